@@ -38,7 +38,6 @@ __all__ = ["Compiled", "cache_dir", "cache_key", "compiled", "forget", "is_kept"
 
 _USERS = "user"
 _FROZEN = 1000  # objects; Python freezes some hundreds when it starts
-_RULES = 1  # where the rules stand among the arguments of every entry
 
 
 def _sources() -> list[Path]:
@@ -121,7 +120,7 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
     """Return an entry compiled for rules of the given types.
 
     Args:
-      function: entry, which takes the rules as its second argument and returns a number.
+      function: entry, whose first argument is the loop's `w`, and which returns a number.
       arguments: arguments of the later calls.
 
     Damaged machine code is compiled again. The first call on a machine takes tens of seconds, each
@@ -183,12 +182,13 @@ class Compiled:
 
     def _words(self, given: tuple[Any, ...]) -> np.ndarray:
         found: list[int] = []
-        for place, value in enumerate(given):
+        loop, *others = given
+        for place, value in enumerate((*loop, *others)):
             if not hasattr(value, "_fields"):
                 found += words(value)
                 continue
             if place not in self._known or self._known[place][0] is not value:
-                is_rules = place == _RULES
+                is_rules = value is loop.rules
                 linked = _with_addresses(value, self._tables, self._parts) if is_rules else value
                 self._known[place] = value, pack(linked)
             found.append(self._known[place][1].at)
@@ -207,10 +207,10 @@ def forget() -> None:
 
 def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
     """Return the entry with machine code for such arguments, loaded or compiled."""
-    key = variant_key(arguments[_RULES])
-    tables = _linked(arguments[_RULES], key)
-    given = list(arguments)
-    given[_RULES] = _with_addresses(arguments[_RULES], tables, Apart())
+    loop, *others = arguments
+    key = variant_key(loop.rules)
+    tables = _linked(loop.rules, key)
+    given = [loop._replace(rules=_with_addresses(loop.rules, tables, Apart())), *others]
     kinds = [*map(kind_of, given)]
     parts = _parts(arguments, given, kinds)
     address = address_of(
@@ -232,11 +232,9 @@ def _parts(arguments: tuple[Any, ...], given: list[Any], kinds: list[str]) -> Ap
 
     `kinds` are the kinds of `given`.
     """
-    values = {type(value): value for value in arguments}
-    others = (*arguments[:_RULES], *arguments[_RULES + 1 :])
+    values = {type(part): part for value in arguments for part in _tuples_in(value)}
     known: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
-    known |= {type(part): part for value in others for part in _tuples_in(value)}
-    known |= {type(value): value for value in given if hasattr(value, "_fields")}
+    known |= {type(part): part for value in given for part in _tuples_in(value)}
     texts = {type(value): kind for value, kind in zip(given, kinds, strict=True)}
     found = {}
     for name, part in PARTS.items():
@@ -254,7 +252,9 @@ def _part(function: Callable[..., Any], takes: list[Any]) -> Made:
 
 def _tuples_in(value: Any) -> Iterator[Any]:
     if hasattr(value, "_fields"):
-        yield from (part for part in value if hasattr(part, "_fields"))
+        yield value
+        for part in value:
+            yield from _tuples_in(part)
 
 
 def _linked(rules: Any, key: str | None) -> Tables:

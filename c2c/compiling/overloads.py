@@ -127,11 +127,15 @@ def overload_part(
       number: index of its field in `Apart`.
     """
     call, address = call_at(function, name), word_of(number)
-    rules = list(signature(function).parameters).index("rules")
+    names = list(signature(function).parameters)
+    has_loop = "w" in names
+    place = names.index("w" if has_loop else "rules")
 
     @overload(either, jit_options=INLINED, strict=False)
     def _compiled(*args: Any) -> Callable[..., Any]:
-        return lambda *args: call(address(args[rules].apart), args)
+        if has_loop:
+            return lambda *args: call(address(args[place].rules.apart), args)
+        return lambda *args: call(address(args[place].apart), args)
 
 
 class _Compiled(_Dispatcher):  # type: ignore[misc]

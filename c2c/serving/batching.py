@@ -37,7 +37,7 @@ from c2c.serving.kv_homes import choose_home, count_step, take_home
 from c2c.serving.kv_parking import bring_in
 from c2c.serving.prefixes import claim_prefix, shared_places, trim_prefixes
 from c2c.serving.queues import pop_waiting
-from c2c.serving.state import RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import RUNNING, Fleet, Loop, Serving
 from c2c.serving.variants import vary_now
 
 __all__ = ["compose"]
@@ -53,45 +53,45 @@ def _is_closed(s: Serving, i: int) -> bool:
 
 
 @inlined
-def _admit(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    inst = s.instance[i]
-    dev = s.device[inst.on_device]
-    if fleet.hands_directly:
-        join_come(fleet, rules, s, i)
-    if not rules.traits.admit.joins_decodes and _is_closed(s, i):
+def _admit(w: Loop, i: int, now_s: float) -> None:
+    inst = w.s.instance[i]
+    dev = w.s.device[inst.on_device]
+    if w.fleet.hands_directly:
+        join_come(w, i)
+    if not w.rules.traits.admit.joins_decodes and _is_closed(w.s, i):
         return
     while inst.n_wait > 0:
-        if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
+        if w.fleet.hands_directly and has_prompt_done(w.s, inst.wait_head):
             return  # its KV cache has not come
-        head = s.request[inst.wait_head]
-        places = request_places(fleet, s, i, head.prompt + head.output)
-        need = place_bytes(fleet, s, i, places)
-        batch = batch_size(s, i)
-        is_done = has_prompt_done(s, inst.wait_head)
-        if head.blocks > 0 and not is_done and need > room_bytes(s, inst.on_device):
-            need -= place_bytes(fleet, s, i, shared_places(fleet, rules, s, i, inst.wait_head))
-        if need > room_bytes(s, inst.on_device):
-            make_room_for(fleet, rules, s, i, need, now_s)
-        room = quota_bytes(fleet, rules, s, i, room_bytes(s, inst.on_device))
-        if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
+        head = w.s.request[inst.wait_head]
+        places = request_places(w.fleet, w.s, i, head.prompt + head.output)
+        need = place_bytes(w.fleet, w.s, i, places)
+        batch = batch_size(w.s, i)
+        is_done = has_prompt_done(w.s, inst.wait_head)
+        if head.blocks > 0 and not is_done and need > room_bytes(w.s, inst.on_device):
+            need -= place_bytes(w.fleet, w.s, i, shared_places(w, i, inst.wait_head))
+        if need > room_bytes(w.s, inst.on_device):
+            make_room_for(w, i, need, now_s)
+        room = quota_bytes(w, i, room_bytes(w.s, inst.on_device))
+        if not may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch):
             return
-        has_memories = len(fleet.kv.room_bytes) > 0
-        home = choose_home(fleet, rules, s, i, inst.wait_head) if has_memories else 0
+        has_memories = len(w.fleet.kv.room_bytes) > 0
+        home = choose_home(w, i, inst.wait_head) if has_memories else 0
         if home < 0:
             return
-        slot = pop_waiting(s, i)
-        if s.request[slot].blocks > 0 and not is_done:
-            places -= claim_prefix(fleet, rules, s, i, slot)
+        slot = pop_waiting(w.s, i)
+        if w.s.request[slot].blocks > 0 and not is_done:
+            places -= claim_prefix(w, i, slot)
         inst.kv_used += places
-        dev.kv_bytes += place_bytes(fleet, s, i, places)
+        dev.kv_bytes += place_bytes(w.fleet, w.s, i, places)
         if is_done:
-            join_decodes(fleet, rules, s, i, slot)
+            join_decodes(w, i, slot)
         else:
-            s.request[slot].admitted_s = now_s
-            s.prefilling[i, inst.n_prefill] = slot
+            w.s.request[slot].admitted_s = now_s
+            w.s.prefilling[i, inst.n_prefill] = slot
             inst.n_prefill += 1
         if has_memories:
-            take_home(fleet, rules, s, i, slot, home)
+            take_home(w, i, slot, home)
 
 
 @inlined
@@ -171,98 +171,100 @@ def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
 
 
 @inlined
-def _plan_weights(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def _plan_weights(w: Loop, i: int, now_s: float) -> None:
     # Which layers the step reads from HBM, and which it leaves there for the next ones.
-    inst = s.instance[i]
-    plan = s.plan[inst.on_device]
+    inst = w.s.instance[i]
+    plan = w.s.plan[inst.on_device]
     plan.kept = 0
     plan.copied = 0
-    if not rules.traits.keep.keeps_weights:
+    if not w.rules.traits.keep.keeps_weights:
         return
-    arch = fleet.deployment[inst.model].arch
-    most = rules.traits.keep.engines_kept
+    arch = w.fleet.deployment[inst.model].arch
+    most = w.rules.traits.keep.engines_kept
     if most > 0:
-        drop_older(fleet, s, i, most)
+        drop_older(w.fleet, w.s, i, most)
     plan.kept = inst.kept
-    left = fleet.layers[arch] - inst.kept
+    left = w.fleet.layers[arch] - inst.kept
     if left == 0:
         return
     d = inst.on_device
-    room = room_bytes(s, d) + idle_weight_bytes(fleet, s, d)
-    fill = layers_to_keep(rules.system.keep, room, fleet.layer_bytes[arch], left)
+    room = room_bytes(w.s, d) + idle_weight_bytes(w.fleet, w.s, d)
+    fill = layers_to_keep(w.rules.system.keep, room, w.fleet.layer_bytes[arch], left)
     displaces = False
-    least = rules.traits.keep.displacing_share * fleet.layers[arch]
+    least = w.rules.traits.keep.displacing_share * w.fleet.layers[arch]
     if fill < left and inst.kept + left >= least:
-        others = s.device[d].weight_bytes - kept_bytes(fleet, s, i)
-        all_room = room_bytes(s, d) + others
-        most = layers_to_keep(rules.system.keep, all_room, fleet.layer_bytes[arch], left)
+        others = w.s.device[d].weight_bytes - kept_bytes(w.fleet, w.s, i)
+        all_room = room_bytes(w.s, d) + others
+        most = layers_to_keep(w.rules.system.keep, all_room, w.fleet.layer_bytes[arch], left)
         if most > fill and inst.kept + most >= least:
-            is_last = s.device[d].holder == i
-            displaces = is_last or left_of_stay_s(fleet, rules, s, d, now_s) <= 0.0
+            is_last = w.s.device[d].holder == i
+            displaces = is_last or left_of_stay_s(w, d, now_s) <= 0.0
         if displaces:
             fill, room = most, all_room
-    if fill == left and fleet.head_bytes[arch] + fill * fleet.layer_bytes[arch] > room:
+    if fill == left and w.fleet.head_bytes[arch] + fill * w.fleet.layer_bytes[arch] > room:
         fill -= 1  # the head comes with the last layer
     if fill <= 0:
         return
-    need = fill * fleet.layer_bytes[arch] + (fleet.head_bytes[arch] if fill == left else 0.0)
-    drop_weights(fleet, rules, s, d, need, not displaces, i)
-    if displaces and s.device[d].holder != i:
-        s.device[d].holder, s.device[d].held_since_s = i, now_s
-    before = kept_bytes(fleet, s, i)
+    need = fill * w.fleet.layer_bytes[arch] + (w.fleet.head_bytes[arch] if fill == left else 0.0)
+    drop_weights(w, d, need, not displaces, i)
+    if displaces and w.s.device[d].holder != i:
+        w.s.device[d].holder, w.s.device[d].held_since_s = i, now_s
+    before = kept_bytes(w.fleet, w.s, i)
     inst.kept += fill
-    s.device[inst.on_device].weight_bytes += kept_bytes(fleet, s, i) - before
+    w.s.device[inst.on_device].weight_bytes += kept_bytes(w.fleet, w.s, i) - before
     plan.copied = fill
     plan.steps = 1
 
 
 @jitable
-def _best_variant(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> int:
+def _best_variant(w: Loop, i: int, pair: int) -> int:
     # Of the step as planned, by the cost model and what alpha's policy pays for the link.
-    inst = s.instance[i]
-    plan = s.plan[inst.on_device]
-    layers = fleet.layers[fleet.deployment[inst.model].arch]
-    report = s.report[inst.on_device]
+    inst = w.s.instance[i]
+    plan = w.s.plan[inst.on_device]
+    layers = w.fleet.layers[w.fleet.deployment[inst.model].arch]
+    report = w.s.report[inst.on_device]
     streams = plan.kept + plan.copied < layers
-    for a in range(len(s.alone_s)):
+    for a in range(len(w.s.alone_s)):
         if a == 0 or streams:  # else alpha changes nothing
-            s.alone_s[a] = step_alone_s(fleet.costs, pair, plan, layers, a)
-            s.link_bytes[a] = step_bytes(fleet.costs, pair, plan, layers, a)[0]
+            w.s.alone_s[a] = step_alone_s(w.fleet.costs, pair, plan, layers, a)
+            w.s.link_bytes[a] = step_bytes(w.fleet.costs, pair, plan, layers, a)[0]
         else:
-            s.alone_s[a] = s.alone_s[0]
-            s.link_bytes[a] = s.link_bytes[0]
-    gb_s = link_price(rules.system.alpha, report.c2c) / s.chip[inst.chip].link_gbps
-    return int(best_alpha_index(s.alone_s, s.link_bytes, report.available_gbps, gb_s))
+            w.s.alone_s[a] = w.s.alone_s[0]
+            w.s.link_bytes[a] = w.s.link_bytes[0]
+    gb_s = link_price(w.rules.system.alpha, report.c2c) / w.s.chip[inst.chip].link_gbps
+    return int(best_alpha_index(w.s.alone_s, w.s.link_bytes, report.available_gbps, gb_s))
 
 
 @inlined
-def _plan_alpha(fleet: Fleet, rules: Rules, s: Serving, i: int, pair: int) -> None:
-    inst = s.instance[i]
-    plan = s.plan[inst.on_device]
-    variants = len(s.alone_s)
-    layers = fleet.layers[fleet.deployment[inst.model].arch]
-    if rules.traits.alpha.knows_costs:
-        plan.alpha = _best_variant(fleet, rules, s, i, pair)
+def _plan_alpha(w: Loop, i: int, pair: int) -> None:
+    inst = w.s.instance[i]
+    plan = w.s.plan[inst.on_device]
+    variants = len(w.s.alone_s)
+    layers = w.fleet.layers[w.fleet.deployment[inst.model].arch]
+    if w.rules.traits.alpha.knows_costs:
+        plan.alpha = _best_variant(w, i, pair)
         inst.alpha = plan.alpha / max(1, variants - 1)
     else:
         plan.alpha = alpha_index(inst.alpha, variants)
-    if rules.traits.turn.link_gate < math.inf:
-        alone_s = step_alone_s(fleet.costs, pair, plan, layers, plan.alpha)
-        plan.link_gbps = step_bytes(fleet.costs, pair, plan, layers, plan.alpha)[0] / alone_s / 1e9
+    if w.rules.traits.turn.link_gate < math.inf:
+        alone_s = step_alone_s(w.fleet.costs, pair, plan, layers, plan.alpha)
+        plan.link_gbps = (
+            step_bytes(w.fleet.costs, pair, plan, layers, plan.alpha)[0] / alone_s / 1e9
+        )
 
 
 @inlined
-def _chunk(fleet: Fleet, rules: Rules, s: Serving, i: int) -> int:
-    inst = s.instance[i]
-    profiled = fleet.chunk[fleet.deployment[inst.model].arch, inst.kind]
-    decodes = inst.n_decode if fleet.mixes else 0
-    tokens = chunk_tokens(rules.system.chunk, profiled, inst.backlog, decodes)
+def _chunk(w: Loop, i: int) -> int:
+    inst = w.s.instance[i]
+    profiled = w.fleet.chunk[w.fleet.deployment[inst.model].arch, inst.kind]
+    decodes = inst.n_decode if w.fleet.mixes else 0
+    tokens = chunk_tokens(w.rules.system.chunk, profiled, inst.backlog, decodes)
     # tables end there
-    return int(min(tokens, fleet.costs.body_s.shape[1] - 1 - fleet.max_batch))
+    return int(min(tokens, w.fleet.costs.body_s.shape[1] - 1 - w.fleet.max_batch))
 
 
 @inlined
-def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: float) -> None:
+def compose(w: Loop, i: int, most: int, now_s: float) -> None:
     """Admit waiting requests and start the next step of instance `i`, which has work.
 
     A step holds up to one chunk of prompt tokens, first come first served, and one token of every
@@ -273,39 +275,41 @@ def compose(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: fl
     Args:
       most: decode steps of the run at most; 1 if something else waits for the device or the link.
     """
-    inst = s.instance[i]
-    dev = s.device[inst.on_device]
-    plan = s.plan[inst.on_device]
+    inst = w.s.instance[i]
+    dev = w.s.device[inst.on_device]
+    plan = w.s.plan[inst.on_device]
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     if inst.parked_bytes > 0.0:
-        bring_in(fleet, rules, s, i)
+        bring_in(w, i)
     if inst.draining == 0:
-        _admit(fleet, rules, s, i, now_s)
-    pair = pair_of(fleet, s, i)
+        _admit(w, i, now_s)
+    pair = pair_of(w.fleet, w.s, i)
     plan.instance = i
-    _plan_prefill(fleet, s, i, pair, _chunk(fleet, rules, s, i))
-    _note_starts(s, i, now_s)
-    _plan_decode(fleet, s, i, pair)
+    _plan_prefill(w.fleet, w.s, i, pair, _chunk(w, i))
+    _note_starts(w.s, i, now_s)
+    _plan_decode(w.fleet, w.s, i, pair)
     plan.steps = min(plan.steps, most)
-    if rules.traits.experts.caches_experts and not fleet.folds_experts:
+    if w.rules.traits.experts.caches_experts and not w.fleet.folds_experts:
         plan.steps = 1  # each takes other experts
-    _plan_weights(fleet, rules, s, i, now_s)
-    if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
-        trim_prefixes(fleet, rules, s, inst.on_device)
-    _plan_alpha(fleet, rules, s, i, pair)
-    if rules.traits.vary.follows_waits:
-        plan.alpha = vary_now(fleet, rules, s, i, now_s)
+    _plan_weights(w, i, now_s)
+    if w.s.blocks.pool[inst.on_device].idle_bytes > 0.0:
+        trim_prefixes(w, inst.on_device)
+    _plan_alpha(w, i, pair)
+    if w.rules.traits.vary.follows_waits:
+        plan.alpha = vary_now(w, i, now_s)
         if inst.deals != 0:
             plan.steps = 1
-    if fleet.by_turns:
+    if w.fleet.by_turns:
         plan.steps = 1
-    if fleet.opens_all:
-        count_step(fleet, rules, s, i)
+    if w.fleet.opens_all:
+        count_step(w, i)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
-    if not fleet.folds_turns and (plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0):
+    if not w.fleet.folds_turns and (
+        plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0
+    ):
         plan.steps = 1  # what comes before the step shares the link, and is paid once
     inst.last_used_s = now_s
     inst.state = RUNNING
     dev.running = i
     dev.last = i
-    emit(s, ACT_RUN, inst.on_device)
+    emit(w.s, ACT_RUN, inst.on_device)

@@ -12,7 +12,7 @@ from c2c.serving import loop
 from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN
 from c2c.serving.live_step import ARRIVES, ENDS, EVENT_DTYPE, IS_READY, LEFT, Told, take
 from c2c.serving.port import Action, Arrival, Event, Interrupt, Plan, Ready, RunSteps, StepEnd
-from c2c.serving.state import PLAN_DTYPE, REPORT_DTYPE, Fleet, Rules, Serving
+from c2c.serving.state import PLAN_DTYPE, REPORT_DTYPE, Fleet, Loop, Rules, Serving
 
 __all__ = ["CompiledStep", "is_compiled"]
 
@@ -51,7 +51,7 @@ class CompiledStep:
           PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
         """
         self._fleet, self._rules = fleet, rules
-        self._code = compiled(take, (fleet, rules, state, self._new_told(state)))
+        self._code = compiled(take, (Loop(fleet, rules, state), self._new_told(state)))
         self._state: Serving | None = None
 
     def _new_told(self, state: Serving) -> Told:
@@ -68,7 +68,7 @@ class CompiledStep:
     def _hold(self, state: Serving) -> None:
         """Take the tables whose addresses machine code gets from now on."""
         told = self._new_told(state)
-        self._take = self._code.bound(self._fleet, self._rules, state, told)
+        self._take = self._code.bound(Loop(self._fleet, self._rules, state), told)
         self._state, self._finished, self._asked = state, told.finished, told.asked
         self._blocks, self._gone = told.blocks, state.blocks.table.gone.view(np.ndarray)
         self._event = memoryview(told.event.view(np.uint8))

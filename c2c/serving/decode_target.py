@@ -14,7 +14,7 @@ from c2c.serving.hbm import capacity_bytes, place_bytes, request_bytes
 from c2c.serving.placement import place_decodes
 from c2c.serving.request_routing import is_too_busy, routed
 from c2c.serving.roles import DECODES
-from c2c.serving.state import FREE, IDLE, SLOT, Fleet, Rules, Serving
+from c2c.serving.state import FREE, IDLE, SLOT, Fleet, Loop, Serving
 from c2c.serving.turns import wake
 
 __all__ = ["hand_on"]
@@ -26,34 +26,31 @@ def _hands(values: Mapping[type, Any]) -> bool:
 
 
 @apart("hand_on", needed=_hands)
-def hand_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def hand_on(w: Loop, i: int, now_s: float) -> None:
     """Hand the requests that decode on instance `i` over to decode instances.
 
     A request that no instance takes decodes here until the next step boundary, and then asks again.
     If `i` is a decode instance, KV caches that wait for its device may be carried there.
     """
-    inst = s.instance[i]
-    if fleet.role[inst.on_device] == DECODES:
-        if fleet.hands_directly:
-            carry(fleet, rules, s, inst.on_device, now_s)
+    inst = w.s.instance[i]
+    if w.fleet.role[inst.on_device] == DECODES:
+        if w.fleet.hands_directly:
+            carry(w, inst.on_device, now_s)
         return
-    is_lane = fleet.hands_to[inst.kind] >= 0
+    is_lane = w.fleet.hands_to[inst.kind] >= 0
     kept = 0
     for k in range(inst.n_decode):
-        slot = s.decoding[i, k, SLOT]
-        made = generated(s, i, k)
-        if is_lane:
-            j = _lane_for(fleet, s, i, slot)
-        else:
-            j = _taker(fleet, rules, s, i, slot, made, now_s)
+        slot = w.s.decoding[i, k, SLOT]
+        made = generated(w.s, i, k)
+        j = _lane_for(w.fleet, w.s, i, slot) if is_lane else _taker(w, i, slot, made, now_s)
         if j >= 0:
-            through_host = not is_lane and not fleet.hands_directly
-            send(fleet, rules, s, i, slot, made, j, through_host, now_s)
-            wake(fleet, rules, s, j)
-            if fleet.hands_directly:
-                carry(fleet, rules, s, s.instance[j].on_device, now_s)
+            through_host = not is_lane and not w.fleet.hands_directly
+            send(w, i, slot, made, j, through_host, now_s)
+            wake(w, j)
+            if w.fleet.hands_directly:
+                carry(w, w.s.instance[j].on_device, now_s)
             continue
-        keep_decode(s, i, k, kept)
+        keep_decode(w.s, i, k, kept)
         kept += 1
     inst.n_decode = kept
 
@@ -78,22 +75,20 @@ def _lane_for(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
 
 
 @jitable
-def _taker(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int, now_s: float
-) -> int:
+def _taker(w: Loop, i: int, slot: int, made: int, now_s: float) -> int:
     # The instance that takes a request, made active if need be; -1: none does now.
-    req = s.request[slot]
+    req = w.s.request[slot]
     tokens = req.prompt + req.output
-    found = routed(fleet, rules, s, req.model, slot, True)
-    waits = fleet.hands_directly and found >= 0 and _finds_room(fleet, s, i, found, slot)
-    if waits and not is_too_busy(fleet, rules, s, found, tokens):
+    found = routed(w, req.model, slot, True)
+    waits = w.fleet.hands_directly and found >= 0 and _finds_room(w.fleet, w.s, i, found, slot)
+    if waits and not is_too_busy(w, found, tokens):
         return found
-    if not waits and found >= 0 and _can_take(fleet, s, i, found, slot, made):
+    if not waits and found >= 0 and _can_take(w.fleet, w.s, i, found, slot, made):
         return found
-    j = place_decodes(fleet, rules, s, req.model, tokens, -1, now_s)
-    if j < 0 or not _can_take(fleet, s, i, j, slot, made):
+    j = place_decodes(w, req.model, tokens, -1, now_s)
+    if j < 0 or not _can_take(w.fleet, w.s, i, j, slot, made):
         return found if waits else -1
-    return place_decodes(fleet, rules, s, req.model, tokens, j, now_s)
+    return place_decodes(w, req.model, tokens, j, now_s)
 
 
 @jitable

@@ -34,7 +34,7 @@ from c2c.serving.state import (
     NOWHERE,
     SETTLED,
     Fleet,
-    Rules,
+    Loop,
     Serving,
 )
 from c2c.serving.step import after_leaving, largest_kv
@@ -42,35 +42,37 @@ from c2c.serving.step import after_leaving, largest_kv
 __all__ = ["bring_back", "lose_devices", "lose_memory"]
 
 
-def lose_devices(
-    fleet: Fleet, rules: Rules, s: Serving, devices: Sequence[int], now_s: float
-) -> None:
+def lose_devices(w: Loop, devices: Sequence[int], now_s: float) -> None:
     """Remove devices and all their instances from service, at once."""
-    chips = sorted({int(s.device[d].chip) for d in devices})
-    homeless: dict[int, list[int]] = {m: [] for m in range(len(s.model)) if s.model[m].n_wait > 0}
+    chips = sorted({int(w.s.device[d].chip) for d in devices})
+    homeless: dict[int, list[int]] = {
+        m: [] for m in range(len(w.s.model)) if w.s.model[m].n_wait > 0
+    }
     others: set[int] = set()  # instances that held KV caches for those that go, or took them
     going = [
-        i for d in devices for i in range(s.device[d].first, s.device[d].first + fleet.residents)
+        i
+        for d in devices
+        for i in range(w.s.device[d].first, w.s.device[d].first + w.fleet.residents)
     ]
     for i in going:
-        if s.instance[i].state != FREE and s.instance[i].state != NOWHERE:
-            m = int(s.instance[i].model)
-            homeless.setdefault(m, []).extend(_clear(fleet, rules, s, i, others, now_s))
+        if w.s.instance[i].state != FREE and w.s.instance[i].state != NOWHERE:
+            m = int(w.s.instance[i].model)
+            homeless.setdefault(m, []).extend(_clear(w, i, others, now_s))
     for i in going:
-        s.instance[i].state = NOWHERE
+        w.s.instance[i].state = NOWHERE
     for d in devices:
-        _go(s, d, now_s)
+        _go(w.s, d, now_s)
     for c in chips:
-        if s.chip[c].claim >= 0:
-            drop_claim(s, int(s.chip[c].claim))
+        if w.s.chip[c].claim >= 0:
+            drop_claim(w.s, int(w.s.chip[c].claim))
     for m, slots in sorted(homeless.items()):
-        _queue_again(fleet, s, m, slots, now_s)
+        _queue_again(w.fleet, w.s, m, slots, now_s)
     for m in sorted(homeless):
-        place_again(fleet, rules, s, m, now_s)
+        place_again(w, m, now_s)
     for i in sorted(others - set(going)):
-        after_leaving(fleet, rules, s, i, now_s)
+        after_leaving(w, i, now_s)
     for c in chips:
-        place_pending(fleet, rules, s, c, now_s)
+        place_pending(w, c, now_s)
 
 
 def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:
@@ -94,73 +96,71 @@ def _go(s: Serving, d: int, now_s: float) -> None:
         s.chip[dev.chip].n_held -= 1
 
 
-def bring_back(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+def bring_back(w: Loop, d: int, now_s: float) -> None:
     """Return device `d`, which was lost, to service with empty HBM."""
-    dev = s.device[d]
+    dev = w.s.device[d]
     dev.since_s += now_s - dev.until_s  # so that the time in service stays what lies between them
     dev.service, dev.until_s = IN_SERVICE, math.inf
-    for i in range(dev.first, dev.first + fleet.residents):
-        s.instance[i].state = FREE
-    place_pending(fleet, rules, s, int(dev.chip), now_s)
+    for i in range(dev.first, dev.first + w.fleet.residents):
+        w.s.instance[i].state = FREE
+    place_pending(w, int(dev.chip), now_s)
 
 
-def _clear(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, others: set[int], now_s: float
-) -> list[int]:
+def _clear(w: Loop, i: int, others: set[int], now_s: float) -> list[int]:
     # Empties instance i and returns the slots of its requests.
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     slots = []
-    for k in range(batch_size(s, i)):
-        slot = member(s, i, k)
-        if s.request[slot].held > 0:
-            let_prefix_go(fleet, rules, s, i, slot, True, False)
-        start_over(s, slot, generated(s, i, k) if k < inst.n_decode else 0)
-        req = s.request[slot]
+    for k in range(batch_size(w.s, i)):
+        slot = member(w.s, i, k)
+        if w.s.request[slot].held > 0:
+            let_prefix_go(w, i, slot, True, False)
+        start_over(w.s, slot, generated(w.s, i, k) if k < inst.n_decode else 0)
+        req = w.s.request[slot]
         if req.ending != FAIL_NONE:
-            fail_unserved(s, slot, now_s, int(req.ending))
+            fail_unserved(w.s, slot, now_s, int(req.ending))
         else:
             slots.append(slot)
     slot = int(inst.wait_head)
     while slot >= 0:
-        if has_prompt_done(s, slot):
-            others |= {int(s.request[slot].held_by)} - {-1}
-            let_go(fleet, rules, s, slot)
-            emit(s, ACT_ASIDE, s.request[slot].id)
-            begin_again(s, slot)
+        if has_prompt_done(w.s, slot):
+            others |= {int(w.s.request[slot].held_by)} - {-1}
+            let_go(w, slot)
+            emit(w.s, ACT_ASIDE, w.s.request[slot].id)
+            begin_again(w.s, slot)
         slots.append(slot)
-        slot = int(s.request[slot].next)
-    slots += _held_elsewhere(fleet, rules, s, i, others)
+        slot = int(w.s.request[slot].next)
+    slots += _held_elsewhere(w, i, others)
     if inst.state == ASSIGNED or inst.state == LOADING:
-        never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
+        never_came(w.fleet, w.s, entry_of(w.fleet, inst.model, inst.chip), int(inst.model))
     inst.wait_head, inst.wait_tail = -1, -1
     inst.n_wait, inst.n_prefill, inst.n_decode = 0, 0, 0
-    s.inbound[i].sent, s.inbound[i].come = 0, 0
-    s.chip[inst.chip].kv_room_bytes += inst.parked_bytes
+    w.s.inbound[i].sent, w.s.inbound[i].come = 0, 0
+    w.s.chip[inst.chip].kv_room_bytes += inst.parked_bytes
     inst.backlog, inst.kv_used, inst.parked_bytes = 0, 0, 0.0
-    vacate(fleet, s, i, now_s)
+    vacate(w.fleet, w.s, i, now_s)
     return slots
 
 
-def _held_elsewhere(fleet: Fleet, rules: Rules, s: Serving, i: int, others: set[int]) -> list[int]:
+def _held_elsewhere(w: Loop, i: int, others: set[int]) -> list[int]:
     # Takes the requests whose KV cache instance i has out of the queues they wait in.
     found = []
-    for j, inst in enumerate(s.instance):
+    for j, inst in enumerate(w.s.instance):
         before, slot = -1, int(inst.wait_head) if j != i else -1
         while slot >= 0:
-            req = s.request[slot]
+            req = w.s.request[slot]
             following = int(req.next)
             if req.held_by != i:
                 before, slot = slot, following
                 continue
-            unlink(s, j, before, slot)
+            unlink(w.s, j, before, slot)
             if req.handed_bytes > 0.0:  # on its way: there is room for it
-                s.inbound[j].sent -= 1
-                places = request_places(fleet, s, j, req.prompt + req.output)
-                release_kv(fleet, s, j, slot, places)
+                w.s.inbound[j].sent -= 1
+                places = request_places(w.fleet, w.s, j, req.prompt + req.output)
+                release_kv(w.fleet, w.s, j, slot, places)
             others.add(j)
             if req.held > 0:
-                let_prefix_go(fleet, rules, s, i, slot, True, False)
-            begin_again(s, slot)
+                let_prefix_go(w, i, slot, True, False)
+            begin_again(w.s, slot)
             found.append(slot)
             slot = following
     return found

@@ -20,8 +20,7 @@ from c2c.serving.state import (
     FAIL_DEADLINE,
     FAIL_NONE,
     RUNNING,
-    Fleet,
-    Rules,
+    Loop,
     Serving,
 )
 from c2c.serving.step import after_leaving, serve_pending
@@ -55,14 +54,14 @@ def earliest_deadline_s(s: Serving) -> float:
     return float(np.min(s.request.ends_by_s, initial=np.inf, where=waits))
 
 
-def expire(fleet: Fleet, rules: Rules, s: Serving, now_s: float, *, also_now: bool) -> None:
+def expire(w: Loop, now_s: float, *, also_now: bool) -> None:
     """End the requests whose deadline has passed, in order of arrival."""
-    if now_s < s.timer_s[0]:
+    if now_s < w.s.timer_s[0]:
         return  # it stands at the next deadline, or before it
-    late = s.request.ends_by_s <= now_s if also_now else s.request.ends_by_s < now_s
-    slots = np.flatnonzero(_live(s) & late & (s.request.ending == FAIL_NONE))
-    for slot in sorted(slots, key=lambda k: (s.request[k].arrival_s, s.request[k].id)):
-        end_request(fleet, rules, s, int(slot), FAIL_DEADLINE, now_s)
+    late = w.s.request.ends_by_s <= now_s if also_now else w.s.request.ends_by_s < now_s
+    slots = np.flatnonzero(_live(w.s) & late & (w.s.request.ending == FAIL_NONE))
+    for slot in sorted(slots, key=lambda k: (w.s.request[k].arrival_s, w.s.request[k].id)):
+        end_request(w, int(slot), FAIL_DEADLINE, now_s)
 
 
 def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
@@ -82,50 +81,46 @@ def _is_in_step(s: Serving, slot: int) -> bool:
     )
 
 
-def end_request(
-    fleet: Fleet, rules: Rules, s: Serving, slot: int, reason: int, now_s: float
-) -> None:
+def end_request(w: Loop, slot: int, reason: int, now_s: float) -> None:
     """End a request for a reason, wherever it is: with its step if one computes it."""
-    req = s.request[slot]
+    req = w.s.request[slot]
     i = int(req.instance)
     if i < 0:
-        _end_pending(fleet, rules, s, slot, reason, now_s)
+        _end_pending(w, slot, reason, now_s)
         return
-    inst = s.instance[i]
-    if _is_in_step(s, slot):
+    inst = w.s.instance[i]
+    if _is_in_step(w.s, slot):
         if req.ending == FAIL_NONE:
             req.ending = reason
-        if s.plan[inst.on_device].steps > 1:
-            emit(s, ACT_INTERRUPT, inst.on_device)
+        if w.s.plan[inst.on_device].steps > 1:
+            emit(w.s, ACT_INTERRUPT, inst.on_device)
         return
-    if slot in [member(s, i, k) for k in range(batch_size(s, i))]:
+    if slot in [member(w.s, i, k) for k in range(batch_size(w.s, i))]:
         req.ending = reason
-        emit(s, ACT_FORGET, req.id)
-        end_in_batch(fleet, rules, s, slot, now_s)
+        emit(w.s, ACT_FORGET, req.id)
+        end_in_batch(w, slot, now_s)
     else:
-        unlink(s, i, _before(s, int(inst.wait_head), slot)[0], slot)
-        if has_prompt_done(s, slot):
-            _end_handed(fleet, rules, s, slot, reason, now_s)
+        unlink(w.s, i, _before(w.s, int(inst.wait_head), slot)[0], slot)
+        if has_prompt_done(w.s, slot):
+            _end_handed(w, slot, reason, now_s)
         else:
             inst.backlog -= req.prompt
-            fail_unserved(s, slot, now_s, reason)
-    _after_leaving(fleet, rules, s, i, now_s)
+            fail_unserved(w.s, slot, now_s, reason)
+    _after_leaving(w, i, now_s)
 
 
-def _end_handed(
-    fleet: Fleet, rules: Rules, s: Serving, slot: int, reason: int, now_s: float
-) -> None:
+def _end_handed(w: Loop, slot: int, reason: int, now_s: float) -> None:
     # A request with its first tokens and its KV cache, that waits to be decoded.
-    req = s.request[slot]
+    req = w.s.request[slot]
     source = int(req.held_by)
-    emit(s, ACT_FORGET, req.id)
-    let_go(fleet, rules, s, slot)
-    keep_charge(s, slot)
+    emit(w.s, ACT_FORGET, req.id)
+    let_go(w, slot)
+    keep_charge(w.s, slot)
     req.output = req.made
-    s.count[0].failed += 1
-    write_record(s, slot, now_s, reason)
+    w.s.count[0].failed += 1
+    write_record(w.s, slot, now_s, reason)
     if source >= 0:
-        after_leaving(fleet, rules, s, source, now_s)
+        after_leaving(w, source, now_s)
 
 
 def _before(s: Serving, head: int, slot: int) -> tuple[int, bool]:
@@ -136,47 +131,45 @@ def _before(s: Serving, head: int, slot: int) -> tuple[int, bool]:
     return before, bool(s.request[slot].next < 0)
 
 
-def _after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def _after_leaving(w: Loop, i: int, now_s: float) -> None:
     # A request that no step computes has left instance i: what it held may serve others.
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     if inst.state == ASSIGNED and inst.n_wait == 0:
         # Nothing was loaded yet, and nothing needs it any more.
-        take_back_start(fleet, s, i, now_s)
-        place_pending(fleet, rules, s, inst.chip, now_s)
-    after_leaving(fleet, rules, s, i, now_s)
+        take_back_start(w.fleet, w.s, i, now_s)
+        place_pending(w, inst.chip, now_s)
+    after_leaving(w, i, now_s)
 
 
-def _end_pending(
-    fleet: Fleet, rules: Rules, s: Serving, slot: int, reason: int, now_s: float
-) -> None:
-    m = int(s.request[slot].model)
-    model = s.model[m]
-    before, last = _before(s, int(model.wait_head), slot)
-    following = int(s.request[slot].next)
+def _end_pending(w: Loop, slot: int, reason: int, now_s: float) -> None:
+    m = int(w.s.request[slot].model)
+    model = w.s.model[m]
+    before, last = _before(w.s, int(model.wait_head), slot)
+    following = int(w.s.request[slot].next)
     if before < 0:
         model.wait_head = following
     else:
-        s.request[before].next = following
+        w.s.request[before].next = following
     model.wait_tail = before if last else model.wait_tail
     model.n_wait -= 1
-    s.count[0].pending -= 1
+    w.s.count[0].pending -= 1
     if model.n_wait == 0:
-        end_waiting(fleet, s, m)
-    fail_unserved(s, slot, now_s, reason)
+        end_waiting(w.fleet, w.s, m)
+    fail_unserved(w.s, slot, now_s, reason)
     if before < 0:
-        place_again(fleet, rules, s, m, now_s)
+        place_again(w, m, now_s)
 
 
-def place_again(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
+def place_again(w: Loop, m: int, now_s: float) -> None:
     """Ask for a slice for model `m` again, after the head of its queue changed."""
-    model = s.model[m]
+    model = w.s.model[m]
     claimed = int(model.claim_chip)
     if model.n_wait == 0:
-        drop_claim(s, m)
+        drop_claim(w.s, m)
     else:
-        head = s.request[model.wait_head]
+        head = w.s.request[model.wait_head]
         model.oldest_s = head.arrival_s
-        if not serve_pending(fleet, rules, s, m):
-            try_place(fleet, rules, s, m, head.prompt + head.output, -1, now_s)
+        if not serve_pending(w, m):
+            try_place(w, m, head.prompt + head.output, -1, now_s)
     if claimed >= 0 and model.claim_chip < 0:
-        place_pending(fleet, rules, s, claimed, now_s)  # the claim held others back
+        place_pending(w, claimed, now_s)  # the claim held others back

@@ -43,7 +43,7 @@ from c2c.serving.state import (
     NOWHERE,
     SLOT,
     Fleet,
-    Rules,
+    Loop,
     Serving,
 )
 
@@ -84,13 +84,13 @@ def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
 
 @jitable
 def send(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int, j: int,
+    w: Loop, i: int, slot: int, made: int, j: int,
     through_host: bool, now_s: float,
 ) -> None:  # fmt: skip
     """Hand over a request of instance `i`, already out of its batch, to `j` of the same model.
 
     Args:
-      fleet, rules, s: fleet, rules and state of the loop.
+      w: the loop.
       i: instance that computed the prompt.
       slot: slot of the request.
       made: tokens that the request has generated.
@@ -98,56 +98,56 @@ def send(
       through_host: whether the KV cache moves to host memory now; else it stays until taken.
       now_s: current time.
     """
-    inst, req = s.instance[i], s.request[slot]
-    charge(s, slot, True)
+    inst, req = w.s.instance[i], w.s.request[slot]
+    charge(w.s, slot, True)
     start_kind = req.start_kind
-    append_waiting(s, j, slot)
-    s.instance[j].backlog -= req.prompt  # which is computed
+    append_waiting(w.s, j, slot)
+    w.s.instance[j].backlog -= req.prompt  # which is computed
     req.start_kind = start_kind
     req.made = made
     req.source = inst.on_device
     req.handed_s = now_s
     req.handed_bytes = 0.0
     req.held_by = i
-    s.count[0].handed += 1
+    w.s.count[0].handed += 1
     if through_host:
         req.held_by = -1
-        req.handed_bytes = request_bytes(fleet, s, j, req.prompt + made)
-        leave(fleet, rules, s, i, slot)
-        s.instance[j].coming_bytes += req.handed_bytes
-        s.chip[s.instance[j].chip].kv_room_bytes -= req.handed_bytes
-        emit(s, ACT_HAND, slot)
+        req.handed_bytes = request_bytes(w.fleet, w.s, j, req.prompt + made)
+        leave(w, i, slot)
+        w.s.instance[j].coming_bytes += req.handed_bytes
+        w.s.chip[w.s.instance[j].chip].kv_room_bytes -= req.handed_bytes
+        emit(w.s, ACT_HAND, slot)
 
 
 @jitable
-def let_go(fleet: Fleet, rules: Rules, s: Serving, slot: int) -> None:
+def let_go(w: Loop, slot: int) -> None:
     """Free the KV-cache memory that a waiting request holds outside its instance."""
-    req = s.request[slot]
-    inst, i = s.instance[req.instance], req.held_by
-    if not fleet.hands_directly:
+    req = w.s.request[slot]
+    inst, i = w.s.instance[req.instance], req.held_by
+    if not w.fleet.hands_directly:
         inst.coming_bytes -= req.handed_bytes
-        s.chip[inst.chip].kv_room_bytes += req.handed_bytes
+        w.s.chip[inst.chip].kv_room_bytes += req.handed_bytes
     elif req.handed_bytes > 0.0:
-        places = request_places(fleet, s, req.instance, req.prompt + req.output)
-        release_kv(fleet, s, req.instance, slot, places)
-        s.inbound[req.instance].sent -= 1
-        s.inbound[req.instance].come -= 1 if i < 0 else 0
+        places = request_places(w.fleet, w.s, req.instance, req.prompt + req.output)
+        release_kv(w.fleet, w.s, req.instance, slot, places)
+        w.s.inbound[req.instance].sent -= 1
+        w.s.inbound[req.instance].come -= 1 if i < 0 else 0
     if i >= 0:
         req.held_by = -1
-        leave(fleet, rules, s, i, slot)
-        ask(s, s.instance[i].on_device)  # which may have waited for the room
+        leave(w, i, slot)
+        ask(w.s, w.s.instance[i].on_device)  # which may have waited for the room
 
 
 @jitable
-def join_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:
+def join_decodes(w: Loop, i: int, slot: int) -> None:
     """Add a handed-over request that has room in HBM to the decodes of instance `i`."""
-    inst, req = s.instance[i], s.request[slot]
+    inst, req = w.s.instance[i], w.s.request[slot]
     if req.held_by >= 0:
-        emit(s, ACT_HAND, slot)
-    let_go(fleet, rules, s, slot)
-    keep_charge(s, slot)
-    s.plan[inst.on_device].kv_in_bytes += req.handed_bytes
-    _join(s, i, slot)
+        emit(w.s, ACT_HAND, slot)
+    let_go(w, slot)
+    keep_charge(w.s, slot)
+    w.s.plan[inst.on_device].kv_in_bytes += req.handed_bytes
+    _join(w.s, i, slot)
 
 
 @inlined
@@ -161,64 +161,62 @@ def _join(s: Serving, i: int, slot: int) -> None:
 
 @apart("join_come", needed=goes_directly)
 def join_come(
-    fleet: Fleet,  # noqa: ARG001 (which says whether this is needed)
-    rules: Rules,  # noqa: ARG001 (among which the address is)
-    s: Serving,
+    w: Loop,
     i: int,
 ) -> None:
     """Add the requests whose KV caches have arrived to the decodes of instance `i`."""
-    inbound = s.inbound[i]
-    before, slot = -1, int(s.instance[i].wait_head)
+    inbound = w.s.inbound[i]
+    before, slot = -1, int(w.s.instance[i].wait_head)
     while inbound.come > 0:
-        following = int(s.request[slot].next)
-        if s.request[slot].held_by >= 0:
+        following = int(w.s.request[slot].next)
+        if w.s.request[slot].held_by >= 0:
             before = slot
         else:
-            unlink(s, i, before, slot)
+            unlink(w.s, i, before, slot)
             inbound.sent -= 1
             inbound.come -= 1
-            keep_charge(s, slot)
-            _join(s, i, slot)
+            keep_charge(w.s, slot)
+            _join(w.s, i, slot)
         slot = following
 
 
 @apart("carry", needed=goes_directly)
-def carry(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+def carry(w: Loop, d: int, now_s: float) -> None:
     """Send KV caches to device `d`, in the order of its queues, while it has room.
 
     The instance that ran last is served last.
     """
-    dev = s.device[d]
-    for k in range(1, fleet.residents + 1):
-        i = dev.first + (max(dev.last, dev.first) - dev.first + k) % fleet.residents
-        state = s.instance[i].state
+    dev = w.s.device[d]
+    for k in range(1, w.fleet.residents + 1):
+        i = dev.first + (max(dev.last, dev.first) - dev.first + k) % w.fleet.residents
+        state = w.s.instance[i].state
         is_there = state != FREE and state != ASSIGNED and state != LOADING and state != NOWHERE
-        if is_there and s.instance[i].n_wait > 0:
-            _carry_to(fleet, rules, s, i, now_s)
+        if is_there and w.s.instance[i].n_wait > 0:
+            _carry_to(w, i, now_s)
 
 
 @jitable
-def _carry_to(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    inst = s.instance[i]
+def _carry_to(w: Loop, i: int, now_s: float) -> None:
+    inst = w.s.instance[i]
     d = inst.on_device
     slot = int(inst.wait_head)
     while slot >= 0:
-        req = s.request[slot]
+        req = w.s.request[slot]
         if req.handed_bytes == 0.0:
-            places = request_places(fleet, s, i, req.prompt + req.output)
-            need = place_bytes(fleet, s, i, places)
-            if need > room_bytes(s, d):
-                make_room_for(fleet, rules, s, i, need, now_s)
-            room = quota_bytes(fleet, rules, s, i, room_bytes(s, d))
-            batch = batch_size(s, i) + s.inbound[i].sent
-            if not may_join(rules.system.admit, need, room, batch, fleet.max_batch):
+            places = request_places(w.fleet, w.s, i, req.prompt + req.output)
+            need = place_bytes(w.fleet, w.s, i, places)
+            if need > room_bytes(w.s, d):
+                make_room_for(w, i, need, now_s)
+            room = quota_bytes(w, i, room_bytes(w.s, d))
+            batch = batch_size(w.s, i) + w.s.inbound[i].sent
+            if not may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch):
                 return
-            s.inbound[i].sent += 1
+            w.s.inbound[i].sent += 1
             inst.kv_used += places
-            s.device[d].kv_bytes += need
+            w.s.device[d].kv_bytes += need
             # The last token that it has made is in no KV cache yet.
-            req.handed_bytes = request_bytes(fleet, s, i, req.prompt + req.made - 1)
-            emit(s, ACT_HAND, slot)
+            req.handed_bytes = request_bytes(w.fleet, w.s, i, req.prompt + req.made - 1)
+            emit(w.s, ACT_HAND, slot)
         slot = int(req.next)
 
 

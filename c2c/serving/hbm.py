@@ -12,7 +12,7 @@ from c2c.policies import (
 )
 from c2c.serving.batch import outstanding
 from c2c.serving.costs import held_places
-from c2c.serving.state import ASSIGNED, FREE, IDLE, NOWHERE, READY, Fleet, Rules, Serving
+from c2c.serving.state import ASSIGNED, FREE, IDLE, NOWHERE, READY, Fleet, Loop, Serving
 
 __all__ = [
     "capacity_bytes",
@@ -151,14 +151,14 @@ def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
 
 
 @inlined
-def quota_bytes(fleet: Fleet, rules: Rules, s: Serving, i: int, room: float) -> float:
+def quota_bytes(w: Loop, i: int, room: float) -> float:
     """Return the bytes of free HBM that the next request of instance `i` may take.
 
     The first request may take all: a bound that kept it out could keep it out for good.
     """
-    floor, ceiling = rules.traits.admit.kv_floor, rules.traits.admit.kv_ceiling
-    if (floor > 0.0 or ceiling < 1.0) and s.instance[i].kv_used > 0:
-        return _within(fleet, s, i, room, floor, ceiling)
+    floor, ceiling = w.rules.traits.admit.kv_floor, w.rules.traits.admit.kv_ceiling
+    if (floor > 0.0 or ceiling < 1.0) and w.s.instance[i].kv_used > 0:
+        return _within(w.fleet, w.s, i, room, floor, ceiling)
     return room
 
 
@@ -220,20 +220,20 @@ def kept_share(fleet: Fleet, s: Serving, i: int) -> float:
 
 
 @inlined
-def left_of_stay_s(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> float:
+def left_of_stay_s(w: Loop, d: int, now_s: float) -> float:
     """Return the seconds that device `d`'s last displacing engine still keeps the room it took.
 
     At most 0 if it no longer keeps it, or has no work.
     """
-    if rules.traits.keep.displacing_share == math.inf:
+    if w.rules.traits.keep.displacing_share == math.inf:
         return 0.0
-    holder = s.device[d].holder
-    if holder < 0 or not is_in_use(s, holder):
+    holder = w.s.device[d].holder
+    if holder < 0 or not is_in_use(w.s, holder):
         return 0.0
-    inst = s.instance[holder]
-    switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
-    stays_s = stay_s(rules.system.turn, switch_s, kept_share(fleet, s, holder))
-    return float(s.device[d].held_since_s + stays_s - now_s)
+    inst = w.s.instance[holder]
+    switch_s = w.fleet.switch_s[w.fleet.deployment[inst.model].arch, inst.kind]
+    stays_s = stay_s(w.rules.system.turn, switch_s, kept_share(w.fleet, w.s, holder))
+    return float(w.s.device[d].held_since_s + stays_s - now_s)
 
 
 @jitable
@@ -276,7 +276,7 @@ def drop_older(fleet: Fleet, s: Serving, i: int, most: int) -> None:
 
 @jitable
 def drop_weights(
-    fleet: Fleet, rules: Rules, s: Serving, d: int, need_bytes: float, idle_only: bool,
+    w: Loop, d: int, need_bytes: float, idle_only: bool,
     but: int = -1,
 ) -> None:  # fmt: skip
     """Drop kept layers of device `d` until so much HBM is free or none is left.
@@ -284,11 +284,11 @@ def drop_weights(
     Instance `but` keeps its layers. Idle models are first, then others, each in eviction order.
     Dropping is free: the weights are in host memory.
     """
-    dev = s.device[d]
-    while dev.weight_bytes > 0.0 and room_bytes(s, d) < need_bytes:
+    dev = w.s.device[d]
+    while dev.weight_bytes > 0.0 and room_bytes(w.s, d) < need_bytes:
         victim = -1
-        for i in range(dev.first, dev.first + fleet.residents):
-            inst = s.instance[i]
+        for i in range(dev.first, dev.first + w.fleet.residents):
+            inst = w.s.instance[i]
             if i == but or inst.state == FREE or inst.kept == 0:
                 continue
             if idle_only and inst.state != IDLE:
@@ -296,17 +296,17 @@ def drop_weights(
             if victim < 0:
                 victim = i
                 continue
-            best = s.instance[victim]
-            if is_in_use(s, i) != is_in_use(s, victim):
-                if not is_in_use(s, i):
+            best = w.s.instance[victim]
+            if is_in_use(w.s, i) != is_in_use(w.s, victim):
+                if not is_in_use(w.s, i):
                     victim = i
-            elif goes_before(rules.system.evict, inst.last_used_s, best.last_used_s):
+            elif goes_before(w.rules.system.evict, inst.last_used_s, best.last_used_s):
                 victim = i
         if victim < 0:
             return
-        inst = s.instance[victim]
-        before = kept_bytes(fleet, s, victim)
-        layer = fleet.layer_bytes[fleet.deployment[inst.model].arch]
-        missing = need_bytes - room_bytes(s, d)
-        keep_layers(s, victim, max(0, inst.kept - max(1, math.ceil(missing / layer))))
-        dev.weight_bytes += kept_bytes(fleet, s, victim) - before
+        inst = w.s.instance[victim]
+        before = kept_bytes(w.fleet, w.s, victim)
+        layer = w.fleet.layer_bytes[w.fleet.deployment[inst.model].arch]
+        missing = need_bytes - room_bytes(w.s, d)
+        keep_layers(w.s, victim, max(0, inst.kept - max(1, math.ceil(missing / layer))))
+        dev.weight_bytes += kept_bytes(w.fleet, w.s, victim) - before

@@ -17,33 +17,33 @@ from c2c.serving.hbm import (
 from c2c.serving.kv_parking import move_out
 from c2c.serving.pools import entry_of, hold, let_go, never_came
 from c2c.serving.queues import return_waiting
-from c2c.serving.state import ASSIGNED, FREE, IDLE, Fleet, Rules, Serving
+from c2c.serving.state import ASSIGNED, FREE, IDLE, Fleet, Loop, Rules, Serving
 
 __all__ = ["assign", "evict", "idle_victim", "make_room_for", "take_back_start", "vacate"]
 
 
 @jitable
-def assign(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
+def assign(w: Loop, m: int, i: int, now_s: float) -> None:
     """Assign the free instance `i` to model `m`; it is loaded at its first turn."""
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     inst.model = m
     inst.state = ASSIGNED
     inst.draining = 0
     inst.aside = 0
-    inst.cold = 1 if hold(fleet, rules, s, entry_of(fleet, m, inst.chip), m, now_s) else 0
+    inst.cold = 1 if hold(w, entry_of(w.fleet, m, inst.chip), m, now_s) else 0
     inst.last_used_s = now_s
     inst.kv_used = 0
     inst.kept = 0
-    inst.kv_capacity = fleet.kv_capacity[fleet.deployment[m].arch, inst.kind]
-    inst.next_same = s.model[m].active
-    s.model[m].active = i
-    inst.alpha = rules.traits.alpha.initial
+    inst.kv_capacity = w.fleet.kv_capacity[w.fleet.deployment[m].arch, inst.kind]
+    inst.next_same = w.s.model[m].active
+    w.s.model[m].active = i
+    inst.alpha = w.rules.traits.alpha.initial
     inst.seen_latency_s = -1.0  # no sample yet
-    measure(fleet, s, inst.on_device)
-    if s.device[inst.on_device].residents == 1:
-        s.report[inst.on_device].available_gbps = s.chip[inst.chip].budget_gbps
-    s.count[0].switches += 1
-    s.count[0].cold_starts += inst.cold
+    measure(w.fleet, w.s, inst.on_device)
+    if w.s.device[inst.on_device].residents == 1:
+        w.s.report[inst.on_device].available_gbps = w.s.chip[inst.chip].budget_gbps
+    w.s.count[0].switches += 1
+    w.s.count[0].cold_starts += inst.cold
 
 
 @jitable
@@ -120,19 +120,19 @@ def _waits_youngest(fleet: Fleet, s: Serving, d: int, but: int) -> int:
 
 
 @jitable
-def _let_one_go(fleet: Fleet, rules: Rules, s: Serving, d: int, but: int, now_s: float) -> bool:
+def _let_one_go(w: Loop, d: int, but: int, now_s: float) -> bool:
     # Free the place of an engine on device d that `could_hold` counts as one that may go.
-    dev = s.device[d]
-    victim = idle_victim(rules, s, dev.first, dev.first + fleet.residents, but)
+    dev = w.s.device[d]
+    victim = idle_victim(w.rules, w.s, dev.first, dev.first + w.fleet.residents, but)
     if victim < 0 and dev.kv_bytes == 0.0:
-        victim = _waits_youngest(fleet, s, d, but)
+        victim = _waits_youngest(w.fleet, w.s, d, but)
     if victim < 0:
         return False
-    return_waiting(fleet, s, victim)
-    if s.instance[victim].state == ASSIGNED:
-        take_back_start(fleet, s, victim, now_s)
+    return_waiting(w.fleet, w.s, victim)
+    if w.s.instance[victim].state == ASSIGNED:
+        take_back_start(w.fleet, w.s, victim, now_s)
     else:
-        evict(fleet, s, victim, now_s)
+        evict(w.fleet, w.s, victim, now_s)
     return True
 
 
@@ -146,25 +146,23 @@ def _is_short(fleet: Fleet, s: Serving, i: int) -> bool:
 
 
 @jitable
-def make_room_for(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, need_bytes: float, now_s: float
-) -> None:
+def make_room_for(w: Loop, i: int, need_bytes: float, now_s: float) -> None:
     """Free HBM for instance `i`.
 
     Kept weights are dropped first, then other engines' KV caches move as far as host memory has
     room, then engines that `could_hold` counts are evicted.
     """
-    d = s.instance[i].on_device
-    is_short = _is_short(fleet, s, i)
-    fits = need_bytes <= room_bytes(s, d) and not is_short
-    if fits or not could_hold(fleet, s, i, need_bytes):
+    d = w.s.instance[i].on_device
+    is_short = _is_short(w.fleet, w.s, i)
+    fits = need_bytes <= room_bytes(w.s, d) and not is_short
+    if fits or not could_hold(w.fleet, w.s, i, need_bytes):
         return
-    drop_weights(fleet, rules, s, d, need_bytes, False)
+    drop_weights(w, d, need_bytes, False)
     while is_short:
-        if not _let_one_go(fleet, rules, s, d, i, now_s):
+        if not _let_one_go(w, d, i, now_s):
             return
-        is_short = _is_short(fleet, s, i)
-    move_out(fleet, s, i, need_bytes - room_bytes(s, d))
-    while room_bytes(s, d) < need_bytes:
-        if not _let_one_go(fleet, rules, s, d, i, now_s):
+        is_short = _is_short(w.fleet, w.s, i)
+    move_out(w.fleet, w.s, i, need_bytes - room_bytes(w.s, d))
+    while room_bytes(w.s, d) < need_bytes:
+        if not _let_one_go(w, d, i, now_s):
             return

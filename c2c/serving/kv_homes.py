@@ -26,7 +26,7 @@ from c2c.serving.state import (
     SLOT,
     WAITS,
     Fleet,
-    Rules,
+    Loop,
     Serving,
 )
 
@@ -142,37 +142,39 @@ def _row(fleet: Fleet, s: Serving, i: int, h: int, n: int, is_here: bool) -> Non
 
 
 @apart("choose_home", needed=_has_memories)
-def choose_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:
+def choose_home(w: Loop, i: int, slot: int) -> int:
     """Return the home for a request that joins the batch of instance `i`; -1: it waits."""
-    d, req = s.instance[i].on_device, s.request[slot]
-    if fleet.kv.homes[s.device[d].kind] == 0:
+    d, req = w.s.instance[i].on_device, w.s.request[slot]
+    if w.fleet.kv.homes[w.s.device[d].kind] == 0:
         return 0
     n = 0
-    for h in range(fleet.kv.homes[s.device[d].kind]):
-        if _is_open(fleet, s, d, h):
-            _row(fleet, s, i, h, n, False)
+    for h in range(w.fleet.kv.homes[w.s.device[d].kind]):
+        if _is_open(w.fleet, w.s, d, h):
+            _row(w.fleet, w.s, i, h, n, False)
             n += 1
     tokens = req.prompt + req.output
-    at = kv_home(rules.system.vary, rules.own.vary, s.homes, n, i, req.id, tokens, rules.seed)
-    if at < 0 or s.homes[at].room_tokens < tokens:
+    at = kv_home(
+        w.rules.system.vary, w.rules.own.vary, w.s.homes, n, i, req.id, tokens, w.rules.seed
+    )
+    if at < 0 or w.s.homes[at].room_tokens < tokens:
         return -1
-    return int(s.homes[at].home)
+    return int(w.s.homes[at].home)
 
 
 @apart("take_home", needed=_has_memories)
-def take_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, h: int) -> None:  # noqa: ARG001
+def take_home(w: Loop, i: int, slot: int, h: int) -> None:
     """Set the home of a request of instance `i`."""
-    req = s.request[slot]
+    req = w.s.request[slot]
     req.kv_home, req.kv_next = h, h
-    take_memory(fleet, s, i, slot, req.prompt + req.output)
-    _measure(fleet, s, s.instance[i].chip)
+    take_memory(w.fleet, w.s, i, slot, req.prompt + req.output)
+    _measure(w.fleet, w.s, w.s.instance[i].chip)
 
 
 @apart("settle_memories", needed=_has_memories)
-def settle_memories(fleet: Fleet, rules: Rules, s: Serving) -> None:  # noqa: ARG001
+def settle_memories(w: Loop) -> None:
     """Propagate the room that an event freed on the chips of the devices it marked."""
-    for at in range(s.count[0].asked):
-        _settle(fleet, s, s.device[s.asked[at]].chip)
+    for at in range(w.s.count[0].asked):
+        _settle(w.fleet, w.s, w.s.device[w.s.asked[at]].chip)
 
 
 @jitable
@@ -249,9 +251,9 @@ def _has_come(s: Serving, d: int) -> None:
 
 
 @apart("on_relaid", needed=_has_memories)
-def on_relaid(fleet: Fleet, rules: Rules, s: Serving, d: int) -> None:  # noqa: ARG001
+def on_relaid(w: Loop, d: int) -> None:
     """Handle the end of all transfers of the relayout of device `d`."""
-    _has_come(s, d)
+    _has_come(w.s, d)
 
 
 @jitable
@@ -279,22 +281,22 @@ def _begin_version(fleet: Fleet, s: Serving, i: int) -> None:
 
 
 @apart("count_step", needed=_has_lanes)
-def count_step(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:  # noqa: ARG001
+def count_step(w: Loop, i: int) -> None:
     """Count the work of instance `i`'s step by home."""
-    inst = s.instance[i]
-    d, cache = inst.on_device, shape_of(fleet.costs.reads, pair_of(fleet, s, i))
-    for h in range(s.split.shape[1]):
+    inst = w.s.instance[i]
+    d, cache = inst.on_device, shape_of(w.fleet.costs.reads, pair_of(w.fleet, w.s, i))
+    for h in range(w.s.split.shape[1]):
         for column in range(4):
-            s.split[d, h, column] = 0
+            w.s.split[d, h, column] = 0
     for k in range(inst.n_prefill):
-        req = s.request[s.prefilling[i, k]]
-        s.split[d, req.kv_home, PREFILL] += max(0, req.step_tokens)
-    for k in range(s.plan[d].decodes):
-        h = s.request[s.decoding[i, k, SLOT]].kv_home
-        length = kv_tokens(s, i, k)
-        s.split[d, h, ROWS] += 1
-        s.split[d, h, CACHED] += cache_places(length, cache)  # of a token each
-        s.split[d, h, GROWTH] += cache.full + (cache.windowed if length < cache.window else 0)
+        req = w.s.request[w.s.prefilling[i, k]]
+        w.s.split[d, req.kv_home, PREFILL] += max(0, req.step_tokens)
+    for k in range(w.s.plan[d].decodes):
+        h = w.s.request[w.s.decoding[i, k, SLOT]].kv_home
+        length = kv_tokens(w.s, i, k)
+        w.s.split[d, h, ROWS] += 1
+        w.s.split[d, h, CACHED] += cache_places(length, cache)  # of a token each
+        w.s.split[d, h, GROWTH] += cache.full + (cache.windowed if length < cache.window else 0)
 
 
 @jitable
@@ -308,45 +310,48 @@ def _rehome(fleet: Fleet, s: Serving, i: int, slot: int, h: int) -> None:
 
 
 @jitable
-def _ask_home(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:
+def _ask_home(w: Loop, i: int, slot: int) -> None:
     # The home of a request in the variant to come, which need not have room yet; its own if that
     # has been given up.
-    req, kind, move = s.request[slot], s.instance[i].kind, s.relayout[s.instance[i].on_device]
+    req, inst = w.s.request[slot], w.s.instance[i]
+    kind, move = inst.kind, w.s.relayout[inst.on_device]
     if move.state == SETTLED:
-        _rehome(fleet, s, i, slot, req.kv_home)
+        _rehome(w.fleet, w.s, i, slot, req.kv_home)
         return
     n = 0
-    for h in range(fleet.kv.homes[kind]):
-        if fleet.kv.is_open[kind, move.wanted, h] != 0:
-            _row(fleet, s, i, h, n, h == req.kv_home)
-            row = s.homes[n]
+    for h in range(w.fleet.kv.homes[kind]):
+        if w.fleet.kv.is_open[kind, move.wanted, h] != 0:
+            _row(w.fleet, w.s, i, h, n, h == req.kv_home)
+            row = w.s.homes[n]
             row.sequences -= 1 if h == req.kv_next else 0
             if h == req.kv_home:
                 row.room_tokens += req.prompt + req.output
             n += 1
     tokens = req.prompt + req.output
-    at = kv_home(rules.system.vary, rules.own.vary, s.homes, n, i, req.id, tokens, rules.seed)
+    at = kv_home(
+        w.rules.system.vary, w.rules.own.vary, w.s.homes, n, i, req.id, tokens, w.rules.seed
+    )
     if at < 0:  # it stays, if it can
         at = 0
         for k in range(n):
-            at = k if s.homes[k].is_here != 0 else at
-    _rehome(fleet, s, i, slot, int(s.homes[at].home))
+            at = k if w.s.homes[k].is_here != 0 else at
+    _rehome(w.fleet, w.s, i, slot, int(w.s.homes[at].home))
 
 
 @apart("want_version", needed=_has_memories)
-def want_version(fleet: Fleet, rules: Rules, s: Serving, i: int, chosen: int) -> int:
+def want_version(w: Loop, i: int, chosen: int) -> int:
     """Begin the relayout to the wanted variant of instance `i`; return the variant in force."""
-    inst = s.instance[i]
-    move = s.relayout[inst.on_device]
+    inst = w.s.instance[i]
+    move = w.s.relayout[inst.on_device]
     is_on_its_way = move.state > WAITS or (move.state == WAITS and move.wanted == chosen)
     if is_on_its_way or (move.state == SETTLED and move.version == chosen):
         return int(move.version)
     move.wanted = chosen
     move.state = SETTLED if chosen == move.version else WAITS
     for k in range(inst.n_prefill):
-        _ask_home(fleet, rules, s, i, s.prefilling[i, k])
+        _ask_home(w, i, w.s.prefilling[i, k])
     for k in range(inst.n_decode):
-        _ask_home(fleet, rules, s, i, s.decoding[i, k, SLOT])
-    _measure(fleet, s, inst.chip)
-    ask(s, inst.on_device)
+        _ask_home(w, i, w.s.decoding[i, k, SLOT])
+    _measure(w.fleet, w.s, inst.chip)
+    ask(w.s, inst.on_device)
     return int(move.version)

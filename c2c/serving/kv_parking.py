@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from c2c.policies import jitable
 from c2c.serving.hbm import drop_weights, place_bytes, room_bytes
-from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.state import Fleet, Loop, Serving
 
 __all__ = ["bring_in", "move_out"]
 
@@ -38,18 +38,18 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
 
 
 @jitable
-def bring_in(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
+def bring_in(w: Loop, i: int) -> None:
     """Return the KV caches of instance `i`, which runs next, to HBM; others make room.
 
     Blocks are exchanged one by one, so that a leaving block can use the host memory that a
     returning one has freed.
     """
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     d = inst.on_device
-    s.device[d].kv_bytes += inst.parked_bytes
-    s.chip[inst.chip].kv_room_bytes += inst.parked_bytes
-    s.plan[d].kv_in_bytes = inst.parked_bytes
+    w.s.device[d].kv_bytes += inst.parked_bytes
+    w.s.chip[inst.chip].kv_room_bytes += inst.parked_bytes
+    w.s.plan[d].kv_in_bytes = inst.parked_bytes
     inst.parked_bytes = 0.0
-    if room_bytes(s, d) < 0.0:
-        drop_weights(fleet, rules, s, d, 0.0, False)
-        move_out(fleet, s, i, -room_bytes(s, d))
+    if room_bytes(w.s, d) < 0.0:
+        drop_weights(w, d, 0.0, False)
+        move_out(w.fleet, w.s, i, -room_bytes(w.s, d))

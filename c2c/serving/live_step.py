@@ -21,8 +21,7 @@ from c2c.serving.state import (
     REPORT_DTYPE,
     RUNNING,
     SLOT,
-    Fleet,
-    Rules,
+    Loop,
     Serving,
 )
 from c2c.serving.step import account_step, end_step, on_arrival, on_ready, start_asked
@@ -107,9 +106,7 @@ def end_fault(s: Serving, d: int, report: Any, finished: Any) -> int:
 
 @jitable
 def take_arrival(
-    fleet: Fleet,
-    rules: Rules,
-    s: Serving,
+    w: Loop,
     now_s: float,
     request_id: int,
     model: int,
@@ -120,30 +117,26 @@ def take_arrival(
     blocks: Any,
 ) -> None:
     """Handle an arrival; `ends_after_s` is its deadline from now, `blocks` its own block keys."""
-    slot = s.free_slots[s.count[0].free_slots - 1]  # that it gets
-    if fleet.caches_prefixes:
-        begin_blocks(s, slot, blocks, 0, len(blocks), len(blocks))
-    req = s.request[slot]
+    slot = w.s.free_slots[w.s.count[0].free_slots - 1]  # that it gets
+    if w.fleet.caches_prefixes:
+        begin_blocks(w.s, slot, blocks, 0, len(blocks), len(blocks))
+    req = w.s.request[slot]
     req.ends_by_s = now_s + ends_after_s
     req.ending = FAIL_NONE
-    on_arrival(fleet, rules, s, now_s, request_id, model, prompt, output, priority)
+    on_arrival(w, now_s, request_id, model, prompt, output, priority)
 
 
 @jitable
-def take_ready(
-    fleet: Fleet, rules: Rules, s: Serving, d: int, available_gbps: float, now_s: float
-) -> None:
+def take_ready(w: Loop, d: int, available_gbps: float, now_s: float) -> None:
     """Handle the end of a load on device `d` (checked by `ready_fault`)."""
-    s.report[d].available_gbps = available_gbps
-    on_ready(fleet, rules, s, d, now_s)
+    w.s.report[d].available_gbps = available_gbps
+    on_ready(w, d, now_s)
 
 
 @jitable
-def take_end(
-    fleet: Fleet, rules: Rules, s: Serving, d: int, report: Any, finished: Any, now_s: float
-) -> None:
+def take_end(w: Loop, d: int, report: Any, finished: Any, now_s: float) -> None:
     """Handle the end of steps on device `d` (checked by `end_fault`)."""
-    known = s.report[d]
+    known = w.s.report[d]
     known.steps = report.steps
     known.latency_s = report.latency_s
     known.hbm = report.hbm
@@ -152,10 +145,10 @@ def take_end(
     known.link_bytes = report.link_bytes
     known.hbm_bytes = report.hbm_bytes
     known.alone_s = report.alone_s
-    take_finished(fleet, s, d, finished)
-    account_step(fleet, rules, s, d)
-    take_leaving(fleet, rules, s, d, finished, now_s)
-    end_step(fleet, rules, s, d, now_s)
+    take_finished(w.fleet, w.s, d, finished)
+    account_step(w, d)
+    take_leaving(w, d, finished, now_s)
+    end_step(w, d, now_s)
 
 
 @jitable
@@ -280,12 +273,13 @@ def _has_room(s: Serving) -> bool:
 
 
 @jitable
-def take(fleet: Fleet, rules: Rules, s: Serving, told: Told) -> int:
+def take(w: Loop, told: Told) -> int:
     """Handle an event, if it is of a supported kind and no deadline has passed.
 
     Returns:
       Count of numbers in `told.asked`, or LEFT.
     """
+    s = w.s
     e = told.event[0]
     finished = told.finished[: e.finished]
     count = s.count[0]
@@ -295,14 +289,14 @@ def take(fleet: Fleet, rules: Rules, s: Serving, told: Told) -> int:
     count.now_s = now_s
     dropped = int(count.dropped)
     if e.kind == ENDS:
-        take_end(fleet, rules, s, e.device, e, finished, now_s)
+        take_end(w, e.device, e, finished, now_s)
     elif e.kind == IS_READY:
-        take_ready(fleet, rules, s, e.device, e.available_gbps, now_s)
+        take_ready(w, e.device, e.available_gbps, now_s)
     else:
         take_arrival(
-            fleet, rules, s, now_s,
+            w, now_s,
             e.request_id, e.model, e.prompt, e.output, e.priority, e.ends_after_s,
             told.blocks[: e.blocks],
         )  # fmt: skip
-    start_asked(fleet, rules, s, now_s)
+    start_asked(w, now_s)
     return _tell(s, count.dropped - dropped, told.asked)

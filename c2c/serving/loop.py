@@ -91,6 +91,7 @@ from c2c.serving.state import (
     SENDS,
     SLOT,
     Fleet,
+    Loop,
     Rules,
     Serving,
 )
@@ -137,9 +138,10 @@ def step(
     now_s = max(float(event.at_s), float(count.now_s))
     count.now_s = now_s
     dropped = count.dropped
-    expire(fleet, rules, s, now_s, also_now=isinstance(event, Timer))
-    _take_in(fleet, rules, s, event, now_s)
-    start_asked(fleet, rules, s, now_s)
+    w = Loop(fleet, rules, s)
+    expire(w, now_s, also_now=isinstance(event, Timer))
+    _take_in(w, event, now_s)
+    start_asked(w, now_s)
     asked = s.actions[: count.actions].tolist()
     actions = [action_of(fleet, s, *each) for k, each in enumerate(asked) if not is_vain(s, k)]
     count.actions = 0
@@ -161,64 +163,64 @@ def _with_room(s: Serving, event: Event) -> Serving:
     return s
 
 
-def _take_in(fleet: Fleet, rules: Rules, s: Serving, event: Event, now_s: float) -> None:
+def _take_in(w: Loop, event: Event, now_s: float) -> None:
     if isinstance(event, StepEnd):  # most events are
-        if not is_lost(s, event.device):  # else it was under way when the device was lost
-            take_end(fleet, rules, s, event.device, event.report, event.finished, now_s)
+        if not is_lost(w.s, event.device):  # else it was under way when the device was lost
+            take_end(w, event.device, event.report, event.finished, now_s)
     elif isinstance(event, Arrival):
-        _arrive(fleet, rules, s, event, now_s)
+        _arrive(w, event, now_s)
     elif isinstance(event, Cancelled):
-        slot = slot_of(s, event.request_id)
+        slot = slot_of(w.s, event.request_id)
         if slot >= 0:
-            end_request(fleet, rules, s, slot, FAIL_CANCELLED, now_s)
+            end_request(w, slot, FAIL_CANCELLED, now_s)
     elif isinstance(event, HandedOver):
-        _take_handed(fleet, rules, s, event, now_s)
+        _take_handed(w, event, now_s)
     elif isinstance(event, Weights):
-        _weigh(fleet, rules, s, event, now_s)
+        _weigh(w, event, now_s)
     elif isinstance(event, Timer):
-        _time(fleet, rules, s, event.number, now_s)
+        _time(w, event.number, now_s)
     elif isinstance(event, DeviceBack):
-        bring_back(fleet, rules, s, event.device, now_s)
-    elif is_lost(s, event.device):
+        bring_back(w, event.device, now_s)
+    elif is_lost(w.s, event.device):
         pass  # likewise
     elif isinstance(event, DeviceLost):
-        lose_devices(fleet, rules, s, (event.device,), now_s)
+        lose_devices(w, (event.device,), now_s)
     elif isinstance(event, BlocksLost):
-        clear(s.blocks, event.device)
+        clear(w.s.blocks, event.device)
     elif isinstance(event, Relaid):
-        on_relaid(fleet, rules, s, event.device)
+        on_relaid(w, event.device)
     else:
-        take_ready(fleet, rules, s, event.device, event.available_gbps, now_s)
+        take_ready(w, event.device, event.available_gbps, now_s)
 
 
-def _weigh(fleet: Fleet, rules: Rules, s: Serving, event: Weights, now_s: float) -> None:
+def _weigh(w: Loop, event: Weights, now_s: float) -> None:
     if isinstance(event, WeightsHere):
-        take_weights_of(fleet, s, event.model, event.chip)
+        take_weights_of(w.fleet, w.s, event.model, event.chip)
     elif isinstance(event, KeepWeights):
-        keep_weights_of(fleet, rules, s, event.model, event.chip, now_s)
+        keep_weights_of(w, event.model, event.chip, now_s)
     elif isinstance(event, ReleaseWeights):
-        release_weights_of(fleet, rules, s, event.model, event.chip, now_s)
+        release_weights_of(w, event.model, event.chip, now_s)
     else:
-        drop_weights_of(fleet, rules, s, event.model, event.chip, now_s)
+        drop_weights_of(w, event.model, event.chip, now_s)
 
 
-def _take_handed(fleet: Fleet, rules: Rules, s: Serving, event: HandedOver, now_s: float) -> None:
-    slot = slot_of(s, event.request_id)
+def _take_handed(w: Loop, event: HandedOver, now_s: float) -> None:
+    slot = slot_of(w.s, event.request_id)
     if slot < 0:
         return  # it has ended meanwhile
-    req = s.request[slot]
-    if not (fleet.hands_directly and req.held_by >= 0 and req.handed_bytes > 0.0):
+    req = w.s.request[slot]
+    if not (w.fleet.hands_directly and req.held_by >= 0 and req.handed_bytes > 0.0):
         raise BackendError(
             "HandedOver", "request_id", event.request_id, "a request whose KV cache is on its way"
         )
-    on_carried(fleet, rules, s, slot, now_s)
+    on_carried(w, slot, now_s)
 
 
-def _time(fleet: Fleet, rules: Rules, s: Serving, number: int, now_s: float) -> None:
+def _time(w: Loop, number: int, now_s: float) -> None:
     if number == 0:
-        set_timer(s, 0, math.inf)
-    elif now_s >= s.timer_s[number]:  # else it went off early
-        answer_timer(fleet, rules, s, number, now_s)
+        set_timer(w.s, 0, math.inf)
+    elif now_s >= w.s.timer_s[number]:  # else it went off early
+        answer_timer(w, number, now_s)
 
 
 def check_arrival(fleet: Fleet, event: Arrival) -> None:
@@ -237,18 +239,16 @@ def check_arrival(fleet: Fleet, event: Arrival) -> None:
         raise BackendError("Arrival", "deadline_s", event.deadline_s, "seconds above 0")
 
 
-def _arrive(fleet: Fleet, rules: Rules, s: Serving, event: Arrival, now_s: float) -> None:
-    check_arrival(fleet, event)
+def _arrive(w: Loop, event: Arrival, now_s: float) -> None:
+    check_arrival(w.fleet, event)
     take_arrival(
-        fleet,
-        rules,
-        s,
+        w,
         now_s,
         event.request_id,
         event.model,
         event.prompt_tokens,
         event.max_output_tokens,
-        priority_of(fleet, event),
+        priority_of(w.fleet, event),
         event.deadline_s,
         np.array(event.blocks, np.int64),
     )

@@ -17,26 +17,26 @@ from c2c.serving.pools import (
     let_go,
     never_came,
 )
-from c2c.serving.state import ABSENT, HELD, IDLE, Fleet, Rules, Serving
+from c2c.serving.state import ABSENT, HELD, IDLE, Fleet, Loop, Serving
 
 __all__ = ["drop_weights_of", "keep_weights_of", "release_weights_of", "take_weights_of"]
 
 
-def keep_weights_of(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float) -> bool:
+def keep_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
     """Pin the weights of model `m` in the memory of chip `c`; return True if there is room.
 
     Idle instances are evicted, as for a model with requests.
     """
-    k = entry_of(fleet, m, c)
-    if k < 0 or not could_hold_weights(fleet, s, k, m):
+    k = entry_of(w.fleet, m, c)
+    if k < 0 or not could_hold_weights(w.fleet, w.s, k, m):
         return False
-    first, last = instances_of(fleet, s, c)
-    while not can_hold(fleet, s, k, m):
-        victim = idle_victim(rules, s, first, last, -1)
+    first, last = instances_of(w.fleet, w.s, c)
+    while not can_hold(w.fleet, w.s, k, m):
+        victim = idle_victim(w.rules, w.s, first, last, -1)
         if victim < 0:
             return False
-        evict(fleet, s, victim, now_s)
-    hold(fleet, rules, s, k, m, now_s)
+        evict(w.fleet, w.s, victim, now_s)
+    hold(w, k, m, now_s)
     return True
 
 
@@ -47,28 +47,26 @@ def take_weights_of(fleet: Fleet, s: Serving, m: int, c: int) -> None:
         arrived(s, k)
 
 
-def release_weights_of(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float
-) -> None:
+def release_weights_of(w: Loop, m: int, c: int, now_s: float) -> None:
     """Unpin the weights of a model; a load that has not ended is no longer requested."""
-    k = entry_of(fleet, m, c)
-    never_came(fleet, s, k, m)
-    let_go(fleet, s, k, m, now_s)
-    place_pending(fleet, rules, s, c, now_s)
+    k = entry_of(w.fleet, m, c)
+    never_came(w.fleet, w.s, k, m)
+    let_go(w.fleet, w.s, k, m, now_s)
+    place_pending(w, c, now_s)
 
 
-def drop_weights_of(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float) -> bool:
+def drop_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
     """Free the weights of model `m` unless something needs them; return True if they are gone."""
-    k = entry_of(fleet, m, c)
-    first, last = instances_of(fleet, s, c)
-    mine = [i for i in range(first, last) if s.instance[i].model == m]
-    if s.hold[k].pins != len(mine) or any(s.instance[i].state != IDLE for i in mine):
+    k = entry_of(w.fleet, m, c)
+    first, last = instances_of(w.fleet, w.s, c)
+    mine = [i for i in range(first, last) if w.s.instance[i].model == m]
+    if w.s.hold[k].pins != len(mine) or any(w.s.instance[i].state != IDLE for i in mine):
         return False
     for i in mine:
-        evict(fleet, s, i, now_s)
-    if s.hold[k].state == HELD:
-        s.hold[k].state = ABSENT
-        s.chip[c].free_bytes += fleet.weight_bytes[m]
-        s.count[0].dropped += 1
-        place_pending(fleet, rules, s, c, now_s)
+        evict(w.fleet, w.s, i, now_s)
+    if w.s.hold[k].state == HELD:
+        w.s.hold[k].state = ABSENT
+        w.s.chip[c].free_bytes += w.fleet.weight_bytes[m]
+        w.s.count[0].dropped += 1
+        place_pending(w, c, now_s)
     return True

@@ -26,6 +26,7 @@ from c2c.serving.state import (
     READY,
     RUNNING,
     Fleet,
+    Loop,
     Rules,
     Serving,
 )
@@ -105,135 +106,137 @@ def drop_claim(s: Serving, m: int) -> None:
 
 
 @jitable
-def _activate(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
-    make_active(fleet, rules, s, m, i, now_s)
-    drop_claim(s, m)
-    take_pending(fleet, s, m, i)
-    if s.instance[i].n_wait > 0:
-        wake(fleet, rules, s, i)
+def _activate(w: Loop, m: int, i: int, now_s: float) -> None:
+    make_active(w, m, i, now_s)
+    drop_claim(w.s, m)
+    take_pending(w.fleet, w.s, m, i)
+    if w.s.instance[i].n_wait > 0:
+        wake(w, i)
 
 
 @jitable
-def make_active(fleet: Fleet, rules: Rules, s: Serving, m: int, i: int, now_s: float) -> None:
+def make_active(w: Loop, m: int, i: int, now_s: float) -> None:
     """Assign instance `i`, which is free or idle, to model `m`, and make room for it."""
-    inst = s.instance[i]
-    demand = fleet.deployment[m].demand_gbps
+    inst = w.s.instance[i]
+    demand = w.fleet.deployment[m].demand_gbps
     if inst.state != FREE:
-        evict(fleet, s, i, now_s)
+        evict(w.fleet, w.s, i, now_s)
     c = inst.chip
-    if rules.traits.place.link_is_promised:
-        first = s.device[s.chip[c].first].first
-        last = first + (s.chip[c].last - s.chip[c].first) * fleet.residents
-        while reserved_gbps(fleet, s, c)[1] + demand > s.chip[c].budget_gbps:
-            victim = idle_victim(rules, s, first, last, i)
+    if w.rules.traits.place.link_is_promised:
+        first = w.s.device[w.s.chip[c].first].first
+        last = first + (w.s.chip[c].last - w.s.chip[c].first) * w.fleet.residents
+        while reserved_gbps(w.fleet, w.s, c)[1] + demand > w.s.chip[c].budget_gbps:
+            victim = idle_victim(w.rules, w.s, first, last, i)
             if victim < 0:
                 break
-            evict(fleet, s, victim, now_s)
-    while not can_hold(fleet, s, entry_of(fleet, m, c), m):
-        first = s.device[s.chip[c].first].first
-        last = first + (s.chip[c].last - s.chip[c].first) * fleet.residents
-        victim = idle_victim(rules, s, first, last, i)
+            evict(w.fleet, w.s, victim, now_s)
+    while not can_hold(w.fleet, w.s, entry_of(w.fleet, m, c), m):
+        first = w.s.device[w.s.chip[c].first].first
+        last = first + (w.s.chip[c].last - w.s.chip[c].first) * w.fleet.residents
+        victim = idle_victim(w.rules, w.s, first, last, i)
         if victim < 0:
             break
-        evict(fleet, s, victim, now_s)
-    assign(fleet, rules, s, m, i, now_s)
+        evict(w.fleet, w.s, victim, now_s)
+    assign(w, m, i, now_s)
 
 
 @jitable
-def place_on(fleet: Fleet, rules: Rules, s: Serving, m: int, d: int) -> int:
+def place_on(w: Loop, m: int, d: int) -> int:
     """Return the instance of device `d` that model `m` would get, or -1.
 
     In order of preference: its present instance, a free one, an idle one.
     """
     free = -1
-    first = s.device[d].first
-    for i in range(first, first + fleet.residents):
-        inst = s.instance[i]
+    first = w.s.device[d].first
+    for i in range(first, first + w.fleet.residents):
+        inst = w.s.instance[i]
         if inst.state == FREE:
-            if free < 0 and s.device[d].residents < fleet.most_engines[inst.kind]:
+            if free < 0 and w.s.device[d].residents < w.fleet.most_engines[inst.kind]:
                 free = i
         elif inst.model == m:
-            if inst.draining == 0 and (fleet.residents > 1 or inst.state == IDLE):
+            if inst.draining == 0 and (w.fleet.residents > 1 or inst.state == IDLE):
                 return i
             return -1
     if free >= 0:
         return free
-    return idle_victim(rules, s, first, first + fleet.residents, -1)
+    return idle_victim(w.rules, w.s, first, first + w.fleet.residents, -1)
 
 
 @jitable
-def _add_candidates(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, home: int, n: int, decodes: bool
-) -> int:
-    c = fleet.home_chip[home]
-    chip = s.chip[c]
+def _add_candidates(w: Loop, m: int, tokens: int, home: int, n: int, decodes: bool) -> int:
+    c = w.fleet.home_chip[home]
+    chip = w.s.chip[c]
     if chip.claim >= 0 and chip.claim != m and not decodes:
         return n  # another model has waited too long for this chip
-    if not could_hold_weights(fleet, s, home, m):
+    if not could_hold_weights(w.fleet, w.s, home, m):
         return n
     reserved, unpromised = 0.0, 0.0
-    if rules.traits.place.reads_promises:
-        reserved, total = reserved_gbps(fleet, s, c)
+    if w.rules.traits.place.reads_promises:
+        reserved, total = reserved_gbps(w.fleet, w.s, c)
         unpromised = chip.budget_gbps - total
-    arch = fleet.deployment[m].arch
+    arch = w.fleet.deployment[m].arch
     for d in range(chip.first, chip.last):
-        if (fleet.role[d] == DECODES) != decodes:
+        if (w.fleet.role[d] == DECODES) != decodes:
             continue
-        i = s.device[d].first
-        if fleet.residents == 1 and s.instance[i].state != FREE and s.instance[i].state != IDLE:
+        i = w.s.device[d].first
+        if (
+            w.fleet.residents == 1
+            and w.s.instance[i].state != FREE
+            and w.s.instance[i].state != IDLE
+        ):
             continue  # most often
-        i = place_on(fleet, rules, s, m, d) if s.device[d].service == IN_SERVICE else -1
+        i = place_on(w, m, d) if w.s.device[d].service == IN_SERVICE else -1
         if i < 0:
             continue
-        inst = s.instance[i]
-        row = s.candidates[n]
+        inst = w.s.instance[i]
+        row = w.s.candidates[n]
         row.instance = i
         row.is_free = 1 if inst.state == FREE else 0
         row.is_resident = 1 if inst.state != FREE and inst.model == m else 0
         row.last_used_s = inst.last_used_s
-        row.kv_capacity = fleet.kv_capacity[arch, inst.kind]
+        row.kv_capacity = w.fleet.kv_capacity[arch, inst.kind]
         row.link_left_gbps = chip.budget_gbps - reserved
         row.is_alone = 1 if reserved == 0.0 else 0
         row.unpromised_gbps = unpromised
-        row.in_host = 1 if s.hold[home].state == HELD else 0
+        row.in_host = 1 if w.s.hold[home].state == HELD else 0
         row.chip = c
         row.load_s = 0.0
         row.turns_s = 0.0
         row.kept_share = 0.0
         row.fits_now = 1
-        if fleet.residents > 1:
-            pair = arch * fleet.costs.kinds + inst.kind
-            need = held_places(fleet.costs, pair, tokens) * fleet.costs.kv_bytes[pair]
-            free = room_bytes(s, d) + s.device[d].weight_bytes + movable_bytes(fleet, s, i)
-            row.fits_now = 1 if s.device[d].residents == 0 or need <= free else 0
-            row.load_s, row.turns_s = _work_s(fleet, s, m, d)
+        if w.fleet.residents > 1:
+            pair = arch * w.fleet.costs.kinds + inst.kind
+            need = held_places(w.fleet.costs, pair, tokens) * w.fleet.costs.kv_bytes[pair]
+            free = room_bytes(w.s, d) + w.s.device[d].weight_bytes + movable_bytes(w.fleet, w.s, i)
+            row.fits_now = 1 if w.s.device[d].residents == 0 or need <= free else 0
+            row.load_s, row.turns_s = _work_s(w.fleet, w.s, m, d)
             if row.is_resident != 0:
-                row.kept_share = kept_share(fleet, s, i)
+                row.kept_share = kept_share(w.fleet, w.s, i)
         n += 1
     return n
 
 
 @jitable
-def _choose(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, decodes: bool
-) -> int:
+def _choose(w: Loop, m: int, tokens: int, only_chip: int, decodes: bool) -> int:
     # The row of s.candidates that model m is placed on, or -1.
     n = 0
-    for k in homes_of(fleet, m):
-        c = fleet.home_chip[k]
+    for k in homes_of(w.fleet, m):
+        c = w.fleet.home_chip[k]
         if only_chip < 0 or only_chip == c:
-            n = _add_candidates(fleet, rules, s, m, tokens, k, n, decodes)
+            n = _add_candidates(w, m, tokens, k, n, decodes)
     if n == 0:
         return -1
     # Counted by model: what other chips serve must not change what is drawn here.
-    key = (rules.seed * 1000003 + m * 15485863 + s.model[m].draws * 7919) % 2147483646
-    demand = fleet.deployment[m].demand_gbps
-    s.model[m].draws += 1
-    return int(place(rules.system.place, rules.own.place, s.candidates, n, tokens, demand, key))
+    key = (w.rules.seed * 1000003 + m * 15485863 + w.s.model[m].draws * 7919) % 2147483646
+    demand = w.fleet.deployment[m].demand_gbps
+    w.s.model[m].draws += 1
+    return int(
+        place(w.rules.system.place, w.rules.own.place, w.s.candidates, n, tokens, demand, key)
+    )
 
 
 @jitable
-def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
+def start_active(w: Loop) -> None:
     """Activate models before the first event, in the order of the catalog.
 
     Placement chooses the slice; a model is skipped if it would evict another or exceed the link's
@@ -241,34 +244,34 @@ def start_active(fleet: Fleet, rules: Rules, s: Serving) -> None:
 
     Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
     """
-    s.count[0].to_start = 0
-    for m in range(len(s.model)):
-        if s.model[m].starts == 0:
+    w.s.count[0].to_start = 0
+    for m in range(len(w.s.model)):
+        if w.s.model[m].starts == 0:
             continue
-        if fleet.opens_all:
-            _open_all(fleet, rules, s, m)
+        if w.fleet.opens_all:
+            _open_all(w, m)
             continue
         for decodes in range(2):
-            row = _choose(fleet, rules, s, m, 1, -1, decodes == 1)
-            if row >= 0 and _needs_no_room(fleet, rules, s.candidates[row], m):
-                i = int(s.candidates[row].instance)
-                assign(fleet, rules, s, m, i, 0.0)
-                s.instance[i].state = IDLE
-    s.count[0].switches = 0
+            row = _choose(w, m, 1, -1, decodes == 1)
+            if row >= 0 and _needs_no_room(w.fleet, w.rules, w.s.candidates[row], m):
+                i = int(w.s.candidates[row].instance)
+                assign(w, m, i, 0.0)
+                w.s.instance[i].state = IDLE
+    w.s.count[0].switches = 0
 
 
 @jitable
-def _open_all(fleet: Fleet, rules: Rules, s: Serving, m: int) -> None:
-    for k in homes_of(fleet, m):
-        c = fleet.home_chip[k]
-        if s.hold[k].state != HELD:
+def _open_all(w: Loop, m: int) -> None:
+    for k in homes_of(w.fleet, m):
+        c = w.fleet.home_chip[k]
+        if w.s.hold[k].state != HELD:
             continue
-        for d in range(s.chip[c].last - 1, s.chip[c].first - 1, -1):  # the first is found first
-            i = s.device[d].first
-            holds = fleet.kv_capacity[fleet.deployment[m].arch, s.device[d].kind] > 0
-            if holds and s.instance[i].state == FREE:
-                assign(fleet, rules, s, m, i, 0.0)
-                s.instance[i].state = IDLE
+        for d in range(w.s.chip[c].last - 1, w.s.chip[c].first - 1, -1):  # the first is found first
+            i = w.s.device[d].first
+            holds = w.fleet.kv_capacity[w.fleet.deployment[m].arch, w.s.device[d].kind] > 0
+            if holds and w.s.instance[i].state == FREE:
+                assign(w, m, i, 0.0)
+                w.s.instance[i].state = IDLE
 
 
 @jitable
@@ -281,33 +284,29 @@ def _needs_no_room(fleet: Fleet, rules: Rules, c: Any, m: int) -> bool:
 
 
 @jitable
-def try_place(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, only_chip: int, now_s: float
-) -> int:
+def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int:
     """Assign model `m` an instance on a chip that holds its weights; return -1 if none fits.
 
     Args:
       tokens: KV tokens of the request.
       only_chip: the only chip considered; -1: all of the model's chips.
     """
-    row = _choose(fleet, rules, s, m, tokens, only_chip, False)
+    row = _choose(w, m, tokens, only_chip, False)
     if row < 0:
         return -1
-    i = int(s.candidates[row].instance)
-    if s.candidates[row].is_resident == 0:
-        _activate(fleet, rules, s, m, i, now_s)
+    i = int(w.s.candidates[row].instance)
+    if w.s.candidates[row].is_resident == 0:
+        _activate(w, m, i, now_s)
     else:
-        drop_claim(s, m)
-        take_pending(fleet, s, m, i)
-        if s.instance[i].n_wait > 0:
-            wake(fleet, rules, s, i)
+        drop_claim(w.s, m)
+        take_pending(w.fleet, w.s, m, i)
+        if w.s.instance[i].n_wait > 0:
+            wake(w, i)
     return i
 
 
 @jitable
-def place_decodes(
-    fleet: Fleet, rules: Rules, s: Serving, m: int, tokens: int, at: int, now_s: float
-) -> int:
+def place_decodes(w: Loop, m: int, tokens: int, at: int, now_s: float) -> int:
     """Return the instance on a decode-only device where model `m` would be placed; or -1.
 
     Args:
@@ -315,10 +314,10 @@ def place_decodes(
       at: instance returned by an earlier call, to be activated now; -1: activate nothing.
     """
     if at < 0:
-        row = _choose(fleet, rules, s, m, tokens, -1, True)
-        return int(s.candidates[row].instance) if row >= 0 else -1
-    if s.instance[at].state == FREE or s.instance[at].model != m:
-        make_active(fleet, rules, s, m, at, now_s)
+        row = _choose(w, m, tokens, -1, True)
+        return int(w.s.candidates[row].instance) if row >= 0 else -1
+    if w.s.instance[at].state == FREE or w.s.instance[at].model != m:
+        make_active(w, m, at, now_s)
     return at
 
 
@@ -350,33 +349,33 @@ def _oldest_pending(fleet: Fleet, s: Serving, c: int) -> int:
 
 
 @jitable
-def _place_head(fleet: Fleet, rules: Rules, s: Serving, m: int, c: int, now_s: float) -> bool:
-    head = s.request[s.model[m].wait_head]
-    return try_place(fleet, rules, s, m, head.prompt + head.output, c, now_s) >= 0
+def _place_head(w: Loop, m: int, c: int, now_s: float) -> bool:
+    head = w.s.request[w.s.model[m].wait_head]
+    return try_place(w, m, head.prompt + head.output, c, now_s) >= 0
 
 
 @jitable
-def place_pending(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> None:
+def place_pending(w: Loop, c: int, now_s: float) -> None:
     """Assign the idle slices of chip `c` to pending models, longest wait first."""
-    if s.chip[c].n_waiting == 0:
+    if w.s.chip[c].n_waiting == 0:
         return
-    claim = s.chip[c].claim
-    if claim >= 0 and not _place_head(fleet, rules, s, claim, c, now_s):
+    claim = w.s.chip[c].claim
+    if claim >= 0 and not _place_head(w, claim, c, now_s):
         return  # nothing else may take what this model still lacks
-    _forget_tried(fleet, s, c)
+    _forget_tried(w.fleet, w.s, c)
     while True:
-        m = _oldest_pending(fleet, s, c)
+        m = _oldest_pending(w.fleet, w.s, c)
         if m < 0:
             return
-        waited = now_s - s.model[m].oldest_s
-        if not _place_head(fleet, rules, s, m, c, now_s):
-            s.model[m].tried = 1
-            if should_drain(rules.system.preempt, waited):
+        waited = now_s - w.s.model[m].oldest_s
+        if not _place_head(w, m, c, now_s):
+            w.s.model[m].tried = 1
+            if should_drain(w.rules.system.preempt, waited):
                 return
 
 
 @jitable
-def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> int:
+def make_room(w: Loop, c: int, now_s: float) -> int:
     """Drain the least busy instance of chip `c` if a model has waited too long for a slice.
 
     The model claims the chip: no other model is placed there before it. The check runs only at
@@ -385,46 +384,46 @@ def make_room(fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float) -> i
     Returns:
       The instance if it has nothing to finish, so is idle now; else -1.
     """
-    chip = s.chip[c]
-    if s.count[0].pending == 0 or now_s < chip.next_look_s:
+    chip = w.s.chip[c]
+    if w.s.count[0].pending == 0 or now_s < chip.next_look_s:
         return -1
-    chip.next_look_s = now_s + rules.traits.preempt.look_every_s
+    chip.next_look_s = now_s + w.rules.traits.preempt.look_every_s
     m = chip.claim
     if m < 0:
         if chip.n_waiting == 0:
             return -1
-        _forget_tried(fleet, s, c)
-        m = _oldest_pending(fleet, s, c)
-        if m < 0 or s.model[m].claim_chip >= 0:
+        _forget_tried(w.fleet, w.s, c)
+        m = _oldest_pending(w.fleet, w.s, c)
+        if m < 0 or w.s.model[m].claim_chip >= 0:
             return -1
-        if not should_drain(rules.system.preempt, now_s - s.model[m].oldest_s):
+        if not should_drain(w.rules.system.preempt, now_s - w.s.model[m].oldest_s):
             return -1
         chip.claim = m
-        s.model[m].claim_chip = c
-    if _place_head(fleet, rules, s, m, c, now_s):
-        place_pending(fleet, rules, s, c, now_s)
+        w.s.model[m].claim_chip = c
+    if _place_head(w, m, c, now_s):
+        place_pending(w, c, now_s)
         return -1
     victim = -1
     least = 0
-    first, last = instances_of(fleet, s, c)
+    first, last = instances_of(w.fleet, w.s, c)
     for i in range(first, last):
-        inst = s.instance[i]
+        inst = w.s.instance[i]
         if inst.draining != 0:
             return -1  # one at a time
-        if fleet.role[inst.on_device] == DECODES:
+        if w.fleet.role[inst.on_device] == DECODES:
             continue  # no room for prompts
         if inst.model == m or not (inst.state == RUNNING or inst.state == READY):
             continue
-        busy = outstanding(s, i)
+        busy = outstanding(w.s, i)
         if victim < 0 or busy < least:
             victim = i
             least = busy
     if victim < 0:
         return -1
-    inst = s.instance[victim]
+    inst = w.s.instance[victim]
     inst.draining = 1
-    s.count[0].drains += 1
-    is_empty = batch_size(s, victim) == 0 and not holds_on(fleet, s, victim)
+    w.s.count[0].drains += 1
+    is_empty = batch_size(w.s, victim) == 0 and not holds_on(w.fleet, w.s, victim)
     if inst.state == READY and is_empty:
         inst.state = IDLE  # what waits at it had no room beside the slice's other engines
         return victim

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from c2c.policies import goes_before, inlined, jitable
-from c2c.serving.state import ABSENT, COMING, HELD, IDLE, Fleet, Rules, Serving
+from c2c.serving.state import ABSENT, COMING, HELD, IDLE, Fleet, Loop, Serving
 
 __all__ = [
     "arrived",
@@ -78,37 +78,37 @@ def _idle_from(s: Serving, m: int, first: int, last: int) -> int:
 
 
 @jitable
-def hold(fleet: Fleet, rules: Rules, s: Serving, k: int, m: int, now_s: float) -> bool:
+def hold(w: Loop, k: int, m: int, now_s: float) -> bool:
     """Pin the weights of model `m` in the memory of its chip; return True if they come from disk.
 
     Room is reserved when the read starts. Models without an instance on the chip are evicted, in
     the policy's order.
     """
-    entry = s.hold[k]
-    chip = s.chip[fleet.home_chip[k]]
+    entry = w.s.hold[k]
+    chip = w.s.chip[w.fleet.home_chip[k]]
     entry.last_used_s = now_s
     if entry.pins == 0:
-        chip.pinned_bytes += fleet.weight_bytes[m]
+        chip.pinned_bytes += w.fleet.weight_bytes[m]
     entry.pins += 1
     if entry.state != ABSENT:
         return bool(entry.state == COMING)
-    while chip.free_bytes < fleet.weight_bytes[m]:
+    while chip.free_bytes < w.fleet.weight_bytes[m]:
         victim = -1
-        c = fleet.home_chip[k]
-        for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
-            other = fleet.chip_home[j]
-            if s.hold[other].state != HELD or s.hold[other].pins > 0:
+        c = w.fleet.home_chip[k]
+        for j in range(w.fleet.chip_first[c], w.fleet.chip_first[c + 1]):
+            other = w.fleet.chip_home[j]
+            if w.s.hold[other].state != HELD or w.s.hold[other].pins > 0:
                 continue
             if victim < 0 or goes_before(
-                rules.system.evict, s.hold[other].last_used_s, s.hold[victim].last_used_s
+                w.rules.system.evict, w.s.hold[other].last_used_s, w.s.hold[victim].last_used_s
             ):
                 victim = other
         if victim < 0:
             break
-        s.hold[victim].state = ABSENT
-        chip.free_bytes += fleet.weight_bytes[fleet.home_model[victim]]
-        s.count[0].dropped += 1
-    chip.free_bytes -= fleet.weight_bytes[m]
+        w.s.hold[victim].state = ABSENT
+        chip.free_bytes += w.fleet.weight_bytes[w.fleet.home_model[victim]]
+        w.s.count[0].dropped += 1
+    chip.free_bytes -= w.fleet.weight_bytes[m]
     entry.state = COMING
     return True
 

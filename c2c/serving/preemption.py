@@ -14,7 +14,7 @@ from c2c.serving.pools import could_hold_weights, entry_of, homes_of, instances_
 from c2c.serving.queues import return_pending, return_waiting
 from c2c.serving.records import leave
 from c2c.serving.roles import DECODES
-from c2c.serving.state import READY, RUNNING, SLOT, Fleet, Rules, Serving
+from c2c.serving.state import READY, RUNNING, SLOT, Fleet, Loop, Serving
 
 __all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
 
@@ -40,31 +40,31 @@ def start_over(s: Serving, slot: int, made: int) -> None:
 
 
 @jitable
-def _put_aside(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, made: int) -> None:
-    req = s.request[slot]
+def _put_aside(w: Loop, i: int, slot: int, made: int) -> None:
+    req = w.s.request[slot]
     m = int(req.model)
-    leave(fleet, rules, s, i, slot)
-    start_over(s, slot, made)
-    emit(s, ACT_ASIDE, req.id)
-    s.count[0].preempted += 1
-    return_pending(fleet, s, m, slot)
+    leave(w, i, slot)
+    start_over(w.s, slot, made)
+    emit(w.s, ACT_ASIDE, req.id)
+    w.s.count[0].preempted += 1
+    return_pending(w.fleet, w.s, m, slot)
 
 
 @jitable
-def set_aside(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
+def set_aside(w: Loop, i: int) -> None:
     """Return all requests of instance `i`, which computes nothing now, to their model's queue.
 
     They precede waiting requests of equal priority.
     """
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     inst.aside = 0
-    return_waiting(fleet, s, i)
+    return_waiting(w.fleet, w.s, i)
     for k in range(inst.n_prefill - 1, -1, -1):
-        slot = s.prefilling[i, k]
-        inst.backlog -= s.request[slot].prompt - s.request[slot].prefilled
-        _put_aside(fleet, rules, s, i, slot, 0)
+        slot = w.s.prefilling[i, k]
+        inst.backlog -= w.s.request[slot].prompt - w.s.request[slot].prefilled
+        _put_aside(w, i, slot, 0)
     for k in range(inst.n_decode - 1, -1, -1):
-        _put_aside(fleet, rules, s, i, s.decoding[i, k, SLOT], generated(s, i, k))
+        _put_aside(w, i, w.s.decoding[i, k, SLOT], generated(w.s, i, k))
     inst.n_prefill = 0
     inst.n_decode = 0
 
@@ -114,7 +114,7 @@ def _least_to_redo(fleet: Fleet, s: Serving, m: int, c: int, best: int) -> int:
 
 
 @jitable
-def clear_for(fleet: Fleet, rules: Rules, s: Serving, m: int) -> int:
+def clear_for(w: Loop, m: int) -> int:
     """Clear an instance of less urgent requests for model `m`, whose first request found no slice.
 
     The model claims the chip. An instance that is computing is cleared at its next step boundary.
@@ -122,21 +122,21 @@ def clear_for(fleet: Fleet, rules: Rules, s: Serving, m: int) -> int:
     Returns:
       The instance if it computes nothing, so that `set_aside` may follow at once; else -1.
     """
-    if not rules.traits.preempt.sets_aside or s.model[m].claim_chip >= 0:
+    if not w.rules.traits.preempt.sets_aside or w.s.model[m].claim_chip >= 0:
         return -1
     best = -1
-    for k in homes_of(fleet, m):
-        best = _least_to_redo(fleet, s, m, fleet.home_chip[k], best)
+    for k in homes_of(w.fleet, m):
+        best = _least_to_redo(w.fleet, w.s, m, w.fleet.home_chip[k], best)
     if best < 0:
         return -1
-    inst = s.instance[best]
+    inst = w.s.instance[best]
     inst.draining = 1
     inst.aside = 1
-    s.count[0].drains += 1
-    s.chip[inst.chip].claim = m
-    s.model[m].claim_chip = inst.chip
+    w.s.count[0].drains += 1
+    w.s.chip[inst.chip].claim = m
+    w.s.model[m].claim_chip = inst.chip
     if inst.state == READY:
         return best
-    if s.plan[inst.on_device].steps > 1:
-        emit(s, ACT_INTERRUPT, inst.on_device)
+    if w.s.plan[inst.on_device].steps > 1:
+        emit(w.s, ACT_INTERRUPT, inst.on_device)
     return -1

@@ -30,7 +30,7 @@ from c2c.serving.block_table import (
 )
 from c2c.serving.costs import FULL
 from c2c.serving.hbm import pair_of, place_bytes, room_bytes
-from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.state import Fleet, Loop, Serving
 
 __all__ = [
     "begin_blocks",
@@ -114,21 +114,19 @@ def _append(b: Blocks, d: int, req: Any, slot: int, tokens: int, nbytes: float) 
 
 
 @apart("shared_places", needed=caches_prefixes)
-def shared_places(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:  # noqa: ARG001
+def shared_places(w: Loop, i: int, slot: int) -> int:
     """Return the positions of a waiting request whose blocks other requests use on its device."""
-    b, tokens = s.blocks, 0
-    for j in range(_seek(s, i, slot)[0]):
+    b, tokens = w.s.blocks, 0
+    for j in range(_seek(w.s, i, slot)[0]):
         e = b.entry[b.rows[slot, j]]
         if e.pins > 0:
             tokens += e.tokens
-    return int(tokens * fleet.costs.holds[pair_of(fleet, s, i), FULL])
+    return int(tokens * w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL])
 
 
 @apart("claim_prefix", needed=caches_prefixes)
 def claim_prefix(
-    fleet: Fleet,
-    rules: Rules,  # noqa: ARG001 (among which the address is)
-    s: Serving,
+    w: Loop,
     i: int,
     slot: int,
 ) -> int:
@@ -137,9 +135,9 @@ def claim_prefix(
     Returns:
       Number of its positions that need no room, since others use their blocks.
     """
-    b, req, inst = s.blocks, s.request[slot], s.instance[i]
+    b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d = int(inst.on_device)
-    here, found = _seek(s, i, slot)
+    here, found = _seek(w.s, i, slot)
     tokens, shared = 0, 0
     for j in range(here):
         e = b.entry[b.rows[slot, j]]
@@ -159,7 +157,7 @@ def claim_prefix(
         moved += e.bytes
         held += 1
     for j in range(held - 1, here - 1, -1):
-        touch(b, find(b, len(s.device) + int(inst.chip), b.keys[slot, j]))
+        touch(b, find(b, len(w.s.device) + int(inst.chip), b.keys[slot, j]))
     reused = min(tokens, req.prompt - 1)  # the last token's step makes the first one
     if req.again == 0 and req.carried == 0:
         req.found_hbm = min(tokens_here, reused)
@@ -171,20 +169,20 @@ def claim_prefix(
     req.held, req.reused, req.prefilled = held, reused, reused
     inst.backlog -= reused
     b.pool[d].in_bytes += moved
-    s.plan[d].kv_in_bytes += moved
-    return int(shared * fleet.costs.holds[pair_of(fleet, s, i), FULL])
+    w.s.plan[d].kv_in_bytes += moved
+    return int(shared * w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL])
 
 
 @apart("note_computed", needed=caches_prefixes)
-def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:  # noqa: ARG001
+def note_computed(w: Loop, i: int, slot: int) -> None:
     """Publish the prompt blocks that the ending step has computed.
 
     If another request's copy exists, that one is used and this one's room is free.
     """
-    b, req, inst = s.blocks, s.request[slot], s.instance[i]
+    b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d, prompt = int(inst.on_device), int(req.prompt - req.carried)
-    each = fleet.costs.holds[pair_of(fleet, s, i), FULL]
-    token_bytes = place_bytes(fleet, s, i, each)
+    each = w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL]
+    token_bytes = place_bytes(w.fleet, w.s, i, each)
     done = 0
     if req.held > 0:
         done = (req.held - 1) * b.table[0].block_tokens + b.entry[b.rows[slot, req.held - 1]].tokens
@@ -199,7 +197,7 @@ def note_computed(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> 
                 return
             if b.entry[k].pins > 0:
                 inst.kv_used -= own * each
-                s.device[d].kv_bytes -= own * token_bytes
+                w.s.device[d].kv_bytes -= own * token_bytes
             pin(b, k)
             b.rows[slot, j] = k
             req.held += 1
@@ -237,9 +235,7 @@ def _store(s: Serving, host: int, slot: int) -> None:
 
 @apart("let_prefix_go", needed=caches_prefixes)
 def let_prefix_go(
-    fleet: Fleet,
-    rules: Rules,  # noqa: ARG001 (among which the address is)
-    s: Serving,
+    w: Loop,
     i: int,
     slot: int,
     is_lost: bool,
@@ -248,7 +244,7 @@ def let_prefix_go(
     """Unpin the blocks of a request that leaves instance `i`, the last block first.
 
     Args:
-      fleet, rules, s: fleet, rules and state of the loop.
+      w: the loop.
       i: instance that the request leaves.
       slot: slot of the request.
       is_lost: whether the device is lost with all its memory.
@@ -257,12 +253,12 @@ def let_prefix_go(
     Returns:
       Number of positions in blocks that others still use, whose room is not free.
     """
-    b, req, inst = s.blocks, s.request[slot], s.instance[i]
-    host, stays = len(s.device) + int(inst.chip), 0
+    b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
+    host, stays = len(w.s.device) + int(inst.chip), 0
     if is_done and req.held == req.prompt_blocks:
-        _note_answer(fleet, s, i, slot)
+        _note_answer(w.fleet, w.s, i, slot)
     if b.pool[host].capacity_bytes > 0.0 and not is_lost:
-        _store(s, host, slot)
+        _store(w.s, host, slot)
     is_kept = b.table[0].keeps_hbm != 0 and inst.parked_bytes == 0.0 and not is_lost
     for j in range(req.held - 1, -1, -1):
         k = int(b.rows[slot, j])
@@ -271,10 +267,10 @@ def let_prefix_go(
         elif not is_kept and b.entry[k].children == 0:
             drop(b, k)
     req.held = 0
-    return int(stays * fleet.costs.holds[pair_of(fleet, s, i), FULL])
+    return int(stays * w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL])
 
 
 @apart("trim_prefixes", needed=caches_prefixes)
-def trim_prefixes(fleet: Fleet, rules: Rules, s: Serving, d: int) -> None:  # noqa: ARG001
+def trim_prefixes(w: Loop, d: int) -> None:
     """Evict unused blocks on device `d` for whatever needs their room."""
-    give_way(s.blocks, d, max(0.0, room_bytes(s, d)))
+    give_way(w.s.blocks, d, max(0.0, room_bytes(w.s, d)))

@@ -13,7 +13,7 @@ from c2c.serving.handover import send
 from c2c.serving.queues import append_waiting
 from c2c.serving.records import leave
 from c2c.serving.request_routing import routed
-from c2c.serving.state import SLOT, Fleet, Rules, Serving
+from c2c.serving.state import SLOT, Fleet, Loop, Rules, Serving
 from c2c.serving.turns import wake
 
 __all__ = ["deal"]
@@ -32,58 +32,56 @@ def _has_room(fleet: Fleet, s: Serving, j: int, slot: int) -> bool:
 
 
 @jitable
-def _taker(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> int:
+def _taker(w: Loop, i: int, slot: int) -> int:
     # The other batch on the same devices that the route now says; -1: the request stays.
-    inst = s.instance[i]
-    j = routed(fleet, rules, s, inst.model, slot, False)
+    inst = w.s.instance[i]
+    j = routed(w, inst.model, slot, False)
     if j < 0 or j == i:
         return -1
-    other = s.instance[j]
+    other = w.s.instance[j]
     is_beside = other.chip == inst.chip and other.kind == inst.kind
-    return j if is_beside and batch_size(s, j) > 0 and _has_room(fleet, s, j, slot) else -1
+    return j if is_beside and batch_size(w.s, j) > 0 and _has_room(w.fleet, w.s, j, slot) else -1
 
 
 @jitable
-def _go(
-    fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, j: int, made: int, now_s: float
-) -> None:
+def _go(w: Loop, i: int, slot: int, j: int, made: int, now_s: float) -> None:
     # A request that stands in no batch any more waits at instance j, to go on where it was.
     if made > 0:
-        send(fleet, rules, s, i, slot, made, j, False, now_s)
+        send(w, i, slot, made, j, False, now_s)
         return
-    req = s.request[slot]
-    leave(fleet, rules, s, i, slot)
+    req = w.s.request[slot]
+    leave(w, i, slot)
     start_kind = req.start_kind
-    append_waiting(s, j, slot)
+    append_waiting(w.s, j, slot)
     req.start_kind = start_kind
-    s.instance[i].backlog -= req.prompt
+    w.s.instance[i].backlog -= req.prompt
 
 
 @apart("deal", needed=lambda values: values[Rules].traits.vary.follows_waits)
-def deal(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def deal(w: Loop, i: int, now_s: float) -> None:
     """Route the requests of instance `i`, which is at a step boundary, again, youngest first.
 
     A prompt that has begun ends here, and is routed then.
     """
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     inst.deals = 0
     for k in range(inst.n_prefill - 1, -1, -1):
-        slot = s.prefilling[i, k]
-        if s.request[slot].prefilled > 0:
+        slot = w.s.prefilling[i, k]
+        if w.s.request[slot].prefilled > 0:
             inst.deals = 1
             continue
-        j = _taker(fleet, rules, s, i, slot)
+        j = _taker(w, i, slot)
         if j >= 0:
-            _go(fleet, rules, s, i, slot, j, 0, now_s)
-            remove_prompt(s, i, k)
+            _go(w, i, slot, j, 0, now_s)
+            remove_prompt(w.s, i, k)
     for k in range(inst.n_decode - 1, -1, -1):
-        slot = s.decoding[i, k, SLOT]
-        j = _taker(fleet, rules, s, i, slot)
+        slot = w.s.decoding[i, k, SLOT]
+        j = _taker(w, i, slot)
         if j >= 0:
-            _go(fleet, rules, s, i, slot, j, generated(s, i, k), now_s)
-            remove_decode(s, i, k)
-    chip = s.chip[inst.chip]
+            _go(w, i, slot, j, generated(w.s, i, k), now_s)
+            remove_decode(w.s, i, k)
+    chip = w.s.chip[inst.chip]
     for d in range(chip.first, chip.last):
-        j = s.device[d].first
-        if j != i and s.device[d].kind == inst.kind and s.instance[j].n_wait > 0:
-            wake(fleet, rules, s, j)
+        j = w.s.device[d].first
+        if j != i and w.s.device[d].kind == inst.kind and w.s.instance[j].n_wait > 0:
+            wake(w, j)

@@ -7,7 +7,7 @@ from c2c.serving.hbm import place_bytes, request_places
 from c2c.serving.kv_homes import take_memory
 from c2c.serving.prefixes import let_prefix_go
 from c2c.serving.queues import release_slot
-from c2c.serving.state import FAIL_NONE, Fleet, Rules, Serving
+from c2c.serving.state import FAIL_NONE, Fleet, Loop, Serving
 
 __all__ = ["fail", "finish", "leave", "release_kv", "write_record"]
 
@@ -82,26 +82,26 @@ def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None
 
 
 @inlined
-def leave(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, is_done: bool = False) -> None:
+def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
     """Free the whole KV cache that a request reserved on instance `i`.
 
     Args:
-      fleet, rules, s: fleet, rules and state of the loop.
+      w: the loop.
       i: the instance.
       slot: slot of the request.
       now_s: current time.
       is_done: whether the answer is complete.
     """
-    req = s.request[slot]
-    places = request_places(fleet, s, i, req.prompt + req.output)
+    req = w.s.request[slot]
+    places = request_places(w.fleet, w.s, i, req.prompt + req.output)
     if req.blocks > 0 and (is_done or req.held > 0):
-        places -= let_prefix_go(fleet, rules, s, i, slot, False, is_done)
-    release_kv(fleet, s, i, slot, places)
+        places -= let_prefix_go(w, i, slot, False, is_done)
+    release_kv(w.fleet, w.s, i, slot, places)
 
 
 @inlined
-def finish(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
+def finish(w: Loop, i: int, slot: int, now_s: float) -> None:
     """End a request that instance `i` has served and that is in no batch any more."""
-    leave(fleet, rules, s, i, slot, True)
-    s.count[0].finished += 1
-    write_record(s, slot, now_s, FAIL_NONE)
+    leave(w, i, slot, True)
+    w.s.count[0].finished += 1
+    write_record(w.s, slot, now_s, FAIL_NONE)

@@ -9,7 +9,7 @@ from c2c.serving.costs import decode_alone_s, prompt_alone_s, shape_of
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.placement import device_load_s
 from c2c.serving.roles import DECODES
-from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.state import Fleet, Loop, Serving
 
 __all__ = ["any_active", "has_active", "is_too_busy", "routed"]
 
@@ -48,33 +48,33 @@ def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
 
 
 @inlined
-def routed(fleet: Fleet, rules: Rules, s: Serving, m: int, slot: int, decodes: bool) -> int:
+def routed(w: Loop, m: int, slot: int, decodes: bool) -> int:
     """Return the instance for a request of model `m`; -1 if the model must be placed.
 
     Args:
       slot: slot of the request.
       decodes: whether to consider decode-only devices instead of those that compute prompts.
     """
-    if s.model[m].active < 0:
+    if w.s.model[m].active < 0:
         return -1
-    n = _routes(fleet, s, m, decodes)
-    if rules.traits.route.reads_end_times:
-        _find_ends(fleet, s, n, slot)
-    tokens = s.request[slot].prompt + s.request[slot].output
-    row = route(rules.system.route, rules.own.route, s.routes, n, tokens)
-    return int(s.routes[row].instance) if row >= 0 else -1
+    n = _routes(w.fleet, w.s, m, decodes)
+    if w.rules.traits.route.reads_end_times:
+        _find_ends(w.fleet, w.s, n, slot)
+    tokens = w.s.request[slot].prompt + w.s.request[slot].output
+    row = route(w.rules.system.route, w.rules.own.route, w.s.routes, n, tokens)
+    return int(w.s.routes[row].instance) if row >= 0 else -1
 
 
 @inlined
-def is_too_busy(fleet: Fleet, rules: Rules, s: Serving, i: int, tokens: int) -> bool:
+def is_too_busy(w: Loop, i: int, tokens: int) -> bool:
     """Return True if the model of instance `i` needs another instance for a request."""
-    inst = s.instance[i]
-    backlog_s = inst.backlog * fleet.costs.prompt_s[pair_of(fleet, s, i)]
-    need = request_bytes(fleet, s, i, tokens)
-    room = room_bytes(s, inst.on_device) + s.device[inst.on_device].weight_bytes
-    room = quota_bytes(fleet, rules, s, i, room + movable_bytes(fleet, s, i))
-    fits = may_join(rules.system.admit, need, room, batch_size(s, i), fleet.max_batch)
-    return bool(wants_another(rules.system.scale, outstanding(s, i), backlog_s, not fits))
+    inst = w.s.instance[i]
+    backlog_s = inst.backlog * w.fleet.costs.prompt_s[pair_of(w.fleet, w.s, i)]
+    need = request_bytes(w.fleet, w.s, i, tokens)
+    room = room_bytes(w.s, inst.on_device) + w.s.device[inst.on_device].weight_bytes
+    room = quota_bytes(w, i, room + movable_bytes(w.fleet, w.s, i))
+    fits = may_join(w.rules.system.admit, need, room, batch_size(w.s, i), w.fleet.max_batch)
+    return bool(wants_another(w.rules.system.scale, outstanding(w.s, i), backlog_s, not fits))
 
 
 @jitable

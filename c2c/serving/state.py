@@ -50,6 +50,7 @@ __all__ = [
     "WARM",
     "Fleet",
     "KvHomes",
+    "Loop",
     "Rules",
     "Serving",
 ]
@@ -479,3 +480,11 @@ class Serving(NamedTuple):
     ranked: Any  # scratch
     alone_s: Any  # scratch f8[A]
     link_bytes: Any  # scratch f8[A]
+
+
+class Loop(NamedTuple):
+    """All that a rule of the loop reads and changes; compiled code passes it as one address."""
+
+    fleet: Fleet
+    rules: Rules
+    s: Serving

@@ -48,6 +48,7 @@ from c2c.serving.state import (
     READY,
     SLOT,
     Fleet,
+    Loop,
     Rules,
     Serving,
 )
@@ -89,9 +90,7 @@ def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
 
 @inlined
 def on_arrival(
-    fleet: Fleet,
-    rules: Rules,
-    s: Serving,
+    w: Loop,
     now_s: float,
     request_id: int,
     m: int,
@@ -103,8 +102,8 @@ def on_arrival(
 
     Source: C2CServe section 6.1, steps 1 and 2.
     """
-    slot = take_slot(s)
-    req = s.request[slot]
+    slot = take_slot(w.s)
+    req = w.s.request[slot]
     req.id = request_id
     req.model = m
     req.prompt = prompt
@@ -115,149 +114,149 @@ def on_arrival(
     req.chunks = 0
     req.start_kind = 0
     req.priority = priority
-    model, costs = fleet.deployment[m], fleet.costs
+    model, costs = w.fleet.deployment[m], w.fleet.costs
     pair = model.arch * costs.kinds
     req.rank = rank(
-        rules.system.order, now_s, prompt * costs.prompt_s[pair],
+        w.rules.system.order, now_s, prompt * costs.prompt_s[pair],
         max(0, output - 1) * costs.decode_s[pair], model.ttft_slo_s,
     )  # fmt: skip
     req.carried = 0
     req.again = 0
     req.held_by = -1
     req.made = 0
-    s.count[0].arrived += 1
+    w.s.count[0].arrived += 1
     tokens = prompt + output
-    if tokens > fleet.deployment[m].max_context:
-        fail(s, slot, now_s, FAIL_CONTEXT)
+    if tokens > w.fleet.deployment[m].max_context:
+        fail(w.s, slot, now_s, FAIL_CONTEXT)
         return
-    i = routed(fleet, rules, s, m, slot, False)
+    i = routed(w, m, slot, False)
     if i >= 0:
-        if is_too_busy(fleet, rules, s, i, tokens):
-            placed = try_place(fleet, rules, s, m, tokens, -1, now_s)
+        if is_too_busy(w, i, tokens):
+            placed = try_place(w, m, tokens, -1, now_s)
             if placed >= 0:
                 i = placed
-        append_waiting(s, i, slot)
-        wake(fleet, rules, s, i)
+        append_waiting(w.s, i, slot)
+        wake(w, i)
         return
-    largest = largest_kv(fleet, s, m, tokens)
+    largest = largest_kv(w.fleet, w.s, m, tokens)
     if tokens > largest:
         reason = FAIL_KV if largest > 0 else FAIL_MEMORY
-        fail(s, slot, now_s, reason if largest >= 0 else FAIL_DEVICE)
+        fail(w.s, slot, now_s, reason if largest >= 0 else FAIL_DEVICE)
         return
-    append_pending(fleet, s, m, slot)
+    append_pending(w.fleet, w.s, m, slot)
     # Later requests do not overtake: only the first in line asks for a slice.
-    if s.model[m].wait_head != slot or try_place(fleet, rules, s, m, tokens, -1, now_s) >= 0:
+    if w.s.model[m].wait_head != slot or try_place(w, m, tokens, -1, now_s) >= 0:
         return
-    if not serve_pending(fleet, rules, s, m):
-        _clear(fleet, rules, s, m, now_s)
+    if not serve_pending(w, m):
+        _clear(w, m, now_s)
 
 
 @jitable
-def serve_pending(fleet: Fleet, rules: Rules, s: Serving, m: int) -> bool:
+def serve_pending(w: Loop, m: int) -> bool:
     """Send the pending requests of model `m` to an active instance, if there is one.
 
     Needed after a drain in vain, or if another instance has become active: nothing else would place
     the model again.
     """
-    model = s.model[m]
+    model = w.s.model[m]
     if model.n_wait == 0 or model.active < 0:
         return False
-    head = s.request[model.wait_head]
+    head = w.s.request[model.wait_head]
     tokens = head.prompt + head.output
-    i = routed(fleet, rules, s, m, model.wait_head, False)
+    i = routed(w, m, model.wait_head, False)
     if i < 0:  # routing would rather have the model placed, and it was not
-        i = any_active(fleet, s, m, tokens)
+        i = any_active(w.fleet, w.s, m, tokens)
     if i < 0:
         return False
-    drop_claim(s, m)
-    take_pending(fleet, s, m, i)
-    wake(fleet, rules, s, i)
+    drop_claim(w.s, m)
+    take_pending(w.fleet, w.s, m, i)
+    wake(w, i)
     return True
 
 
 @jitable
-def _clear(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
+def _clear(w: Loop, m: int, now_s: float) -> None:
     # Model m found no slice: less urgent requests give way.
-    i = clear_for(fleet, rules, s, m)
+    i = clear_for(w, m)
     if i >= 0:
-        before = int(s.instance[i].model)
-        set_aside(fleet, rules, s, i)
-        if not holds_on(fleet, s, i):
-            s.instance[i].state = IDLE
-            after_idle(fleet, rules, s, i, now_s)
-        _go_elsewhere(fleet, rules, s, before, now_s)
+        before = int(w.s.instance[i].model)
+        set_aside(w, i)
+        if not holds_on(w.fleet, w.s, i):
+            w.s.instance[i].state = IDLE
+            after_idle(w, i, now_s)
+        _go_elsewhere(w, before, now_s)
 
 
 @jitable
-def _go_elsewhere(fleet: Fleet, rules: Rules, s: Serving, m: int, now_s: float) -> None:
+def _go_elsewhere(w: Loop, m: int, now_s: float) -> None:
     # Requests of model m have lost their slice: another one may be free.
-    if s.model[m].n_wait > 0 and not has_active(fleet, s, m):
-        head = s.request[s.model[m].wait_head]
-        try_place(fleet, rules, s, m, head.prompt + head.output, -1, now_s)
+    if w.s.model[m].n_wait > 0 and not has_active(w.fleet, w.s, m):
+        head = w.s.request[w.s.model[m].wait_head]
+        try_place(w, m, head.prompt + head.output, -1, now_s)
 
 
 @jitable
-def after_idle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def after_idle(w: Loop, i: int, now_s: float) -> None:
     """Offer the slice of instance `i`, which has no work any more, to pending models."""
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     m = int(inst.model)
     was_draining = inst.draining != 0
     if was_draining:
-        return_waiting(fleet, s, i)
+        return_waiting(w.fleet, w.s, i)
         inst.draining = 0
-    if s.count[0].pending > 0:
-        place_pending(fleet, rules, s, inst.chip, now_s)
-    if was_draining and serve_pending(fleet, rules, s, m):
-        place_pending(fleet, rules, s, inst.chip, now_s)  # its claim no longer holds others back
+    if w.s.count[0].pending > 0:
+        place_pending(w, inst.chip, now_s)
+    if was_draining and serve_pending(w, m):
+        place_pending(w, inst.chip, now_s)  # its claim no longer holds others back
 
 
 @jitable
-def after_leaving(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def after_leaving(w: Loop, i: int, now_s: float) -> None:
     """Offer the room of requests that left instance `i` between its steps to other requests."""
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     d = inst.on_device
-    is_empty = batch_size(s, i) == 0 and not holds_on(fleet, s, i)
+    is_empty = batch_size(w.s, i) == 0 and not holds_on(w.fleet, w.s, i)
     if inst.state == READY and is_empty and (inst.draining != 0 or inst.n_wait == 0):
         inst.state = IDLE
-        after_idle(fleet, rules, s, i, now_s)
-    if fleet.hands_directly and fleet.role[d] == DECODES:
-        carry(fleet, rules, s, d, now_s)
-    ask(s, d)
-    for j in range(s.device[d].first, s.device[d].first + fleet.residents):
-        if s.instance[j].n_wait > 0:
-            wake(fleet, rules, s, j)
+        after_idle(w, i, now_s)
+    if w.fleet.hands_directly and w.fleet.role[d] == DECODES:
+        carry(w, d, now_s)
+    ask(w.s, d)
+    for j in range(w.s.device[d].first, w.s.device[d].first + w.fleet.residents):
+        if w.s.instance[j].n_wait > 0:
+            wake(w, j)
 
 
 @apart("carried", needed=goes_directly)
-def on_carried(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
+def on_carried(w: Loop, slot: int, now_s: float) -> None:
     """Handle the arrival of a KV cache at the instance that decodes its request."""
-    req = s.request[slot]
+    req = w.s.request[slot]
     i = int(req.held_by)
     req.held_by = -1
     req.handed_s = now_s
-    s.inbound[req.instance].come += 1
-    leave(fleet, rules, s, i, slot)
-    wake(fleet, rules, s, req.instance)
-    after_leaving(fleet, rules, s, i, now_s)
+    w.s.inbound[req.instance].come += 1
+    leave(w, i, slot)
+    wake(w, req.instance)
+    after_leaving(w, i, now_s)
 
 
 @inlined
-def _go_on(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
+def _go_on(w: Loop, i: int, now_s: float) -> None:
     # Instance i has ended a load or a step: its device turns to what is next.
-    ask(s, s.instance[i].on_device)
-    is_idle = not settle(fleet, rules, s, i, now_s)
-    if is_idle and (s.chip[s.instance[i].chip].n_waiting > 0 or s.instance[i].draining != 0):
-        after_idle(fleet, rules, s, i, now_s)
+    ask(w.s, w.s.instance[i].on_device)
+    is_idle = not settle(w, i, now_s)
+    if is_idle and (w.s.chip[w.s.instance[i].chip].n_waiting > 0 or w.s.instance[i].draining != 0):
+        after_idle(w, i, now_s)
 
 
 @jitable
-def on_ready(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+def on_ready(w: Loop, d: int, now_s: float) -> None:
     """Handle the end of a load on device `d`: serve the requests that wait for the model."""
-    i = int(s.plan[d].instance)
-    arrived(s, entry_of(fleet, s.instance[i].model, s.instance[i].chip))
-    _go_on(fleet, rules, s, i, now_s)
-    if fleet.hands_directly and fleet.role[d] == DECODES:
-        carry(fleet, rules, s, d, now_s)
+    i = int(w.s.plan[d].instance)
+    arrived(w.s, entry_of(w.fleet, w.s.instance[i].model, w.s.instance[i].chip))
+    _go_on(w, i, now_s)
+    if w.fleet.hands_directly and w.fleet.role[d] == DECODES:
+        carry(w, d, now_s)
 
 
 @jitable
@@ -270,46 +269,46 @@ def _note_end(rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None
 
 
 @inlined
-def _end_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    inst = s.instance[i]
+def _end_decodes(w: Loop, i: int, now_s: float) -> None:
+    inst = w.s.instance[i]
     kept = 0
     for k in range(inst.n_decode):
-        if s.decoding[i, k, ENDS_AT] == inst.decode_clock:
-            if rules.traits.vary.follows_waits:
-                _note_end(rules, s, i, s.decoding[i, k, SLOT], now_s)
-            finish(fleet, rules, s, i, s.decoding[i, k, SLOT], now_s)
+        if w.s.decoding[i, k, ENDS_AT] == inst.decode_clock:
+            if w.rules.traits.vary.follows_waits:
+                _note_end(w.rules, w.s, i, w.s.decoding[i, k, SLOT], now_s)
+            finish(w, i, w.s.decoding[i, k, SLOT], now_s)
             continue
-        keep_decode(s, i, k, kept)
+        keep_decode(w.s, i, k, kept)
         kept += 1
     inst.n_decode = kept
 
 
 @inlined
-def _end_prefills(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> None:
-    inst = s.instance[i]
+def _end_prefills(w: Loop, i: int, now_s: float) -> None:
+    inst = w.s.instance[i]
     kept = 0
     for k in range(inst.n_prefill):
-        slot = s.prefilling[i, k]
-        req = s.request[slot]
+        slot = w.s.prefilling[i, k]
+        req = w.s.request[slot]
         if req.step_tokens > 0:
             req.prefilled += req.step_tokens
             inst.backlog -= req.step_tokens
             req.step_tokens = 0
             req.chunks += 1
             if req.held < req.prompt_blocks:
-                note_computed(fleet, rules, s, i, slot)
+                note_computed(w, i, slot)
         if req.prefilled < req.prompt:
-            s.prefilling[i, kept] = slot
+            w.s.prefilling[i, kept] = slot
             kept += 1
             continue
         req.first_token_s = now_s
         req.from_alone_s += inst.sum_alone_s
         if req.output == 1:
-            if rules.traits.vary.follows_waits:
-                _note_end(rules, s, i, slot, now_s)
-            finish(fleet, rules, s, i, slot, now_s)
+            if w.rules.traits.vary.follows_waits:
+                _note_end(w.rules, w.s, i, slot, now_s)
+            finish(w, i, slot, now_s)
         else:
-            append_decode(s, i, slot, req.output - 1)
+            append_decode(w.s, i, slot, req.output - 1)
     inst.n_prefill = kept
 
 
@@ -345,59 +344,59 @@ def _count_alone(fleet: Fleet, s: Serving, d: int, steps: float) -> None:
 
 
 @inlined
-def account_step(fleet: Fleet, rules: Rules, s: Serving, d: int) -> None:
+def account_step(w: Loop, d: int) -> None:
     """Account the report of device `d` and control alpha."""
-    plan, report = s.plan[d], s.report[d]
-    inst = s.instance[plan.instance]
+    plan, report = w.s.plan[d], w.s.report[d]
+    inst = w.s.instance[plan.instance]
     steps = float(report.steps)
     participants = float(plan.decodes + plan.prefills)
-    alpha = steps * plan.alpha / max(1, len(s.alone_s) - 1)
+    alpha = steps * plan.alpha / max(1, len(w.s.alone_s) - 1)
     link, hbm = report.link_bytes / participants, report.hbm_bytes / participants
     inst.sum_steps += steps
     inst.sum_alpha += alpha
     inst.sum_link += link
     inst.sum_hbm += hbm
     if plan.decodes < inst.n_decode:
-        spare_decodes(s, plan.instance, steps, alpha, link, hbm)
-    if rules.traits.vary.follows_waits:
-        _count_alone(fleet, s, d, steps)
-    _control_alpha(rules, s, plan.instance)
+        spare_decodes(w.s, plan.instance, steps, alpha, link, hbm)
+    if w.rules.traits.vary.follows_waits:
+        _count_alone(w.fleet, w.s, d, steps)
+    _control_alpha(w.rules, w.s, plan.instance)
 
 
 @inlined
-def end_step(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+def end_step(w: Loop, d: int, now_s: float) -> None:
     """Give the requests in the step of device `d` their tokens, and continue."""
-    plan = s.plan[d]
+    plan = w.s.plan[d]
     i = int(plan.instance)
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     inst.last_step_s = now_s
     if plan.decodes == inst.n_decode:  # else they waited
         inst.last_token_s = now_s
     inst.looked_at = -1
     if plan.decodes > 0:
-        inst.decode_clock += s.report[d].steps
-        _end_decodes(fleet, rules, s, i, now_s)
+        inst.decode_clock += w.s.report[d].steps
+        _end_decodes(w, i, now_s)
     if plan.prefill > 0:
-        _end_prefills(fleet, rules, s, i, now_s)
+        _end_prefills(w, i, now_s)
     m = int(inst.model)
-    is_given_up = is_cleared(s, i)
+    is_given_up = is_cleared(w.s, i)
     if inst.deals != 0:
-        deal(fleet, rules, s, i, now_s)
-    if (fleet.role[d] != EVERYTHING or fleet.hands_to[inst.kind] >= 0) and not is_given_up:
-        hand_on(fleet, rules, s, i, now_s)
+        deal(w, i, now_s)
+    if (w.fleet.role[d] != EVERYTHING or w.fleet.hands_to[inst.kind] >= 0) and not is_given_up:
+        hand_on(w, i, now_s)
     if is_given_up:
-        set_aside(fleet, rules, s, i)
-    elif s.count[0].pending > 0:
-        drained = make_room(fleet, rules, s, inst.chip, now_s)
+        set_aside(w, i)
+    elif w.s.count[0].pending > 0:
+        drained = make_room(w, inst.chip, now_s)
         if drained >= 0:
-            after_idle(fleet, rules, s, drained, now_s)
-    _go_on(fleet, rules, s, i, now_s)
+            after_idle(w, drained, now_s)
+    _go_on(w, i, now_s)
     if is_given_up:
-        _go_elsewhere(fleet, rules, s, m, now_s)
+        _go_elsewhere(w, m, now_s)
 
 
 @inlined
-def on_step_end(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+def on_step_end(w: Loop, d: int, now_s: float) -> None:
     """Handle the end of the reported steps on device `d`: account, control alpha, continue."""
-    account_step(fleet, rules, s, d)
-    end_step(fleet, rules, s, d, now_s)
+    account_step(w, d)
+    end_step(w, d, now_s)

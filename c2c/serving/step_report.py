@@ -21,7 +21,7 @@ from c2c.serving.batch import (
 from c2c.serving.hbm import request_places
 from c2c.serving.prefixes import note_computed
 from c2c.serving.records import leave, release_kv, write_record
-from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Rules, Serving
+from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Loop, Serving
 
 __all__ = [
     "end_in_batch",
@@ -123,57 +123,55 @@ def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
 
 
 @jitable
-def take_leaving(
-    fleet: Fleet, rules: Rules, s: Serving, d: int, finished: Any, now_s: float
-) -> None:
+def take_leaving(w: Loop, d: int, finished: Any, now_s: float) -> None:
     """End the requests that waited only for the end of the step of device `d`."""
-    i = s.plan[d].instance
+    i = w.s.plan[d].instance
     k = 0
-    while k < batch_size(s, i):
-        slot = member(s, i, k)
-        if s.request[slot].ending == FAIL_NONE:
+    while k < batch_size(w.s, i):
+        slot = member(w.s, i, k)
+        if w.s.request[slot].ending == FAIL_NONE:
             k += 1
         else:
-            _leave(fleet, rules, s, slot, finished, now_s)
+            _leave(w, slot, finished, now_s)
 
 
 @jitable
-def _leave(fleet: Fleet, rules: Rules, s: Serving, slot: int, finished: Any, now_s: float) -> None:
-    if not _is_among(finished, s.request[slot].id):
-        emit(s, ACT_FORGET, s.request[slot].id)
-    end_in_batch(fleet, rules, s, slot, now_s)
+def _leave(w: Loop, slot: int, finished: Any, now_s: float) -> None:
+    if not _is_among(finished, w.s.request[slot].id):
+        emit(w.s, ACT_FORGET, w.s.request[slot].id)
+    end_in_batch(w, slot, now_s)
 
 
 @jitable
-def _note_last(fleet: Fleet, rules: Rules, s: Serving, i: int, slot: int) -> None:
+def _note_last(w: Loop, i: int, slot: int) -> None:
     # The backend keeps what the last step of a prompt computed that leaves before its end.
-    req = s.request[slot]
+    req = w.s.request[slot]
     req.prefilled += req.step_tokens
-    note_computed(fleet, rules, s, i, slot)
+    note_computed(w, i, slot)
     req.prefilled -= req.step_tokens
 
 
 @jitable
-def end_in_batch(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float) -> None:
+def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
     """End a request that had joined a batch, and whose KV cache nothing uses any more.
 
     Its row has the reason (`ending`).
     """
-    req = s.request[slot]
+    req = w.s.request[slot]
     i = req.instance
-    inst = s.instance[i]
-    k = place_among_decodes(s, i, slot)
+    inst = w.s.instance[i]
+    k = place_among_decodes(w.s, i, slot)
     made = 0
     if k >= 0:
-        made = generated(s, i, k)
-        remove_decode(s, i, k)
+        made = generated(w.s, i, k)
+        remove_decode(w.s, i, k)
     else:
         k = 0
-        while s.prefilling[i, k] != slot:
+        while w.s.prefilling[i, k] != slot:
             k += 1
-        remove_prompt(s, i, k)
+        remove_prompt(w.s, i, k)
         if req.held < req.prompt_blocks:
-            _note_last(fleet, rules, s, i, slot)
+            _note_last(w, i, slot)
         inst.backlog -= req.prompt - req.prefilled
         if req.prefilled + req.step_tokens == req.reused:
             req.started_s = now_s
@@ -182,7 +180,7 @@ def end_in_batch(fleet: Fleet, rules: Rules, s: Serving, slot: int, now_s: float
             req.from_link = inst.sum_link
             req.from_hbm = inst.sum_hbm
         req.first_token_s = now_s
-    leave(fleet, rules, s, i, slot)
+    leave(w, i, slot)
     req.output = made
-    s.count[0].failed += 1
-    write_record(s, slot, now_s, req.ending)
+    w.s.count[0].failed += 1
+    write_record(w.s, slot, now_s, req.ending)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from c2c.policies import answer, apart, jitable
-from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.state import Fleet, Loop, Rules, Serving
 from c2c.serving.variants import vary_now
 
 __all__ = ["answer_timer", "has_timers", "set_timer", "start_timers"]
@@ -62,11 +62,11 @@ def _has_timers(values: Mapping[type, Any]) -> bool:
 
 
 @apart("answer", needed=_has_timers)
-def answer_timer(fleet: Fleet, rules: Rules, s: Serving, number: int, now_s: float) -> None:
+def answer_timer(w: Loop, number: int, now_s: float) -> None:
     """Call the policy for a chip's timer; its changes are in force at the next step boundary."""
     c = number - 1
-    count = _watch(fleet, s, c)
-    due_s = answer(rules.system.vary, rules.own.vary, s.watched, count, c, now_s)
-    set_timer(s, number, due_s)
-    for d in range(s.chip[c].first, s.chip[c].last):
-        vary_now(fleet, rules, s, s.device[d].first, now_s)
+    count = _watch(w.fleet, w.s, c)
+    due_s = answer(w.rules.system.vary, w.rules.own.vary, w.s.watched, count, c, now_s)
+    set_timer(w.s, number, due_s)
+    for d in range(w.s.chip[c].first, w.s.chip[c].last):
+        vary_now(w, w.s.device[d].first, now_s)

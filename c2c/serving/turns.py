@@ -40,6 +40,7 @@ from c2c.serving.state import (
     RUNNING,
     SLOT,
     Fleet,
+    Loop,
     Rules,
     Serving,
 )
@@ -50,86 +51,86 @@ _UNLIMITED: Final = 1 << 60  # decode steps of a run that nothing else waits for
 
 
 @inlined
-def _head_joins(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+def _head_joins(w: Loop, i: int) -> bool:
     # Whether the first waiting request could join the batch of instance i now.
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     if inst.n_wait == 0 or inst.draining != 0:
         return False
-    if fleet.hands_directly and has_prompt_done(s, inst.wait_head):
-        return bool(s.inbound[i].come > 0)
-    head = s.request[inst.wait_head]
-    need = request_bytes(fleet, s, i, head.prompt + head.output)
-    batch = batch_size(s, i)
-    room = room_bytes(s, inst.on_device) - inst.parked_bytes
-    if need > room and could_hold(fleet, s, i, need):
+    if w.fleet.hands_directly and has_prompt_done(w.s, inst.wait_head):
+        return bool(w.s.inbound[i].come > 0)
+    head = w.s.request[inst.wait_head]
+    need = request_bytes(w.fleet, w.s, i, head.prompt + head.output)
+    batch = batch_size(w.s, i)
+    room = room_bytes(w.s, inst.on_device) - inst.parked_bytes
+    if need > room and could_hold(w.fleet, w.s, i, need):
         room = need
-    room = quota_bytes(fleet, rules, s, i, room)
-    return bool(may_join(rules.system.admit, need, room, batch, fleet.max_batch))
+    room = quota_bytes(w, i, room)
+    return bool(may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch))
 
 
 @inlined
-def _could_begin(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+def _could_begin(w: Loop, i: int) -> bool:
     # Whether instance i, with nothing in its batch, could load its model or admit a request.
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     if inst.state == FREE or inst.state == LOADING:
         return False
     if inst.state == ASSIGNED:
-        return could_hold(fleet, s, i, 0.0)  # there is room for it
-    return _head_joins(fleet, rules, s, i)
+        return could_hold(w.fleet, w.s, i, 0.0)  # there is room for it
+    return _head_joins(w, i)
 
 
 @inlined
-def has_work(fleet: Fleet, rules: Rules, s: Serving, i: int) -> bool:
+def has_work(w: Loop, i: int) -> bool:
     """Return True if instance `i` has work for a turn."""
-    inst = s.instance[i]
-    if batch_size(s, i) > 0:
+    inst = w.s.instance[i]
+    if batch_size(w.s, i) > 0:
         return True
-    return bool(inst.n_wait > 0) and _could_begin(fleet, rules, s, i)
+    return bool(inst.n_wait > 0) and _could_begin(w, i)
 
 
 @inlined
-def _launch(fleet: Fleet, rules: Rules, s: Serving, i: int, most: int, now_s: float) -> None:
-    inst = s.instance[i]
+def _launch(w: Loop, i: int, most: int, now_s: float) -> None:
+    inst = w.s.instance[i]
     if inst.state != ASSIGNED:
-        compose(fleet, rules, s, i, most, now_s)
+        compose(w, i, most, now_s)
         return
-    plan = s.plan[inst.on_device]
+    plan = w.s.plan[inst.on_device]
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
-    make_room_for(fleet, rules, s, i, 0.0, now_s)
-    if s.blocks.pool[inst.on_device].idle_bytes > 0.0:
-        trim_prefixes(fleet, rules, s, inst.on_device)
+    make_room_for(w, i, 0.0, now_s)
+    if w.s.blocks.pool[inst.on_device].idle_bytes > 0.0:
+        trim_prefixes(w, inst.on_device)
     inst.state = LOADING
     plan.instance = i
     plan.link_gbps = 0.0
     plan.steps = 1
-    s.device[inst.on_device].running = i
-    s.device[inst.on_device].last = i
-    emit(s, ACT_LOAD, inst.on_device)
+    w.s.device[inst.on_device].running = i
+    w.s.device[inst.on_device].last = i
+    emit(w.s, ACT_LOAD, inst.on_device)
 
 
 @inlined
-def _watch_prompts(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> None:
+def _watch_prompts(w: Loop, i: int, e: int) -> None:
     # Earliest TTFT target of the prompts that instance i could work on, less what they still take.
-    inst, row = s.instance[i], s.engines[e]
-    pair = pair_of(fleet, s, i)
-    ttft_s = fleet.deployment[inst.model].ttft_slo_s
+    inst, row = w.s.instance[i], w.s.engines[e]
+    pair = pair_of(w.fleet, w.s, i)
+    ttft_s = w.fleet.deployment[inst.model].ttft_slo_s
     row.has_prompt = 0
     row.prompt_due_s = math.inf
     row.prompt_since_s = math.inf
     for k in range(inst.n_prefill):
-        req = s.request[s.prefilling[i, k]]
-        left_s = (req.prompt - req.prefilled) * fleet.costs.prompt_s[pair]
+        req = w.s.request[w.s.prefilling[i, k]]
+        left_s = (req.prompt - req.prefilled) * w.fleet.costs.prompt_s[pair]
         row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
         row.prompt_since_s = min(row.prompt_since_s, req.arrival_s)
         row.has_prompt = 1
-    is_new = inst.n_wait > 0 and not has_prompt_done(s, inst.wait_head)
-    if is_new and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i)):
-        req = s.request[inst.wait_head]
-        left_s = req.prompt * fleet.costs.prompt_s[pair]
+    is_new = inst.n_wait > 0 and not has_prompt_done(w.s, inst.wait_head)
+    if is_new and (inst.state == ASSIGNED or _head_joins(w, i)):
+        req = w.s.request[inst.wait_head]
+        left_s = req.prompt * w.fleet.costs.prompt_s[pair]
         row.prompt_due_s = min(row.prompt_due_s, req.arrival_s + ttft_s - left_s)
         row.has_prompt = 1
         row.prompt_since_s = min(row.prompt_since_s, req.arrival_s)
-    row.prompt_due_s -= fleet.costs.decode_s[pair]
+    row.prompt_due_s -= w.fleet.costs.decode_s[pair]
 
 
 @inlined
@@ -153,36 +154,36 @@ def _look_at_lines(rules: Rules, s: Serving, i: int, tpot_s: float, now_s: float
 
 
 @inlined
-def _kept_up(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> int:
+def _kept_up(w: Loop, i: int, now_s: float) -> int:
     # How many sequences of instance i are not given up.
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     n = inst.n_wait + inst.n_prefill
-    if not rules.traits.turn.reads_token_lines:
+    if not w.rules.traits.turn.reads_token_lines:
         return int(n)
     if inst.looked_at != inst.n_decode or now_s > inst.line_until_s:
-        _look_at_lines(rules, s, i, fleet.deployment[inst.model].tpot_slo_s, now_s)
+        _look_at_lines(w.rules, w.s, i, w.fleet.deployment[inst.model].tpot_slo_s, now_s)
     return int(n + inst.kept_up)
 
 
 @inlined
-def _watch_decodes(fleet: Fleet, rules: Rules, s: Serving, i: int, e: int) -> None:
+def _watch_decodes(w: Loop, i: int, e: int) -> None:
     # Earliest due token of instance i, less a step, and what its decodes take.
-    inst, row = s.instance[i], s.engines[e]
-    pair, n, costs = pair_of(fleet, s, i), inst.n_decode, fleet.costs
+    inst, row = w.s.instance[i], w.s.engines[e]
+    pair, n, costs = pair_of(w.fleet, w.s, i), inst.n_decode, w.fleet.costs
     row.token_due_s = math.inf
-    if rules.traits.turn.reads_token_lines:
+    if w.rules.traits.turn.reads_token_lines:
         row.token_due_s = inst.line_due_s - costs.decode_s[pair]
     row.last_token_s = inst.last_token_s
-    if inst.n_wait > 0 and has_prompt_done(s, inst.wait_head):
-        joins = s.inbound[i].come if fleet.hands_directly else inst.n_wait  # with its turn
-        n = min(n + joins, fleet.max_batch)
+    if inst.n_wait > 0 and has_prompt_done(w.s, inst.wait_head):
+        joins = w.s.inbound[i].come if w.fleet.hands_directly else inst.n_wait  # with its turn
+        n = min(n + joins, w.fleet.max_batch)
     row.decodes = n
     row.decode_clock = inst.decode_clock
-    row.tpot_slo_s = fleet.deployment[inst.model].tpot_slo_s
-    row.switch_s = fleet.switch_s[fleet.deployment[inst.model].arch, inst.kind]
+    row.tpot_slo_s = w.fleet.deployment[inst.model].tpot_slo_s
+    row.switch_s = w.fleet.switch_s[w.fleet.deployment[inst.model].arch, inst.kind]
     row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
     row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
-    row.kept_share = kept_share(fleet, s, i)
+    row.kept_share = kept_share(w.fleet, w.s, i)
 
 
 @inlined
@@ -193,62 +194,62 @@ def _streamed_gbps(fleet: Fleet, s: Serving, i: int) -> float:
 
 
 @inlined
-def _watch(fleet: Fleet, rules: Rules, s: Serving, d: int, of_chip: bool, now_s: float) -> None:
+def _watch(w: Loop, d: int, of_chip: bool, now_s: float) -> None:
     # Fills a row of s.engines for every instance of device d, or of its chip, that has requests,
     # and protects those of the chip that serve most requests a byte streamed, up to the policy's
     # share of the link.
-    chip = s.chip[s.device[d].chip]
-    first = s.device[chip.first].first
-    share = rules.traits.turn.protected_share
-    is_brief = rules.traits.turn.goes_by_order
-    n, begin, end = 0, s.device[d].first, s.device[d].first + fleet.residents
+    chip = w.s.chip[w.s.device[d].chip]
+    first = w.s.device[chip.first].first
+    share = w.rules.traits.turn.protected_share
+    is_brief = w.rules.traits.turn.goes_by_order
+    n, begin, end = 0, w.s.device[d].first, w.s.device[d].first + w.fleet.residents
     stayed_on, stays_s = -1, 0.0
     if of_chip or share > 0.0:
-        begin, end = first, first + (chip.last - chip.first) * fleet.residents
+        begin, end = first, first + (chip.last - chip.first) * w.fleet.residents
     for i in range(begin, end):
-        inst = s.instance[i]
-        row = s.engines[i - first]
+        inst = w.s.instance[i]
+        row = w.s.engines[i - first]
         row.instance = -1
         row.is_protected = 0
-        if inst.state == FREE or outstanding(s, i) == 0:
+        if inst.state == FREE or outstanding(w.s, i) == 0:
             continue
         row.instance = i
-        last = s.device[inst.on_device].last
-        row.order = (i - last - 1) % fleet.residents if last >= 0 else 0
+        last = w.s.device[inst.on_device].last
+        row.order = (i - last - 1) % w.fleet.residents if last >= 0 else 0
         if is_brief:
             continue
-        kept_up = _kept_up(fleet, rules, s, i, now_s)
-        if s.device[inst.on_device].running < 0:  # else nobody asks how urgent it is
+        kept_up = _kept_up(w, i, now_s)
+        if w.s.device[inst.on_device].running < 0:  # else nobody asks how urgent it is
             row.is_last = 1 if i == last else 0
             if stayed_on != inst.on_device:
                 stayed_on = inst.on_device
-                stays_s = left_of_stay_s(fleet, rules, s, stayed_on, now_s)
+                stays_s = left_of_stay_s(w, stayed_on, now_s)
             row.stays_s = stays_s
-            _watch_prompts(fleet, rules, s, i, i - first)
-            _watch_decodes(fleet, rules, s, i, i - first)
+            _watch_prompts(w, i, i - first)
+            _watch_decodes(w, i, i - first)
         if share > 0.0 and kept_up > 0:
-            demand = _streamed_gbps(fleet, s, i)
+            demand = _streamed_gbps(w.fleet, w.s, i)
             if demand == 0.0:
                 row.is_protected = 1  # it draws nothing from the link
                 continue
             value = kept_up / max(demand, 1e-9)
             k = n
-            while k > 0 and s.ranked[k - 1, 0] < value:
-                s.ranked[k, 0] = s.ranked[k - 1, 0]
-                s.ranked[k, 1] = s.ranked[k - 1, 1]
+            while k > 0 and w.s.ranked[k - 1, 0] < value:
+                w.s.ranked[k, 0] = w.s.ranked[k - 1, 0]
+                w.s.ranked[k, 1] = w.s.ranked[k - 1, 1]
                 k -= 1
-            s.ranked[k, 0] = value
-            s.ranked[k, 1] = i
+            w.s.ranked[k, 0] = value
+            w.s.ranked[k, 1] = i
             n += 1
     left = share * chip.link_gbps
     for k in range(n):
-        i = int(s.ranked[k, 1])
-        demand = _streamed_gbps(fleet, s, i)
+        i = int(w.s.ranked[k, 1])
+        demand = _streamed_gbps(w.fleet, w.s, i)
         if demand <= left:
             left -= demand
-            s.engines[i - first].is_protected = 1
+            w.s.engines[i - first].is_protected = 1
     if share > 0.0:
-        _watch_others(fleet, s, begin, end, chip.link_gbps)
+        _watch_others(w.fleet, w.s, begin, end, chip.link_gbps)
 
 
 @inlined
@@ -275,18 +276,16 @@ def _drawn_gbps(s: Serving, c: int) -> float:
 
 
 @inlined
-def _most_urgent(
-    fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float
-) -> tuple[int, float, int]:
+def _most_urgent(w: Loop, d: int, now_s: float) -> tuple[int, float, int]:
     # The engine that device d turns to (or -1), its urgency, and how many have work.
-    dev = s.device[d]
-    first = s.device[s.chip[dev.chip].first].first
+    dev = w.s.device[d]
+    first = w.s.device[w.s.chip[dev.chip].first].first
     best, best_urgency, n = -1, 0.0, 0
-    for i in range(dev.first, dev.first + fleet.residents):
-        if s.engines[i - first].instance < 0 or not has_work(fleet, rules, s, i):
+    for i in range(dev.first, dev.first + w.fleet.residents):
+        if w.s.engines[i - first].instance < 0 or not has_work(w, i):
             continue
         n += 1
-        u = urgency(rules.system.turn, rules.own.turn, s.engines[i - first], now_s)
+        u = urgency(w.rules.system.turn, w.rules.own.turn, w.s.engines[i - first], now_s)
         if best < 0 or u < best_urgency:
             best, best_urgency = i, u
     return best, best_urgency, n
@@ -322,129 +321,132 @@ def _end_runs(s: Serving, c: int, limit_gbps: float) -> None:
 
 @inlined
 def _next_of_chip(
-    fleet: Fleet, rules: Rules, s: Serving, c: int, now_s: float
+    w: Loop, c: int, now_s: float
 ) -> tuple[int, int]:  # fmt: skip
     # Prompts start at once; then, most urgent first, what else the link has room for.
-    chip = s.chip[c]
-    limit = rules.traits.turn.link_gate * chip.link_gbps
-    first = s.device[chip.first].first
+    chip = w.s.chip[c]
+    limit = w.rules.traits.turn.link_gate * chip.link_gbps
+    first = w.s.device[chip.first].first
     best_d, best_i, best_n, best_urgency = -1, -1, 0, 0.0
-    drawn = _drawn_gbps(s, c)
+    drawn = _drawn_gbps(w.s, c)
     for d in range(chip.first, chip.last):
-        if s.device[d].running >= 0:
+        if w.s.device[d].running >= 0:
             continue
-        i, u, n = _most_urgent(fleet, rules, s, d, now_s)
+        i, u, n = _most_urgent(w, d, now_s)
         if i < 0:
-            _release(s, d)
+            _release(w.s, d)
             continue
-        row = s.engines[i - first]
-        streams = s.instance[i].kept < fleet.layers[fleet.deployment[s.instance[i].model].arch]
+        row = w.s.engines[i - first]
+        inst = w.s.instance[i]
+        streams = inst.kept < w.fleet.layers[w.fleet.deployment[inst.model].arch]
         if row.has_prompt == 0 and streams and drawn >= limit:
-            _hold(s, d)
+            _hold(w.s, d)
             continue
         if best_d < 0 or u < best_urgency:
             best_d, best_i, best_n, best_urgency = d, i, n, u
     if best_d < 0:
-        _end_runs(s, c, limit)
+        _end_runs(w.s, c, limit)
         return -1, 0
-    _release(s, best_d)
+    _release(w.s, best_d)
     is_alone = best_n == 1 and chip.n_held == 0 and drawn < limit
     return best_i, _UNLIMITED if is_alone else 1
 
 
 @apart("turns", needed=lambda values: values[Rules].traits.turn.takes_turns)
 def _next_turn(
-    fleet: Fleet, rules: Rules, s: Serving, d: int, nth: int, now_s: float
+    w: Loop, d: int, nth: int, now_s: float
 ) -> tuple[int, int]:  # fmt: skip
     # The nth engine that begins now for what has happened on device d, or -1, and its most steps.
-    c = s.device[d].chip
-    if rules.traits.turn.link_gate < math.inf:
+    c = w.s.device[d].chip
+    if w.rules.traits.turn.link_gate < math.inf:
         if nth == 0:
-            if s.chip[c].started == s.count[0].events:
+            if w.s.chip[c].started == w.s.count[0].events:
                 return -1, 0
-            s.chip[c].started = s.count[0].events
-            _watch(fleet, rules, s, d, True, now_s)
-        return _next_of_chip(fleet, rules, s, c, now_s)
-    if nth > 0 or s.device[d].running >= 0:
+            w.s.chip[c].started = w.s.count[0].events
+            _watch(w, d, True, now_s)
+        return _next_of_chip(w, c, now_s)
+    if nth > 0 or w.s.device[d].running >= 0:
         return -1, 0
-    _watch(fleet, rules, s, d, False, now_s)
-    i, _, n = _most_urgent(fleet, rules, s, d, now_s)
+    _watch(w, d, False, now_s)
+    i, _, n = _most_urgent(w, d, now_s)
     if i < 0:
         return -1, 0
-    at = s.device[d].first - s.device[s.chip[c].first].first
-    row = s.engines[at + i - s.device[d].first]
-    left = turn_taken(rules.system.turn, rules.own.turn, s.engines, at, fleet.residents, row, now_s)
+    at = w.s.device[d].first - w.s.device[w.s.chip[c].first].first
+    row = w.s.engines[at + i - w.s.device[d].first]
+    left = turn_taken(
+        w.rules.system.turn, w.rules.own.turn, w.s.engines, at, w.fleet.residents, row, now_s
+    )
     return i, _UNLIMITED if n == 1 else max(1, int(left))
 
 
 @inlined
 def _next_engine(
-    fleet: Fleet, rules: Rules, s: Serving, d: int, nth: int, now_s: float
+    w: Loop, d: int, nth: int, now_s: float
 ) -> tuple[int, int]:  # fmt: skip
     # The nth engine that begins now on device d, or -1, and its most steps.
-    if rules.traits.turn.takes_turns:
-        i, most = _next_turn(fleet, rules, s, d, nth, now_s)
+    if w.rules.traits.turn.takes_turns:
+        i, most = _next_turn(w, d, nth, now_s)
         return i, most
-    i = s.device[d].first
-    if nth > 0 or s.device[d].running >= 0 or not has_work(fleet, rules, s, i):
+    i = w.s.device[d].first
+    if nth > 0 or w.s.device[d].running >= 0 or not has_work(w, i):
         return -1, 0
     return i, _UNLIMITED
 
 
 @inlined
-def _start(fleet: Fleet, rules: Rules, s: Serving, d: int, now_s: float) -> None:
+def _start(w: Loop, d: int, now_s: float) -> None:
     """Give device `d`, if idle, the turn of an engine with work, if there is one."""
     i, nth = 0, 0
     while i >= 0:
-        i, most = _next_engine(fleet, rules, s, d, nth, now_s)
+        i, most = _next_engine(w, d, nth, now_s)
         if i >= 0:  # in one place: a launch becomes part of the loop, and a fifth of its code
-            _launch(fleet, rules, s, i, most, now_s)
+            _launch(w, i, most, now_s)
         nth += 1
 
 
 @inlined
-def start_asked(fleet: Fleet, rules: Rules, s: Serving, now_s: float) -> None:
+def start_asked(w: Loop, now_s: float) -> None:
     """Start work on the devices that the event marked; the last part of every step."""
-    if len(fleet.kv.room_bytes) > 0:
-        settle_memories(fleet, rules, s)
+    if len(w.fleet.kv.room_bytes) > 0:
+        settle_memories(w)
     k = 0
-    while k < s.count[0].asked:  # a start may ask others
-        d = s.asked[k]
-        s.device[d].is_asked = 0
-        _start(fleet, rules, s, d, now_s)
+    while k < w.s.count[0].asked:  # a start may ask others
+        d = w.s.asked[k]
+        w.s.device[d].is_asked = 0
+        _start(w, d, now_s)
         k += 1
-    s.count[0].asked = 0
-    s.count[0].events += 1
+    w.s.count[0].asked = 0
+    w.s.count[0].events += 1
 
 
 @inlined
-def wake(fleet: Fleet, rules: Rules, s: Serving, i: int) -> None:
+def wake(w: Loop, i: int) -> None:
     """Start instance `i`, which has new requests, or end a run of decode steps for them."""
-    inst = s.instance[i]
+    inst = w.s.instance[i]
     if inst.state == IDLE:
         inst.state = READY
     d = inst.on_device
-    running = s.device[d].running
+    running = w.s.device[d].running
     if running < 0:
-        ask(s, d)
+        ask(w.s, d)
     elif (
-        s.instance[running].state == RUNNING
-        and s.plan[d].steps > 1
-        and (inst.state == ASSIGNED or _head_joins(fleet, rules, s, i))
+        w.s.instance[running].state == RUNNING
+        and w.s.plan[d].steps > 1
+        and (inst.state == ASSIGNED or _head_joins(w, i))
     ):
-        emit(s, ACT_INTERRUPT, d)
+        emit(w.s, ACT_INTERRUPT, d)
 
 
 @inlined
-def settle(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> bool:
+def settle(w: Loop, i: int, now_s: float) -> bool:
     """Take instance `i` off its device after a load or a step; return True if it is needed."""
-    inst = s.instance[i]
-    s.device[inst.on_device].running = -1
+    inst = w.s.instance[i]
+    w.s.device[inst.on_device].running = -1
     inst.last_used_s = now_s
     inst.state = READY
-    if has_work(fleet, rules, s, i) or (inst.draining == 0 and inst.n_wait > 0):
+    if has_work(w, i) or (inst.draining == 0 and inst.n_wait > 0):
         return True
-    if holds_on(fleet, s, i):
+    if holds_on(w.fleet, w.s, i):
         return True
     inst.state = IDLE
     return False

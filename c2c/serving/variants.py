@@ -6,7 +6,7 @@ from c2c.policies import jitable, variant
 from c2c.serving.actions import ACT_INTERRUPT, emit
 from c2c.serving.batch import batch_size
 from c2c.serving.kv_homes import want_version
-from c2c.serving.state import RUNNING, Fleet, Rules, Serving
+from c2c.serving.state import RUNNING, Loop, Serving
 
 __all__ = ["vary_now"]
 
@@ -23,30 +23,30 @@ def _waiting_on(s: Serving, i: int) -> int:
 
 
 @jitable
-def vary_now(fleet: Fleet, rules: Rules, s: Serving, i: int, now_s: float) -> int:
+def vary_now(w: Loop, i: int, now_s: float) -> int:
     """Return the variant for instance `i`'s steps; all of its kind on the chip change with it.
 
     On a change they end their runs at the next step boundary, where their requests are routed again
     (`rebalance`): one variant may suit one large batch, another several small ones. If lanes share
     memories, a relayout precedes the change (`c2c.serving.kv_homes`).
     """
-    inst, variants = s.instance[i], len(s.alone_s)
-    policy, own = rules.system.vary, rules.own.vary
-    chosen = min(variant(policy, own, inst.chip, i, _waiting_on(s, i), now_s), variants - 1)
-    if len(fleet.kv.room_bytes) > 0:
-        return int(want_version(fleet, rules, s, i, chosen))
+    inst, variants = w.s.instance[i], len(w.s.alone_s)
+    policy, own = w.rules.system.vary, w.rules.own.vary
+    chosen = min(variant(policy, own, inst.chip, i, _waiting_on(w.s, i), now_s), variants - 1)
+    if len(w.fleet.kv.room_bytes) > 0:
+        return int(want_version(w, i, chosen))
     alpha = chosen / max(1, variants - 1)
     if inst.alpha == alpha:
         return int(chosen)
-    s.count[0].variant_changes += 1
-    chip = s.chip[inst.chip]
+    w.s.count[0].variant_changes += 1
+    chip = w.s.chip[inst.chip]
     for d in range(chip.first, chip.last):
-        if s.device[d].kind != inst.kind:
+        if w.s.device[d].kind != inst.kind:
             continue
-        j = s.device[d].first
-        other = s.instance[j]
+        j = w.s.device[d].first
+        other = w.s.instance[j]
         other.alpha = alpha
-        other.deals = 1 if batch_size(s, j) > 0 else 0
-        if other.state == RUNNING and s.plan[d].steps > 1:
-            emit(s, ACT_INTERRUPT, d)
+        other.deals = 1 if batch_size(w.s, j) > 0 else 0
+        if other.state == RUNNING and w.s.plan[d].steps > 1:
+            emit(w.s, ACT_INTERRUPT, d)
     return int(chosen)

@@ -10,7 +10,7 @@ from c2c.policies import inlined, jitable
 from c2c.serving.kv_homes import on_relaid
 from c2c.serving.placement import start_active
 from c2c.serving.prefixes import begin_blocks
-from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.state import Loop, Serving
 from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked
 from c2c.serving.timers import answer_timer
 from c2c.simulator.backend import end_phase, submit
@@ -42,20 +42,19 @@ def _due_timer(state: Serving, ends_s: float, arrives_s: float) -> int:
 
 
 @inlined
-def _end(
-    fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
-) -> int:
+def _end(w: Loop, machine: Machine, world: World, d: int, now_s: float) -> int:
     # What row d does ends; its device.
+    rules, state = w.rules, w.s
     if d >= len(world.phase):
         d -= len(state.device)
-        on_carried(fleet, rules, state, has_come(state, world, d), now_s)
+        on_carried(w, has_come(state, world, d), now_s)
     elif d >= len(state.device):
         d = end_relayout(rules, state, world, d, now_s)
-        on_relaid(fleet, rules, state, d)
+        on_relaid(w, d)
     elif end_phase(rules, machine, state, world, d, now_s):
-        on_ready(fleet, rules, state, d, now_s)
+        on_ready(w, d, now_s)
     else:
-        on_step_end(fleet, rules, state, d, now_s)
+        on_step_end(w, d, now_s)
     return d
 
 
@@ -87,10 +86,8 @@ def _taken(cursor: Any, is_turn: bool, clients: Clients, sessions: Sessions) -> 
 
 @jitable
 def drive(
-    fleet: Fleet,
-    rules: Rules,
+    w: Loop,
     machine: Machine,
-    state: Serving,
     world: World,
     experts: Experts,
     arrival_s: Any,
@@ -137,12 +134,13 @@ def drive(
     Returns:
       BLOCK_DONE, CHIPS_DUE, DRAINED, RECORDS_FULL or NEED_SLOTS.
     """
+    fleet, rules, state = w.fleet, w.rules, w.s
     n = until[cursor[1]]
     root = FLEET if len(until) == 1 else world.tournament.roots[cursor[1]]
     room = len(state.records) - fleet.max_batch - 2
     ended = state.count[0].out
     if state.count[0].to_start != 0:
-        start_active(fleet, rules, state)
+        start_active(w)
     while True:
         if state.count[0].out > room:
             return RECORDS_FULL
@@ -155,7 +153,7 @@ def drive(
         if timer > 0:
             d = -1
             now_s = state.timer_s[timer]
-            answer_timer(fleet, rules, state, timer, now_s)
+            answer_timer(w, timer, now_s)
         elif arrives_s < now_s:
             if state.count[0].free_slots == 0:
                 return NEED_SLOTS
@@ -169,7 +167,7 @@ def drive(
                 )  # fmt: skip
             m = model[k]
             urgent = fleet.deployment[m].priority
-            on_arrival(fleet, rules, state, now_s, ids[k], m, prompt[k], output[k], urgent)
+            on_arrival(w, now_s, ids[k], m, prompt[k], output[k], urgent)
         elif (k >= n and not is_last and now_s >= last_s) or now_s == np.inf:
             if cursor[1] + 1 == len(until):
                 return DRAINED if is_last else BLOCK_DONE
@@ -184,8 +182,8 @@ def drive(
         ):
             continue
         else:
-            d = _end(fleet, rules, machine, state, world, d, now_s)
-        start_asked(fleet, rules, state, now_s)
+            d = _end(w, machine, world, d, now_s)
+        start_asked(w, now_s)
         submit(fleet, rules, machine, state, world, experts, d, now_s)
         if state.count[0].out > ended:
             give_back(clients, state.count[0].out - ended, now_s)

@@ -13,7 +13,7 @@ from c2c.compiling.mistakes import policy_error
 from c2c.serving import RESOURCES, Prepared, start_asked
 from c2c.serving.device_loss import bring_back, lose_devices, lose_memory
 from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import Rules, Serving
+from c2c.serving.state import Loop, Rules, Serving
 from c2c.serving.step import on_step_end
 from c2c.serving.table_growth import grow_records, grow_requests
 from c2c.serving.timers import has_timers, set_timer
@@ -185,10 +185,8 @@ class Simulation:
         cursor = np.zeros(2, np.int64)
         while True:
             arguments: Any = (
-                self.prepared.fleet,
-                self.rules,
+                Loop(self.prepared.fleet, self.rules, self.state),
                 self.machine,
-                self.state,
                 self.world,
                 self.experts,
                 *arrivals,
@@ -300,23 +298,23 @@ class Simulation:
             for d in devices:
                 if has_steps_done(world, d, now_s):
                     end_phase(rules, self.machine, state, world, d, now_s)
-                    on_step_end(fleet, rules, state, d, now_s)
+                    on_step_end(Loop(fleet, rules, state), d, now_s)
                     self._carry_out(d, now_s)
             for d in devices:
                 lose_phase(rules, state, world, d, now_s)
-            lose_devices(fleet, rules, state, devices, now_s)
+            lose_devices(Loop(fleet, rules, state), devices, now_s)
             if self.prepared.setup.failures.host_chips > 0:
                 lose_memory(fleet, state, chips)
         for d in devices:
             if returns:
-                bring_back(fleet, rules, state, d, now_s)
+                bring_back(Loop(fleet, rules, state), d, now_s)
         for c in chips:
             self._carry_out(int(state.chip[c].first), now_s)
 
     def _carry_out(self, device: int, now_s: float) -> None:
         """Carry out the decided actions and share the link of a device's chip again."""
         fleet, rules, state = self.prepared.fleet, self.rules, self.state
-        start_asked(fleet, rules, state, now_s)
+        start_asked(Loop(fleet, rules, state), now_s)
         submit(fleet, rules, self.machine, state, self.world, self.experts, device, now_s)
 
     def timeline(self) -> Any:

@@ -31,7 +31,7 @@ from c2c.serving.port import (
 )
 from c2c.serving.preemption import clear_for
 from c2c.serving.queues import append_pending
-from c2c.serving.state import RUNNING
+from c2c.serving.state import RUNNING, Loop
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 
@@ -124,13 +124,13 @@ def test_the_slice_with_least_to_compute_anew_is_cleared(kv_tokens: tuple[int, i
     what = served(ByPriority(), 0, 0, 1, mig="2x48gb")
     state = what.new_serving(active=False)
     for i, tokens in enumerate(kv_tokens):
-        make_active(what.fleet, what.rules, state, i, i, 0.0)
+        make_active(Loop(what.fleet, what.rules, state), i, i, 0.0)
         inst = state.instance[i]
         inst.state, inst.n_decode, inst.kv_used = RUNNING, 1, tokens
         state.decoding[i, 0] = i, 500, 600
     state.request.prompt[20], state.request.output[20], state.request.priority[20] = 100, 50, 1
     state.model.wait_head[2] = 20
-    assert clear_for(what.fleet, what.rules, state, 2) == -1  # at its next step boundary
+    assert clear_for(Loop(what.fleet, what.rules, state), 2) == -1  # at its next step boundary
     assert state.instance.aside[:2].tolist() == [t == min(kv_tokens) for t in kv_tokens]
 
 

@@ -62,7 +62,7 @@ def test_a_turn_taken_at_once_is_one_taken_step_by_step(monkeypatch: pytest.Monk
     block = random_requests(16, 3, 3.0, 1)
     what = swapping("llama-3-8b", "llama-3-3b", "llama-3-8b", tpot=0.02)  # turns of many steps
     at_once, totals, _ = simulate(what, block)
-    monkeypatch.setattr(turns, "compose", lambda f, r, s, i, most, t: compose(f, r, s, i, 1, t))
+    monkeypatch.setattr(turns, "compose", lambda w, i, most, now_s: compose(w, i, 1, now_s))
     by_step, walked, _ = simulate(what, block)
     assert totals.runs.sum() < 0.5 * walked.runs.sum()
     for field in at_once.dtype.names:

@@ -57,7 +57,7 @@ from c2c.serving.prepare.tables import (
     most_engines,
     switch_s,
 )
-from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.state import Fleet, Loop, Rules, Serving
 from c2c.serving.timers import start_timers
 
 __all__ = [
@@ -161,7 +161,7 @@ class Prepared:
             state.count[0].to_start = 1
         start_timers(self.rules, state)
         if active and state.count[0].to_start != 0:
-            start_active(self.fleet, rules or self.new_rules(), state)
+            start_active(Loop(self.fleet, rules or self.new_rules(), state))
         return state
 
 
