@@ -48,7 +48,7 @@ from c2c.serving import (
     FAIL_NONE,
     Prepared,
 )
-from c2c.serving.compiled_step import is_compiled
+from c2c.serving.loop import is_compiled
 from c2c.serving.port import Arrival, Cancelled, Event
 from c2c.serving.prepare.prefixes import with_blocks
 from c2c.transformer.pages import PAGE_TOKENS

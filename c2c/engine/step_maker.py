@@ -11,7 +11,8 @@ import pickle
 import sys
 import threading
 
-from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.loop import Step
+from c2c.serving.state import Loop
 
 __all__ = ["main"]
 
@@ -30,7 +31,7 @@ def main() -> int:
     given = source.read(int.from_bytes(source.read(8), "little"))
     fleet, rules, state = pickle.loads(given)  # noqa: S301 (from the parent process)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    CompiledStep(fleet, rules, state)
+    Step(Loop(fleet, rules, state), compiled=True)
     return 0
 
 

@@ -12,15 +12,15 @@ import contextlib
 import logging
 import pickle
 import sys
+from functools import partial
 from typing import Any
 
 from c2c.engine.process import settle_memory, started
 from c2c.errors import PolicyError
-from c2c.serving.compiled_step import CompiledStep, is_compiled
-from c2c.serving.loop import step
+from c2c.serving.loop import Step, is_compiled
 from c2c.serving.port import Action, Event, Record
 from c2c.serving.prepare.memory import remember
-from c2c.serving.state import Fleet, Rules, Serving
+from c2c.serving.state import Fleet, Loop, Rules, Serving
 from c2c.serving.table_growth import grow_models
 
 __all__ = ["Stepping"]
@@ -46,7 +46,8 @@ class Stepping:
           state: initial state as arrays; the caller must not use it again.
         """
         self.fleet, self._rules, self.state = fleet, rules, state
-        self._compiled: CompiledStep | None = None
+        self._step = Step(Loop(fleet, rules, state), compiled=False)
+        self._is_compiled = False
         self._process: asyncio.subprocess.Process | None = None
         self._is_closed = False
         self._changing = asyncio.Lock()  # the fleet stays the same during compilation
@@ -54,7 +55,7 @@ class Stepping:
     @property
     def is_compiled(self) -> bool:
         """True if machine code handles events."""
-        return self._compiled is not None
+        return self._is_compiled
 
     def take(self, event: Event) -> tuple[float, tuple[Action, ...], list[Any]]:
         """Handle an event.
@@ -65,12 +66,8 @@ class Stepping:
         Raises:
           BackendError: the event contradicts earlier actions.
         """
-        if self._compiled is not None:
-            self.state, actions = self._compiled.step(self.state, event)
-            now_s, out = self._compiled.time_and_records()
-        else:
-            self.state, actions = step(self.fleet, self._rules, self.state, event, donate=True)
-            now_s, out = float(self.state.count[0].now_s), int(self.state.count[0].out)
+        self.state, actions = self._step(self.state, event)
+        now_s, out = self._step.time_and_records()
         if not out:
             return now_s, actions, []
         self.state.count[0].out = 0
@@ -89,12 +86,13 @@ class Stepping:
             return
         try:
             # Loading takes a second of a core; a thread keeps the event loop free.
-            self._compiled = await asyncio.to_thread(
-                CompiledStep, self.fleet, self._rules, self.state
+            self._step = await asyncio.to_thread(
+                partial(Step, Loop(self.fleet, self._rules, self.state), compiled=True)
             )
         except PolicyError as error:
             _log.warning("the loop's step stays interpreted: %s", error)
             return
+        self._is_compiled = True
         settle_memory()  # loaded code is permanent
 
     async def adopt(self, fleet: Fleet, rules: Rules) -> None:
@@ -107,14 +105,12 @@ class Stepping:
           rules: the same policies, with memory for the new fleet.
         """
         async with self._changing:
-            compiled = None
-            if self._compiled is not None:
-                like = grow_models(self.state, fleet)
-                compiled = await asyncio.to_thread(CompiledStep, fleet, rules, like)
+            like = Loop(fleet, rules, grow_models(self.state, fleet))
+            step = await asyncio.to_thread(partial(Step, like, compiled=self._is_compiled))
             # No event is handled from here to the end.
             remember(rules.own, self._rules.own)
             self.state = grow_models(self.state, fleet)
-            self.fleet, self._rules, self._compiled = fleet, rules, compiled
+            self.fleet, self._rules, self._step = fleet, rules, step
 
     async def _make(self) -> bool:
         try:

@@ -15,6 +15,7 @@ __all__ = [
     "ACT_LOAD",
     "ACT_RELAYOUT",
     "ACT_RUN",
+    "ACT_TIMER",
     "ACT_UNLOAD",
     "ask",
     "emit",
@@ -30,6 +31,7 @@ ACT_UNLOAD: Final = 4  # the second number is the instance
 ACT_FORGET: Final = 5  # the second number is the request's id; through the port only
 ACT_ASIDE: Final = 6  # likewise: free its KV cache, it will come again
 ACT_HAND: Final = 7  # the second number is the slot of a request: hand its KV cache over
+ACT_TIMER: Final = 8  # the second number is a timer: it is to go off at `timer_s`; port only
 
 
 @inlined

@@ -5,8 +5,9 @@ Only the port leads here. A request in the step under way ends with that step, a
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
+from c2c.policies import jitable
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, emit
 from c2c.serving.batch import batch_size, member, place_among_decodes
 from c2c.serving.charges import keep_charge
@@ -19,6 +20,7 @@ from c2c.serving.state import (
     ASSIGNED,
     FAIL_DEADLINE,
     FAIL_NONE,
+    NOBODY,
     RUNNING,
     Loop,
     Serving,
@@ -36,40 +38,63 @@ __all__ = [
 ]
 
 
-def _live(s: Serving) -> np.ndarray:
-    live = np.ones(len(s.request), np.bool_)
-    live[s.free_slots[: s.count[0].free_slots]] = False
-    return live
-
-
+@jitable
 def slot_of(s: Serving, request_id: int) -> int:
     """Return the slot of a request that has not ended, or -1."""
-    found = np.flatnonzero(_live(s) & (s.request.id == request_id))
-    return int(found[0]) if len(found) else -1
+    for slot in range(len(s.request)):
+        if s.request[slot].id == request_id:
+            return slot
+    return -1
 
 
+@jitable
 def earliest_deadline_s(s: Serving) -> float:
     """Return the time of the next deadline; inf: there is none."""
-    waits = _live(s) & (s.request.ending == FAIL_NONE)
-    return float(np.min(s.request.ends_by_s, initial=np.inf, where=waits))
+    first_s = math.inf
+    for slot in range(len(s.request)):
+        req = s.request[slot]
+        if req.id != NOBODY and req.ending == FAIL_NONE:
+            first_s = min(first_s, req.ends_by_s)
+    return first_s
 
 
-def expire(w: Loop, now_s: float, *, also_now: bool) -> None:
+@jitable
+def _first_late(s: Serving, now_s: float, also_now: bool) -> int:
+    # Of the requests whose deadline has passed, the one that came first, or -1.
+    first = -1
+    for slot in range(len(s.request)):
+        req = s.request[slot]
+        is_late = req.ends_by_s <= now_s if also_now else req.ends_by_s < now_s
+        if not is_late or req.id == NOBODY or req.ending != FAIL_NONE:
+            continue
+        other = s.request[max(first, 0)]
+        is_first = req.arrival_s < other.arrival_s or (
+            req.arrival_s == other.arrival_s and req.id < other.id
+        )
+        if first < 0 or is_first:
+            first = slot
+    return first
+
+
+@jitable
+def expire(w: Loop, now_s: float, also_now: bool) -> None:
     """End the requests whose deadline has passed, in order of arrival."""
     if now_s < w.s.timer_s[0]:
         return  # it stands at the next deadline, or before it
-    late = w.s.request.ends_by_s <= now_s if also_now else w.s.request.ends_by_s < now_s
-    slots = np.flatnonzero(_live(w.s) & late & (w.s.request.ending == FAIL_NONE))
-    for slot in sorted(slots, key=lambda k: (w.s.request[k].arrival_s, w.s.request[k].id)):
-        end_request(w, int(slot), FAIL_DEADLINE, now_s)
+    slot = _first_late(w.s, now_s, also_now)
+    while slot >= 0:
+        end_request(w, slot, FAIL_DEADLINE, now_s)
+        slot = _first_late(w.s, now_s, also_now)
 
 
+@jitable
 def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
     """End a request that no instance holds; its record counts the tokens generated so far."""
     s.request[slot].output = s.request[slot].made
     fail(s, slot, now_s, reason)
 
 
+@jitable
 def _is_in_step(s: Serving, slot: int) -> bool:
     req = s.request[slot]
     inst = s.instance[req.instance]
@@ -81,6 +106,15 @@ def _is_in_step(s: Serving, slot: int) -> bool:
     )
 
 
+@jitable
+def _is_in_batch(s: Serving, i: int, slot: int) -> bool:
+    for k in range(batch_size(s, i)):  # noqa: SIM110 (a generator is nothing that Numba compiles)
+        if member(s, i, k) == slot:
+            return True
+    return False
+
+
+@jitable
 def end_request(w: Loop, slot: int, reason: int, now_s: float) -> None:
     """End a request for a reason, wherever it is: with its step if one computes it."""
     req = w.s.request[slot]
@@ -95,7 +129,7 @@ def end_request(w: Loop, slot: int, reason: int, now_s: float) -> None:
         if w.s.plan[inst.on_device].steps > 1:
             emit(w.s, ACT_INTERRUPT, inst.on_device)
         return
-    if slot in [member(w.s, i, k) for k in range(batch_size(w.s, i))]:
+    if _is_in_batch(w.s, i, slot):
         req.ending = reason
         emit(w.s, ACT_FORGET, req.id)
         end_in_batch(w, slot, now_s)
@@ -109,6 +143,7 @@ def end_request(w: Loop, slot: int, reason: int, now_s: float) -> None:
     _after_leaving(w, i, now_s)
 
 
+@jitable
 def _end_handed(w: Loop, slot: int, reason: int, now_s: float) -> None:
     # A request with its first tokens and its KV cache, that waits to be decoded.
     req = w.s.request[slot]
@@ -123,6 +158,7 @@ def _end_handed(w: Loop, slot: int, reason: int, now_s: float) -> None:
         after_leaving(w, source, now_s)
 
 
+@jitable
 def _before(s: Serving, head: int, slot: int) -> tuple[int, bool]:
     # The slot before this one in its queue, or -1, and whether this one is the last.
     before, here = -1, head
@@ -131,6 +167,7 @@ def _before(s: Serving, head: int, slot: int) -> tuple[int, bool]:
     return before, bool(s.request[slot].next < 0)
 
 
+@jitable
 def _after_leaving(w: Loop, i: int, now_s: float) -> None:
     # A request that no step computes has left instance i: what it held may serve others.
     inst = w.s.instance[i]
@@ -141,6 +178,7 @@ def _after_leaving(w: Loop, i: int, now_s: float) -> None:
     after_leaving(w, i, now_s)
 
 
+@jitable
 def _end_pending(w: Loop, slot: int, reason: int, now_s: float) -> None:
     m = int(w.s.request[slot].model)
     model = w.s.model[m]
@@ -160,6 +198,7 @@ def _end_pending(w: Loop, slot: int, reason: int, now_s: float) -> None:
         place_again(w, m, now_s)
 
 
+@jitable
 def place_again(w: Loop, m: int, now_s: float) -> None:
     """Ask for a slice for model `m` again, after the head of its queue changed."""
     model = w.s.model[m]

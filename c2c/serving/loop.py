@@ -1,18 +1,23 @@
-"""Pure step of the serving loop over the port, the form that a live engine drives.
+"""The serving loop over the port: an event in, the actions that follow from it out.
 
-`step` runs the same code as the compiled simulator. Events of live engines alone (unforeseen ends,
-cancels, deadlines, lost devices) are handled around it, in `early_end` and `device_loss`. Without
-such events both give the same records; the contract suite checks this.
+`Step` encodes the event as a row, calls `c2c.serving.events.take`, and decodes what it asks. A live
+engine, the simulated endpoint and the simulator's event loop so run the same code; the contract
+suite checks that they give the same records.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+import struct
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final
 
 import numpy as np
 
+from c2c.compiling.machine_code import compiled as compiled_entry
+from c2c.compiling.machine_code import is_kept
 from c2c.errors import BackendError
+from c2c.serving import events
 from c2c.serving.actions import (
     ACT_ASIDE,
     ACT_FORGET,
@@ -20,40 +25,10 @@ from c2c.serving.actions import (
     ACT_INTERRUPT,
     ACT_LOAD,
     ACT_RELAYOUT,
-    ACT_UNLOAD,
+    ACT_RUN,
+    ACT_TIMER,
 )
-from c2c.serving.block_table import clear
-from c2c.serving.device_loss import bring_back, lose_devices
-from c2c.serving.early_end import (
-    earliest_deadline_s,
-    end_request,
-    expire,
-    slot_of,
-)
-from c2c.serving.kv_homes import on_relaid
-from c2c.serving.live_step import (
-    COUNTED,
-    COUNTS,
-    NO_FAULT,
-    NOT_AVAILABLE,
-    NOT_LOADING,
-    NOT_RUNNING,
-    STEPS,
-    STRANGER,
-    end_fault,
-    is_lost,
-    is_vain,
-    ready_fault,
-    take_arrival,
-    take_end,
-    take_ready,
-)
-from c2c.serving.pins import (
-    drop_weights_of,
-    keep_weights_of,
-    release_weights_of,
-    take_weights_of,
-)
+from c2c.serving.events import EVENT_DTYPE, Exchange, take, take_rare
 from c2c.serving.port import (
     Absent,
     Action,
@@ -63,6 +38,7 @@ from c2c.serving.port import (
     Cancelled,
     DeviceBack,
     DeviceLost,
+    DropWeights,
     Event,
     Forget,
     ForgetBlocks,
@@ -82,266 +58,269 @@ from c2c.serving.port import (
     StepEnd,
     Timer,
     Unload,
-    Weights,
     WeightsHere,
 )
-from c2c.serving.state import (
-    ABSENT,
-    FAIL_CANCELLED,
-    SENDS,
-    SLOT,
-    Fleet,
-    Loop,
-    Rules,
-    Serving,
-)
-from c2c.serving.step import on_carried, start_asked
+from c2c.serving.state import ABSENT, PLAN_DTYPE, REPORT_DTYPE, SLOT, Fleet, Loop, Rules, Serving
 from c2c.serving.step_report import most_steps, not_in_step
 from c2c.serving.table_growth import grow_records, grow_requests
-from c2c.serving.timers import answer_timer, set_timer
 
-__all__ = [
-    "action_of",
-    "check_arrival",
-    "priority_of",
-    "run",
-    "step",
-    "tell_absent",
-    "tell_forgotten",
-    "timer_of",
-]
+__all__ = ["Step", "is_compiled", "run", "step"]
 
 
-def _copy(state: Serving) -> Serving:
-    return Serving(*(field.copy() for field in state))
+def _struct(dtype: np.dtype[Any]) -> struct.Struct:
+    # Through NumPy a row of twenty fields takes ten times as long to write.
+    codes = {"i": "q", "f": "d"}
+    made = struct.Struct("".join(codes[dtype[name].kind] for name in dtype.names or ()))
+    assert made.size == dtype.itemsize, dtype
+    return made
+
+
+_EVENT: Final = _struct(EVENT_DTYPE)
+_PLAN: Final = _struct(PLAN_DTYPE)
+_NOTHING: Final[tuple[float, ...]] = (0,) * len(REPORT_DTYPE.names or ())
+_AVAILABLE: Final = (REPORT_DTYPE.names or ()).index("available_gbps")
+
+# Kind of a row, and the field that says where.
+_KINDS: Final[dict[type, tuple[int, str]]] = {
+    StepEnd: (events.END, "device"),
+    Ready: (events.READY, "device"),
+    Timer: (events.TIMER, "number"),
+    Relaid: (events.RELAID, "device"),
+    DeviceLost: (events.LOSS, "device"),
+    DeviceBack: (events.BACK, "device"),
+    BlocksLost: (events.BLOCKS_LOST, "device"),
+    KeepWeights: (events.KEEP, "chip"),
+    WeightsHere: (events.HERE, "chip"),
+    ReleaseWeights: (events.RELEASE, "chip"),
+    DropWeights: (events.DROP, "chip"),
+}
+
+# Of each fault: the event's field, and what is allowed.
+_FAULTS: Final[dict[int, tuple[str, str]]] = {
+    events.PROMPT: ("prompt_tokens", "at least 1"),
+    events.OUTPUT: ("max_output_tokens", "at least 1"),
+    events.MODEL: ("model", "below {}"),
+    events.DEADLINE: ("deadline_s", "seconds above 0"),
+    events.TIMERS: ("number", "below {}"),
+    events.DEVICES: ("device", "below {}"),
+    events.NOT_LOST: ("device", "a device that was lost"),
+    events.NOT_LOADING: ("device", "a device that loads a model"),
+    events.NOT_RUNNING: ("device", "a device that runs steps"),
+    events.NOT_RELAYING: ("device", "one that `Relayout` named"),
+    events.NOT_COMING: ("request_id", "a request whose KV cache is on its way"),
+    events.NO_RATE: ("available_gbps", "above 0"),
+    events.STEPS: ("report.steps", "1 to {}"),
+    events.STRANGER: ("finished", "a request with a token in this step"),
+} | {events.COUNTED + k: (f"report.{name}", "at least 0") for k, name in enumerate(events.COUNTS)}
+
+
+def is_compiled() -> bool:
+    """Return True if machine code of the step is on disk; a policy's own compiles in a moment."""
+    return is_kept(take)
+
+
+class Step:
+    """The step of one fleet, interpreted or as machine code, over the arrays of a state."""
+
+    def __init__(self, w: Loop, *, compiled: bool) -> None:
+        """Load the machine code, or compile it, which takes tens of seconds.
+
+        Args:
+          w: the loop; policies' own arrays are shared by all its steps.
+          compiled: whether machine code takes the events.
+
+        Raises:
+          PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
+        """
+        self._code = compiled_entry(take, (w, _exchange(w, 0))) if compiled else None
+        self._hold(w)
+
+    def _hold(self, w: Loop, ended: int = 0) -> None:
+        """Use the tables of a loop from now on, with room for an end of so many requests."""
+        x = _exchange(w, ended)
+        self._w, self._x, s = w, x, w.s
+        self._take = partial(take, w, x) if self._code is None else self._code.bound(w, x)
+        self._event = memoryview(x.event.view(np.uint8))
+        self._plans = memoryview(s.plan.view(np.uint8))
+        self._models = s.instance.model.view(np.ndarray)
+        self._gone = s.blocks.table.gone.view(np.ndarray)
+        self._now_s, self._out = (s.count[name].view(np.ndarray) for name in ("now_s", "out"))
+
+    def __call__(self, state: Serving, event: Event) -> tuple[Serving, tuple[Action, ...]]:
+        """Return the state after an event, in the arrays of `state`, and the actions.
+
+        Records of ended requests are in `records[:count[0].out]`; set `out` to 0 after reading
+        them.
+
+        Args:
+          state: state as arrays; the caller must not use it again.
+
+        Raises:
+          BackendError: the event cannot follow from what was asked; nothing has changed.
+        """
+        if state is not self._w.s:
+            self._hold(self._w._replace(s=state))
+        self._write(event)
+        n = self._take()
+        if n == -events.FULL:
+            self._grow()
+            self._write(event)
+            n = self._take()
+        if n == events.LEFT:
+            n = take_rare(self._w, self._x)
+        if n < 0:
+            raise self._error(event, -n)
+        asked = self._x.asked[:n].tolist()
+        actions = self._actions(asked)
+        if asked[0] > 0:
+            _tell_absent(self._w, actions)
+        if self._gone[0]:
+            _tell_forgotten(self._w.s, actions)
+        return self._w.s, tuple(actions)
+
+    def time_and_records(self) -> tuple[float, int]:
+        """Return the loop's time and the number of records of ended requests."""
+        return float(self._now_s[0]), int(self._out[0])
+
+    def _grow(self) -> None:
+        # One more request, and a record for every request there is.
+        s = self._w.s
+        if s.count[0].free_slots == 0:
+            s = grow_requests(s, len(s.request))
+        if s.count[0].out + len(s.request) > len(s.records):
+            s = grow_records(s, 2 * len(s.request))
+        self._hold(self._w._replace(s=s))
+
+    def _write(self, event: Event) -> None:
+        """Encode an event as a row."""
+        where = request = model = prompt = output = priority = count = 0
+        ends_after_s, report = 0.0, _NOTHING
+        if isinstance(event, Arrival):
+            kind, request, model = events.ARRIVAL, event.request_id, event.model
+            prompt, output = event.prompt_tokens, event.max_output_tokens
+            priority = events.OF_MODEL if event.priority is None else event.priority
+            ends_after_s, count = event.deadline_s, len(event.blocks)
+            if count > len(self._x.blocks):
+                s = self._w.s
+                blocks = s.blocks.grown(len(s.request), count)
+                self._hold(self._w._replace(s=s._replace(blocks=blocks)))
+            self._x.blocks[:count] = event.blocks
+        elif isinstance(event, Cancelled | HandedOver):
+            kind = events.CANCEL if isinstance(event, Cancelled) else events.HANDED
+            request = event.request_id
+        else:
+            kind, field = _KINDS[type(event)]
+            where, model = getattr(event, field), getattr(event, "model", 0)
+        if isinstance(event, StepEnd):
+            report, count = tuple(event.report), len(event.finished)
+            if count > len(self._x.finished):
+                self._hold(self._w, count)
+            self._x.finished[:count] = event.finished
+        elif isinstance(event, Ready):
+            report = (*_NOTHING[:_AVAILABLE], event.available_gbps, *_NOTHING[_AVAILABLE + 1 :])
+        _EVENT.pack_into(
+            self._event, 0, kind, event.at_s, where, request, model, prompt, output, priority,
+            ends_after_s, count, *report,
+        )  # fmt: skip
+
+    def _error(self, event: Any, fault: int) -> BackendError:
+        field, allowed = _FAULTS[fault]
+        if fault == events.NO_RATE and isinstance(event, StepEnd):
+            field = f"report.{field}"
+        value = attrgetter(field)(event)
+        if fault == events.STRANGER:
+            value = not_in_step(self._w.s, event.device, value)
+        if isinstance(value, np.generic):
+            value = value.item()
+        limit = self._limit(event, fault) if "{}" in allowed else 0
+        return BackendError(type(event).__name__, field, value, allowed.format(limit))
+
+    def _limit(self, event: Any, fault: int) -> int:
+        w = self._w
+        if fault == events.STEPS:
+            return most_steps(w.s, event.device)
+        tables = {
+            events.MODEL: w.fleet.deployment, events.TIMERS: w.s.timer_s,
+            events.DEVICES: w.s.device,
+        }  # fmt: skip
+        return len(tables[fault])
+
+    def _actions(self, asked: list[int]) -> list[Action]:
+        actions: list[Action] = []
+        at, past, w = 1, len(asked), self._w
+        while at < past:
+            code, where = asked[at], asked[at + 1]
+            at += 2
+            if code == ACT_RUN:
+                run, at = self._run(where, asked, at)
+                actions.append(run)
+            elif code == ACT_INTERRUPT:
+                actions.append(Interrupt(device=where))
+            else:
+                actions.append(_action(w.fleet, w.s, code, where))
+        return actions
+
+    def _run(self, d: int, asked: list[int], at: int) -> tuple[RunSteps, int]:
+        """Decode a run from `asked` at an index; return it and the index after it."""
+        plan = Plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
+        decodes_at = at + 2 + 3 * asked[at]
+        past = decodes_at + asked[at + 1]
+        prompts = iter(asked[at + 2 : decodes_at])
+        s, is_lane = self._w.s, self._w.fleet.opens_all  # whose step has its size by home, too
+        run = RunSteps(
+            device=d,
+            instance=plan.instance,
+            model=int(self._models[plan.instance]),
+            plan=plan,
+            prefills=tuple(zip(prompts, prompts, prompts, strict=True)),
+            decodes=tuple(asked[decodes_at:past]),
+            split=s.split[d].copy() if is_lane else None,
+            kv_homes=_kv_homes(s, d) if is_lane and s.taken.shape[1] > 0 else (),
+        )
+        return run, past
+
+
+def _exchange(w: Loop, ended: int) -> Exchange:
+    s, most = w.s, w.fleet.max_batch
+    # Each device may be told of a run, of a whole batch.
+    asked = np.zeros(1 + 2 * len(s.actions) + len(s.device) * (2 + 4 * most), np.int64)
+    return Exchange(
+        np.zeros(1, EVENT_DTYPE).view(np.recarray),
+        np.zeros(max(most, ended), np.int64),
+        np.zeros(s.blocks.keys.shape[1], np.int64),
+        asked,
+    )
 
 
 def step(
     fleet: Fleet, rules: Rules, state: Serving, event: Event, *, donate: bool = False
 ) -> tuple[Serving, tuple[Action, ...]]:
-    """Return the state after an event and the actions that follow from it.
-
-    Records of ended requests are in `records[:count[0].out]`; set `out` to 0 after reading them.
+    """Return the state after an event and the actions that follow from it, interpreted.
 
     Args:
       donate: whether the step may reuse the arrays of `state` instead of copying them; the caller
         must not use `state` again.
 
     Raises:
-      BackendError: the event cannot follow from what was asked; `state` is unusable if donated.
+      BackendError: the event cannot follow from what was asked.
     """
-    s = _with_room(state if donate else _copy(state), event)
-    _check_device(s, event)
-    _check_work(s, event)
-    _check_relayout(s, event)
-    count = s.count[0]
-    now_s = max(float(event.at_s), float(count.now_s))
-    count.now_s = now_s
-    dropped = count.dropped
-    w = Loop(fleet, rules, s)
-    expire(w, now_s, also_now=isinstance(event, Timer))
-    _take_in(w, event, now_s)
-    start_asked(w, now_s)
-    asked = s.actions[: count.actions].tolist()
-    actions = [action_of(fleet, s, *each) for k, each in enumerate(asked) if not is_vain(s, k)]
-    count.actions = 0
-    if count.dropped != dropped:
-        tell_absent(fleet, s, actions)
-    if s.blocks.table[0].gone > 0:
-        tell_forgotten(s, actions)
-    return s, (*actions, *timer_of(s, event))
+    s = state if donate else Serving(*(field.copy() for field in state))
+    return Step(Loop(fleet, rules, s), compiled=False)(s, event)
 
 
-def _with_room(s: Serving, event: Event) -> Serving:
-    # One more request, and a record for every request there is.
-    if s.count[0].free_slots == 0:
-        s = grow_requests(s, len(s.request))
-    if s.count[0].out + len(s.request) > len(s.records):
-        s = grow_records(s, 2 * len(s.request))
-    if isinstance(event, Arrival) and len(event.blocks) > s.blocks.keys.shape[1]:
-        s = s._replace(blocks=s.blocks.grown(len(s.request), len(event.blocks)))
-    return s
-
-
-def _take_in(w: Loop, event: Event, now_s: float) -> None:
-    if isinstance(event, StepEnd):  # most events are
-        if not is_lost(w.s, event.device):  # else it was under way when the device was lost
-            take_end(w, event.device, event.report, event.finished, now_s)
-    elif isinstance(event, Arrival):
-        _arrive(w, event, now_s)
-    elif isinstance(event, Cancelled):
-        slot = slot_of(w.s, event.request_id)
-        if slot >= 0:
-            end_request(w, slot, FAIL_CANCELLED, now_s)
-    elif isinstance(event, HandedOver):
-        _take_handed(w, event, now_s)
-    elif isinstance(event, Weights):
-        _weigh(w, event, now_s)
-    elif isinstance(event, Timer):
-        _time(w, event.number, now_s)
-    elif isinstance(event, DeviceBack):
-        bring_back(w, event.device, now_s)
-    elif is_lost(w.s, event.device):
-        pass  # likewise
-    elif isinstance(event, DeviceLost):
-        lose_devices(w, (event.device,), now_s)
-    elif isinstance(event, BlocksLost):
-        clear(w.s.blocks, event.device)
-    elif isinstance(event, Relaid):
-        on_relaid(w, event.device)
-    else:
-        take_ready(w, event.device, event.available_gbps, now_s)
-
-
-def _weigh(w: Loop, event: Weights, now_s: float) -> None:
-    if isinstance(event, WeightsHere):
-        take_weights_of(w.fleet, w.s, event.model, event.chip)
-    elif isinstance(event, KeepWeights):
-        keep_weights_of(w, event.model, event.chip, now_s)
-    elif isinstance(event, ReleaseWeights):
-        release_weights_of(w, event.model, event.chip, now_s)
-    else:
-        drop_weights_of(w, event.model, event.chip, now_s)
-
-
-def _take_handed(w: Loop, event: HandedOver, now_s: float) -> None:
-    slot = slot_of(w.s, event.request_id)
-    if slot < 0:
-        return  # it has ended meanwhile
-    req = w.s.request[slot]
-    if not (w.fleet.hands_directly and req.held_by >= 0 and req.handed_bytes > 0.0):
-        raise BackendError(
-            "HandedOver", "request_id", event.request_id, "a request whose KV cache is on its way"
-        )
-    on_carried(w, slot, now_s)
-
-
-def _time(w: Loop, number: int, now_s: float) -> None:
-    if number == 0:
-        set_timer(w.s, 0, math.inf)
-    elif now_s >= w.s.timer_s[number]:  # else it went off early
-        answer_timer(w, number, now_s)
-
-
-def check_arrival(fleet: Fleet, event: Arrival) -> None:
-    """Validate an arriving request.
-
-    Raises:
-      BackendError: a field is out of range.
-    """
-    for field, value in (("prompt_tokens", event.prompt_tokens),
-                         ("max_output_tokens", event.max_output_tokens)):  # fmt: skip
-        if value < 1:
-            raise BackendError("Arrival", field, value, "at least 1")
-    if not 0 <= event.model < len(fleet.deployment):
-        raise BackendError("Arrival", "model", event.model, f"below {len(fleet.deployment)}")
-    if not event.deadline_s > 0.0:
-        raise BackendError("Arrival", "deadline_s", event.deadline_s, "seconds above 0")
-
-
-def _arrive(w: Loop, event: Arrival, now_s: float) -> None:
-    check_arrival(w.fleet, event)
-    take_arrival(
-        w,
-        now_s,
-        event.request_id,
-        event.model,
-        event.prompt_tokens,
-        event.max_output_tokens,
-        priority_of(w.fleet, event),
-        event.deadline_s,
-        np.array(event.blocks, np.int64),
-    )
-
-
-def priority_of(fleet: Fleet, event: Arrival) -> int:
-    """Return the priority of a request, by default that of its model."""
-    if event.priority is not None:
-        return event.priority
-    return int(fleet.deployment[event.model].priority)
-
-
-def _check_device(s: Serving, event: Event) -> None:
-    if isinstance(event, Timer) and not 0 <= event.number < len(s.timer_s):
-        raise BackendError("Timer", "number", event.number, f"below {len(s.timer_s)}")
-    if not isinstance(event, (Ready, StepEnd, DeviceLost, DeviceBack, BlocksLost, Relaid)):
-        return
-    name = type(event).__name__
-    if not 0 <= event.device < len(s.device):
-        raise BackendError(name, "device", event.device, f"below {len(s.device)}")
-    if isinstance(event, DeviceBack) and not is_lost(s, event.device):
-        raise BackendError(name, "device", event.device, "a device that was lost")
-
-
-def _check_work(s: Serving, event: Event) -> None:
-    if not isinstance(event, (Ready, StepEnd)) or is_lost(s, event.device):
-        return
-    if isinstance(event, Ready):
-        fault = ready_fault(s, event.device, event.available_gbps)
-    else:
-        fault = end_fault(s, event.device, event.report, event.finished)
-    if fault != NO_FAULT:
-        raise BackendError(type(event).__name__, *_said(s, event, fault))
-
-
-def _check_relayout(s: Serving, event: Event) -> None:
-    if not isinstance(event, Relaid) or is_lost(s, event.device):
-        return
-    if s.relayout[event.device].state != SENDS:
-        raise BackendError("Relaid", "device", event.device, "one that `Relayout` named")
-
-
-def _said(s: Serving, event: Ready | StepEnd, fault: int) -> tuple[str, Any, str]:
-    """Return the error of an invalid event: the field, its value, and what is allowed."""
-    d = event.device
-    if fault == NOT_LOADING:
-        return "device", d, "a device that loads a model"
-    if fault == NOT_RUNNING:
-        return "device", d, "a device that runs steps"
-    if isinstance(event, Ready):
-        return "available_gbps", event.available_gbps, "above 0"
-    report: Any = event.report
-    if fault == NOT_AVAILABLE:
-        return "report.available_gbps", float(report.available_gbps), "above 0"
-    if fault == STEPS:
-        return "report.steps", int(report.steps), f"1 to {most_steps(s, d)}"
-    if fault == STRANGER:
-        stranger = not_in_step(s, d, event.finished)
-        return "finished", stranger, "a request with a token in this step"
-    name = COUNTS[fault - COUNTED]
-    return f"report.{name}", float(getattr(report, name)), "at least 0"
-
-
-def timer_of(s: Serving, event: Event) -> tuple[Action, ...]:
-    """Return the action that sets a timer: after one went off, or for a nearer deadline."""
-    if isinstance(event, Timer) and event.number > 0:
-        at_s = float(s.timer_s[event.number])
-        return (SetTimer(at_s=at_s, number=event.number),) if at_s < math.inf else ()
-    # It is set to the next deadline or earlier; only these events have a nearer one.
-    if not (
-        isinstance(event, Timer) or (isinstance(event, Arrival) and event.deadline_s < math.inf)
-    ):
-        return ()
-    next_s = earliest_deadline_s(s)
-    if next_s >= s.timer_s[0]:
-        return ()
-    set_timer(s, 0, next_s)
-    return (SetTimer(at_s=next_s),)
-
-
-def tell_absent(fleet: Fleet, s: Serving, actions: list[Action]) -> None:
+def _tell_absent(w: Loop, actions: list[Action]) -> None:
     """Add the models whose weights are in no memory to the actions, before any load."""
     gone: dict[int, list[int]] = {}
-    for k, entry in enumerate(s.hold):
+    for k, entry in enumerate(w.s.hold):
         if entry.state == ABSENT:
-            gone.setdefault(int(fleet.home_chip[k]), []).append(int(fleet.home_model[k]))
+            gone.setdefault(int(w.fleet.home_chip[k]), []).append(int(w.fleet.home_model[k]))
     first = next((n for n, a in enumerate(actions) if isinstance(a, Load)), len(actions))
     actions[first:first] = [
         Absent(chip=chip, models=tuple(models)) for chip, models in sorted(gone.items())
     ]
 
 
-def tell_forgotten(s: Serving, actions: list[Action]) -> None:
+def _tell_forgotten(s: Serving, actions: list[Action]) -> None:
     """Add the dropped blocks to the actions, before all others."""
     blocks = s.blocks
     gone: dict[int, list[int]] = {}
@@ -351,16 +330,13 @@ def tell_forgotten(s: Serving, actions: list[Action]) -> None:
     actions[:0] = [ForgetBlocks(device=d, keys=tuple(keys)) for d, keys in sorted(gone.items())]
 
 
-def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
-    """Decode an action from the buffer of numbers."""
-    if code == ACT_UNLOAD:
-        return Unload(device=int(s.instance[where].on_device), instance=where)
-    if code == ACT_INTERRUPT:
-        return Interrupt(device=where)
+def _action(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
     if code == ACT_FORGET:
         return Forget(request_id=where)
     if code == ACT_ASIDE:
         return SetAside(request_id=where)
+    if code == ACT_TIMER:
+        return SetTimer(at_s=float(s.timer_s[where]), number=where)
     if code == ACT_RELAYOUT:
         changed = [
             r for r in map(s.request.__getitem__, _batch(s, where)) if r.kv_next != r.kv_home
@@ -381,30 +357,17 @@ def action_of(fleet: Fleet, s: Serving, code: int, where: int) -> Action:
             kv_bytes=float(req.handed_bytes),
             directly=bool(fleet.hands_directly),
         )
-    plan = Plan(*s.plan[where].item())
-    i = plan.instance
-    inst = s.instance[i]
     if code == ACT_LOAD:
+        plan = s.plan[where]
+        inst = s.instance[plan.instance]
         return Load(
             device=where,
-            instance=i,
+            instance=int(plan.instance),
             model=int(inst.model),
             is_cold=bool(inst.cold),
-            kv_out_bytes=plan.kv_out_bytes,
+            kv_out_bytes=float(plan.kv_out_bytes),
         )
-    prefills = [s.request[k] for k in s.prefilling[i, : inst.n_prefill].tolist()]
-    return RunSteps(
-        device=where,
-        instance=i,
-        model=int(inst.model),
-        plan=plan,
-        prefills=tuple(
-            (int(r.id), int(r.prefilled), int(r.step_tokens)) for r in prefills if r.step_tokens
-        ),
-        decodes=tuple(int(s.request[k].id) for k in s.decoding[i, : plan.decodes, SLOT].tolist()),
-        split=s.split[where].copy(),
-        kv_homes=_kv_homes(s, where) if s.taken.shape[1] > 0 else (),
-    )
+    return Unload(device=int(s.instance[where].on_device), instance=where)
 
 
 def _batch(s: Serving, d: int) -> list[int]:
@@ -424,7 +387,8 @@ def _kv_homes(s: Serving, d: int) -> tuple[int, ...]:
 
 def run(fleet: Fleet, rules: Rules, state: Serving, backend: Backend) -> Serving:
     """Serve until the backend has no more events; `state` is donated and keeps all records."""
+    take_event = Step(Loop(fleet, rules, state), compiled=False)
     while (event := backend.next_event()) is not None:
-        state, actions = step(fleet, rules, state, event, donate=True)
+        state, actions = take_event(state, event)
         backend.submit(float(state.count[0].now_s), actions)
     return state

@@ -19,6 +19,7 @@ from c2c.serving.state import (
     INBOUND_DTYPE,
     INSTANCE_DTYPE,
     MODEL_DTYPE,
+    NOBODY,
     PLAN_DTYPE,
     RECORD_DTYPE,
     RELAYOUT_DTYPE,
@@ -84,6 +85,8 @@ def new_serving(
     chip.free_bytes = host_bytes - np.bincount(fleet.home_chip, held_bytes, n_chips)
     count = _records(COUNT_DTYPE, 1)
     count[0].free_slots, count[0].events = slots, 1
+    request = _records(REQUEST_DTYPE, slots)
+    request.id = NOBODY
     homes, ways = fleet.kv.moved_bytes.shape[1], fleet.kv.moved_bytes.shape[3]
     widest = int((chip.last - chip.first).max()) * fleet.residents
     return Serving(
@@ -96,7 +99,7 @@ def new_serving(
         hold=hold,
         model=model,
         waiting=np.zeros(len(fleet.home_chip), np.int64),
-        request=_records(REQUEST_DTYPE, slots),
+        request=request,
         free_slots=np.arange(slots - 1, -1, -1, dtype=np.int64),
         prefilling=np.zeros((n_instances, spread_rows(8, fleet.max_batch)), np.int64),
         decoding=np.zeros((n_instances, spread_rows(24, fleet.max_batch), 3), np.int64),

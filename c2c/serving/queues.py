@@ -6,7 +6,7 @@ import math
 
 from c2c.policies import inlined, jitable
 from c2c.serving.pools import homes_of
-from c2c.serving.state import ASSIGNED, COLD, LOADING, SWITCH, WARM, Fleet, Serving
+from c2c.serving.state import ASSIGNED, COLD, LOADING, NOBODY, SWITCH, WARM, Fleet, Serving
 
 __all__ = [
     "append_pending",
@@ -32,6 +32,7 @@ def take_slot(s: Serving) -> int:
 @inlined
 def release_slot(s: Serving, slot: int) -> None:
     """Free a request slot."""
+    s.request[slot].id = NOBODY
     s.free_slots[s.count[0].free_slots] = slot
     s.count[0].free_slots += 1
 

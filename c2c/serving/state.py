@@ -35,6 +35,7 @@ __all__ = [
     "IN_SERVICE",
     "LENGTH",
     "LOADING",
+    "NOBODY",
     "NOWHERE",
     "PLAN_DTYPE",
     "READY",
@@ -88,6 +89,8 @@ SENT: Final = 3  # in force from the next step boundary on
 SLOT: Final = 0  # slot of its request
 ENDS_AT: Final = 1  # decode clock of its instance at its last token
 LENGTH: Final = 2  # tokens of prompt and output
+
+NOBODY: Final = -1  # id of the request of a free slot
 
 FAIL_NONE: Final = 0
 FAIL_CONTEXT: Final = 1  # prompt + output exceed the model's context
@@ -319,7 +322,7 @@ REQUEST_DTYPE = np.dtype(
         ("reused", "i8"),  # tokens that it found when it joined its batch
         ("found_hbm", "i8"),  # when it first did
         ("found_host", "i8"),
-        # what only requests of the port have (`c2c.serving.loop`)
+        # what only requests that come as events have (`c2c.serving.events`)
         ("ends_by_s", "f8"),  # its deadline; inf: none
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.serving.state import ABSENT, Fleet, Serving
+from c2c.serving.state import ABSENT, NOBODY, Fleet, Serving
 
 __all__ = ["grow_models", "grow_records", "grow_requests"]
 
@@ -22,6 +22,7 @@ def grow_requests(state: Serving, extra: int) -> Serving:
     """Return the state with `extra` more free request slots."""
     old = len(state.request)
     request = _grown(state.request, extra)
+    request.id[old:] = NOBODY
     free = np.zeros(old + extra, np.int64)
     n_free = int(state.count[0].free_slots)
     # New slots go below the old free ones: the order in which slots are used stays the same.

@@ -17,10 +17,11 @@ from c2c.cost import load_constants
 from c2c.engine import Options, find_models, fleet_of
 from c2c.errors import DataError
 from c2c.serving import Prepared
-from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.loop import Step
 from c2c.serving.pools import entry_of
 from c2c.serving.port import Backend, KeepWeights, ReleaseWeights, WeightsHere
 from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.state import Loop
 from c2c.simulator import build_machine, requests_table
 from c2c.simulator.port import SimulatorBackend
 from c2c.transformer.pages import PAGE_TOKENS
@@ -182,7 +183,7 @@ def records_of(prepared: Prepared, world: Backend) -> pa.Table:
     fleet, state, kept = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
     if fleet.caches_prefixes:  # the table grows with longer prompts
         state = with_blocks(prepared, state, PAGE_TOKENS, 1)
-    step = CompiledStep(fleet, rules, state).step
+    step = Step(Loop(fleet, rules, state), compiled=True)
     while (event := world.next_event()) is not None:
         if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:
             continue  # its KeepWeights was granted live but refused here, for lack of room

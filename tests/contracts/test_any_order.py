@@ -27,8 +27,7 @@ from hypothesis.stateful import (
 )
 
 from c2c.serving import Prepared, Serving, prepare
-from c2c.serving.compiled_step import CompiledStep
-from c2c.serving.loop import step
+from c2c.serving.loop import Step, step
 from c2c.serving.port import (
     Action,
     Arrival,
@@ -53,6 +52,7 @@ from c2c.serving.port import (
     new_report,
 )
 from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.state import Loop
 from tests.contracts.systems import FLEETS, ON_FLEETS, SYSTEMS, prepared
 from tests.contracts.test_serving import AS_DRAWN
 from tests.contracts.watching import Watch
@@ -123,7 +123,7 @@ class AnyOrder(RuleBasedStateMachine):
             self._blocks_of(what.new_serving(slots=2, buffer=1, rules=rules))
             for rules in (self.rules, theirs)
         )
-        self.compiled = CompiledStep(what.fleet, theirs, self.other)
+        self.compiled = Step(Loop(what.fleet, theirs, self.other), compiled=True)
         self.watch = Watch(what, self.state)
         self.now_s = 0.0
         self.due_s = {n: float(t) for n, t in enumerate(self.state.timer_s) if t < math.inf}

@@ -13,9 +13,8 @@ from c2c.engine import stepping
 from c2c.engine.stepping import Stepping
 from c2c.errors import BackendError
 from c2c.serving import PrefixCache, prepare
-from c2c.serving.compiled_step import CompiledStep
-from c2c.serving.live_step import is_lost
-from c2c.serving.loop import step
+from c2c.serving.events import is_lost
+from c2c.serving.loop import Step, step
 from c2c.serving.port import (
     Action,
     Arrival,
@@ -29,7 +28,7 @@ from c2c.serving.port import (
     new_report,
 )
 from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import Serving
+from c2c.serving.state import Loop, Serving
 from tests.contracts.stubborn import StubbornBackend
 from tests.contracts.systems import ON_FLEETS, models, prepared
 from tests.simulator.worlds import random_requests
@@ -82,11 +81,11 @@ def _compiled(system: str, fleet: str) -> list[tuple[Any, ...]]:
     what = prepared(system, fleet)
     rules = what.new_rules()
     state = what.new_serving(slots=2, buffer=1, rules=rules)
-    compiled = CompiledStep(what.fleet, rules, state)
+    compiled = Step(Loop(what.fleet, rules, state), compiled=True)
 
     def take(event: Event) -> Taken:
         nonlocal state
-        state, actions = compiled.step(state, event)
+        state, actions = compiled(state, event)
         count = state.count[0]
         ended = [tuple(row) for row in state.records[: count.out]]
         count.out = 0
@@ -119,13 +118,13 @@ def test_they_find_and_forget_the_same_blocks() -> None:
         state = with_blocks(
             what, what.new_serving(slots=2, buffer=1, rules=rules), 64, 1, tells=True
         )
-        compiled = CompiledStep(what.fleet, rules, state)
+        compiled = Step(Loop(what.fleet, rules, state), compiled=True)
         seen = 0
 
         def take(event: Event) -> Taken:
             nonlocal state, seen
             if is_compiled:
-                state, actions = compiled.step(state, keyed(event))
+                state, actions = compiled(state, keyed(event))
             else:
                 state, actions = step(what.fleet, rules, state, keyed(event), donate=True)
             ended = [tuple(row) for row in state.records[: state.count[0].out]]
@@ -209,5 +208,5 @@ def test_what_cannot_be_is_refused_as_interpreted(event: Event) -> None:
     with pytest.raises(BackendError) as said:
         step(what.fleet, rules, state, event)
     with pytest.raises(BackendError) as compiled:
-        CompiledStep(what.fleet, rules, state).step(state, event)
+        Step(Loop(what.fleet, rules, state), compiled=True)(state, event)
     assert str(compiled.value) == str(said.value)

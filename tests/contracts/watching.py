@@ -13,7 +13,7 @@ import numpy as np
 
 from c2c.policies import given_up_s, token_due_s
 from c2c.serving import FAIL_NONE, Prepared, Serving
-from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.loop import Step
 from c2c.serving.port import (
     Absent,
     Action,
@@ -52,6 +52,7 @@ from c2c.serving.state import (
     SLOT,
     WAITS,
     Fleet,
+    Loop,
     Rules,
 )
 
@@ -349,7 +350,7 @@ def serve(prepared: Prepared, backend: Backend) -> tuple[Any, Serving, Watch]:
     """
     rules = prepared.new_rules()
     state = prepared.new_serving(slots=2, buffer=1, rules=rules)
-    step, watch = CompiledStep(prepared.fleet, rules, state).step, Watch(prepared, state)
+    step, watch = Step(Loop(prepared.fleet, rules, state), compiled=True), Watch(prepared, state)
     while (event := backend.next_event()) is not None:
         watch.event(event)
         state, actions = step(state, event)

@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 
-from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.loop import Step
+from c2c.serving.state import Loop
 from tests.contracts.systems import prepared
 
 __all__ = ["Live", "make_step", "served"]
@@ -87,7 +88,7 @@ def make_step() -> None:
     """
     what = prepared("engine", "roomy")
     rules = what.new_rules()
-    CompiledStep(what.fleet, rules, what.new_serving(rules=rules))
+    Step(Loop(what.fleet, rules, what.new_serving(rules=rules)), compiled=True)
 
 
 @contextmanager

@@ -25,8 +25,9 @@ from c2c.engine.fleet import pool_of, pool_with
 from c2c.errors import SettingError
 from c2c.models import from_hf_config
 from c2c.serving import Prepared
-from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.loop import Step
 from c2c.serving.prepare.memory import remember
+from c2c.serving.state import Loop
 from c2c.serving.table_growth import grow_models
 from c2c.transformer import load as load_model
 from experiments.serving.settings import overrides_of, register, settings_of
@@ -72,8 +73,9 @@ class Growing(World):
         super().ask(number)
 
     def _grow(self) -> None:
-        rules, known = self.later.new_rules(), self.step.__self__._rules  # type: ignore[attr-defined]
-        remember(rules.own, known.own)
+        rules = self.later.new_rules()
+        remember(rules.own, self.rules.own)
+        self.rules = rules
         before = self.state
         self.state = grow_models(self.state, self.later.fleet)
         assert len(self.state.model) == len(before.model) + 1
@@ -81,7 +83,7 @@ class Growing(World):
             if isinstance(old, np.ndarray):
                 assert new[: len(old)].tobytes() == old.tobytes()
         self.prepared, self.fleet = self.later, self.later.fleet
-        self.step = CompiledStep(self.fleet, rules, self.state).step
+        self.step = Step(Loop(self.fleet, rules, self.state), compiled=True)
         self.backend.adopt(self.later)
         self.sizes = dict(zip(self.backend.names, self.fleet.weight_bytes, strict=True))
         self.keeper._models["llama"] = 3

@@ -25,9 +25,10 @@ from c2c.engine.record import StepRow
 from c2c.engine.variants import told_of
 from c2c.models import from_hf_config
 from c2c.serving import FAIL_NONE, Prepared
-from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.loop import Step
 from c2c.serving.port import Arrival, Cancelled, Event
 from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.state import Loop
 from experiments.serving.laid_out import laid_out
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.fake_workers import Clocked, FakeWorker, token_of
@@ -106,11 +107,11 @@ class World:
         self.workers = [
             FakeWorker(p, self.backend, self.rng, ROWS, self.store.here, told) for p in self.places
         ]
-        self.fleet, rules = prepared.fleet, prepared.new_rules()
-        self.state = prepared.new_serving(slots=2, buffer=1, rules=rules)
+        self.fleet, self.rules = prepared.fleet, prepared.new_rules()
+        self.state = prepared.new_serving(slots=2, buffer=1, rules=self.rules)
         if self.fleet.caches_prefixes:
             self.state = with_blocks(prepared, self.state, 64, 1, tells=True)
-        self.step = CompiledStep(self.fleet, rules, self.state).step
+        self.step = Step(Loop(self.fleet, self.rules, self.state), compiled=True)
         for number, instance in enumerate(self.state.instance):  # those that are there already
             if instance.model >= 0:
                 self.places[instance.on_device].instances[number] = names[instance.model]

@@ -8,8 +8,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from c2c.serving import FAIL_DEVICE, FAIL_NONE, Prepared
-from c2c.serving.compiled_step import CompiledStep
+from c2c.serving.loop import Step
 from c2c.serving.port import Cancelled
+from c2c.serving.state import Loop
 from c2c.simulator import build_machine
 from c2c.simulator.open_world import OpenWorld
 from c2c.simulator.port import SimulatorBackend
@@ -29,7 +30,7 @@ def _serve_open(
     world = OpenWorld(what, build_machine(what), most)
     rules = what.new_rules()
     state = what.new_serving(buffer=1, rules=rules)
-    take = CompiledStep(what.fleet, rules, state).step
+    take = Step(Loop(what.fleet, rules, state), compiled=True)
     number: dict[int, int] = {}  # the loop's: the block's
     tokens = dict.fromkeys(range(len(block)), 0)
     records: dict[int, np.ndarray] = {}
