@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.numpy_support import from_dtype
 
-from c2c.compiling.linked import FIELDS, Signature
+from c2c.compiling.linked import FIELDS, LOOP, Signature
 
 __all__ = ["NUMBERS", "call_at", "call_linked", "call_words", "takes_of", "type_of"]
 
@@ -32,11 +32,13 @@ def type_of(hint: Any) -> Any:
     return numba.typeof(hint(*(hints[field]() for field in hint._fields)))
 
 
-def takes_of(signature: Signature) -> Any:
-    """Return Numba's type of a decision's arguments, as one tuple."""
+def takes_of(signature: Signature, loop: Any = None) -> Any:
+    """Return Numba's type of a decision's arguments, as one tuple; `loop` is that of the loop."""
     found = []
     for k, kind in enumerate(signature.takes):
-        if isinstance(kind, np.dtype):
+        if kind is LOOP:
+            found.append(loop)
+        elif isinstance(kind, np.dtype):
             row = from_dtype(kind)
             found.append(types.Array(row, 1, "C") if k in signature.tables else row)
         else:
@@ -67,12 +69,14 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
       signature: signature of the decision.
       place: index of its function in a table.
     """
-    takes, returns = takes_of(signature), type_of(signature.returns)
-    # Three types come first: they choose the machine code, and are nothing in it.
-    passed = (*3 * (types.Opaque("type"),), types.int64, types.int64, takes)
+    returns = type_of(signature.returns)
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         at, own, given = arguments
+        came = zip(sig.args[2], signature.takes, strict=True)
+        takes = takes_of(signature, next((kind for kind, take in came if take is LOOP), None))
+        # Three types come first: they choose the machine code, and are nothing in it.
+        passed = (*3 * (types.Opaque("type"),), types.int64, types.int64, takes)
         table = builder.inttoptr(at, context.get_value_type(types.int64).as_pointer())
 
         def load(k: int) -> Any:

@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
 
-__all__ = ["FIELDS", "Linked", "Signature"]
+__all__ = ["FIELDS", "LOOP", "Linked", "Signature"]
 
 # Words of a policy's table before its functions: the address of its fields.
 FIELDS: Final = 1
+LOOP: Final = "loop"  # in `Signature.takes`: an argument `w`, the loop itself
 _SCALARS: Final = (bool, int, float)
 
 
@@ -34,8 +35,8 @@ class Signature(NamedTuple):
 
     Attributes:
       own: whether the policy's own arrays are passed.
-      takes: types of the further arguments: bool, int, float, a NamedTuple of them, or the dtype of
-        a row.
+      takes: types of the further arguments: bool, int, float, a NamedTuple of them, the dtype of a
+        row, or LOOP.
       tables: indices of those arguments that are whole tables of such rows.
       returns: type of the result.
     """
@@ -58,11 +59,14 @@ class Signature(NamedTuple):
         hints.pop("policy", None)
         own = hints.pop("own", None) is not None
         has_rows = {name for name in ("table", "row") if rows is not None and name in hints}
-        if not all(_is_plain(hint) for n, hint in hints.items() if n not in has_rows):
+        if not all(_is_plain(hint) for n, hint in hints.items() if n not in {*has_rows, "w"}):
             return None
         if not _is_plain(returns):
             return None
-        takes = tuple(rows if name in has_rows else hint for name, hint in hints.items())
+        takes = tuple(
+            LOOP if name == "w" else rows if name in has_rows else hint
+            for name, hint in hints.items()
+        )
         tables = frozenset(k for k, n in enumerate(hints) if n in has_rows and n == "table")
         return cls(own, takes, tables, returns)
 

@@ -30,6 +30,7 @@ from c2c.compiling.entries import Tables, link
 from c2c.compiling.fingerprint import fingerprint
 from c2c.compiling.guard import is_outside
 from c2c.compiling.kept import Made, address_of, native, read
+from c2c.compiling.linked import LOOP, Linked
 from c2c.compiling.mistakes import policy_error
 from c2c.compiling.on_demand import PARTS, Apart
 from c2c.compiling.packed import as_array, kind_of, pack, words
@@ -45,7 +46,7 @@ def _sources() -> list[Path]:
     files = [package / "cost" / name for name in ("attention.py", "contention.py")]
     files += [package / "draws.py", package / "jit.py", package / "workloads" / "routing.py"]
     for folder in ("compiling", "policies", "serving", "simulator"):
-        files += sorted((package / folder).glob("*.py"))
+        files += sorted((package / folder).rglob("*.py"))
     return files
 
 
@@ -209,7 +210,7 @@ def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
     """Return the entry with machine code for such arguments, loaded or compiled."""
     loop, *others = arguments
     key = variant_key(loop.rules)
-    tables = _linked(loop.rules, key)
+    tables = _linked(loop, key)
     given = [loop._replace(rules=_with_addresses(loop.rules, tables, Apart())), *others]
     kinds = [*map(kind_of, given)]
     parts = _parts(arguments, given, kinds)
@@ -257,17 +258,27 @@ def _tuples_in(value: Any) -> Iterator[Any]:
             yield from _tuples_in(part)
 
 
-def _linked(rules: Any, key: str | None) -> Tables:
+def _linked(loop: Any, key: str | None) -> Tables:
     """Return the tables of the rules' policies, their machine code compiled or loaded."""
+    rules = loop.rules
+    nowhere = Tables(
+        type(rules.system)(*(Linked(0) for _ in rules.system)),
+        type(rules.own)(*(0 for _ in rules.own)),
+        (),
+    )
+    # Of the types that machine code meets, before there are addresses.
+    unlinked = loop._replace(rules=_with_addresses(rules, nowhere, Apart()))
 
     def decision(point: DecisionPoint, policy: Any, memory: Any) -> int:
         folder: Path | None = _shared_folder()
         if is_outside(type(policy)):
             folder = None if key is None else _users_folder(str(key))
             _making().raising()  # from now on what its code calls of Numba's is found
+        kinds = [kind_of(policy), kind_of(memory)]
+        kinds += [kind_of(unlinked)] if LOOP in point.signature.takes else []
         return address_of(
-            folder, point.__name__, [kind_of(policy), kind_of(memory)],
-            lambda: cast("Made", _making().decision(point, policy, memory)),
+            folder, point.__name__, kinds,
+            lambda: cast("Made", _making().decision(point, policy, memory, unlinked)),
         )  # fmt: skip
 
     try:

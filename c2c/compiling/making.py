@@ -14,6 +14,7 @@ from numba.core.runtime.nrt import rtsys
 from c2c.compiling.calls import NUMBERS, call_words, takes_of, type_of
 from c2c.compiling.decision import POINTS, DecisionPoint
 from c2c.compiling.kept import Made
+from c2c.compiling.linked import LOOP
 from c2c.compiling.overloads import BY_ADDRESS, CALLED, INLINED, OPTIONS, TELL
 from c2c.compiling.packed import pack
 from c2c.compiling.reading import read, read_words
@@ -79,15 +80,17 @@ def _decisions() -> Any:
     return numba.njit(**BY_ADDRESS)(decide_at)
 
 
-def decision(point: DecisionPoint, policy: Any, memory: Any) -> Made:
+def decision(point: DecisionPoint, policy: Any, memory: Any, loop: Any) -> Made:
     """Compile a decision of a policy type, with a memory type: a call of `decide_at`."""
-    return _made(_decisions(), decision_kinds(point, policy, memory))
+    return _made(_decisions(), decision_kinds(point, policy, memory, loop))
 
 
-def decision_kinds(point: DecisionPoint, policy: Any, memory: Any) -> tuple[Any, ...]:
-    """Return Numba's types of the arguments of `decide_at`."""
+def decision_kinds(
+    point: DecisionPoint, policy: Any, memory: Any, loop: Any = None
+) -> tuple[Any, ...]:
+    """Return Numba's types of the arguments of `decide_at`, for a loop as it will be linked."""
     kinds = [types.TypeRef(numba.typeof(value)) for value in (policy, memory)]
-    takes = takes_of(point.signature)
+    takes = takes_of(point.signature, _kind_of(loop) if LOOP in point.signature.takes else None)
     return types.Opaque(point.__name__), *kinds, types.int64, types.int64, takes
 
 

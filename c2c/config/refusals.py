@@ -59,7 +59,7 @@ _TOGETHER = {
     "catalog": "For models of both set catalog.models.",
 }
 # Settings of release 0.1 -> their present names.
-_RENAMED = {"system/step": "system.prompts_alone"}
+_RENAMED = {"system/step": "system/batch", "system.prompts_alone": "system/batch"}
 # Values that cannot name a file of a config group.
 _OVERLAYS = "experiment"
 _NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")

@@ -27,6 +27,7 @@ from c2c.policies.alpha import (
     best_alpha_index,
     link_price,
 )
+from c2c.policies.batch import Reserved, fill, joins
 from c2c.policies.chunk import (
     ByQueue,
     ChunkChoice,
@@ -103,6 +104,7 @@ from c2c.policies.system import (
 from c2c.policies.traits import (
     AdmitTraits,
     AlphaTraits,
+    BatchTraits,
     ExpertsTraits,
     KeepTraits,
     LoadTraits,
@@ -159,6 +161,7 @@ __all__ = [
     "AtBacklog",
     "AtOutstanding",
     "BandwidthAware",
+    "BatchTraits",
     "ByPriority",
     "ByProbability",
     "ByQueue",
@@ -197,6 +200,7 @@ __all__ = [
     "Quota",
     "RandomIdle",
     "ReserveAll",
+    "Reserved",
     "Resident",
     "Roofline",
     "RoundRobin",
@@ -226,11 +230,13 @@ __all__ = [
     "decision",
     "draw",
     "expert_worth",
+    "fill",
     "given_up_s",
     "goes_before",
     "implementations",
     "inlined",
     "jitable",
+    "joins",
     "kv_home",
     "largest_chunk",
     "layer_factor",

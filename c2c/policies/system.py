@@ -11,6 +11,7 @@ from c2c.compiling.entries import Nothing
 from c2c.errors import SettingError
 from c2c.policies.admit import ReserveAll, may_join
 from c2c.policies.alpha import Feedback, adjust_alpha
+from c2c.policies.batch import Reserved, fill
 from c2c.policies.chunk import Profiled, chunk_tokens
 from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, should_drain
 from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, prefetch_weight
@@ -54,6 +55,7 @@ class System(NamedTuple):
     experts: Any = AllExperts()
     prefetch: Any = NoPrefetch()
     order: Any = FirstCome()
+    batch: Any = Reserved()
 
     def decision(self, setting: str) -> DecisionPoint:
         """Return the decision point that every policy of a setting implements."""
@@ -96,6 +98,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "experts": expert_worth,
     "prefetch": prefetch_weight,
     "order": rank,
+    "batch": fill,
     "load": weights_in,
 }
 

@@ -30,6 +30,7 @@ __all__ = [
     "KINDS",
     "AdmitTraits",
     "AlphaTraits",
+    "BatchTraits",
     "ExpertsTraits",
     "KeepTraits",
     "LoadTraits",
@@ -158,6 +159,18 @@ class KeepTraits(NamedTuple):
     displacing_share: float = math.inf
 
 
+class BatchTraits(NamedTuple):
+    """Traits of a `batch` policy.
+
+    Attributes:
+      is_default: whether it is `Reserved`, which the loop calls directly.
+      grows: whether KV caches are taken as answers grow; else they are reserved whole.
+    """
+
+    is_default: bool = False
+    grows: bool = True
+
+
 class ExpertsTraits(NamedTuple):
     """Traits of an `experts` policy.
 
@@ -212,6 +225,7 @@ class Traits(NamedTuple):
     keep: KeepTraits
     experts: ExpertsTraits
     prefetch: PrefetchTraits
+    batch: BatchTraits
 
 
 _ALLOWED: Final[Mapping[str, Returns]] = {

@@ -8,18 +8,15 @@ from c2c.cost import cache_pairs, chunk_places
 from c2c.policies import (
     alpha_index,
     best_alpha_index,
-    chunk_tokens,
+    fill,
     inlined,
     jitable,
     layers_to_keep,
     link_price,
-    may_join,
-    prefill_share,
 )
 from c2c.serving.actions import ACT_RUN, emit
-from c2c.serving.batch import batch_size, generated, kv_tokens, tokens_left
+from c2c.serving.batch import kv_tokens, tokens_left
 from c2c.serving.costs import shape_of, step_alone_s, step_bytes
-from c2c.serving.handover import has_prompt_done, join_come, join_decodes
 from c2c.serving.hbm import (
     drop_older,
     drop_weights,
@@ -27,75 +24,21 @@ from c2c.serving.hbm import (
     kept_bytes,
     left_of_stay_s,
     pair_of,
-    place_bytes,
-    quota_bytes,
-    request_places,
     room_bytes,
 )
-from c2c.serving.instances import make_room_for
-from c2c.serving.kv_homes import choose_home, count_step, take_home
+from c2c.serving.kv_homes import count_step
 from c2c.serving.kv_parking import bring_in
-from c2c.serving.prefixes import claim_prefix, shared_places, trim_prefixes
-from c2c.serving.queues import pop_waiting
+from c2c.serving.prefixes import trim_prefixes
+from c2c.serving.schedulers.reserved import fill_reserved
 from c2c.serving.state import RUNNING, Fleet, Loop, Serving
 from c2c.serving.variants import vary_now
 
 __all__ = ["compose"]
 
 
-@jitable
-def _is_closed(s: Serving, i: int) -> bool:
-    # Whether a sequence of the batch has more than the token that its prompt gave.
-    most = 0
-    for k in range(s.instance[i].n_decode):
-        most = max(most, generated(s, i, k))
-    return most > 1
-
-
 @inlined
-def _admit(w: Loop, i: int, now_s: float) -> None:
-    inst = w.s.instance[i]
-    dev = w.s.device[inst.on_device]
-    if w.fleet.hands_directly:
-        join_come(w, i)
-    if not w.rules.traits.admit.joins_decodes and _is_closed(w.s, i):
-        return
-    while inst.n_wait > 0:
-        if w.fleet.hands_directly and has_prompt_done(w.s, inst.wait_head):
-            return  # its KV cache has not come
-        head = w.s.request[inst.wait_head]
-        places = request_places(w.fleet, w.s, i, head.prompt + head.output)
-        need = place_bytes(w.fleet, w.s, i, places)
-        batch = batch_size(w.s, i)
-        is_done = has_prompt_done(w.s, inst.wait_head)
-        if head.blocks > 0 and not is_done and need > room_bytes(w.s, inst.on_device):
-            need -= place_bytes(w.fleet, w.s, i, shared_places(w, i, inst.wait_head))
-        if need > room_bytes(w.s, inst.on_device):
-            make_room_for(w, i, need, now_s)
-        room = quota_bytes(w, i, room_bytes(w.s, inst.on_device))
-        if not may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch):
-            return
-        has_memories = len(w.fleet.kv.room_bytes) > 0
-        home = choose_home(w, i, inst.wait_head) if has_memories else 0
-        if home < 0:
-            return
-        slot = pop_waiting(w.s, i)
-        if w.s.request[slot].blocks > 0 and not is_done:
-            places -= claim_prefix(w, i, slot)
-        inst.kv_used += places
-        dev.kv_bytes += place_bytes(w.fleet, w.s, i, places)
-        if is_done:
-            join_decodes(w, i, slot)
-        else:
-            w.s.request[slot].admitted_s = now_s
-            w.s.prefilling[i, inst.n_prefill] = slot
-            inst.n_prefill += 1
-        if has_memories:
-            take_home(w, i, slot, home)
-
-
-@inlined
-def _plan_prefill(fleet: Fleet, s: Serving, i: int, pair: int, budget: int) -> None:
+def _sum_prompts(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
+    # What the prompts add to the next step of instance i.
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
     cache = shape_of(fleet.costs.reads, pair)
@@ -107,8 +50,7 @@ def _plan_prefill(fleet: Fleet, s: Serving, i: int, pair: int, budget: int) -> N
     prompts = 0
     for k in range(inst.n_prefill):
         req = s.request[s.prefilling[i, k]]
-        share = prefill_share(budget - plan.prefill, req.prompt - req.prefilled)
-        req.step_tokens = share
+        share = req.step_tokens
         if share <= 0:
             continue
         plan.prefill += share
@@ -147,11 +89,11 @@ def _note_starts(s: Serving, i: int, now_s: float) -> None:
 
 
 @inlined
-def _plan_decode(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
+def _sum_decodes(fleet: Fleet, s: Serving, i: int, pair: int) -> None:
+    # What the decodes add, all or none.
     inst = s.instance[i]
     plan = s.plan[inst.on_device]
     cache = shape_of(fleet.costs.reads, pair)
-    plan.decodes = inst.n_decode if fleet.mixes or plan.prefill == 0 else 0
     plan.rows += plan.decodes
     steps, total = 1 << 60, 0
     for k in range(plan.decodes):
@@ -254,22 +196,11 @@ def _plan_alpha(w: Loop, i: int, pair: int) -> None:
 
 
 @inlined
-def _chunk(w: Loop, i: int) -> int:
-    inst = w.s.instance[i]
-    profiled = w.fleet.chunk[w.fleet.deployment[inst.model].arch, inst.kind]
-    decodes = inst.n_decode if w.fleet.mixes else 0
-    tokens = chunk_tokens(w.rules.system.chunk, profiled, inst.backlog, decodes)
-    # tables end there
-    return int(min(tokens, w.fleet.costs.body_s.shape[1] - 1 - w.fleet.max_batch))
-
-
-@inlined
 def compose(w: Loop, i: int, most: int, now_s: float) -> None:
-    """Admit waiting requests and start the next step of instance `i`, which has work.
+    """Fill and start the next step of instance `i`, which has work.
 
-    A step holds up to one chunk of prompt tokens, first come first served, and one token of every
-    decoding sequence. Without `Fleet.mixes` a step with prompt tokens has no decodes. A step
-    without prompt tokens is a run of equal decode steps until the first sequence ends; an
+    A step has prompt tokens, one token of every decode, or both, as its batch scheduler says. A
+    step without prompt tokens is a run of equal decode steps until the first sequence ends; an
     `Interrupt` may end it earlier.
 
     Args:
@@ -281,14 +212,16 @@ def compose(w: Loop, i: int, most: int, now_s: float) -> None:
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     if inst.parked_bytes > 0.0:
         bring_in(w, i)
-    if inst.draining == 0:
-        _admit(w, i, now_s)
     pair = pair_of(w.fleet, w.s, i)
     plan.instance = i
-    _plan_prefill(w.fleet, w.s, i, pair, _chunk(w, i))
+    if w.rules.traits.batch.is_default:  # called directly: at an address it would be a copy
+        steps = fill_reserved(w, i, now_s, True)
+    else:
+        steps = fill(w.rules.system.batch, w, i, now_s)
+    _sum_prompts(w.fleet, w.s, i, pair)
     _note_starts(w.s, i, now_s)
-    _plan_decode(w.fleet, w.s, i, pair)
-    plan.steps = min(plan.steps, most)
+    _sum_decodes(w.fleet, w.s, i, pair)
+    plan.steps = min(plan.steps, most, steps)
     if w.rules.traits.experts.caches_experts and not w.fleet.folds_experts:
         plan.steps = 1  # each takes other experts
     _plan_weights(w, i, now_s)

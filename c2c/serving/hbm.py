@@ -35,6 +35,7 @@ __all__ = [
     "quota_bytes",
     "request_bytes",
     "request_places",
+    "reserved_places",
     "room_bytes",
 ]
 
@@ -62,6 +63,13 @@ def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
 def request_places(fleet: Fleet, s: Serving, i: int, tokens: int) -> int:
     """Return the KV-cache positions of a request of so many tokens on instance `i`."""
     return held_places(fleet.costs, pair_of(fleet, s, i), tokens)
+
+
+@inlined
+def reserved_places(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
+    """Return the KV-cache positions for which a request of instance `i`'s batch has room."""
+    req = s.request[slot]
+    return request_places(fleet, s, i, req.prompt + req.output - req.unreserved)
 
 
 @inlined

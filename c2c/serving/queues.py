@@ -13,6 +13,7 @@ __all__ = [
     "append_waiting",
     "end_waiting",
     "pop_waiting",
+    "push_waiting",
     "release_slot",
     "return_pending",
     "return_waiting",
@@ -91,6 +92,18 @@ def pop_waiting(s: Serving, i: int) -> int:
         inst.wait_tail = -1
     inst.n_wait -= 1
     return slot
+
+
+@jitable
+def push_waiting(s: Serving, i: int, slot: int) -> None:
+    """Put a request of instance `i` first in its queue."""
+    inst, req = s.instance[i], s.request[slot]
+    req.next = inst.wait_head
+    inst.wait_head = slot
+    if inst.wait_tail < 0:
+        inst.wait_tail = slot
+    inst.n_wait += 1
+    inst.backlog += req.prompt
 
 
 @jitable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from c2c.policies import inlined, jitable
-from c2c.serving.hbm import place_bytes, request_places
+from c2c.serving.hbm import place_bytes, reserved_places
 from c2c.serving.kv_homes import take_memory
 from c2c.serving.prefixes import let_prefix_go
 from c2c.serving.queues import release_slot
@@ -93,7 +93,7 @@ def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
       is_done: whether the answer is complete.
     """
     req = w.s.request[slot]
-    places = request_places(w.fleet, w.s, i, req.prompt + req.output)
+    places = reserved_places(w.fleet, w.s, i, slot)
     if req.blocks > 0 and (is_done or req.held > 0):
         places -= let_prefix_go(w, i, slot, False, is_done)
     release_kv(w.fleet, w.s, i, slot, places)

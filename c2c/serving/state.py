@@ -283,6 +283,7 @@ REQUEST_DTYPE = np.dtype(
         ("instance", "i8"),
         ("start_kind", "i8"),
         ("prefilled", "i8"),
+        ("unreserved", "i8"),  # tokens of its answer that have no room yet
         ("step_tokens", "i8"),  # prompt tokens in the step under way
         ("chunks", "i8"),
         ("arrival_s", "f8"),
@@ -413,7 +414,6 @@ class Fleet(NamedTuple):
     kv_capacity: Any  # i8[arch, kind] tokens of the longest request
     kv_capacity_bytes: Any  # f8[arch, kind] KV-cache bytes of all requests together
     chunk: Any  # i8[arch, kind] prefill tokens a step, of the profiling table
-    mixes: bool  # whether a prefill step also computes decodes; else they wait
     layers: Any  # i8[arch]
     layer_bytes: Any  # f8[arch] weights of one layer
     head_bytes: Any  # f8[arch] weights of the output projection

@@ -124,6 +124,7 @@ def on_arrival(
     req.again = 0
     req.held_by = -1
     req.made = 0
+    req.unreserved = 0
     w.s.count[0].arrived += 1
     tokens = prompt + output
     if tokens > w.fleet.deployment[m].max_context:

@@ -18,7 +18,7 @@ from c2c.serving.batch import (
     remove_prompt,
     tokens_left,
 )
-from c2c.serving.hbm import request_places
+from c2c.serving.hbm import reserved_places
 from c2c.serving.prefixes import note_computed
 from c2c.serving.records import leave, release_kv, write_record
 from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Loop, Serving
@@ -116,9 +116,10 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
 @jitable
 def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
     req = s.request[slot]
-    before = request_places(fleet, s, i, req.prompt + req.output)
+    before = reserved_places(fleet, s, i, slot)
     req.output -= tokens
-    after = request_places(fleet, s, i, req.prompt + req.output)
+    req.unreserved = max(0, req.unreserved - tokens)
+    after = reserved_places(fleet, s, i, slot)
     release_kv(fleet, s, i, slot, before - after)
 
 

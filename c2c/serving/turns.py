@@ -9,7 +9,7 @@ from c2c.policies import (
     apart,
     given_up_s,
     inlined,
-    may_join,
+    joins,
     token_due_s,
     turn_taken,
     urgency,
@@ -24,13 +24,11 @@ from c2c.serving.hbm import (
     kept_share,
     left_of_stay_s,
     pair_of,
-    quota_bytes,
-    request_bytes,
-    room_bytes,
 )
 from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import settle_memories
 from c2c.serving.prefixes import trim_prefixes
+from c2c.serving.schedulers.reserved import joins_reserved
 from c2c.serving.state import (
     ASSIGNED,
     FREE,
@@ -58,14 +56,9 @@ def _head_joins(w: Loop, i: int) -> bool:
         return False
     if w.fleet.hands_directly and has_prompt_done(w.s, inst.wait_head):
         return bool(w.s.inbound[i].come > 0)
-    head = w.s.request[inst.wait_head]
-    need = request_bytes(w.fleet, w.s, i, head.prompt + head.output)
-    batch = batch_size(w.s, i)
-    room = room_bytes(w.s, inst.on_device) - inst.parked_bytes
-    if need > room and could_hold(w.fleet, w.s, i, need):
-        room = need
-    room = quota_bytes(w, i, room)
-    return bool(may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch))
+    if w.rules.traits.batch.is_default:
+        return joins_reserved(w, i)
+    return bool(joins(w.rules.system.batch, w, i))
 
 
 @inlined

@@ -32,6 +32,7 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.serving import Prepared, SystemSpec, prepare
+from c2c.serving.schedulers.prompts_alone import PromptsAlone
 from c2c.systems.cocoserve.layout import Scaling, scaled_layout
 from c2c.systems.weaver import Weaving, woven_layout
 from tests.simulator.controllers import Load
@@ -109,7 +110,7 @@ MIXES: dict[str, dict[str, Any]] = {
     },
     "triage_1": TURNS | {"engines__residents": 1},
     "triage_3": TURNS | {"engines__residents": 3},
-    "alone_3": TURNS | {"engines__residents": 3, "prompts_alone": True},
+    "alone_3": TURNS | {"engines__residents": 3, "batch": PromptsAlone()},
     "parked_3": TURNS
     | {
         "engines__residents": 3,

@@ -52,6 +52,7 @@ from c2c.serving.port import (
     new_report,
 )
 from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.schedulers.prompts_alone import PromptsAlone
 from c2c.serving.state import Loop
 from tests.contracts.systems import FLEETS, ON_FLEETS, SYSTEMS, prepared
 from tests.contracts.test_serving import AS_DRAWN
@@ -145,7 +146,7 @@ class AnyOrder(RuleBasedStateMachine):
         state, actions = step(self.what.fleet, self.rules, self.state, event)
         assert _bytes(self.state) == before, "the step changes what it is given"
         self.state = state
-        self.other, also = self.compiled.step(self.other, event)
+        self.other, also = self.compiled(self.other, event)
         assert _asked(actions) == _asked(also)
         ours, theirs = _bytes(self.state), _bytes(self.other)
         assert [n for n in ours if ours[n] != theirs[n]] == []
@@ -307,7 +308,7 @@ def test_any_order_of_events_holds_the_laws(system: str, fleet: str) -> None:
 @pytest.mark.parametrize("system", tiered(sorted(SYSTEMS), "triage_3"))
 def test_any_order_holds_the_laws_where_decodes_wait_for_prompts(system: str) -> None:
     made = prepared(system, "tight").setup
-    _hold(prepare(replace(made, system=replace(made.system, prompts_alone=True))), 3)
+    _hold(prepare(replace(made, system=replace(made.system, batch=PromptsAlone()))), 3)
 
 
 @pytest.mark.parametrize("system", tiered(CACHED, "kept"))

@@ -11,6 +11,7 @@ from c2c.policies import Fixed
 from c2c.serving import FAIL_CANCELLED, FAIL_NONE, prepare
 from c2c.serving.loop import step
 from c2c.serving.port import Arrival, Cancelled, Event, Forget, RunSteps, StepEnd, new_report
+from c2c.serving.schedulers.prompts_alone import PromptsAlone
 from tests.contracts.systems import prepared
 from tests.contracts.watching import Watch
 
@@ -22,7 +23,7 @@ class Loop:
 
     def __init__(self) -> None:
         made = prepared("dedicated", "roomy").setup
-        system = replace(made.system, prompts_alone=True, chunk=Fixed(CHUNK))
+        system = replace(made.system, batch=PromptsAlone(), chunk=Fixed(CHUNK))
         self.what = prepare(replace(made, deployments=made.deployments[:1], system=system))
         self.rules = self.what.new_rules()
         self.state = self.what.new_serving(rules=self.rules)

@@ -41,6 +41,9 @@ from c2c.serving.port import (
     Unload,
 )
 from c2c.serving.roles import DECODES
+from c2c.serving.schedulers.prompts_alone import PromptsAlone
+from c2c.serving.schedulers.sglang import SGLang
+from c2c.serving.schedulers.vllm_v0 import VllmV0
 from c2c.serving.state import (
     ABSENT,
     ASSIGNED,
@@ -277,7 +280,8 @@ class Watch:
         assert plan.steps >= 1
         if prompts:
             assert plan.steps == 1
-            assert fleet.mixes or not run.decodes, "decodes wait for prompts"
+            mixes = not isinstance(self.prepared.setup.system.batch, PromptsAlone | VllmV0 | SGLang)
+            assert mixes or not run.decodes, "decodes wait for prompts"
         assert not self.over & {*prompts, *run.decodes}, "served after its end"
         for request, first, tokens in run.prefills:
             assert self.asked[request].model == run.model

@@ -21,7 +21,7 @@ def test_prompts_in_steps_of_their_own_change_no_token(tmp_path: Path) -> None:
     store.mkdir(mode=0o700)
     settings = (
         f"catalog={tmp_path / 'models'}", "workers=1", "rows=[4]", "budgets=[32]", "context=320",
-        "pool_bytes=16000000", f"executables={store}", f"out={out}", "system.prompts_alone=true",
+        "pool_bytes=16000000", f"executables={store}", f"out={out}", "system/batch=prompts_alone",
     )  # fmt: skip
     rng = random.Random(3)
     requests = [

@@ -42,7 +42,7 @@ def scaled() -> Callable[[], Prepared]:
 @pytest.fixture(scope="module")
 def alone() -> Callable[[], Prepared]:
     """Two workers, whose steps have prompts or decodes, never both."""
-    found = prepared_for(2, ("llama", "qwen3"), "system.prompts_alone=true")
+    found = prepared_for(2, ("llama", "qwen3"), "system/batch=prompts_alone")
     return lambda: found
 
 

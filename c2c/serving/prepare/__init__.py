@@ -246,7 +246,6 @@ def prepare(setup: ServingSetup) -> Prepared:
         kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
         kv_capacity_bytes=capacity_bytes,
         chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),
-        mixes=not system.prompts_alone,
         layers=np.array([s.layers for s in specs], np.int64),
         layer_bytes=np.array([layer_bytes(s) for s in specs]),
         head_bytes=np.array([head_bytes(s) for s in specs]),

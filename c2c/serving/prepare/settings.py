@@ -71,6 +71,7 @@ class SystemSpec:
       experts: eviction order of a mixture's experts, if HBM holds only some.
       prefetch: choice of the experts to fetch ahead of their layer.
       order: order of waiting requests of equal priority.
+      batch: scheduler of an instance's batch: who joins, who is in its next step.
       load: path of weights to a slice.
       start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
         one work set by `load` and the calibration. In settings also the mechanism that makes it.
@@ -84,8 +85,6 @@ class SystemSpec:
       prefix_cache: KV-cache blocks for later prompts with the same beginning.
       profile: table from which `chunk` chooses.
       max_batch: maximum requests in an instance's batch.
-      prompts_alone: whether steps with prompt tokens have no decodes, which wait until no prompt is
-        left, as in SGLang without `enable_mixed_chunk`.
       on_oom: action if a model's weights fit no slice: stop the run before it starts (refuse), or
         fail the model's requests (fail).
       one_each: whether every model has a permanent slice; more models than slices are refused.
@@ -110,6 +109,7 @@ class SystemSpec:
     experts: Any = field(default=_DEFAULTS["experts"])
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
     order: Any = field(default=_DEFAULTS["order"])
+    batch: Any = field(default=_DEFAULTS["batch"])
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
     launch_s: Mapping[str, FromZero] = field(default_factory=dict)
@@ -120,7 +120,6 @@ class SystemSpec:
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     profile: Profile = field(default_factory=Profile)
     max_batch: Count = 128
-    prompts_alone: bool = False
     on_oom: Annotated[str, OneOf("refuse", "fail")] = "refuse"
     one_each: bool = False
     hbm_reserve_bytes: FromZero = 1.0e9
@@ -148,6 +147,7 @@ class SystemSpec:
              self.keep, "nothing_kept where weights are not streamed"),
         )  # fmt: skip
         self._check_engines(copied)
+        self._check_batch()
         self._check_experts(copied)
         if self.layout is not None:
             self._check_layout(copied)
@@ -179,6 +179,19 @@ class SystemSpec:
                     f"{wanted} with system.layout={self.layout.name}",
                     why,
                 )
+
+    def _check_batch(self) -> None:
+        if not self.traits.batch.grows:
+            return
+        name = policy_name(type(self.batch))
+        refuse(
+            (self.layout is not None, "system.batch", name, "reserved or prompts_alone with "
+             "system.layout, whose lanes share memories by whole KV caches"),
+            (self.engines.residents > 1, "system.engines.residents", self.engines.residents,
+             f"1 with system.batch={name}: KV caches that grow have one engine a slice"),
+            (self.disaggregation.prompt_share > 0.0, "system.batch", name,
+             "reserved or prompts_alone with system.disaggregation, which hands over whole caches"),
+        )  # fmt: skip
 
     def _check_engines(self, copied: bool) -> None:
         engines, where, traits = self.engines, "system.engines", self.traits

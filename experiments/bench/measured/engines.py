@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from c2c.config import build, load
 from c2c.cost import Constants, calibration_for, engine_names, load_constants, load_engine
 from c2c.models import Deployment, ModelSpec, WeightFormat
+from c2c.policies import Reserved
 from c2c.serving import FAIL_NONE, Prepared, ServingSetup, activation_bytes, prepare
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import ClosedLoop, RequestBlock, Workload
@@ -191,22 +192,19 @@ def _base(platform: str) -> ServingSetup:
     ])).serving  # fmt: skip
 
 
-@cache
+@lru_cache(maxsize=None, typed=True)  # policies without fields are equal tuples
 def prepared_engine(
     platform: str, spec: ModelSpec, constants: Constants, overhead_s: float, memory_share: float,
-    prompts_alone: bool = False,
+    batch: Any = Reserved(),  # noqa: B008 (it never changes)
 ) -> Prepared:  # fmt: skip
-    """Return a plain engine on a whole chip with one model, ready to simulate.
-
-    Prompts and decodes share a step unless `prompts_alone`.
-    """
+    """Return a plain engine on a whole chip with one model and a scheduler, ready to simulate."""
     base = _base(platform)
     deployment = Deployment(name=spec.name, spec=spec, ttft_slo_s=1.0, tpot_slo_s=1.0)
     # An engine's share is for weights and KV cache; activations use the rest.
     widest = max(base.system.profile.chunks)
     rest = (1.0 - memory_share) * base.platform.gpu.hbm_bytes
     reserve_bytes = max(0.0, rest - activation_bytes(spec, widest))
-    system = replace(base.system, hbm_reserve_bytes=reserve_bytes, prompts_alone=prompts_alone)
+    system = replace(base.system, hbm_reserve_bytes=reserve_bytes, batch=batch)
     return prepare(replace(
         base,
         deployments=(deployment,),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from c2c.cost import calibration_for, load_constants, load_engine
 from c2c.errors import DataError
 from c2c.serving import FAIL_NONE
+from c2c.serving.schedulers.prompts_alone import PromptsAlone
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import RequestBlock, Workload
 from experiments.bench.measured.chips import chip_of
@@ -85,19 +86,18 @@ def requests_of(run: OpenRun) -> RequestBlock:
     )
 
 
-def replay_open(run: OpenRun, *, prompts_alone: bool = True) -> dict[str, float]:
+def replay_open(run: OpenRun, *, batch: Any = PromptsAlone()) -> dict[str, float]:  # noqa: B008
     """Return the simulator's figures of a run, by the names of `FIGURES`.
 
     Args:
       run: run to replay.
-      prompts_alone: prompts have steps of their own, as in SGLang; else they share steps with
-        decodes.
+      batch: scheduler; by default prompts have steps of their own, as in SGLang.
     """
     spec, engine = spec_of(run.model), load_engine(run.like)
     assert spec is not None
     prepared = prepared_engine(
         run.platform, spec, load_constants(calibration_for(run.platform)), engine.step_overhead_s,
-        engine.memory_share, prompts_alone,
+        engine.memory_share, batch,
     )  # fmt: skip
     block = requests_of(run)
     workload = Workload((spec.name,), lambda: iter([block]), {"requests": run.requests})

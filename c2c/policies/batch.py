@@ -1,0 +1,46 @@
+"""Batch scheduler of an instance: who joins, who is in its next step, who gives up memory.
+
+`c2c.serving.schedulers` has the implementations, `c2c.serving.scheduling` what they are made of.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from c2c.compiling.decision import decision
+from c2c.policies.returns import A_CHUNK, YES_OR_NO
+from c2c.policies.traits import BatchTraits
+
+__all__ = ["Reserved", "fill", "joins"]
+
+
+@decision(returns=A_CHUNK)
+def fill(policy: Any, w: Any, i: int, now_s: float) -> int:
+    """Fill the next step of instance `i`; return its maximum equal steps, at least 1.
+
+    Sets `step_tokens` of each prompt of the batch and `plan.decodes`: all decodes, or none. The
+    loop then adds up the step's size.
+
+    Args:
+      policy: policy that decides.
+      w: the loop, `c2c.serving.state.Loop`.
+      i: the instance, which has work.
+      now_s: current time.
+    """
+
+
+@decision(returns=YES_OR_NO)
+def joins(policy: Any, w: Any, i: int) -> bool:
+    """Return True if the request at the head of instance `i`'s queue would join its batch now.
+
+    It ends a run of decode steps early, and gives an instance without a batch its turn.
+    """
+
+
+class Reserved(NamedTuple):
+    """Whole KV caches are reserved on joining; prompts in chunks share steps with decodes."""
+
+    @property
+    def traits(self) -> BatchTraits:
+        """Constant traits."""
+        return BatchTraits(is_default=True, grows=False)

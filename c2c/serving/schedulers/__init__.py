@@ -1,0 +1,11 @@
+"""Batch schedulers, one a file: `system/batch=<name>` chooses one; see `c2c.policies.batch`."""
+
+from c2c.serving.schedulers import (
+    prompts_alone,
+    reserved,
+    sglang,
+    token_budget,
+    vllm_v0,
+)
+
+__all__ = ["prompts_alone", "reserved", "sglang", "token_budget", "vllm_v0"]
