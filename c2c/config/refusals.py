@@ -59,7 +59,7 @@ _TOGETHER = {
     "catalog": "For models of both set catalog.models.",
 }
 # Settings of release 0.1 -> their present names.
-_RENAMED = {"system/step": "system/batch", "system.prompts_alone": "system/batch"}
+_RENAMED = {"system/step": "system/batch", "system.prompts_alone": "system/batch=prompts_alone"}
 # Values that cannot name a file of a config group.
 _OVERLAYS = "experiment"
 _NO_NAME = re.compile(r"|null|true|false|[-+\d.]+|[\[{].*")
@@ -177,7 +177,8 @@ def check_renamed(key: str, value: object) -> None:
     new = _RENAMED.get(key) or _RENAMED.get(key.partition(".")[0])
     if new is not None:
         is_group = (conf_dir() / new).is_dir()
-        hint = f"Set {new}=" + (f"<name>, a file of conf/{new}." if is_group else "<value>.")
+        value_of = f"<name>, a file of conf/{new}." if is_group else "<value>."
+        hint = f"Set {new}." if "=" in new else f"Set {new}={value_of}"
         raise SettingError(key, value, f"its present name, {new}", hint)
 
 
