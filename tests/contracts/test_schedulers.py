@@ -2,57 +2,37 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from dataclasses import replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from c2c.errors import SettingError
-from c2c.policies import fill, jitable, joins
 from c2c.serving import FAIL_NONE, ServingSetup, prepare
-from c2c.serving.batch import kv_tokens
 from c2c.serving.schedulers.sglang import SGLang
 from c2c.serving.schedulers.token_budget import Sarathi, VllmV1
 from c2c.serving.schedulers.vllm_v0 import VllmV0
-from c2c.serving.scheduling import compute_prompts, could_join, extend, is_short, join, preempt
 from tests.contracts.systems import prepared
 from tests.contracts.test_any_order import _hold
+from tests.docs.test_recipes import blocks
 from tests.simulator.worlds import requests, setup, simulate
 from tests.tiers import tiered
 
 
-class LongestGoes(NamedTuple):
-    """All decodes and one prompt a step; without room the longest sequence starts over."""
-
-    max_tokens: int = 512
-
-
-@joins.by(LongestGoes)
-def _joins(policy: LongestGoes, w: Any, i: int) -> bool:
-    return could_join(w, i, 0)
-
-
-@jitable
-def _longest(w: Any, i: int) -> int:
-    best = 0
-    for k in range(1, w.s.instance[i].n_decode):
-        if kv_tokens(w.s, i, k) > kv_tokens(w.s, i, best):
-            best = k
-    return best
-
-
-@fill.by(LongestGoes)
-def _fill(policy: LongestGoes, w: Any, i: int, now_s: float) -> int:
-    while is_short(w, i, now_s):
-        preempt(w, i, _longest(w, i))
-    steps = extend(w, i, now_s)
-    inst = w.s.instance[i]
-    if inst.n_prefill == 0 and could_join(w, i, 0):
-        join(w, i, w.s.request[inst.wait_head].prompt + 1, 0, now_s)
-    compute_prompts(w, i, policy.max_tokens)
-    w.s.plan[inst.on_device].decodes = inst.n_decode
-    return steps
+def _users() -> Any:
+    """Return the scheduler of docs/recipes.md, a module outside the package."""
+    module = ModuleType("longest_goes")
+    sys.modules[module.__name__] = module
+    code = blocks(Path(__file__).parents[2])["mydir/system/longest_goes.py"]
+    file = Path(tempfile.mkdtemp()) / "longest_goes.py"
+    file.write_text(code)
+    exec(compile(code, file, "exec"), module.__dict__)
+    return module.LongestGoes()
 
 
 GROWING = [
@@ -60,7 +40,7 @@ GROWING = [
     VllmV0(max_tokens=600),
     Sarathi(chunk=300),
     SGLang(chunk=600, new_token_ratio=0.0, clip_tokens=1),
-    LongestGoes(),
+    _users(),
 ]
 NAMES = [type(batch).__name__ for batch in GROWING]
 

@@ -63,6 +63,7 @@ SIMULATED = {
         ("mydir/system/mine_start.py", "mydir/system/mine_start.yaml"),
         "mine_start on 1 x gh200",
     ),
+    "system/batch=longest_goes": (("mydir/system/longest_goes.py",), "c2cserve on 1 x gh200"),
     "hardware=lab": (
         ("mydir/hardware/lab.yaml",),
         "1 x lab, mig 1x48gb",
