@@ -104,7 +104,7 @@ EVENT_DTYPE: Final = np.dtype(
 )
 
 # Why `take` has changed nothing, as negative numbers.
-LEFT: Final = 0  # the kind is not compiled
+LEFT: Final = 0  # the kind is for `take_rare`
 FULL: Final = 1  # a table has to grow
 PROMPT: Final = 2
 OUTPUT: Final = 3

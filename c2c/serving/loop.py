@@ -160,14 +160,10 @@ class Step:
         """
         if state is not self._w.s:
             self._hold(self._w._replace(s=state))
-        self._write(event)
-        n = self._take()
+        n = self._applied(event)
         if n == -events.FULL:
             self._grow()
-            self._write(event)
-            n = self._take()
-        if n == events.LEFT:
-            n = take_rare(self._w, self._x)
+            n = self._applied(event)
         if n < 0:
             raise self._error(event, -n)
         asked = self._x.asked[:n].tolist()
@@ -181,6 +177,11 @@ class Step:
     def time_and_records(self) -> tuple[float, int]:
         """Return the loop's time and the number of records of ended requests."""
         return float(self._now_s[0]), int(self._out[0])
+
+    def _applied(self, event: Event) -> int:
+        """Apply an event; return what `take` does."""
+        self._write(event)
+        return self._take() or take_rare(self._w, self._x)
 
     def _grow(self) -> None:
         # One more request, and a record for every request there is.
