@@ -43,22 +43,24 @@ class Shape:
             "model": model,
         }
 
-    def whole(self, choices: Sequence[Choice], texts: Sequence[str], prompt: int) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
         """Return a complete answer."""
         found = []
-        for choice, text in zip(choices, texts, strict=True):
+        for choice in choices:
             one: dict[str, Any] = {
                 "index": choice.index,
                 "finish_reason": choice.finish,
                 "logprobs": self._logprobs(choice.scores),
             }
             if self.is_chat:
-                one["message"] = {"role": "assistant", "content": text}
-                if choice.calls is not None and choice.calls.found:
-                    own = {"content": text if text.strip() else None}
-                    one["message"] |= own | {"tool_calls": choice.calls.shown()}
+                one["message"] = {"role": "assistant", "content": choice.text}
+                if choice.thought:
+                    one["message"]["reasoning_content"] = choice.thought
+                if choice.calls:
+                    own = {"content": choice.text or None, "tool_calls": choice.calls}
+                    one["message"] |= own
             else:
-                one["text"] = text
+                one["text"] = choice.text
             if self.has_tokens:
                 one["token_ids"] = choice.tokens
             found.append(one)
@@ -77,7 +79,9 @@ class Shape:
         if self.is_chat:
             role = {"role": "assistant"} if is_first else {}
             one["delta"] = role
-            if piece.text or not (is_last or piece.calls):
+            if piece.thought:
+                one["delta"]["reasoning_content"] = piece.thought
+            if piece.text or not (is_last or piece.calls or piece.thought):
                 one["delta"]["content"] = piece.text
             if piece.calls:
                 one["delta"]["tool_calls"] = [call.shown() for call in piece.calls]

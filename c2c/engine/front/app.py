@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from c2c.engine.front.answers import Shape, Stream, usage
 from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice, Piece
+from c2c.engine.front.dialects import Thought
 from c2c.engine.front.documented import STREAM, Documented, errors
 from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.guard import Guard
@@ -179,8 +180,8 @@ class Front:
         """Answer a chat."""
         check(asked)
         served = self.find(asked.model)
-        ids = await asyncio.to_thread(served.chat, asked)
-        return await self._answer(request, asked, served, [ids], default=None)
+        ids, thought = await asyncio.to_thread(served.chat, asked)
+        return await self._answer(request, asked, served, [ids], default=None, thought=thought)
 
     def find(self, model: str) -> Served:
         """Return a served model.
@@ -207,6 +208,7 @@ class Front:
         prompts: Sequence[tuple[int, ...]],
         *,
         default: int | None,
+        thought: Thought = "closed",
     ) -> Response:
         asked = served.as_its_checkpoint(asked)
         unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
@@ -231,7 +233,8 @@ class Front:
         grammar, param = await asyncio.to_thread(served.grammar, asked)
         if grammar:
             await self._trials.check(grammar, param)
-        calls_of, marks = served.reading_calls(asked, is_formed=bool(grammar))
+            grammar = served.after_thought(asked, grammar, thought)
+        parser, marks = served.parser(asked, thought, is_formed=bool(grammar))
         headers = extra_headers(request)
         ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)
         served.check_tokens(asked.stop_token_ids, "stop_token_ids")
@@ -271,7 +274,7 @@ class Front:
                 stops=asked.stops,
                 skip_special=asked.skip_special_tokens,
                 kept=marks,
-                calls=calls_of(),
+                parser=parser(),
                 after=ids if goes_on and not echo else (),
                 echo=ids if echo else (),
                 only_echo=room == 0,
@@ -299,8 +302,8 @@ class Front:
             events = self._events(shape, asked.model, choices, prompt if has_usage else None)
             first = await _first(request, events)
             return Stream(first, events)
-        texts = await self._whole(request, asked.model, choices)
-        return JSONResponse(shape.whole(choices, texts, prompt))
+        await self._whole(request, asked.model, choices)
+        return JSONResponse(shape.whole(choices, prompt))
 
     def _tell_ignored(self, fields: Sequence[str]) -> None:
         """Log ignored fields, each once, up to a bound."""
@@ -311,13 +314,14 @@ class Front:
             if len(self._ignored) == _MOST_IGNORED:
                 _log.warning("further ignored request fields are not logged")
 
-    async def _whole(self, request: Request, model: str, choices: Sequence[Choice]) -> list[str]:
-        """Return the texts of all choices; a disconnect of the client cancels them."""
+    async def _whole(self, request: Request, model: str, choices: Sequence[Choice]) -> None:
+        """Complete all choices; a disconnect of the client cancels them."""
 
-        async def text(choice: Choice) -> str:
-            return "".join([piece.text async for piece in choice.pieces()])
+        async def complete(choice: Choice) -> None:
+            async for _ in choice.pieces():
+                pass
 
-        tasks = [asyncio.create_task(text(choice)) for choice in choices]
+        tasks = [asyncio.create_task(complete(choice)) for choice in choices]
         work = asyncio.gather(*tasks)
         gone = asyncio.create_task(_gone(request))
         first: tuple[asyncio.Future[Any], ...] = (work, gone)
@@ -325,7 +329,7 @@ class Front:
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ApiError(499, "the client disconnected")
-            return await work
+            await work
         finally:
             gone.cancel()
             for task in tasks:  # if one failed, the others end, too

@@ -12,8 +12,8 @@ from typing import Any
 from c2c.engine import messages as say
 from c2c.engine.front.failures import after_end
 from c2c.engine.front.link import Link
+from c2c.engine.front.parser import Delta, Parser
 from c2c.engine.front.scores import TokenScore
-from c2c.engine.front.tools import Calls, Delta
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
 
@@ -22,11 +22,12 @@ __all__ = ["Choice", "Piece"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """New part of a choice: text, visible tokens, their scores, and parts of tool calls."""
+    """New part of a choice: text, visible tokens, their scores, thought, parts of tool calls."""
 
     text: str
     tokens: list[int]
     scores: list[TokenScore]
+    thought: str = ""
     calls: list[Delta] = field(default_factory=list)
 
 
@@ -41,7 +42,8 @@ class Choice:
       scores: log-probabilities of these tokens, if asked for.
       drawn: number of generated tokens, including hidden ones.
       finish: `finish_reason` of the choice; None while it is in progress.
-      calls: parser of tool calls; None if calls are not parsed.
+      text: text so far.
+      thought: thought so far.
       begun_s: time of creation.
       times_s: times of the first token and the last.
     """
@@ -59,7 +61,7 @@ class Choice:
         keeps_stop: bool,
         skip_special: bool,
         kept: Collection[int],
-        calls: Calls | None,
+        parser: Parser | None,
         after: Sequence[int],
         echo: Sequence[int],
         only_echo: bool,
@@ -78,7 +80,7 @@ class Choice:
           keeps_stop: whether the text includes the stop string.
           skip_special: whether special tokens are left out of the text.
           kept: special tokens that are never left out.
-          calls: parser of tool calls; None: all is text.
+          parser: parser of thoughts and tool calls; None: all is text.
           after: tokens that the text continues; () for a text of its own.
           echo: prompt tokens with which the text begins; () without echo.
           only_echo: whether the text is the prompt alone.
@@ -89,12 +91,13 @@ class Choice:
         self.scores: list[TokenScore] = []
         self.drawn = 0
         self.finish: str | None = None
-        self.calls = calls
+        self.text = self.thought = ""
+        self._parser = parser
         self._failure = "cancelled"
         self.begun_s = time.monotonic()
         self.times_s: list[float] = []
         self._link, self._hidden = link, hidden
-        self._text = (
+        self._decoder = (
             None
             if tokenizer is None
             else tokenizer.stream(skip_special_tokens=skip_special, kept=kept, after=after)
@@ -128,17 +131,17 @@ class Choice:
                         if not frame.tokens:
                             continue
                         if self._echo:
-                            yield self._echoed()
+                            yield self._parsed(self._echoed())
                         if self._only_echo:
                             continue
                     if isinstance(frame, say.Ended):
                         self._is_over = True
                         self._end(frame)
-                        rest = self._called(Piece(self._rest(), [], []))
-                        if rest.text or rest.calls:
+                        rest = self._parsed(Piece(self._rest(), [], []))
+                        if rest.text or rest.thought or rest.calls:
                             yield rest
                         return
-                    piece = self._called(self._take(frame))
+                    piece = self._parsed(self._take(frame))
                     if self._stop.found is not None:
                         self.finish = self.finish or "stop"
                         self._link.abort(self._number, is_done=True)
@@ -150,15 +153,22 @@ class Choice:
             finally:
                 self.close()
 
-    def _called(self, piece: Piece) -> Piece:
-        """Return a piece whose tool calls are separated from its text."""
-        if self.calls is None:
-            return piece
-        is_over = self._is_over or self._stop.found is not None
-        text, calls = self.calls.push(piece.text, is_over=is_over)
-        if is_over and self.calls.found and self.finish in (None, "stop"):
-            self.finish = "tool_calls"
-        return replace(piece, text=text, calls=calls)
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Tool calls so far, in OpenAI's form."""
+        return [] if self._parser is None else self._parser.calls
+
+    def _parsed(self, piece: Piece) -> Piece:
+        """Return a piece whose thought and tool calls are separated from its text."""
+        if self._parser is not None:
+            is_over = self._is_over or self._stop.found is not None
+            new = self._parser.push(piece.text, is_over=is_over)
+            piece = replace(piece, text=new.text, thought=new.thought, calls=new.calls)
+            if is_over and self.calls and self.finish in (None, "stop"):
+                self.finish = "tool_calls"
+        self.text += piece.text
+        self.thought += piece.thought
+        return piece
 
     def _fields_now(self) -> dict[str, Any]:
         """Return the fields of the request, with the deadline less the time spent waiting."""
@@ -173,9 +183,9 @@ class Choice:
         ids, text, scores = list(self._echo), "", []
         told = [None, *self._prompt] if self._prompt else [None]
         for token, score in zip_longest(ids, told):
-            if self._text is not None:
-                text += self._text.push(token)
-            offset = 0 if self._text is None else self._text.offset(token)
+            if self._decoder is not None:
+                text += self._decoder.push(token)
+            offset = 0 if self._decoder is None else self._decoder.offset(token)
             scores.append(
                 TokenScore(token, None, (), offset)
                 if score is None
@@ -197,10 +207,10 @@ class Choice:
             if token in self._hidden:
                 continue
             shown.append(token)
-            if self._text is not None:
-                text += self._text.push(token)
+            if self._decoder is not None:
+                text += self._decoder.push(token)
             if score is not None:
-                offset = 0 if self._text is None else self._text.offset(token)
+                offset = 0 if self._decoder is None else self._decoder.offset(token)
                 scores.append(TokenScore(token, score.logprob, score.top, offset))
         self.tokens += shown
         self.scores += scores
@@ -213,7 +223,7 @@ class Choice:
         self.finish = "length" if self._only_echo else frame.why
 
     def _rest(self) -> str:
-        held = "" if self._text is None else self._stop.push(self._text.finish())
+        held = "" if self._decoder is None else self._stop.push(self._decoder.finish())
         if self._stop.found is not None:
             self.finish = "stop"
         return held + self._stop.finish()

@@ -11,10 +11,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from c2c.engine.front.dialects import (
+    Dialect,
+    Thought,
+    answer_grammar,
+    call_grammar,
+    dialect_of,
+    forced_dialect,
+    takes_several,
+    thought_of,
+)
 from c2c.engine.front.failures import ApiError, without_paths
 from c2c.engine.front.grammars import grammar_of
+from c2c.engine.front.parser import Parser
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, Message
-from c2c.engine.front.tools import Calls, Form, forced, forced_form, form_of, takes_several
 from c2c.engine.messages import ModelInfo
 from c2c.errors import DataError, SettingError
 from c2c.models import read_json_object
@@ -79,11 +89,12 @@ class Served:
         self._check_length(len(prompt), param)
         return tuple(prompt)
 
-    def chat(self, asked: ChatRequest) -> tuple[int, ...]:
-        """Return a chat's tokens, by the checkpoint's template.
+    def chat(self, asked: ChatRequest) -> tuple[tuple[int, ...], Thought]:
+        """Return a chat's tokens, by the checkpoint's template, and the thought at their end.
 
         Raises:
-          ApiError: there is no template, or it does not accept the messages or another field.
+          ApiError: there is no template, it does not accept the messages or another field, or its
+            calls of tools have an unknown form.
         """
         template = self._template(asked)
         if template is None or self.tokenizer is None:
@@ -97,6 +108,10 @@ class Served:
             raise ApiError(
                 400, f"chat_template_kwargs: {name} is set elsewhere", param="chat_template_kwargs"
             )
+        dialect = self.dialect(asked)
+        if asked.has_tools and not (dialect and dialect.has_calls):
+            why = f"the form of calls in the chat template of {self.info.name} is unknown"
+            raise ApiError(400, f"tools: {why}", param="tools")
         messages = _messages(asked.messages, template)
         opens = asked.add_generation_prompt
         try:
@@ -117,7 +132,9 @@ class Served:
                     f"{message['role']!r}",
                     param="messages",
                 )
-        return self.encoded(text, "messages", add_special_tokens=bool(asked.add_special_tokens))
+        ids = self.encoded(text, "messages", add_special_tokens=bool(asked.add_special_tokens))
+        goes_on = messages[-1]["content"] if asked.continue_final_message else None
+        return ids, "closed" if dialect is None else thought_of(dialect, text, goes_on=goes_on)
 
     def grammar(self, asked: ChatRequest | CompletionRequest) -> tuple[str, str]:
         """Return the grammar of an answer and its field, see `grammar_of`.
@@ -126,18 +143,18 @@ class Served:
           ApiError: the grammar is invalid, or the model has no tokenizer.
         """
         grammar, field = grammar_of(asked)
-        if isinstance(asked, ChatRequest) and asked.is_forced and (form := self.form(asked)):
+        if isinstance(asked, ChatRequest) and asked.is_forced and (own := self.dialect(asked)):
             if grammar:
                 raise ApiError(
                     400,
                     "tool_choice: forced calls allow no other grammar or response_format",
                     param="tool_choice",
                 )
-            assert self.tokenizer is not None  # `form` needs a template
+            assert self.tokenizer is not None  # a dialect needs a template
             several = asked.tool_choice == "required" and asked.parallel_tool_calls
             if several and (template := self._template(asked)) is not None:
                 several = takes_several(template)
-            return forced(asked.callable_tools, form, self.tokenizer, several=several), "tools"
+            return call_grammar(asked.callable_tools, own, self.tokenizer, several=several), "tools"
         if grammar and self.tokenizer is None:
             raise ApiError(400, f"{self.info.name} has no tokenizer for grammars", param="model")
         return grammar, field
@@ -149,37 +166,43 @@ class Served:
         given = {n: v for n, v in self.sampling.items() if n not in asked.model_fields_set}
         return asked.model_copy(update=given)
 
-    def form(self, asked: ChatRequest | CompletionRequest) -> Form | None:
-        """Return the format of an answer's tool calls; None if calls are not parsed."""
-        if not isinstance(asked, ChatRequest) or not asked.callable_tools:
+    def dialect(self, asked: ChatRequest | CompletionRequest) -> Dialect | None:
+        """Return the dialect of an answer; None if all of it is text."""
+        if not isinstance(asked, ChatRequest) or (template := self._template(asked)) is None:
             return None
-        template = self._template(asked)
-        if template is None:
-            return None
-        known = form_of(template.source)
-        return forced_form(known) if asked.is_forced else known
+        own = dialect_of(template.source)
+        return forced_dialect(own) if own is not None and asked.is_forced else own
 
-    def reading_calls(
-        self, asked: ChatRequest | CompletionRequest, *, is_formed: bool
-    ) -> tuple[Callable[[], Calls | None], frozenset[int]]:
-        """Return a factory of parsers of tool calls, and special tokens that must stay in the text.
+    def after_thought(
+        self, asked: ChatRequest | CompletionRequest, grammar: str, thought: Thought
+    ) -> str:
+        """Return the grammar of a whole answer from that of what follows its thought."""
+        own = self.dialect(asked)
+        if own is None or not isinstance(asked, ChatRequest) or self.tokenizer is None:
+            return grammar
+        return answer_grammar(grammar, own, self.tokenizer, thought, is_call=asked.is_forced)
+
+    def parser(
+        self, asked: ChatRequest | CompletionRequest, thought: Thought, *, is_formed: bool
+    ) -> tuple[Callable[[], Parser | None], frozenset[int]]:
+        """Return a factory of parsers, and special tokens that must stay in the text.
 
         Args:
           asked: request.
+          thought: state of the thought at the prompt's end.
           is_formed: whether the answer follows a grammar; then it has calls only if they are
             forced.
         """
-        form = self.form(asked)
-        if form is None or not isinstance(asked, ChatRequest) or is_formed > asked.is_forced:
+        own = self.dialect(asked)
+        if own is None or not isinstance(asked, ChatRequest) or self.tokenizer is None:
             return lambda: None, frozenset()
-        assert self.tokenizer is not None  # a form needs a template
-        marks = (self.tokenizer.backend.token_to_id(mark) for mark in form.marks if mark)
-        tools = {tool["name"]: tool.get("parameters") for tool in asked.callable_tools}
-        several = asked.parallel_tool_calls
-        return (
-            lambda: Calls(form, tools, several=several),
-            frozenset(mark for mark in marks if mark is not None),
-        )
+        given = [] if is_formed and not asked.is_forced else asked.callable_tools
+        tools = {tool["name"]: tool.get("parameters") for tool in given}
+        if not tools and not own.thought[1] and not own.dropped:
+            return lambda: None, frozenset()
+        several, thinks = asked.parallel_tool_calls, thought == "open"
+        kept = own.specials(self.tokenizer)
+        return lambda: Parser(own, tools, thinks=thinks, several=several), kept
 
     def unused(self, asked: ChatRequest) -> list[str]:
         """Return the sent template variables that the template does not use."""

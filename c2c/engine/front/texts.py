@@ -61,4 +61,4 @@ def _ids(served: Served, asked: TokenizeRequest) -> tuple[int, ...]:
         at = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
         raise RequestValidationError(at) from None
     check(chat)
-    return served.chat(chat)
+    return served.chat(chat)[0]
