@@ -91,13 +91,6 @@ def test_an_unknown_dialect_is_none(template: str) -> None:
     assert dialect_of(template) is None
 
 
-def test_marks_of_thoughts_are_those_of_the_template() -> None:
-    plain, thinking = (dialect_of(HERMES + more) for more in ("", "<think>{{ x }}</think>"))
-    assert plain is not None
-    assert thinking is not None
-    assert (plain.thought, thinking.thought) == (("", ""), ("<think>", "</think>"))
-
-
 def test_calls_of_other_dialects_are_forced_in_llamas() -> None:
     assert {dialect.name for dialect in DIALECTS if not dialect.written} == UNFORCED
     forced = forced_dialect(BY_NAME["seed"])

@@ -131,7 +131,7 @@ _FIELDS = (
     "max_tokens", "max_completion_tokens", "tools", "tool_choice", "response_format", "logit_bias",
     "guided_json", "guided_regex", "guided_choice", "grammar", "structured_outputs",
     "parallel_tool_calls", "tokens", "chat_template_kwargs", "frequency_penalty",
-    "nothing_that_is_known",
+    "nothing_that_is_known", "thinking", "format", "n_predict", "stop_sequences", "json_schema",
 )  # fmt: skip
 _BODIES = st.fixed_dictionaries(
     {"model": st.sampled_from(["three", "bare"]) | _ANY},

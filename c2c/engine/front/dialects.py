@@ -125,11 +125,8 @@ type Thought = Literal["open", "closed", "free"]
 
 @functools.cache
 def dialect_of(template: str) -> Dialect | None:
-    """Return the dialect of a chat template; None if it has neither known calls nor thoughts."""
-    found = next((one for one in DIALECTS if one.template.search(template)), None)
-    if found is None or found.thought[1] in template or found.thinks_anywhere:
-        return found
-    return replace(found, thought=("", ""))
+    """Return the dialect of a chat template; None if it is unknown."""
+    return next((one for one in DIALECTS if one.template.search(template)), None)
 
 
 def forced_dialect(own: Dialect) -> Dialect:
@@ -140,7 +137,7 @@ def forced_dialect(own: Dialect) -> Dialect:
 
 
 def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought:
-    """Return the state of the thought at a prompt's end.
+    """Return the state of the thought at a prompt's end, of a template with thoughts.
 
     Args:
       dialect: dialect of the answer.
@@ -148,8 +145,6 @@ def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought
       goes_on: last message, if the answer continues it.
     """
     opening, closing = dialect.thought
-    if not closing:
-        return "closed"
     if goes_on is not None:
         return "open" if goes_on.rfind(opening) > goes_on.rfind(closing) else "closed"
     if prompt.rstrip().endswith(opening.rstrip()):

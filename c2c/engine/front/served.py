@@ -39,6 +39,7 @@ _MOST_CHARACTERS = 1 << 22  # of a text; more for a long context, 8 a token
 _DRAWS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 _INSTRUCTIONS = ("system", "developer")  # roles
+_THINKING = {"enable_thinking", "thinking"}  # variables of templates
 
 _SET_OTHERWISE = {  # template variables that other fields set
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "now",
@@ -100,7 +101,7 @@ class Served:
         if template is None or self.tokenizer is None:
             raise ApiError(400, f"{self.info.name} has no chat template", param="model")
         own, more = asked.for_template, asked.chat_template_kwargs
-        for name in own.keys() - template.variables:
+        for name in own.keys() - template.variables - {"reasoning_effort"}:
             raise ApiError(
                 400, f"{name}: not used by the chat template of {self.info.name}", param=name
             )
@@ -109,9 +110,18 @@ class Served:
                 400, f"chat_template_kwargs: {name} is set elsewhere", param="chat_template_kwargs"
             )
         dialect = self.dialect(asked)
-        if asked.has_tools and not (dialect and dialect.has_calls):
+        has_thoughts = dialect is not None and dialect.thought[1] in template.source
+        writes = asked.is_forced or "tool_calls" in template.source
+        if asked.has_tools and writes and not (dialect and dialect.has_calls):
             why = f"the form of calls in the chat template of {self.info.name} is unknown"
             raise ApiError(400, f"tools: {why}", param="tools")
+        thinks = asked.thinking if asked.enable_thinking is None else asked.enable_thinking
+        names = template.variables & _THINKING
+        if thinks is not None and not names and thinks != has_thoughts:
+            why = f"the chat template of {self.info.name} has no choice"
+            raise ApiError(400, f"thinking: {thinks}: {why}", param="thinking")
+        if thinks is not None:
+            own |= dict.fromkeys(names, thinks)
         messages = _messages(asked.messages, template)
         opens = asked.add_generation_prompt
         try:
@@ -134,7 +144,9 @@ class Served:
                 )
         ids = self.encoded(text, "messages", add_special_tokens=bool(asked.add_special_tokens))
         goes_on = messages[-1]["content"] if asked.continue_final_message else None
-        return ids, "closed" if dialect is None else thought_of(dialect, text, goes_on=goes_on)
+        if dialect is None or not has_thoughts:
+            return ids, "closed"
+        return ids, thought_of(dialect, text, goes_on=goes_on)
 
     def grammar(self, asked: ChatRequest | CompletionRequest) -> tuple[str, str]:
         """Return the grammar of an answer and its field, see `grammar_of`.
@@ -151,7 +163,7 @@ class Served:
                     param="tool_choice",
                 )
             assert self.tokenizer is not None  # a dialect needs a template
-            several = asked.tool_choice == "required" and asked.parallel_tool_calls
+            several = asked.may_have_several
             if several and (template := self._template(asked)) is not None:
                 several = takes_several(template)
             return call_grammar(asked.callable_tools, own, self.tokenizer, several=several), "tools"
@@ -198,8 +210,6 @@ class Served:
             return lambda: None, frozenset()
         given = [] if is_formed and not asked.is_forced else asked.callable_tools
         tools = {tool["name"]: tool.get("parameters") for tool in given}
-        if not tools and not own.thought[1] and not own.dropped:
-            return lambda: None, frozenset()
         several, thinks = asked.parallel_tool_calls, thought == "open"
         kept = own.specials(self.tokenizer)
         return lambda: Parser(own, tools, thinks=thinks, several=several), kept
@@ -208,9 +218,9 @@ class Served:
         """Return the sent template variables that the template does not use."""
         template = self._template(asked)
         known = frozenset[str]() if template is None else template.variables
-        return sorted(
-            f"chat_template_kwargs.{n}" for n in asked.chat_template_kwargs.keys() - known
-        )
+        effort = {"reasoning_effort"} - known if asked.reasoning_effort else ()
+        more = {f"chat_template_kwargs.{n}" for n in asked.chat_template_kwargs.keys() - known}
+        return sorted(more.union(effort))
 
     def _template(self, asked: ChatRequest) -> ChatTemplate | None:
         """Return the chat template of a request; None if the model has none."""
