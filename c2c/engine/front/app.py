@@ -6,19 +6,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
 from importlib import resources
 from typing import Any
 
-import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
-from c2c.engine.front.answers import Shape, Stream, usage
+from c2c.engine.front.answers import Shape, Stream, event
+from c2c.engine.front.blocks import Blocks, MessageBlocks, ResponseBlocks
 from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice, Piece
+from c2c.engine.front.conversions import MessagesRequest, ResponsesRequest
 from c2c.engine.front.dialects import Thought
 from c2c.engine.front.documented import STREAM, Documented, errors
 from c2c.engine.front.failures import ApiError, after_end, without_paths
@@ -53,6 +54,7 @@ def make_app(
     most_choices: int = 2048,
     at_once: int = 64,
     read: Callable[[Sequence[ModelInfo]], dict[str, Served]] = served_models,
+    origins: Sequence[str] = (),
 ) -> FastAPI:
     """Return the application.
 
@@ -62,12 +64,18 @@ def make_app(
       most_choices: most choices of a request, over all its prompts.
       at_once: most choices of a request that are open at the same time; the others wait.
       read: loads tokenizers and default sampling parameters of models.
+      origins: web pages that browsers may send requests from (CORS); "*": all.
     """
     front = Front(link, most_choices, at_once, read)
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(Guard, key=key, starting=front.starting)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after", "x-should-retry"],
+        )  # fmt: skip
     app.router.route_class = BodyRoute
     asked = STREAM | errors(400, 401, 404, 408, 413, 429, 499, 503)
     gone = errors(401, 503)
@@ -78,6 +86,11 @@ def make_app(
     app.delete("/v1/models/{model:path}", responses=changed)(models.remove)
     app.post("/v1/completions", responses=asked)(front.completions)
     app.post("/v1/chat/completions", responses=asked)(front.chat)
+    app.post("/v1/responses", responses=asked)(front.responses)
+    app.post("/v1/messages", responses=asked)(front.messages)
+    app.post("/v1/messages/count_tokens", responses=errors(400, 401, 404, 413, 503))(
+        front.message_tokens
+    )
     texts = Texts(front.find)
     for path, way in (("/tokenize", texts.tokenize), ("/detokenize", texts.detokenize)):
         app.post(path, responses=errors(400, 401, 404, 413, 503))(way)
@@ -178,10 +191,30 @@ class Front:
 
     async def chat(self, request: Request, asked: ChatRequest) -> Response:
         """Answer a chat."""
+        return await self._chat(request, asked, None)
+
+    async def messages(self, request: Request, asked: MessagesRequest) -> Response:
+        """Answer a chat in Anthropic's form."""
+        if asked.max_tokens is None:
+            raise ApiError(400, "max_tokens: expected a number", param="max_tokens")
+        return await self._chat(request, asked.chat(), MessageBlocks(asked.model))
+
+    async def message_tokens(self, asked: MessagesRequest) -> dict[str, int]:
+        """Count the tokens of a chat in Anthropic's form."""
+        ids, _ = await asyncio.to_thread(self.find(asked.model).chat, asked.chat())
+        return {"input_tokens": len(ids)}
+
+    async def responses(self, request: Request, asked: ResponsesRequest) -> Response:
+        """Answer a chat in the form of OpenAI's responses; none is stored."""
+        return await self._chat(request, asked.chat(), ResponseBlocks(asked.shown()))
+
+    async def _chat(self, request: Request, asked: ChatRequest, shape: Blocks | None) -> Response:
         check(asked)
         served = self.find(asked.model)
         ids, thought = await asyncio.to_thread(served.chat, asked)
-        return await self._answer(request, asked, served, [ids], default=None, thought=thought)
+        return await self._answer(
+            request, asked, served, [ids], default=None, thought=thought, blocks=shape
+        )
 
     def find(self, model: str) -> Served:
         """Return a served model.
@@ -209,6 +242,7 @@ class Front:
         *,
         default: int | None,
         thought: Thought = "closed",
+        blocks: Blocks | None = None,
     ) -> Response:
         asked = served.as_its_checkpoint(asked)
         unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
@@ -253,12 +287,13 @@ class Front:
                 f"expected at most {BIASED}",
                 param="logit_bias" if asked.logit_bias else "stop_token_ids",
             )
-        shape = Shape(
+        shape = blocks or Shape(
             asked.model,
             is_chat=isinstance(asked, ChatRequest),
             has_tokens=asked.return_token_ids or served.tokenizer is None,
             has_scores=asked.scores is not None,
             written=Written(served.tokenizer, asked.return_tokens_as_token_ids),
+            options=asked.stream_options,
         )
         goes_on = not isinstance(asked, ChatRequest) or asked.continue_final_message
         gate = asyncio.Semaphore(self._at_once)
@@ -294,16 +329,13 @@ class Front:
         ]
         prompt = sum(map(len, prompts))
         self._metrics.prompt.labels(asked.model).inc(prompt)
+        shape.begin(choices, prompt)
         if asked.stream:
-            options = asked.stream_options
-            if options is not None and options.continuous_usage_stats:
-                shape.used = partial(usage, choices, prompt)
-            has_usage = options is not None and options.include_usage
-            events = self._events(shape, asked.model, choices, prompt if has_usage else None)
+            events = self._events(shape, asked.model, choices)
             first = await _first(request, events)
             return Stream(first, events)
         await self._whole(request, asked.model, choices)
-        return JSONResponse(shape.whole(choices, prompt))
+        return JSONResponse(shape.whole())
 
     def _tell_ignored(self, fields: Sequence[str]) -> None:
         """Log ignored fields, each once, up to a bound."""
@@ -340,7 +372,7 @@ class Front:
             self._over(model, choices)
 
     async def _events(
-        self, shape: Shape, model: str, choices: Sequence[Choice], prompt: int | None
+        self, shape: Shape | Blocks, model: str, choices: Sequence[Choice]
     ) -> AsyncGenerator[bytes, None]:
         """Yield a stream's events, from all choices as they arrive.
 
@@ -353,11 +385,10 @@ class Front:
             is_first = True
             try:
                 async for piece in choice.pieces():
-                    chunk = shape.chunk(choice, piece, is_first=is_first, is_last=False)
+                    await ready.put(shape.chunk(choice, piece, is_first=is_first, is_last=False))
                     is_first = False
-                    await ready.put(_event(chunk))
                 end = Piece("", [], [])
-                await ready.put(_event(shape.chunk(choice, end, is_first=is_first, is_last=True)))
+                await ready.put(shape.chunk(choice, end, is_first=is_first, is_last=True))
             except Exception as error:  # noqa: BLE001 (raised by the stream's reader)
                 await ready.put(error)
             await ready.put(None)
@@ -366,19 +397,17 @@ class Front:
         try:
             left, has_begun = len(tasks), False
             while left:
-                event = await ready.get()
-                if event is None:
+                one = await ready.get()
+                if one is None:
                     left -= 1
                     continue
-                if isinstance(event, Exception):
-                    if not has_begun or not isinstance(event, ApiError):
-                        raise event
-                    event = _event(event.body())
+                if isinstance(one, Exception):
+                    if not has_begun or not isinstance(one, ApiError):
+                        raise one
+                    one = shape.failed(one)
                 has_begun = True
-                yield event
-            if prompt is not None:
-                yield _event(shape.last(choices, prompt))
-            yield b"data: [DONE]\n\n"
+                yield one
+            yield shape.last()
         finally:
             for task in tasks:
                 task.cancel()
@@ -451,7 +480,7 @@ class Front:
         async def states() -> AsyncIterator[bytes]:
             with contextlib.suppress(ConnectionError):  # the engine ends
                 while self._link.is_up:
-                    yield _event(await self._link.live())
+                    yield event(await self._link.live())
                     await asyncio.sleep(_LIVE_S)
 
         return StreamingResponse(states(), media_type="text/event-stream")
@@ -493,7 +522,3 @@ async def _gone(request: Request) -> None:
     """Return once the client has disconnected; its request must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"

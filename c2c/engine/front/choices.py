@@ -154,6 +154,11 @@ class Choice:
                 self.close()
 
     @property
+    def stopped_by(self) -> str | None:
+        """Stop string that ended the text; None if none did."""
+        return self._stop.found
+
+    @property
     def calls(self) -> list[dict[str, Any]]:
         """Tool calls so far, in OpenAI's form."""
         return [] if self._parser is None else self._parser.calls

@@ -23,7 +23,7 @@ from c2c.transformer.drawing import BIASED, SCORED
 
 __all__ = [
     "OUR_NAMES", "AddRequest", "ChatRequest", "CompletionRequest", "DetokenizeRequest",
-    "ManageRequest", "Message", "SharedFields", "TokenizeRequest",
+    "ManageRequest", "Message", "SharedFields", "StreamOptions", "TokenizeRequest",
 ]  # fmt: skip
 
 Token = Annotated[StrictInt, Field(ge=0)]

@@ -7,12 +7,10 @@ import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
-
+from c2c.engine.front.conversions import chat_of
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.parameters import check
-from c2c.engine.front.protocol import ChatRequest, DetokenizeRequest, TokenizeRequest
+from c2c.engine.front.protocol import DetokenizeRequest, TokenizeRequest
 from c2c.engine.front.served import Served
 
 __all__ = ["Texts"]
@@ -55,10 +53,6 @@ def _ids(served: Served, asked: TokenizeRequest) -> tuple[int, ...]:
         bos = asked.add_special_tokens is not False
         return served.encoded(asked.prompt or "", add_special_tokens=bos)
     given = asked.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
-    try:
-        chat = ChatRequest.model_validate(given)
-    except ValidationError as error:  # for fields that only a chat has
-        at = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(at) from None
+    chat = chat_of(given)
     check(chat)
     return served.chat(chat)[0]
