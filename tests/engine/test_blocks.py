@@ -121,9 +121,10 @@ def test_a_message_has_blocks() -> None:
     found = answer.json()
     assert (found["type"], found["role"], found["model"]) == ("message", "assistant", "any")
     assert (found["stop_reason"], found["stop_sequence"]) == ("tool_use", None)
-    thought, text, *calls = found["content"]
+    thought, text, *calls, last = found["content"]
     assert thought == {"type": "thinking", "thinking": "\nHm.\n", "signature": ""}
-    assert text == {"type": "text", "text": "I add. Done."}
+    assert text == {"type": "text", "text": "I add. "}
+    assert last == {"type": "text", "text": "Done."}
     assert [(c["type"], c["name"], c["input"]) for c in calls] == [("tool_use", "add", INPUT)] * 2
     assert found["usage"]["output_tokens"] == len(TOKENIZER.encode(SCRIPT))
     counted, _ = asked("/v1/messages/count_tokens", CHAT)
@@ -146,12 +147,10 @@ def test_a_stream_of_a_message_joins_to_its_blocks(seed: int) -> None:
             blocks[-1]["joined"] += text
         assert event["index"] == len(blocks) - 1
     kinds = [block["type"] for block in blocks]
-    assert kinds[:4] == ["thinking", "text", "tool_use", "tool_use"]
-    assert kinds[4:] in ([], ["text"])
-    joined = {kind: [b["joined"] for b in blocks if b["type"] == kind] for kind in kinds}
-    assert "".join(joined["thinking"]) == "\nHm.\n"
-    assert "".join(joined["text"]) == "I add. Done."
-    assert [json.loads(text) for text in joined["tool_use"]] == [INPUT] * 2
+    assert kinds == ["thinking", "text", "tool_use", "tool_use", "text"]
+    thought, text, *calls, rest = (block["joined"] for block in blocks)
+    assert (thought, text, rest) == ("\nHm.\n", "I add. ", "Done.")
+    assert [json.loads(call) for call in calls] == [INPUT] * 2
 
 
 @pytest.mark.parametrize(
@@ -177,9 +176,10 @@ def test_a_response_has_items() -> None:
     found = answer.json()
     assert (found["object"], found["status"], found["store"]) == ("response", "completed", False)
     assert found["tools"] == ITEMS["tools"]
-    thought, text, *calls = found["output"]
+    thought, text, *calls, last = found["output"]
     assert thought["content"] == [{"type": "reasoning_text", "text": "\nHm.\n"}]
-    assert (text["role"], text["content"][0]["text"]) == ("assistant", "I add. Done.")
+    assert (text["role"], text["content"][0]["text"]) == ("assistant", "I add. ")
+    assert last["content"][0]["text"] == "Done."
     assert [(c["type"], c["name"]) for c in calls] == [("function_call", "add")] * 2
     assert [json.loads(c["arguments"]) for c in calls] == [INPUT] * 2
     assert found["usage"]["output_tokens"] == len(TOKENIZER.encode(SCRIPT))
@@ -202,7 +202,7 @@ def test_a_stream_of_a_response_ends_in_its_items(seed: int) -> None:
         assert joined == whole
         assert {event["item_id"] for event in own} == {item["id"]}
     texts = [item["content"][0]["text"] for item in output if item["type"] == "message"]
-    assert "".join(texts) == "I add. Done."
+    assert texts == ["I add. ", "Done."]
     cut = events(asked("/v1/responses", ITEMS | {"stream": True}, "Fo", why="length")[0])[-1]
     assert cut["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 

@@ -143,7 +143,7 @@ def in_pieces(
     told: list[dict[str, Any]] = []
     for k, piece in enumerate([*pieces, ""]):
         new = parser.push(piece, is_over=k == len(pieces))
-        text, thought = text + new.text, thought + new.thought
+        text, thought = text + new.joined("text"), thought + new.joined("thought")
         for delta in new.calls:
             shown = delta.shown()
             if "id" in shown:

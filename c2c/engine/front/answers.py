@@ -56,20 +56,21 @@ class Shape:
         """Return a complete answer."""
         found = []
         for choice in self._choices:
+            text = choice.parts.joined("text")
             one: dict[str, Any] = {
                 "index": choice.index,
                 "finish_reason": choice.finish,
                 "logprobs": self._logprobs(choice.scores),
             }
             if self.is_chat:
-                one["message"] = {"role": "assistant", "content": choice.text}
-                if choice.thought:
-                    one["message"]["reasoning_content"] = choice.thought
+                one["message"] = {"role": "assistant", "content": text}
+                if thought := choice.parts.joined("thought"):
+                    one["message"]["reasoning_content"] = thought
                 if choice.calls:
-                    own = {"content": choice.text or None, "tool_calls": choice.calls}
+                    own = {"content": text or None, "tool_calls": choice.calls}
                     one["message"] |= own
             else:
-                one["text"] = choice.text
+                one["text"] = text
             if self.has_tokens:
                 one["token_ids"] = choice.tokens
             found.append(one)
@@ -78,6 +79,7 @@ class Shape:
 
     def chunk(self, choice: Choice, piece: Piece, *, is_first: bool, is_last: bool) -> bytes:
         """Return the event of a chunk of one choice."""
+        text = piece.parts.joined("text")
         one: dict[str, Any] = {
             "index": choice.index,
             "finish_reason": choice.finish if is_last else None,
@@ -86,14 +88,14 @@ class Shape:
         if self.is_chat:
             role = {"role": "assistant"} if is_first else {}
             one["delta"] = role
-            if piece.thought:
-                one["delta"]["reasoning_content"] = piece.thought
-            if piece.text or not (is_last or piece.calls or piece.thought):
-                one["delta"]["content"] = piece.text
-            if piece.calls:
-                one["delta"]["tool_calls"] = [call.shown() for call in piece.calls]
+            if thought := piece.parts.joined("thought"):
+                one["delta"]["reasoning_content"] = thought
+            if text or not (is_last or piece.parts.found):
+                one["delta"]["content"] = text
+            if calls := piece.parts.calls:
+                one["delta"]["tool_calls"] = [call.shown() for call in calls]
         else:
-            one["text"] = piece.text
+            one["text"] = text
         if self.has_tokens:
             one["token_ids"] = piece.tokens
         used = {"usage": self._usage()} if self._options.continuous_usage_stats else {}

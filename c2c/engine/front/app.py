@@ -28,6 +28,7 @@ from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
 from c2c.engine.front.models import Models, unknown_model
 from c2c.engine.front.parameters import check, unknown
+from c2c.engine.front.parser import Parts
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
@@ -387,7 +388,7 @@ class Front:
                 async for piece in choice.pieces():
                     await ready.put(shape.chunk(choice, piece, is_first=is_first, is_last=False))
                     is_first = False
-                end = Piece("", [], [])
+                end = Piece(Parts())
                 await ready.put(shape.chunk(choice, end, is_first=is_first, is_last=True))
             except Exception as error:  # noqa: BLE001 (raised by the stream's reader)
                 await ready.put(error)

@@ -9,18 +9,17 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from c2c.engine.front.answers import usage
 from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.failures import ApiError
-from c2c.engine.front.parser import Delta
+from c2c.engine.front.parser import Delta, Kind
 
 __all__ = ["Blocks", "MessageBlocks", "ResponseBlocks"]
 
-type Kind = Literal["thought", "text", "call"]
 type Event = dict[str, Any]
 
 
@@ -51,27 +50,15 @@ class Blocks:
 
     def whole(self) -> dict[str, Any]:
         """Return the complete answer."""
-        one = self._choice
-        calls = [
-            Delta(k, call["function"]["arguments"], call["function"]["name"], call["id"])
-            for k, call in enumerate(one.calls)
-        ]
-        piece = Piece(one.text, [], [], thought=one.thought, calls=calls)
-        self.chunk(one, piece, is_first=True, is_last=True)
+        self.chunk(self._choice, Piece(self._choice.parts), is_first=True, is_last=True)
         return self._answer()
 
     def chunk(self, _choice: Choice, piece: Piece, *, is_first: bool, is_last: bool) -> bytes:
         """Return the events of a new part."""
         events = list(self._first()) if is_first else []
-        parts: list[tuple[Kind, str, Delta | None]] = [
-            ("thought", piece.thought, None), ("text", piece.text, None),
-            *(("call", call.arguments, call) for call in piece.calls),
-        ]  # fmt: skip
-        for kind, text, call in parts:
-            begins = call is not None and call.name != ""
-            if not (text or begins):
-                continue
-            if kind != self._kind or begins:
+        for kind, part in piece.parts.found:
+            text, call = (part.arguments, part) if isinstance(part, Delta) else (part, None)
+            if kind != self._kind or (call is not None and call.name):
                 events += self._closed()
                 self._kind, self._text, self._call = kind, "", call or self._call
                 events += self._opened(kind)
@@ -152,7 +139,12 @@ class MessageBlocks(Blocks):
         return {"type": "tool_use", "id": self._call.id, "name": self._call.name, "input": own}
 
     def _first(self) -> Iterable[Event]:
-        more: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage()}
+        more: dict[str, Any] = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(),
+        }
         yield {"type": "message_start", "message": self._head | more}
 
     def _opened(self, kind: Kind) -> Iterable[Event]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
 from c2c.engine import messages as say
 from c2c.engine.front.failures import after_end
 from c2c.engine.front.link import Link
-from c2c.engine.front.parser import Delta, Parser
+from c2c.engine.front.parser import Parser, Parts
 from c2c.engine.front.scores import TokenScore
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
@@ -22,13 +22,11 @@ __all__ = ["Choice", "Piece"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """New part of a choice: text, visible tokens, their scores, thought, parts of tool calls."""
+    """New part of a choice: its parts, visible tokens, and their scores."""
 
-    text: str
-    tokens: list[int]
-    scores: list[TokenScore]
-    thought: str = ""
-    calls: list[Delta] = field(default_factory=list)
+    parts: Parts
+    tokens: list[int] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
 
 
 class Choice:
@@ -42,8 +40,7 @@ class Choice:
       scores: log-probabilities of these tokens, if asked for.
       drawn: number of generated tokens, including hidden ones.
       finish: `finish_reason` of the choice; None while it is in progress.
-      text: text so far.
-      thought: thought so far.
+      parts: parts so far.
       begun_s: time of creation.
       times_s: times of the first token and the last.
     """
@@ -91,7 +88,7 @@ class Choice:
         self.scores: list[TokenScore] = []
         self.drawn = 0
         self.finish: str | None = None
-        self.text = self.thought = ""
+        self.parts = Parts()
         self._parser = parser
         self._failure = "cancelled"
         self.begun_s = time.monotonic()
@@ -131,24 +128,24 @@ class Choice:
                         if not frame.tokens:
                             continue
                         if self._echo:
-                            yield self._parsed(self._echoed())
+                            yield self._echoed()
                         if self._only_echo:
                             continue
                     if isinstance(frame, say.Ended):
                         self._is_over = True
                         self._end(frame)
-                        rest = self._parsed(Piece(self._rest(), [], []))
-                        if rest.text or rest.thought or rest.calls:
+                        rest = self._parsed(self._rest())
+                        if rest.parts.found:
                             yield rest
                         return
-                    piece = self._parsed(self._take(frame))
+                    piece = self._take(frame)
                     if self._stop.found is not None:
                         self.finish = self.finish or "stop"
                         self._link.abort(self._number, is_done=True)
                         self._is_over = True
                         yield piece
                         return
-                    if piece.text or piece.tokens or piece.calls:
+                    if piece.parts.found or piece.tokens:
                         yield piece
             finally:
                 self.close()
@@ -163,17 +160,21 @@ class Choice:
         """Tool calls so far, in OpenAI's form."""
         return [] if self._parser is None else self._parser.calls
 
-    def _parsed(self, piece: Piece) -> Piece:
+    def _parsed(
+        self, text: str, tokens: Sequence[int] = (), scores: Sequence[TokenScore] = ()
+    ) -> Piece:
         """Return a piece whose thought and tool calls are separated from its text."""
+        new = Parts()
         if self._parser is not None:
             is_over = self._is_over or self._stop.found is not None
-            new = self._parser.push(piece.text, is_over=is_over)
-            piece = replace(piece, text=new.text, thought=new.thought, calls=new.calls)
+            new = self._parser.push(text, is_over=is_over)
             if is_over and self.calls and self.finish in (None, "stop"):
                 self.finish = "tool_calls"
-        self.text += piece.text
-        self.thought += piece.thought
-        return piece
+        elif text:
+            new.add("text", text)
+        for kind, part in new.found:
+            self.parts.add(kind, part)
+        return Piece(new, [*tokens], [*scores])
 
     def _fields_now(self) -> dict[str, Any]:
         """Return the fields of the request, with the deadline less the time spent waiting."""
@@ -199,7 +200,7 @@ class Choice:
         self._echo = ()
         self.tokens += ids
         self.scores += scores
-        return Piece(text, ids, scores)
+        return self._parsed(text, ids, scores)
 
     def _take(self, frame: say.Tokens) -> Piece:
         now_s = time.monotonic()
@@ -219,7 +220,7 @@ class Choice:
                 scores.append(TokenScore(token, score.logprob, score.top, offset))
         self.tokens += shown
         self.scores += scores
-        return Piece(self._stop.push(text), shown, scores)
+        return self._parsed(self._stop.push(text), shown, scores)
 
     def _end(self, frame: say.Ended) -> None:
         if frame.why not in ("stop", "length"):

@@ -10,14 +10,14 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from c2c.engine.front.dialects import Dialect, Pairs
 from c2c.engine.front.values import json_of, types_of
 
-__all__ = ["Delta", "Parsed", "Parser"]
+__all__ = ["Delta", "Kind", "Parser", "Parts"]
 
 _MOST_HEAD = 256  # characters before a call's arguments, its name among them
 _SPACE, _BEFORE, _BETWEEN = " \t\r\n", " \t\r\n[", " \t\r\n,;]"
@@ -29,6 +29,7 @@ _REST = re.compile(r"^\s*\]?\s*")  # of a list of calls
 _NO_JSON = object()
 
 type Steps[T] = Generator[None, None, T]
+type Kind = Literal["thought", "text", "call"]
 type Tell = Callable[[str], None]
 
 
@@ -50,12 +51,29 @@ class Delta:
 
 
 @dataclass(slots=True)
-class Parsed:
-    """New parts of an answer."""
+class Parts:
+    """Consecutive parts of an answer: texts and thoughts as strings, and parts of calls."""
 
-    text: str = ""
-    thought: str = ""
-    calls: list[Delta] = field(default_factory=list)
+    found: list[tuple[Kind, str | Delta]] = field(default_factory=list)
+
+    def add(self, kind: Kind, new: str | Delta) -> None:
+        """Add a part, joined with the last one unless it begins another."""
+        if self.found and self.found[-1][0] == kind and not (isinstance(new, Delta) and new.name):
+            _, last = self.found.pop()
+            if isinstance(last, Delta) and isinstance(new, Delta):
+                new = replace(last, arguments=last.arguments + new.arguments)
+            else:
+                new = f"{last}{new}"
+        self.found.append((kind, new))
+
+    def joined(self, kind: Kind) -> str:
+        """Return the text of all parts of a kind."""
+        return "".join(new for own, new in self.found if own == kind and isinstance(new, str))
+
+    @property
+    def calls(self) -> list[Delta]:
+        """Parts of calls."""
+        return [new for _, new in self.found if isinstance(new, Delta)]
 
 
 @lru_cache(maxsize=64)
@@ -102,20 +120,20 @@ class Parser:
         self._claimed: int | None = None  # where text begins that may become a call
         self._blank: str | None = ""  # white space before the first text; None: after text
         self._begins = True  # nothing but white space was told
-        self._parsed = Parsed()
+        self._parts = Parts()
         self.calls: list[dict[str, Any]] = []
         self._number = 0  # calls, dropped ones too
         self._steps = self._answer()
 
-    def push(self, text: str, *, is_over: bool = False) -> Parsed:
+    def push(self, text: str, *, is_over: bool = False) -> Parts:
         """Parse the next piece; return the new parts of the answer."""
         cut = self._at if self._claimed is None else self._claimed
         self._text, self._at, self._is_over = self._text[cut:] + text, self._at - cut, is_over
         if self._claimed is not None:
             self._claimed = 0
         next(self._steps, None)
-        parsed, self._parsed = self._parsed, Parsed()
-        return parsed
+        parts, self._parts = self._parts, Parts()
+        return parts
 
     # What is told.
 
@@ -128,10 +146,10 @@ class Parser:
                 return
             text, self._blank = (self._blank if self._begins else "") + shown, None
         self._begins = False
-        self._parsed.text += text
+        self._parts.add("text", text)
 
     def _think(self, text: str) -> None:
-        self._parsed.thought += text
+        self._parts.add("thought", text)
 
     def _begin(self, name: str) -> None:
         self._number += 1
@@ -139,7 +157,7 @@ class Parser:
         if not self._is_dropped:
             index = len(self.calls)
             own = self._dialect.id.format(own=secrets.token_hex(12), name=name, index=index)
-            self._parsed.calls.append(Delta(index, "", name, own))
+            self._parts.add("call", Delta(index, "", name, own))
             function = {"name": name, "arguments": ""}
             self.calls.append({"id": own, "type": "function", "function": function})
 
@@ -148,12 +166,7 @@ class Parser:
         if not text or self._is_dropped:
             return
         self.calls[-1]["function"]["arguments"] += text
-        told, index = self._parsed.calls, len(self.calls) - 1
-        if told and told[-1].index == index:
-            last = told.pop()
-            told.append(Delta(index, last.arguments + text, last.name, last.id))
-        else:
-            told.append(Delta(index, text))
+        self._parts.add("call", Delta(len(self.calls) - 1, text))
 
     @property
     def _is_dropped(self) -> bool:
@@ -224,8 +237,8 @@ class Parser:
                 yield from self._thought(closing)
             elif mark not in (*ends, *own.dropped):
                 self._say(mark)
-        if self._begins:
-            self._parsed.text += self._blank or ""
+        if self._begins and self._blank:
+            self._parts.add("text", self._blank)
 
     def _thought(self, closing: str) -> Steps[None]:
         self._begins, self._blank = False, ""
