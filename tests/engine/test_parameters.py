@@ -395,6 +395,13 @@ def test_arguments_of_calls_are_objects_for_the_template(arguments: Any, seen: s
     assert rendered(messages=called(arguments)) == f"<assistant>{seen};<assistant>"
 
 
+def test_a_template_may_take_arguments_as_text() -> None:
+    source = "{% for c in messages[0].tool_calls %}{{ 'add' + c.function.arguments }}{% endfor %}"
+    assert rendered(template=source, messages=called('{"a": "é"}')) == 'add{"a": "?"}'
+    assert rendered(template=source, messages=called("")) == "add{}"
+    assert refused(template="{{ raise_exception('no') }}", messages=called("{}")) == "messages"
+
+
 def test_a_call_without_arguments_has_none() -> None:
     messages = called(None)
     del messages[0]["tool_calls"][0]["function"]["arguments"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,15 +124,22 @@ class Served:
         if thinks is not None:
             own |= dict.fromkeys(names, thinks)
         messages = _messages(asked.messages, template)
-        opens = asked.add_generation_prompt
-        try:
-            text = self.tokenizer.apply_chat(
+        opens, tokenizer = asked.add_generation_prompt, self.tokenizer
+
+        def render(messages: Sequence[Mapping[str, Any]]) -> str:
+            return tokenizer.apply_chat(
                 messages,
                 add_generation_prompt=not asked.continue_final_message if opens is None else opens,
                 continue_final_message=asked.continue_final_message,
                 **own,
                 **more,
             )
+
+        try:
+            try:
+                text = render(messages)
+            except DataError:  # some templates, as DeepSeek's, take arguments of calls as text
+                text = render([_with_texts(message) for message in messages])
         except (DataError, SettingError) as error:
             raise ApiError(400, str(error), param="messages") from None
         for message in messages:
@@ -268,6 +276,17 @@ class Served:
                 param=param,
                 code="context_length_exceeded",
             )
+
+
+def _with_texts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have their arguments as JSON texts."""
+    found: dict[str, Any] = json.loads(json.dumps(message))
+    calls = found.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(own := function.get("arguments"), dict):
+            function["arguments"] = json.dumps(own, ensure_ascii=False)
+    return found
 
 
 def _messages(given: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
