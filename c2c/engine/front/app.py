@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -18,18 +19,18 @@ from starlette.middleware.cors import CORSMiddleware
 from c2c.engine.front.answers import Shape, Stream, event
 from c2c.engine.front.blocks import Blocks, MessageBlocks, ResponseBlocks
 from c2c.engine.front.body import BodyRoute, extra_headers
-from c2c.engine.front.choices import Choice, Piece
+from c2c.engine.front.choices import Choice
 from c2c.engine.front.conversions import MessagesRequest, ResponsesRequest
+from c2c.engine.front.delivery import complete, events_of, first_event
 from c2c.engine.front.dialects import Thought
 from c2c.engine.front.documented import STREAM, Documented, errors
 from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
-from c2c.engine.front.models import Models, unknown_model
+from c2c.engine.front.models import ManageRequest, Models, unknown_model
 from c2c.engine.front.parameters import check, unknown
-from c2c.engine.front.parser import Parts
-from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.front.texts import Texts
@@ -42,7 +43,6 @@ __all__ = ["make_app"]
 _log = logging.getLogger("c2c.engine.front")
 _DEFAULT_TOKENS = 16  # OpenAI's default for a text; a chat may fill its context
 _MOST_TOLD = 1 << 22  # log-probabilities of an answer: half a gigabyte
-_MOST_CHUNKS = 64  # chunks of a stream that wait for the client, besides those in the link
 _LIVE_S = 0.5  # between states of the live page
 _MOST_NAME = 64  # characters of a client's field name that are logged
 _MOST_IGNORED = 32  # unknown fields that are logged
@@ -331,11 +331,12 @@ class Front:
         prompt = sum(map(len, prompts))
         self._metrics.prompt.labels(asked.model).inc(prompt)
         shape.begin(choices, prompt)
+        over = partial(self._over, asked.model, choices)
         if asked.stream:
-            events = self._events(shape, asked.model, choices)
-            first = await _first(request, events)
+            events = events_of(shape, choices, over)
+            first = await first_event(request, events)
             return Stream(first, events)
-        await self._whole(request, asked.model, choices)
+        await complete(request, choices, over)
         return JSONResponse(shape.whole())
 
     def _tell_ignored(self, fields: Sequence[str]) -> None:
@@ -346,75 +347,6 @@ class Front:
             _log.warning("the request field %s is ignored", name)
             if len(self._ignored) == _MOST_IGNORED:
                 _log.warning("further ignored request fields are not logged")
-
-    async def _whole(self, request: Request, model: str, choices: Sequence[Choice]) -> None:
-        """Complete all choices; a disconnect of the client cancels them."""
-
-        async def complete(choice: Choice) -> None:
-            async for _ in choice.pieces():
-                pass
-
-        tasks = [asyncio.create_task(complete(choice)) for choice in choices]
-        work = asyncio.gather(*tasks)
-        gone = asyncio.create_task(_gone(request))
-        first: tuple[asyncio.Future[Any], ...] = (work, gone)
-        try:
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise ApiError(499, "the client disconnected")
-            await work
-        finally:
-            gone.cancel()
-            for task in tasks:  # if one failed, the others end, too
-                task.cancel()
-            await asyncio.gather(*tasks, work, return_exceptions=True)
-            for choice in choices:  # some may not have started
-                choice.close()
-            self._over(model, choices)
-
-    async def _events(
-        self, shape: Shape | Blocks, model: str, choices: Sequence[Choice]
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield a stream's events, from all choices as they arrive.
-
-        Raises:
-          ApiError: the first event of any choice is a failure.
-        """
-        ready: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_MOST_CHUNKS)
-
-        async def follow(choice: Choice) -> None:
-            is_first = True
-            try:
-                async for piece in choice.pieces():
-                    await ready.put(shape.chunk(choice, piece, is_first=is_first, is_last=False))
-                    is_first = False
-                end = Piece(Parts())
-                await ready.put(shape.chunk(choice, end, is_first=is_first, is_last=True))
-            except Exception as error:  # noqa: BLE001 (raised by the stream's reader)
-                await ready.put(error)
-            await ready.put(None)
-
-        tasks = [asyncio.create_task(follow(choice)) for choice in choices]
-        try:
-            left, has_begun = len(tasks), False
-            while left:
-                one = await ready.get()
-                if one is None:
-                    left -= 1
-                    continue
-                if isinstance(one, Exception):
-                    if not has_begun or not isinstance(one, ApiError):
-                        raise one
-                    one = shape.failed(one)
-                has_begun = True
-                yield one
-            yield shape.last()
-        finally:
-            for task in tasks:
-                task.cancel()
-            for choice in choices:
-                choice.close()
-            self._over(model, choices)
 
     def _over(self, model: str, choices: Sequence[Choice]) -> None:
         for choice in choices:
@@ -496,30 +428,3 @@ class Front:
         """Return the live page."""
         page = resources.files("c2c.engine.front") / "page.html"
         return HTMLResponse(page.read_text("utf-8"))
-
-
-async def _first(request: Request, events: AsyncGenerator[bytes, None]) -> bytes:
-    """Return a stream's first event, which decides the HTTP status.
-
-    Raises:
-      ApiError: the request failed before its first event, or the client disconnected.
-    """
-    coming = asyncio.create_task(anext(events))
-    gone = asyncio.create_task(_gone(request))
-    first: tuple[asyncio.Future[Any], ...] = (coming, gone)
-    try:
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if coming.done():
-            return await coming
-        raise ApiError(499, "the client disconnected")
-    finally:
-        for task in first:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, ApiError):
-            await coming  # frees its resources
-
-
-async def _gone(request: Request) -> None:
-    """Return once the client has disconnected; its request must have been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

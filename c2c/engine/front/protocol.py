@@ -22,8 +22,8 @@ from pydantic import (
 from c2c.transformer.drawing import BIASED, SCORED
 
 __all__ = [
-    "OUR_NAMES", "AddRequest", "ChatRequest", "CompletionRequest", "DetokenizeRequest",
-    "ManageRequest", "Message", "SharedFields", "StreamOptions", "TokenizeRequest",
+    "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "SharedFields", "StreamOptions",
+    "Token",
 ]  # fmt: skip
 
 Token = Annotated[StrictInt, Field(ge=0)]
@@ -35,7 +35,6 @@ _MOST_VALUES = 1 << 17  # of a schema or of all tools; their check takes seconds
 _First = Field(fail_fast=True)  # reports the first fault, not a million
 Tokens = Annotated[list[Token], _First, Field(min_length=1)]
 Choices = Annotated[list[Grammar], _First, Field(min_length=1)]
-_PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
 _MOST_STOPS = 64
 _GREEDY = 1e-9  # for top_p=0
 _MOST_CHOICES, _MOST_PROMPTS = 128, 2048
@@ -489,51 +488,3 @@ class ChatRequest(SharedFields):
             )
         if self.continue_final_message and self.add_generation_prompt:
             yield "add_generation_prompt", "expected false with continue_final_message=true"
-
-
-class TokenizeRequest(BaseModel):
-    """Body of /tokenize: a text, or a chat with its template's arguments."""
-
-    model_config = ConfigDict(extra="allow")
-
-    model: str
-    prompt: str | None = None
-    messages: Annotated[list[Message], _First] | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool = False
-
-    @model_validator(mode="after")
-    def _one_text(self) -> TokenizeRequest:
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("expected either prompt or messages")
-        return self
-
-
-class DetokenizeRequest(BaseModel):
-    """Body of /detokenize."""
-
-    model: str
-    tokens: Annotated[list[Token], _First]
-
-
-class AddRequest(BaseModel):
-    """Body of POST /v1/models."""
-
-    path: str = Field(
-        min_length=1,
-        max_length=4096,
-        pattern=_PLAIN,
-        description="folder or GGUF file of a checkpoint, within the folder `add_from`",
-    )
-    model: str = Field(
-        "",
-        max_length=256,
-        pattern=_PLAIN,
-        description="name of the model; by default that of the folder or file",
-    )
-
-
-class ManageRequest(BaseModel):
-    """Body of /admin/load, unload, pin and unpin."""
-
-    model: str

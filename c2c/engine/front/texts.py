@@ -5,15 +5,42 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from c2c.engine.front.conversions import chat_of
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.parameters import check
-from c2c.engine.front.protocol import DetokenizeRequest, TokenizeRequest
+from c2c.engine.front.protocol import Message, Token
 from c2c.engine.front.served import Served
 
 __all__ = ["Texts"]
+
+
+class TokenizeRequest(BaseModel):
+    """Body of /tokenize: a text, or a chat with its template's arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(fail_fast=True)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one_text(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("expected either prompt or messages")
+        return self
+
+
+class DetokenizeRequest(BaseModel):
+    """Body of /detokenize."""
+
+    model: str
+    tokens: Annotated[list[Token], Field(fail_fast=True)]
 
 
 class Texts:
