@@ -39,7 +39,7 @@ class Blocks:
 
     def __init__(self) -> None:
         self._kind: Kind | None = None
-        self._text = ""  # of the current block
+        self._texts: list[str] = []  # of the current block
         self._call = Delta(0, "")
         self._done: list[dict[str, Any]] = []
         self._has_failed = False
@@ -50,24 +50,27 @@ class Blocks:
 
     def whole(self) -> dict[str, Any]:
         """Return the complete answer."""
-        self.chunk(self._choice, Piece(self._choice.parts), is_first=True, is_last=True)
+        self._events(Piece(self._choice.parts), is_first=True, is_last=True)
         return self._answer()
 
     def chunk(self, _choice: Choice, piece: Piece, *, is_first: bool, is_last: bool) -> bytes:
-        """Return the events of a new part."""
+        """Return the events of new parts."""
+        return self._written(self._events(piece, is_first=is_first, is_last=is_last))
+
+    def _events(self, piece: Piece, *, is_first: bool, is_last: bool) -> list[Event]:
         events = list(self._first()) if is_first else []
         for kind, part in piece.parts.found:
             text, call = (part.arguments, part) if isinstance(part, Delta) else (part, None)
             if kind != self._kind or (call is not None and call.name):
                 events += self._closed()
-                self._kind, self._text, self._call = kind, "", call or self._call
+                self._kind, self._texts, self._call = kind, [], call or self._call
                 events += self._opened(kind)
-            self._text += text
+            self._texts.append(text)
             if text:
                 events += self._more(kind, text)
         if is_last:
             events += self._closed()
-        return self._written(events)
+        return events
 
     def last(self) -> bytes:
         """Return the events after the last part."""
@@ -82,7 +85,7 @@ class Blocks:
         if self._kind is None:
             return []
         kind, self._kind = self._kind, None
-        block = self._block(kind, self._text)
+        block = self._block(kind, "".join(self._texts))
         events = list(self._shut(kind, block))
         self._done.append(block)
         return events
@@ -252,10 +255,10 @@ class ResponseBlocks(Blocks):
     def _shut(self, kind: Kind, block: dict[str, Any]) -> Iterable[Event]:
         done = {"type": f"{self._name(kind)}.done", **self._at(kind)}
         if kind == "call":
-            yield done | {"arguments": self._text, "name": self._call.name}
+            yield done | {"arguments": block["arguments"], "name": block["name"]}
         else:
-            yield done | {"text": self._text} | ({"logprobs": []} if kind == "text" else {})
-            part = self._part(kind, self._text)
+            (part,) = block["content"]
+            yield done | {"text": part["text"]} | ({"logprobs": []} if kind == "text" else {})
             yield {"type": "response.content_part.done", **self._at(kind), "part": part}
         index = len(self._done)
         yield {"type": "response.output_item.done", "output_index": index, "item": block}

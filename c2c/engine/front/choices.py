@@ -172,8 +172,7 @@ class Choice:
                 self.finish = "tool_calls"
         elif text:
             new.add("text", text)
-        for kind, part in new.found:
-            self.parts.add(kind, part)
+        self.parts.found += new.found
         return Piece(new, [*tokens], [*scores])
 
     def _fields_now(self) -> dict[str, Any]:

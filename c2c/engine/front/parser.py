@@ -23,6 +23,8 @@ _MOST_HEAD = 256  # characters before a call's arguments, its name among them
 _SPACE, _BEFORE, _BETWEEN = " \t\r\n", " \t\r\n[", " \t\r\n,;]"
 _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_WORD = re.compile(r"[^\s,:\]}\[{\"]*")
 _LITERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
 _NAME = re.compile(r"[^\s<>\"{}]+")
 _REST = re.compile(r"^\s*\]?\s*")  # of a list of calls
@@ -148,9 +150,6 @@ class Parser:
         self._begins = False
         self._parts.add("text", text)
 
-    def _think(self, text: str) -> None:
-        self._parts.add("thought", text)
-
     def _begin(self, name: str) -> None:
         self._number += 1
         self._claimed, self._begins = None, False
@@ -242,7 +241,7 @@ class Parser:
 
     def _thought(self, closing: str) -> Steps[None]:
         self._begins, self._blank = False, ""
-        yield from self._until((closing,), self._think)
+        yield from self._until((closing,), lambda text: self._parts.add("thought", text))
         yield from self._bare_calls()
 
     def _bare_calls(self) -> Steps[None]:
@@ -403,15 +402,14 @@ class Parser:
         tell('"')
 
     def _literal(self, tell: Tell) -> Steps[bool]:
-        while (found := re.compile(r"[^\s,:\]}\[{\"]*").match(self._text, self._at)) is not None:
-            if found.end() < len(self._text) or self._is_over:
-                break
+        while not self._is_over and _WORD.fullmatch(self._text, self._at):
             yield
-        assert found is not None  # it also matches ""
-        is_one = _LITERAL.fullmatch(found[0]) is not None
-        if is_one:
-            self._take(found[0], tell)
-        return is_one
+        found = _LITERAL.match(self._text, self._at)
+        word = _WORD.match(self._text, self._at)
+        if found is None or word is None or found[0] != word[0]:
+            return False
+        self._take(found[0], tell)
+        return True
 
     def _string(self, quote: str, tell: Tell) -> Steps[None]:
         self._at += len(quote)
@@ -430,14 +428,11 @@ class Parser:
                 escape = yield from self._peek(2)
                 if escape[1:] == "u":
                     escape = yield from self._peek(6)
-                is_one = re.fullmatch(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})', escape)
-                if is_one is None and len(escape) > 1:  # as of a regular expression
-                    tell("\\\\")
-                    self._at += 1
-                elif is_one is None:
-                    self._at += 1  # the answer's end
-                else:
+                if _ESCAPE.fullmatch(escape):
                     self._take(escape, tell)
+                else:  # as of a regular expression, or the answer's end
+                    self._at += 1
+                    tell("\\\\" if len(escape) > 1 else "")
             else:
                 self._at += 1
                 tell(_escaped(char))
