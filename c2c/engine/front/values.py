@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from c2c.engine.front.ends import target
+
 __all__ = ["json_of", "types_of"]
 
 _WORDS: Final = {"True": "true", "False": "false", "None": "null"}  # of Python
@@ -53,16 +55,9 @@ def types_of(schema: Any, name: str) -> set[str]:
         found |= named or set[str]().union(*map(_kinds, values))
         left += [s for key in ("anyOf", "oneOf", "allOf") for s in _several(each.get(key))]
         if isinstance(each.get("$ref"), str):
-            left.append(_target(schema, each["$ref"]))
+            left.append(target(each["$ref"], schema))
     return found or {"string"}
 
 
 def _several(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _target(root: Any, reference: str) -> Any:
-    """Return the target of a reference within a schema; None if it does not exist."""
-    for key in reference.removeprefix("#").split("/")[1:]:
-        root = root.get(key) if isinstance(root, Mapping) else None
-    return root
