@@ -78,7 +78,7 @@ async def _serve(settings: Settings) -> int:
         begin = partial(
             begin_front, "c2c.engine.front", engine.socket, settings.host, port, settings.choices,
             min(_AT_ONCE, settings.engine.max_open),
-            "checkpoint" if settings.has_own_sampling else "neutral",
+            "checkpoint" if settings.has_own_sampling else "neutral", *settings.origins,
             key=settings.key,
         )  # fmt: skip
         front = begin()  # early, as it reports the start's progress

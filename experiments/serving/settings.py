@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -81,6 +82,8 @@ class ServeConf:
       sampling: defaults of a request's sampling: neutral, or checkpoint (temperature, top_p, top_k,
         min_p and repetition_penalty of its generation_config.json).
       choices: most choices of one request (`n` times its prompts); more get HTTP 400.
+      origins: web pages whose scripts may use the API (CORS), such as `[http://localhost:3000]`;
+        `["*"]` for all.
       max_open: most open requests; further ones get HTTP 429.
       retries: losses of a worker in a row, without a token between, that a request survives.
       patience: processes of a worker in a row that may end without work before it is given up.
@@ -122,6 +125,7 @@ class ServeConf:
     add_from: str | None = None
     sampling: Annotated[str, OneOf("neutral", "checkpoint")] = "neutral"
     choices: Count = 2048
+    origins: list[str] = field(default_factory=list)
     max_open: Count = 1024
     retries: Index = 3
     patience: Count = 20
@@ -150,6 +154,7 @@ class Settings:
     port: int
     key: str | None
     choices: int
+    origins: tuple[str, ...]
     has_own_sampling: bool
     drain_s: float
     out: Path | None
@@ -194,6 +199,9 @@ def settings_of(cfg: DictConfig) -> Settings:
     if given["constants"] not in names:
         raise unknown_name("constants", given["constants"], names)
     check_address(given)
+    for origin in given["origins"]:
+        if not re.fullmatch(r"\*|https?://[^\s/]+", origin):
+            raise SettingError("origins", origin, "addresses such as http://localhost:3000, or *")
     executables = given["executables"] if given["executables"] != "none" else None
     if executables not in (None, "auto"):
         executables = str(Path(executables).expanduser())
@@ -205,6 +213,7 @@ def settings_of(cfg: DictConfig) -> Settings:
         port=given["port"],
         key=given["key"],
         choices=given["choices"],
+        origins=tuple(given["origins"]),
         has_own_sampling=given["sampling"] == "checkpoint",
         drain_s=given["drain_s"],
         out=_path(given["out"]),

@@ -113,7 +113,7 @@ def _api() -> Sequence[tuple[str, bytes, str]]:
         ("an unknown field that looks like a line of the log",
          _text(**{"x\nERROR \x1b[31mdown": 1}), "200"),
         ("a million stop strings", _text(stop=["a"] * 1_000_000),
-         "400 stop: List should have at most 4 items after validation, not 1000000"),
+         "400 stop: List should have at most 64 items after validation, not 1000000"),
         ("a million prompts", _text(prompt=["a"] * 1_000_000),
          "400 prompt: List should have at most 2048 items after validation, not 1000000"),
         ("a million messages that are none",

@@ -16,17 +16,11 @@ from tests.engine.live import Live, make_step, served
 
 pytestmark = pytest.mark.slow
 
-LATER = pytest.mark.xfail(strict=True, reason="the parsers of calls do not know it")
 CASES = (
-    "developer_role", "empty_arguments", "empty_list_of_calls", "forced_calls_one_at_a_time",
-    "large_max_items", "null_arguments", "schema_that_is_its_own_reference", "template_for_tools",
+    "arg_key_calls", "call_within_thinking", "developer_role", "empty_arguments",
+    "empty_list_of_calls", "forced_calls_one_at_a_time", "large_max_items", "newline_in_a_call",
+    "null_arguments", "schema_that_is_its_own_reference", "template_for_tools", "text_after_calls",
     "text_between_calls",
-    *(
-        pytest.param(name, marks=LATER)
-        for name in (
-            "arg_key_calls", "call_within_thinking", "newline_in_a_call", "text_after_calls",
-        )
-    ),
 )  # fmt: skip
 
 
@@ -46,19 +40,20 @@ def live(cases: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
         yield live
 
 
-def streamed(live: Live, request: dict[str, Any]) -> tuple[str, list[list[Any]], str]:
-    """Return text, calls and end of a streamed answer."""
-    text, why = "", ""
+def streamed(live: Live, request: dict[str, Any]) -> tuple[str, str, list[list[Any]], str]:
+    """Return text, thought, calls and end of a streamed answer."""
+    text = thought = why = ""
     calls: list[list[str]] = []
     for event in live.events("chat/completions", **request):
         (choice,) = event["choices"]
         text += choice["delta"].get("content") or ""
+        thought += choice["delta"].get("reasoning_content") or ""
         why = choice["finish_reason"] or why
         for call in choice["delta"].get("tool_calls", ()):
             if "id" in call:
                 calls.append([call["function"]["name"], ""])
             calls[call["index"]][1] += call["function"]["arguments"]
-    return text, [[name, json.loads(arguments)] for name, arguments in calls], why
+    return text, thought, [[name, json.loads(arguments)] for name, arguments in calls], why
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -84,7 +79,8 @@ def test_a_case_has_its_answer(live: Live, cases: Path, name: str) -> None:
         return
     (choice,) = choices
     message = choice["message"]
-    told = message["content"] or ""
+    told, thought = message["content"] or "", message.get("reasoning_content", "")
+    assert thought == expected.get("reasoning_content", thought)
     calls = [
         [call["function"]["name"], json.loads(call["function"]["arguments"])]
         for call in message.get("tool_calls", ())
@@ -94,7 +90,7 @@ def test_a_case_has_its_answer(live: Live, cases: Path, name: str) -> None:
     assert all(part in told for part in expected.get("content_has", ()))
     assert choice["finish_reason"] == expected.get("finish_reason", choice["finish_reason"])
     if request.get("temperature") == 0:
-        assert streamed(live, request) == (told, calls, choice["finish_reason"])
+        assert streamed(live, request) == (told, thought, calls, choice["finish_reason"])
 
 
 def test_frozen_processes_are_replaced(live: Live, cases: Path) -> None:

@@ -64,6 +64,53 @@ print(json.dumps({
     "models": sorted(model.id for model in client.models.list()),
 }))
 """
+RESPONSES = r"""
+import json, sys
+from openai import OpenAI
+
+client = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+ask = {"model": "talking", "input": "Hi", "temperature": 0, "max_output_tokens": 99}
+tool = {"type": "function", "name": "add", "strict": True, "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+    "additionalProperties": False}}
+with client.responses.stream(**ask, tools=[tool], tool_choice="required",
+                             parallel_tool_calls=False) as stream:
+    call = list(stream)[-1].response.output[0]
+again = [{"role": "user", "content": "Hi"}, call.model_dump(exclude={"parsed_arguments"}),
+         {"type": "function_call_output", "call_id": call.call_id, "output": "5"}]
+text = client.responses.create(**{**ask, "input": again, "max_output_tokens": 5})
+print(json.dumps({"call": json.loads(call.arguments), "name": call.name, "status": text.status,
+                  "why": text.incomplete_details.reason, "text": bool(text.output_text)}))
+"""
+ANTHROPIC = r"""
+import json, sys
+from anthropic import Anthropic, BadRequestError
+
+client = Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0)
+ask = {"model": "talking", "max_tokens": 99, "extra_body": {"temperature": 0}}
+hi = {"role": "user", "content": "Hi"}
+tools = [{"name": "add", "input_schema": {
+    "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+    "additionalProperties": False}}]
+choice = {"type": "any", "disable_parallel_tool_use": True}
+with client.messages.stream(**ask, messages=[hi], tools=tools, tool_choice=choice) as stream:
+    called = stream.get_final_message()
+call = called.content[0]
+result = {"type": "tool_result", "tool_use_id": call.id, "content": "5"}
+used = call.model_dump(include={"type", "id", "name", "input"})
+again = [hi, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+text = client.messages.create(**{**ask, "max_tokens": 5}, messages=again, tools=tools)
+image = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/a.png"}}
+try:
+    client.messages.create(**ask, messages=[{"role": "user", "content": [image]}])
+    refused = ""
+except BadRequestError as error:
+    refused = error.body["error"]["param"]
+counted = client.messages.count_tokens(model="talking", messages=[hi])
+print(json.dumps({"call": call.input, "name": call.name, "why": called.stop_reason,
+                  "end": text.stop_reason, "kinds": [block.type for block in text.content],
+                  "tokens": counted.input_tokens, "refused": refused}))
+"""
 LITELLM = r"""
 import json, sys
 import litellm
@@ -180,6 +227,21 @@ def test_openais_client(live: Live) -> None:
     assert (found["why"], found["refused"]) == ("tool_calls", "response_format")
     assert (found["regex"], found["id"], found["cached"]) == ("aaa", "mine", 0)
     assert found["models"] == ["bare", "talking"]
+
+
+def test_openais_client_of_responses(live: Live) -> None:
+    found = told("openai", "3.57.0", RESPONSES, live)
+    assert isinstance(found["call"]["a"], int)
+    assert (found["name"], found["status"]) == ("add", "incomplete")
+    assert (found["why"], found["text"]) == ("max_output_tokens", True)
+
+
+def test_anthropics_client(live: Live) -> None:
+    found = told("anthropic", "2.14.0", ANTHROPIC, live)
+    assert isinstance(found["call"]["a"], int)
+    assert (found["name"], found["why"], found["end"]) == ("add", "tool_use", "max_tokens")
+    assert (found["kinds"], found["refused"]) == (["text"], "messages")
+    assert found["tokens"] > 1
 
 
 def test_litellm(live: Live) -> None:

@@ -125,21 +125,29 @@ _ANY = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=5,
 )  # fmt: skip
+_ITEMS = st.dictionaries(
+    st.sampled_from(["type", "role", "content", "text", "name", "arguments", "id", "output"]),
+    st.sampled_from(["text", "user", "function_call", "reasoning", "tool_use"]) | _ANY,
+)
 _FIELDS = (
     "n", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs", "min_tokens",
     "ignore_eos", "stream", "stream_options", "repetition_penalty", "return_token_ids", "echo",
     "max_tokens", "max_completion_tokens", "tools", "tool_choice", "response_format", "logit_bias",
     "guided_json", "guided_regex", "guided_choice", "grammar", "structured_outputs",
     "parallel_tool_calls", "tokens", "chat_template_kwargs", "frequency_penalty",
-    "nothing_that_is_known",
+    "nothing_that_is_known", "thinking", "format", "n_predict", "stop_sequences", "json_schema",
 )  # fmt: skip
 _BODIES = st.fixed_dictionaries(
     {"model": st.sampled_from(["three", "bare"]) | _ANY},
     optional={
         "prompt": st.lists(st.integers(0, 96), max_size=4) | st.just("w5 w6") | _ANY,
         "messages": st.lists(
-            st.fixed_dictionaries({"role": st.just("user") | _ANY, "content": _ANY}), max_size=2
+            st.fixed_dictionaries(
+                {"role": st.just("user") | _ANY, "content": _ANY | st.lists(_ITEMS, max_size=3)}
+            ), max_size=2
         ),
+        "input": st.just("w5") | st.lists(_ITEMS, max_size=3) | _ANY,
+        "system": st.just("w5") | st.lists(_ITEMS, max_size=2) | _ANY,
         **{name: st.integers(0, 3) | st.booleans() | _ANY for name in _FIELDS},
     },
 )  # fmt: skip
@@ -152,7 +160,7 @@ _BYTES = st.text(st.characters(codec="latin-1", exclude_characters="\n\r\0"), ma
     path=st.sampled_from(
         ["/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/x", "/admin/load",
          "/admin/pin", "/health", "/ready", "/metrics", "/admin/drain", "/none", "/%ed%a0%bd",
-         "/tokenize", "/detokenize", "/version"]
+         "/tokenize", "/detokenize", "/version", "/v1/messages", "/v1/responses"]
     ),
     body=_BODIES | _ANY | st.binary(max_size=20),
     headers=st.dictionaries(

@@ -15,7 +15,7 @@ from tokenizers import models, pre_tokenizers
 
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.parameters import NO_EFFECT, REFUSED, table
-from c2c.engine.front.protocol import ChatRequest, CompletionRequest
+from c2c.engine.front.protocol import OUR_NAMES, ChatRequest, CompletionRequest
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.messages import ModelInfo
 from c2c.transformer.text.chat import ChatTemplate
@@ -57,7 +57,7 @@ def _app() -> FastAPI:
 
 
 def test_every_field_of_the_schemas_has_its_lot() -> None:
-    carried = {*ChatRequest.model_fields, *CompletionRequest.model_fields}
+    carried = {*ChatRequest.model_fields, *CompletionRequest.model_fields, *OUR_NAMES}
     assert set(SCHEMA) <= carried | REFUSED.keys() | NO_EFFECT
     assert not carried & NO_EFFECT
     assert not carried & REFUSED.keys()
@@ -73,7 +73,7 @@ def test_the_documentation_has_the_table() -> None:
 @pytest.mark.parametrize("name", sorted(REFUSED))
 @pytest.mark.parametrize(("path", "body"), [("completions", TEXT), ("chat/completions", CHAT)])
 def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], name: str) -> None:
-    answer = post(path, {**body, name: {"any": ["thing"]}})
+    answer = post(path, {**body, name: [["thing"]]})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, name)
     assert error["type"] == "invalid_request_error"
@@ -184,7 +184,7 @@ def test_what_asks_for_nothing_is_taken(body: dict[str, Any]) -> None:
 
 
 TEMPLATE = (
-    "{% if tools %}[{{ tools | tojson }}]{% endif %}{% for m in messages %}"
+    "{# <tool_call> #}{% if tools %}[{{ tools | tojson }}]{% endif %}{% for m in messages %}"
     "<{{ m.role }}>{{ m.content + '' }}{% for c in m.tool_calls or [] %}"
     "{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -208,7 +208,7 @@ def served(template: str = TEMPLATE, for_tools: str | None = None) -> Served:
 
 
 def rendered(*, template: str = TEMPLATE, **body: Any) -> str:
-    ids = served(template).chat(ChatRequest.model_validate(CHAT | body))
+    ids, _ = served(template).chat(ChatRequest.model_validate(CHAT | body))
     return "".join(map(chr, ids))
 
 
@@ -226,17 +226,91 @@ def test_what_is_for_the_template_gets_there() -> None:
     assert json.loads(rendered(tools=[TOOL]).partition("<")[0][1:-1]) == [TOOL]
     assert rendered(tools=[TOOL], tool_choice="none") == rendered()
     assert refused(documents=[{"text": "x"}]) == "documents"
-    assert refused(reasoning_effort="low") == "reasoning_effort"
+    assert rendered(reasoning_effort="low") == rendered()
     assert refused(template="{{ messages[0].content }}", tools=[TOOL]) == "tools"
     takes = "{{ documents[0].text }}{{ reasoning_effort }}{{ messages[0].content }}"
     more = {"documents": [{"text": "x"}], "reasoning_effort": "low"}
     assert rendered(template=takes, **more) == "xlowHi"
     for name in ("messages", "tools", "self", "strftime_now", "add_generation_prompt"):
         assert refused(chat_template_kwargs={name: 1}) == "chat_template_kwargs"
-    asked = ChatRequest.model_validate(
-        CHAT | {"chat_template_kwargs": {"enable_thinking": True, "other": 1}}
-    )
-    assert served().unused(asked) == ["chat_template_kwargs.other"]
+    given = {"chat_template_kwargs": {"enable_thinking": True, "other": 1}}
+    asked = ChatRequest.model_validate(CHAT | given | {"reasoning_effort": "low"})
+    assert served().unused(asked) == ["chat_template_kwargs.other", "reasoning_effort"]
+
+
+PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def test_tools_of_an_unknown_form_are_refused() -> None:
+    writes = "{{ tools }}{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"
+    assert refused(template=writes, tools=[TOOL]) == "tools"
+    assert rendered(template="{{ tools | length }}" + PLAIN, tools=[TOOL]) == "1Hi"
+    body = {"tools": [TOOL], "tool_choice": "required"}
+    assert refused(template="{{ tools }}" + PLAIN, **body) == "tools"
+
+
+def test_a_thought_is_switched_where_the_template_can() -> None:
+    thinks = PLAIN + "<think></think>"
+    assert rendered(enable_thinking=False).endswith("no thoughts")
+    assert rendered(thinking={"type": "disabled"}).endswith("no thoughts")
+    assert rendered(template="{% if thinking %}so{% endif %}" + PLAIN, thinking=True) == "soHi"
+    assert rendered(template=PLAIN, enable_thinking=False) == "Hi"
+    assert rendered(template=thinks, enable_thinking=True).startswith("Hi")
+    assert refused(template=thinks, enable_thinking=False) == "thinking"
+    assert refused(template=PLAIN, thinking={"type": "enabled"}) == "thinking"
+
+
+NOW = {"type": "function", "function": {"name": "now"}}
+
+
+def test_only_allowed_tools_are_seen_and_forced() -> None:
+    names = [{"type": "function", "function": {"name": "now"}}]
+    body = {"tools": [TOOL, NOW], "tool_choice": {
+        "type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": names},
+    }}  # fmt: skip
+    assert json.loads(rendered(**body).partition("<")[0][1:-1]) == [NOW]
+    asked = ChatRequest.model_validate(CHAT | body)
+    assert (asked.is_forced, [tool["name"] for tool in asked.callable_tools]) == (False, ["now"])
+    body["tool_choice"]["allowed_tools"]["mode"] = "required"
+    asked = ChatRequest.model_validate(CHAT | body)
+    assert asked.is_forced
+    assert asked.may_have_several
+    grammar, _ = served().grammar(asked)
+    assert "now" in grammar
+    assert "add" not in grammar
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "ours"),
+    [
+        ("max_new_tokens", 7, {"max_tokens": 7}), ("n_predict", -1, {"max_tokens": None}),
+        ("num_predict", 7, {"max_tokens": 7}), ("num_return_sequences", 2, {"n": 2}),
+        ("random_seed", 7, {"seed": 7}), ("repeat_penalty", 1.5, {"repetition_penalty": 1.5}),
+        ("stop_sequences", ["a"] * 5, {"stop": ["a"] * 5}), ("regex", "a+", {"guided_regex": "a+"}),
+        ("json_schema", {"const": 1}, {"guided_json": {"const": 1}}),
+        ("grammar", "x", {"guided_grammar": "x"}), ("ebnf", "x", {"guided_grammar": "x"}),
+    ],
+)  # fmt: skip
+def test_fields_of_other_apis_are_carried_out(field: str, value: Any, ours: dict[str, Any]) -> None:
+    for model, body in ((ChatRequest, CHAT), (CompletionRequest, TEXT)):
+        asked = model.model_validate(body | {field: value})
+        assert {name: getattr(asked, name) for name in ours} == ours
+        other = {name: [value] for name in ours}
+        if value != -1:
+            assert post("completions", TEXT | {field: value} | other).status_code == 400
+
+
+def test_forms_and_a_top_p_of_other_apis_are_carried_out() -> None:
+    form = ChatRequest.model_validate(CHAT | {"format": "json"}).response_format
+    assert form is not None
+    assert form.type == "json_object"
+    form = ChatRequest.model_validate(CHAT | {"format": {"const": 1}}).response_format
+    assert form is not None
+    assert form.json_schema is not None
+    assert form.json_schema.schema_ == {"const": 1}
+    for top_p in (0, 1e-40):
+        drawn = ChatRequest.model_validate(CHAT | {"top_p": top_p}).sampling(0)["top_p"]
+        assert 0 < drawn < 1e-8
 
 
 KNOWS = TEMPLATE + "{# system or developer #}"
@@ -270,10 +344,13 @@ def test_no_instruction_is_dropped(template: str, messages: list[str], seen: str
 
 
 def test_a_chat_with_tools_has_the_template_for_tools() -> None:
-    model = served("{{ messages[0].content }}", "{{ tools | length }}{{ messages[0].content }}")
+    model = served(
+        "{{ messages[0].content }}",
+        "{# <tool_call> #}{{ tools | length }}{{ messages[0].content }}",
+    )
 
     def seen(**body: Any) -> str:
-        return "".join(map(chr, model.chat(ChatRequest.model_validate(CHAT | body))))
+        return "".join(map(chr, model.chat(ChatRequest.model_validate(CHAT | body))[0]))
 
     assert seen() == seen(tools=[TOOL], tool_choice="none") == "Hi"
     assert seen(tools=[TOOL]) == "1Hi"
@@ -316,6 +393,13 @@ def called(arguments: Any) -> list[dict[str, Any]]:
 )
 def test_arguments_of_calls_are_objects_for_the_template(arguments: Any, seen: str) -> None:
     assert rendered(messages=called(arguments)) == f"<assistant>{seen};<assistant>"
+
+
+def test_a_template_may_take_arguments_as_text() -> None:
+    source = "{% for c in messages[0].tool_calls %}{{ 'add' + c.function.arguments }}{% endfor %}"
+    assert rendered(template=source, messages=called('{"a": "é"}')) == 'add{"a": "?"}'
+    assert rendered(template=source, messages=called("")) == "add{}"
+    assert refused(template="{{ raise_exception('no') }}", messages=called("{}")) == "messages"
 
 
 def test_a_call_without_arguments_has_none() -> None:

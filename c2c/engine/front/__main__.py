@@ -1,4 +1,5 @@
-"""The front: `python -m c2c.engine.front <socket> <host> <port> <choices> <at once> <draws>`.
+"""The front: `python -m c2c.engine.front <socket> <host> <port> <choices> <at once> <draws>
+<origin> ...`.
 
 The environment variable C2C_KEY has the API key. `<choices>` and `<at once>` are `make_app`'s
 bounds. `<draws>` is `checkpoint` or `neutral`: the source of default sampling parameters.
@@ -12,11 +13,12 @@ from c2c.engine.front.server import run_front
 
 
 def main(arguments: list[str]) -> int:
-    socket, host, port, most_choices, at_once, sampling = arguments
+    socket, host, port, most_choices, at_once, sampling, *origins = arguments
     run_front(
         socket, host, port,
         most_choices=int(most_choices),
         at_once=int(at_once),
+        origins=origins,
         read=partial(served_models, has_own_sampling=sampling == "checkpoint"),
     )  # fmt: skip
     return 0

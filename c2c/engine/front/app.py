@@ -5,28 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
 
-import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
-from c2c.engine.front.answers import Shape, Stream, usage
+from c2c.engine.front.answers import Shape, Stream, event
+from c2c.engine.front.blocks import Blocks, MessageBlocks, ResponseBlocks
 from c2c.engine.front.body import BodyRoute, extra_headers
-from c2c.engine.front.choices import Choice, Piece
+from c2c.engine.front.choices import Choice
+from c2c.engine.front.conversions import MessagesRequest, ResponsesRequest
+from c2c.engine.front.delivery import complete, events_of, first_event
+from c2c.engine.front.dialects import Thought
 from c2c.engine.front.documented import STREAM, Documented, errors
 from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
-from c2c.engine.front.models import Models, unknown_model
+from c2c.engine.front.models import ManageRequest, Models, unknown_model
 from c2c.engine.front.parameters import check, unknown
-from c2c.engine.front.protocol import ChatRequest, CompletionRequest, ManageRequest
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.front.texts import Texts
@@ -39,7 +43,6 @@ __all__ = ["make_app"]
 _log = logging.getLogger("c2c.engine.front")
 _DEFAULT_TOKENS = 16  # OpenAI's default for a text; a chat may fill its context
 _MOST_TOLD = 1 << 22  # log-probabilities of an answer: half a gigabyte
-_MOST_CHUNKS = 64  # chunks of a stream that wait for the client, besides those in the link
 _LIVE_S = 0.5  # between states of the live page
 _MOST_NAME = 64  # characters of a client's field name that are logged
 _MOST_IGNORED = 32  # unknown fields that are logged
@@ -52,6 +55,7 @@ def make_app(
     most_choices: int = 2048,
     at_once: int = 64,
     read: Callable[[Sequence[ModelInfo]], dict[str, Served]] = served_models,
+    origins: Sequence[str] = (),
 ) -> FastAPI:
     """Return the application.
 
@@ -61,12 +65,18 @@ def make_app(
       most_choices: most choices of a request, over all its prompts.
       at_once: most choices of a request that are open at the same time; the others wait.
       read: loads tokenizers and default sampling parameters of models.
+      origins: web pages that browsers may send requests from (CORS); "*": all.
     """
     front = Front(link, most_choices, at_once, read)
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(Guard, key=key, starting=front.starting)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after", "x-should-retry"],
+        )  # fmt: skip
     app.router.route_class = BodyRoute
     asked = STREAM | errors(400, 401, 404, 408, 413, 429, 499, 503)
     gone = errors(401, 503)
@@ -77,6 +87,11 @@ def make_app(
     app.delete("/v1/models/{model:path}", responses=changed)(models.remove)
     app.post("/v1/completions", responses=asked)(front.completions)
     app.post("/v1/chat/completions", responses=asked)(front.chat)
+    app.post("/v1/responses", responses=asked)(front.responses)
+    app.post("/v1/messages", responses=asked)(front.messages)
+    app.post("/v1/messages/count_tokens", responses=errors(400, 401, 404, 413, 503))(
+        front.message_tokens
+    )
     texts = Texts(front.find)
     for path, way in (("/tokenize", texts.tokenize), ("/detokenize", texts.detokenize)):
         app.post(path, responses=errors(400, 401, 404, 413, 503))(way)
@@ -177,10 +192,30 @@ class Front:
 
     async def chat(self, request: Request, asked: ChatRequest) -> Response:
         """Answer a chat."""
+        return await self._chat(request, asked, None)
+
+    async def messages(self, request: Request, asked: MessagesRequest) -> Response:
+        """Answer a chat in Anthropic's form."""
+        if asked.max_tokens is None:
+            raise ApiError(400, "max_tokens: expected a number", param="max_tokens")
+        return await self._chat(request, asked.chat(), MessageBlocks(asked.model))
+
+    async def message_tokens(self, asked: MessagesRequest) -> dict[str, int]:
+        """Count the tokens of a chat in Anthropic's form."""
+        ids, _ = await asyncio.to_thread(self.find(asked.model).chat, asked.chat())
+        return {"input_tokens": len(ids)}
+
+    async def responses(self, request: Request, asked: ResponsesRequest) -> Response:
+        """Answer a chat in the form of OpenAI's responses; none is stored."""
+        return await self._chat(request, asked.chat(), ResponseBlocks(asked.shown()))
+
+    async def _chat(self, request: Request, asked: ChatRequest, shape: Blocks | None) -> Response:
         check(asked)
         served = self.find(asked.model)
-        ids = await asyncio.to_thread(served.chat, asked)
-        return await self._answer(request, asked, served, [ids], default=None)
+        ids, thought = await asyncio.to_thread(served.chat, asked)
+        return await self._answer(
+            request, asked, served, [ids], default=None, thought=thought, blocks=shape
+        )
 
     def find(self, model: str) -> Served:
         """Return a served model.
@@ -207,6 +242,8 @@ class Front:
         prompts: Sequence[tuple[int, ...]],
         *,
         default: int | None,
+        thought: Thought = "closed",
+        blocks: Blocks | None = None,
     ) -> Response:
         asked = served.as_its_checkpoint(asked)
         unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
@@ -231,7 +268,8 @@ class Front:
         grammar, param = await asyncio.to_thread(served.grammar, asked)
         if grammar:
             await self._trials.check(grammar, param)
-        calls_of, marks = served.reading_calls(asked, is_formed=bool(grammar))
+            grammar = served.after_thought(asked, grammar, thought)
+        parser, marks = served.parser(asked, thought, is_formed=bool(grammar))
         headers = extra_headers(request)
         ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)
         served.check_tokens(asked.stop_token_ids, "stop_token_ids")
@@ -250,12 +288,13 @@ class Front:
                 f"expected at most {BIASED}",
                 param="logit_bias" if asked.logit_bias else "stop_token_ids",
             )
-        shape = Shape(
+        shape = blocks or Shape(
             asked.model,
             is_chat=isinstance(asked, ChatRequest),
             has_tokens=asked.return_token_ids or served.tokenizer is None,
             has_scores=asked.scores is not None,
             written=Written(served.tokenizer, asked.return_tokens_as_token_ids),
+            options=asked.stream_options,
         )
         goes_on = not isinstance(asked, ChatRequest) or asked.continue_final_message
         gate = asyncio.Semaphore(self._at_once)
@@ -271,7 +310,7 @@ class Front:
                 stops=asked.stops,
                 skip_special=asked.skip_special_tokens,
                 kept=marks,
-                calls=calls_of(),
+                parser=parser(),
                 after=ids if goes_on and not echo else (),
                 echo=ids if echo else (),
                 only_echo=room == 0,
@@ -291,16 +330,14 @@ class Front:
         ]
         prompt = sum(map(len, prompts))
         self._metrics.prompt.labels(asked.model).inc(prompt)
+        shape.begin(choices, prompt)
+        over = partial(self._over, asked.model, choices)
         if asked.stream:
-            options = asked.stream_options
-            if options is not None and options.continuous_usage_stats:
-                shape.used = partial(usage, choices, prompt)
-            has_usage = options is not None and options.include_usage
-            events = self._events(shape, asked.model, choices, prompt if has_usage else None)
-            first = await _first(request, events)
+            events = events_of(shape, choices, over)
+            first = await first_event(request, events)
             return Stream(first, events)
-        texts = await self._whole(request, asked.model, choices)
-        return JSONResponse(shape.whole(choices, texts, prompt))
+        await complete(request, choices, over)
+        return JSONResponse(shape.whole())
 
     def _tell_ignored(self, fields: Sequence[str]) -> None:
         """Log ignored fields, each once, up to a bound."""
@@ -310,77 +347,6 @@ class Front:
             _log.warning("the request field %s is ignored", name)
             if len(self._ignored) == _MOST_IGNORED:
                 _log.warning("further ignored request fields are not logged")
-
-    async def _whole(self, request: Request, model: str, choices: Sequence[Choice]) -> list[str]:
-        """Return the texts of all choices; a disconnect of the client cancels them."""
-
-        async def text(choice: Choice) -> str:
-            return "".join([piece.text async for piece in choice.pieces()])
-
-        tasks = [asyncio.create_task(text(choice)) for choice in choices]
-        work = asyncio.gather(*tasks)
-        gone = asyncio.create_task(_gone(request))
-        first: tuple[asyncio.Future[Any], ...] = (work, gone)
-        try:
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise ApiError(499, "the client disconnected")
-            return await work
-        finally:
-            gone.cancel()
-            for task in tasks:  # if one failed, the others end, too
-                task.cancel()
-            await asyncio.gather(*tasks, work, return_exceptions=True)
-            for choice in choices:  # some may not have started
-                choice.close()
-            self._over(model, choices)
-
-    async def _events(
-        self, shape: Shape, model: str, choices: Sequence[Choice], prompt: int | None
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield a stream's events, from all choices as they arrive.
-
-        Raises:
-          ApiError: the first event of any choice is a failure.
-        """
-        ready: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_MOST_CHUNKS)
-
-        async def follow(choice: Choice) -> None:
-            is_first = True
-            try:
-                async for piece in choice.pieces():
-                    chunk = shape.chunk(choice, piece, is_first=is_first, is_last=False)
-                    is_first = False
-                    await ready.put(_event(chunk))
-                end = Piece("", [], [])
-                await ready.put(_event(shape.chunk(choice, end, is_first=is_first, is_last=True)))
-            except Exception as error:  # noqa: BLE001 (raised by the stream's reader)
-                await ready.put(error)
-            await ready.put(None)
-
-        tasks = [asyncio.create_task(follow(choice)) for choice in choices]
-        try:
-            left, has_begun = len(tasks), False
-            while left:
-                event = await ready.get()
-                if event is None:
-                    left -= 1
-                    continue
-                if isinstance(event, Exception):
-                    if not has_begun or not isinstance(event, ApiError):
-                        raise event
-                    event = _event(event.body())
-                has_begun = True
-                yield event
-            if prompt is not None:
-                yield _event(shape.last(choices, prompt))
-            yield b"data: [DONE]\n\n"
-        finally:
-            for task in tasks:
-                task.cancel()
-            for choice in choices:
-                choice.close()
-            self._over(model, choices)
 
     def _over(self, model: str, choices: Sequence[Choice]) -> None:
         for choice in choices:
@@ -447,7 +413,7 @@ class Front:
         async def states() -> AsyncIterator[bytes]:
             with contextlib.suppress(ConnectionError):  # the engine ends
                 while self._link.is_up:
-                    yield _event(await self._link.live())
+                    yield event(await self._link.live())
                     await asyncio.sleep(_LIVE_S)
 
         return StreamingResponse(states(), media_type="text/event-stream")
@@ -462,34 +428,3 @@ class Front:
         """Return the live page."""
         page = resources.files("c2c.engine.front") / "page.html"
         return HTMLResponse(page.read_text("utf-8"))
-
-
-async def _first(request: Request, events: AsyncGenerator[bytes, None]) -> bytes:
-    """Return a stream's first event, which decides the HTTP status.
-
-    Raises:
-      ApiError: the request failed before its first event, or the client disconnected.
-    """
-    coming = asyncio.create_task(anext(events))
-    gone = asyncio.create_task(_gone(request))
-    first: tuple[asyncio.Future[Any], ...] = (coming, gone)
-    try:
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if coming.done():
-            return await coming
-        raise ApiError(499, "the client disconnected")
-    finally:
-        for task in first:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, ApiError):
-            await coming  # frees its resources
-
-
-async def _gone(request: Request) -> None:
-    """Return once the client has disconnected; its request must have been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"

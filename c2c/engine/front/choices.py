@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
 from c2c.engine import messages as say
 from c2c.engine.front.failures import after_end
 from c2c.engine.front.link import Link
+from c2c.engine.front.parser import Parser, Parts
 from c2c.engine.front.scores import TokenScore
-from c2c.engine.front.tools import Calls, Delta
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
 
@@ -22,12 +22,11 @@ __all__ = ["Choice", "Piece"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """New part of a choice: text, visible tokens, their scores, and parts of tool calls."""
+    """New part of a choice: its parts, visible tokens, and their scores."""
 
-    text: str
-    tokens: list[int]
-    scores: list[TokenScore]
-    calls: list[Delta] = field(default_factory=list)
+    parts: Parts
+    tokens: list[int] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
 
 
 class Choice:
@@ -41,7 +40,7 @@ class Choice:
       scores: log-probabilities of these tokens, if asked for.
       drawn: number of generated tokens, including hidden ones.
       finish: `finish_reason` of the choice; None while it is in progress.
-      calls: parser of tool calls; None if calls are not parsed.
+      parts: parts so far.
       begun_s: time of creation.
       times_s: times of the first token and the last.
     """
@@ -59,7 +58,7 @@ class Choice:
         keeps_stop: bool,
         skip_special: bool,
         kept: Collection[int],
-        calls: Calls | None,
+        parser: Parser | None,
         after: Sequence[int],
         echo: Sequence[int],
         only_echo: bool,
@@ -78,7 +77,7 @@ class Choice:
           keeps_stop: whether the text includes the stop string.
           skip_special: whether special tokens are left out of the text.
           kept: special tokens that are never left out.
-          calls: parser of tool calls; None: all is text.
+          parser: parser of thoughts and tool calls; None: all is text.
           after: tokens that the text continues; () for a text of its own.
           echo: prompt tokens with which the text begins; () without echo.
           only_echo: whether the text is the prompt alone.
@@ -89,12 +88,13 @@ class Choice:
         self.scores: list[TokenScore] = []
         self.drawn = 0
         self.finish: str | None = None
-        self.calls = calls
+        self.parts = Parts()
+        self._parser = parser
         self._failure = "cancelled"
         self.begun_s = time.monotonic()
         self.times_s: list[float] = []
         self._link, self._hidden = link, hidden
-        self._text = (
+        self._decoder = (
             None
             if tokenizer is None
             else tokenizer.stream(skip_special_tokens=skip_special, kept=kept, after=after)
@@ -134,31 +134,46 @@ class Choice:
                     if isinstance(frame, say.Ended):
                         self._is_over = True
                         self._end(frame)
-                        rest = self._called(Piece(self._rest(), [], []))
-                        if rest.text or rest.calls:
+                        rest = self._parsed(self._rest())
+                        if rest.parts.found:
                             yield rest
                         return
-                    piece = self._called(self._take(frame))
+                    piece = self._take(frame)
                     if self._stop.found is not None:
                         self.finish = self.finish or "stop"
                         self._link.abort(self._number, is_done=True)
                         self._is_over = True
                         yield piece
                         return
-                    if piece.text or piece.tokens or piece.calls:
+                    if piece.parts.found or piece.tokens:
                         yield piece
             finally:
                 self.close()
 
-    def _called(self, piece: Piece) -> Piece:
-        """Return a piece whose tool calls are separated from its text."""
-        if self.calls is None:
-            return piece
-        is_over = self._is_over or self._stop.found is not None
-        text, calls = self.calls.push(piece.text, is_over=is_over)
-        if is_over and self.calls.found and self.finish in (None, "stop"):
-            self.finish = "tool_calls"
-        return replace(piece, text=text, calls=calls)
+    @property
+    def stopped_by(self) -> str | None:
+        """Stop string that ended the text; None if none did."""
+        return self._stop.found
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Tool calls so far, in OpenAI's form."""
+        return [] if self._parser is None else self._parser.calls
+
+    def _parsed(
+        self, text: str, tokens: Sequence[int] = (), scores: Sequence[TokenScore] = ()
+    ) -> Piece:
+        """Return a piece whose thought and tool calls are separated from its text."""
+        new = Parts()
+        if self._parser is not None:
+            is_over = self._is_over or self._stop.found is not None
+            new = self._parser.push(text, is_over=is_over)
+            if is_over and self.calls and self.finish in (None, "stop"):
+                self.finish = "tool_calls"
+        elif text:
+            new.add("text", text)
+        self.parts.found += new.found
+        return Piece(new, [*tokens], [*scores])
 
     def _fields_now(self) -> dict[str, Any]:
         """Return the fields of the request, with the deadline less the time spent waiting."""
@@ -173,9 +188,9 @@ class Choice:
         ids, text, scores = list(self._echo), "", []
         told = [None, *self._prompt] if self._prompt else [None]
         for token, score in zip_longest(ids, told):
-            if self._text is not None:
-                text += self._text.push(token)
-            offset = 0 if self._text is None else self._text.offset(token)
+            if self._decoder is not None:
+                text += self._decoder.push(token)
+            offset = 0 if self._decoder is None else self._decoder.offset(token)
             scores.append(
                 TokenScore(token, None, (), offset)
                 if score is None
@@ -184,7 +199,7 @@ class Choice:
         self._echo = ()
         self.tokens += ids
         self.scores += scores
-        return Piece(text, ids, scores)
+        return self._parsed(text, ids, scores)
 
     def _take(self, frame: say.Tokens) -> Piece:
         now_s = time.monotonic()
@@ -197,14 +212,14 @@ class Choice:
             if token in self._hidden:
                 continue
             shown.append(token)
-            if self._text is not None:
-                text += self._text.push(token)
+            if self._decoder is not None:
+                text += self._decoder.push(token)
             if score is not None:
-                offset = 0 if self._text is None else self._text.offset(token)
+                offset = 0 if self._decoder is None else self._decoder.offset(token)
                 scores.append(TokenScore(token, score.logprob, score.top, offset))
         self.tokens += shown
         self.scores += scores
-        return Piece(self._stop.push(text), shown, scores)
+        return self._parsed(self._stop.push(text), shown, scores)
 
     def _end(self, frame: say.Ended) -> None:
         if frame.why not in ("stop", "length"):
@@ -213,7 +228,7 @@ class Choice:
         self.finish = "length" if self._only_echo else frame.why
 
     def _rest(self) -> str:
-        held = "" if self._text is None else self._stop.push(self._text.finish())
+        held = "" if self._decoder is None else self._stop.push(self._decoder.finish())
         if self._stop.found is not None:
             self.finish = "stop"
         return held + self._stop.finish()

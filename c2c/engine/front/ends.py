@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["has_end"]
+__all__ = ["has_end", "target"]
 
 _MOST_PASSES = 64  # over all references; each passes at least one end on
 
@@ -34,12 +34,12 @@ def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]
         return True
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference not in ended:
-        target = _target(reference, root)
-        if target is not None:
+        found = target(reference, root)
+        if found is not None:
             if reference in asked:
                 return False
             asked.add(reference)
-            if not _ends(target, root, ended, asked):
+            if not _ends(found, root, ended, asked):
                 return False
         ended.add(reference)
     for name in ("anyOf", "oneOf"):
@@ -65,7 +65,7 @@ def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _target(reference: str, root: Mapping[str, Any]) -> Any:
+def target(reference: str, root: Mapping[str, Any]) -> Any:
     """Return the schema of a reference such as `#/$defs/node`; None if there is none."""
     if reference != "#" and not reference.startswith("#/"):
         return None

@@ -44,12 +44,13 @@ class ApiError(HTTPException):
         """Return the error as JSON types."""
         kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
         return {
+            "type": "error",  # Anthropic's form
             "error": {
                 "message": self.detail,
                 "type": kind,
                 "param": self.param,
                 "code": self.code,
-            }
+            },
         }
 
     def response(self) -> Response:

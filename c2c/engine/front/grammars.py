@@ -37,9 +37,8 @@ _NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
 FORMS = {
     "guided_json": "json", "guided_json_object": "json_object", "guided_regex": "regex",
     "guided_choice": "choice", "guided_grammar": "grammar",
-    "json_schema": "json", "regex": "regex", "ebnf": "grammar", "grammar": "grammar",
 }  # fmt: skip
-"""Fields of vLLM's, SGLang's and llama.cpp's requests, with the kind of grammar."""
+"""Fields of vLLM's requests, with the kind of grammar."""
 
 
 def grammar_of(asked: SharedFields) -> tuple[str, str]:

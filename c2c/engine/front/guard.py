@@ -8,7 +8,7 @@ import hmac
 import logging
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -59,7 +59,7 @@ class Guard:
         if is_head:
             scope = {**scope, "method": "GET"}
         try:
-            self._check_key(scope["path"], headers.get(b"authorization", b""))
+            self._check_key(scope["path"], headers)
             if scope["path"] not in _ALWAYS and (what := self._starting()):
                 raise ApiError(
                     503, f"the server is starting: {what}", code="starting", retry_s=_START_S
@@ -106,12 +106,12 @@ class Guard:
     def _free(self, held_bytes: int) -> None:
         self._held_bytes -= held_bytes
 
-    def _check_key(self, path: str, given: bytes) -> None:
+    def _check_key(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         if self._key is None or path in _OPEN:
             return
-        scheme, _, key = given.partition(b" ")
-        is_bearer = scheme.lower() == b"bearer"
-        if not (hmac.compare_digest(key.strip(), self._key.encode()) and is_bearer):
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        key = bearer.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+        if not hmac.compare_digest(key, self._key.encode()):
             raise ApiError(401, "missing or invalid API key", code="invalid_api_key")
 
 

@@ -6,15 +6,40 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.link import Link
-from c2c.engine.front.protocol import AddRequest
 from c2c.engine.front.served import shown
 from c2c.engine.messages import Managed, ModelInfo
 
-__all__ = ["Models", "unknown_model"]
+__all__ = ["ManageRequest", "Models", "unknown_model"]
 
 _MOST_NAME = 64  # characters of a client's model name in errors
+_PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
+
+
+class AddRequest(BaseModel):
+    """Body of POST /v1/models."""
+
+    path: str = Field(
+        min_length=1,
+        max_length=4096,
+        pattern=_PLAIN,
+        description="folder or GGUF file of a checkpoint, within the folder `add_from`",
+    )
+    model: str = Field(
+        "",
+        max_length=256,
+        pattern=_PLAIN,
+        description="name of the model; by default that of the folder or file",
+    )
+
+
+class ManageRequest(BaseModel):
+    """Body of /admin/load, unload, pin and unpin."""
+
+    model: str
 
 
 class Models:

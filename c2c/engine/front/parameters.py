@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from c2c.engine.front.failures import ApiError
-from c2c.engine.front.protocol import ChatRequest, CompletionRequest
+from c2c.engine.front.protocol import OUR_NAMES, ChatRequest, CompletionRequest
 
 __all__ = ["INSTEAD", "NO_EFFECT", "REFUSED", "check", "table", "unknown"]
 
@@ -29,7 +29,6 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
     "early_stopping": (False,),
-    "enable_thinking": (),
     "format": ("",),
     "function_call": ("none", "auto"),
     "functions": ([],),
@@ -40,26 +39,18 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
     "lora": ([],),
     "lora_path": (),
     "max_length": (),
-    "max_new_tokens": (),
     "mirostat": (0,),
     "modalities": (["text"],),
-    "n_predict": (-1,),
     "num_beams": (1,),
-    "num_predict": (-1,),
-    "num_return_sequences": (1,),
     "options": ({},),
     "prediction": (),
     "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
-    "random_seed": (),
-    "repeat_penalty": (1,),
-    "stop_sequences": ([],),
     "structural_tag": (),
     "suffix": ("",),
     "system": ("",),
     "tfs_z": (1,),
-    "thinking": (),
     "thinking_token_budget": (),
     "top_a": (0,),
     "top_n_sigma": (-1, 0),
@@ -75,11 +66,8 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({
 """Fields that are not supported, and their values that have no effect and are accepted."""
 
 INSTEAD: Final[Mapping[str, str]] = MappingProxyType({
-    "do_sample": "temperature", "enable_thinking": "chat_template_kwargs",
-    "format": "response_format", "max_length": "max_tokens", "max_new_tokens": "max_tokens",
-    "n_predict": "max_tokens", "num_predict": "max_tokens", "num_return_sequences": "n",
-    "random_seed": "seed", "repeat_penalty": "repetition_penalty", "stop_sequences": "stop",
-    "system": "messages", "thinking": "chat_template_kwargs",
+    "do_sample": "temperature", "format": "response_format", "max_length": "max_tokens",
+    "system": "messages",
 })  # fmt: skip
 """Refused fields of other APIs, and the fields here that do the same."""
 
@@ -130,6 +118,8 @@ def table() -> Iterator[str]:
             rows.setdefault((name, field.description or ""), []).append(kind)
     for (name, description), kinds in sorted(rows.items()):
         yield f"| `{name}` | {', '.join(kinds)} | {description} |"
+    for name, ours in sorted(OUR_NAMES.items()):
+        yield f"| `{name}` | text, chat | as `{ours}` |"
     unbuilt = [
         f"`{name}`"
         + (f" ({' or '.join(f'`{_shown(v)}`' for v in fine)})" if fine else "")

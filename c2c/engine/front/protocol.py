@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -21,8 +22,8 @@ from pydantic import (
 from c2c.transformer.drawing import BIASED, SCORED
 
 __all__ = [
-    "AddRequest", "ChatRequest", "CompletionRequest", "DetokenizeRequest", "ManageRequest",
-    "Message", "SharedFields", "TokenizeRequest",
+    "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "SharedFields", "StreamOptions",
+    "Token",
 ]  # fmt: skip
 
 Token = Annotated[StrictInt, Field(ge=0)]
@@ -34,9 +35,17 @@ _MOST_VALUES = 1 << 17  # of a schema or of all tools; their check takes seconds
 _First = Field(fail_fast=True)  # reports the first fault, not a million
 Tokens = Annotated[list[Token], _First, Field(min_length=1)]
 Choices = Annotated[list[Grammar], _First, Field(min_length=1)]
-_PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
-_MOST_STOPS = 4
+_MOST_STOPS = 64
+_GREEDY = 1e-9  # for top_p=0
 _MOST_CHOICES, _MOST_PROMPTS = 128, 2048
+
+OUR_NAMES: Final[Mapping[str, str]] = MappingProxyType({
+    "max_new_tokens": "max_tokens", "n_predict": "max_tokens", "num_predict": "max_tokens",
+    "num_return_sequences": "n", "random_seed": "seed", "repeat_penalty": "repetition_penalty",
+    "stop_sequences": "stop", "json_schema": "guided_json", "regex": "guided_regex",
+    "grammar": "guided_grammar", "ebnf": "guided_grammar",
+})  # fmt: skip
+"""Fields of other APIs, and the fields here that do the same."""
 
 
 def _bounded(given: Any) -> Any:
@@ -112,7 +121,7 @@ class SharedFields(BaseModel):
         1.0, ge=0, le=2, description="divisor of the logits; 0: the likeliest token"
     )
     top_p: float = Field(
-        1.0, gt=0, le=1, description="keeps the fewest likeliest tokens with this total probability"
+        1.0, ge=0, le=1, description="keeps the fewest likeliest tokens with this total probability"
     )
     top_k: int = Field(
         0, ge=-1, le=2**31 - 1, description="keeps this many likeliest tokens; 0 or -1: all"
@@ -127,7 +136,7 @@ class SharedFields(BaseModel):
         description="equal seeds draw equal tokens; choices have s, s + 1, ...",
     )
     stop: Stop | Annotated[list[Stop], Field(max_length=_MOST_STOPS)] | None = Field(
-        None, description="up to 4 texts; the answer ends before the first that occurs"
+        None, description="up to 64 texts; the answer ends before the first that occurs"
     )
     max_tokens: int | None = Field(None, ge=1, description="limit of new tokens")
     stop_token_ids: list[Token] = Field(
@@ -164,16 +173,12 @@ class SharedFields(BaseModel):
         None, description="`json_object`, or `json_schema` with the answer's schema; `text`: any"
     )
     guided_json: Schema = Field(None, description="JSON schema of the answer")
-    json_schema: Schema = Field(None, description="as `guided_json`")
     guided_json_object: bool | None = Field(None, description="the answer is a JSON object")
     guided_regex: Grammar | None = Field(None, description="regular expression of the answer")
-    regex: Grammar | None = Field(None, description="as `guided_regex`")
     guided_choice: Choices | None = Field(None, description="the answer is one of these texts")
     guided_grammar: Grammar | None = Field(
         None, description="grammar of the answer, in Lark's or llama.cpp's (GBNF) syntax"
     )
-    grammar: Grammar | None = Field(None, description="as `guided_grammar`")
-    ebnf: Grammar | None = Field(None, description="as `guided_grammar`")
     guided_whitespace_pattern: Grammar | None = Field(
         None,
         description="pattern of white space in JSON; by default a space after `,` and `:`",
@@ -184,11 +189,25 @@ class SharedFields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        """Drop null fields, as clients send all their fields."""
+    def _by_our_names(cls, given: Any) -> Any:
+        """Rename fields of other APIs; drop null fields, as clients send all their fields."""
         if not isinstance(given, dict):
             return given
-        return {name: value for name, value in given.items() if value is not None}
+        found = {name: value for name, value in given.items() if value is not None}
+        for name in found.keys() & OUR_NAMES.keys():
+            ours, value = OUR_NAMES[name], found.pop(name)
+            is_free = ours == "max_tokens" and value == -1  # llama.cpp's: no limit
+            if not is_free and found.setdefault(ours, value) != value:
+                raise ValueError(f"{name}: {value}, expected {found[ours]}, as {ours}")
+        form = found.get("format")  # Ollama's
+        if form == "json" or isinstance(form, dict):
+            schema = {} if form == "json" else {"json_schema": {"schema": form}}
+            kind = "json_schema" if schema else "json_object"
+            del found["format"]
+            found.setdefault("response_format", {"type": kind} | schema)
+        if isinstance(thinking := found.get("thinking"), dict):  # Anthropic's
+            found["thinking"] = thinking.get("type") != "disabled"
+        return found
 
     @property
     def stops(self) -> list[str]:
@@ -202,7 +221,7 @@ class SharedFields(BaseModel):
             "temperature": self.temperature,
             "seed": (seed + choice) % 2**64,
             "top_k": max(0, self.top_k),
-            "top_p": self.top_p,
+            "top_p": max(self.top_p, _GREEDY),
             "min_p": self.min_p,
             "repetition_penalty": self.repetition_penalty,
             "presence_penalty": self.presence_penalty,
@@ -343,6 +362,18 @@ class NamedTool(BaseModel):
     function: Named
 
 
+class _Allowed(BaseModel):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class AllowedTools(BaseModel):
+    """Functions that `tool_choice` allows."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: _Allowed
+
+
 class ChatRequest(SharedFields):
     """Body of /v1/chat/completions."""
 
@@ -360,16 +391,22 @@ class ChatRequest(SharedFields):
     tools: Annotated[list[Tool], _First, _Bounded] | None = Field(
         None, description="passed to a template that uses them; calls are parsed from the text"
     )
-    tool_choice: Literal["none", "auto", "required"] | NamedTool = Field(
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools = Field(
         "auto",
-        description="`none`: the template gets no tools; `required` or a named function: a grammar "
-        "forces calls",
+        description="`none`: the template gets no tools; `allowed_tools`: it gets these; "
+        "`required` or a named function: a grammar forces calls",
     )
     parallel_tool_calls: bool = Field(True, description="whether an answer may have several calls")
     documents: list[dict[str, JsonValue]] | None = Field(
         None, description="passed to a template that uses them"
     )
-    reasoning_effort: str | None = Field(None, description="passed to a template that uses it")
+    reasoning_effort: str | None = Field(
+        None, description="passed to a template that uses it, else without effect"
+    )
+    thinking: bool | None = Field(
+        None, description="whether the model thinks before its answer, if the template has a choice"
+    )
+    enable_thinking: bool | None = Field(None, description="as `thinking`")
     chat_template_kwargs: dict[str, JsonValue] = Field(
         {}, description="variables of the template such as `enable_thinking`"
     )
@@ -389,18 +426,31 @@ class ChatRequest(SharedFields):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def _choice(self) -> tuple[str, set[str] | None]:
+        """Mode of `tool_choice`, and the functions that it names; None: all."""
+        if isinstance(self.tool_choice, NamedTool):
+            return "named", {self.tool_choice.function.name}
+        if isinstance(self.tool_choice, AllowedTools):
+            allowed = self.tool_choice.allowed_tools
+            return allowed.mode, {tool.function.name for tool in allowed.tools}
+        return self.tool_choice, None
+
+    @property
     def is_forced(self) -> bool:
         """True if the answer must consist of tool calls."""
-        return self.tool_choice not in ("none", "auto")
+        return self._choice[0] in ("required", "named")
+
+    @property
+    def may_have_several(self) -> bool:
+        """True if an answer of forced calls may have more than one."""
+        return self._choice[0] == "required" and self.parallel_tool_calls
 
     @property
     def callable_tools(self) -> list[dict[str, Any]]:
         """Functions that may be called."""
-        if self.tool_choice == "none":
-            return []
-        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
-        found = [tool.function.model_dump() for tool in self.tools or []]
-        return [tool for tool in found if named in (None, tool["name"])]
+        mode, names = self._choice
+        found = [tool.function.model_dump() for tool in self.tools or [] if mode != "none"]
+        return [tool for tool in found if names is None or tool["name"] in names]
 
     @property
     def has_tools(self) -> bool:
@@ -411,6 +461,9 @@ class ChatRequest(SharedFields):
     def for_template(self) -> dict[str, Any]:
         """Template variables from request fields that only some templates use."""
         tools = self.tools if self.tools and self.has_tools else []
+        if isinstance(self.tool_choice, AllowedTools):
+            names = self._choice[1] or ()
+            tools = [tool for tool in tools if tool.function.name in names]
         given = {
             "tools": [tool.model_dump() for tool in tools],
             "documents": self.documents,
@@ -425,55 +478,13 @@ class ChatRequest(SharedFields):
             yield "max_tokens", f"{both[0]}: expected {both[1]}, as max_completion_tokens, or none"
         if self.top_logprobs and not self.logprobs:
             yield "top_logprobs", f"{self.top_logprobs}: expected logprobs=true with it"
-        if self.is_forced and not self.callable_tools:
+        names = self._choice[1] or set()
+        if (self.is_forced or names) and not self.callable_tools:
             yield "tool_choice", "expected a function in tools"
+        if None is not self.thinking != self.enable_thinking is not None:
+            yield (
+                "thinking",
+                f"{self.thinking}: expected {self.enable_thinking}, as enable_thinking",
+            )
         if self.continue_final_message and self.add_generation_prompt:
             yield "add_generation_prompt", "expected false with continue_final_message=true"
-
-
-class TokenizeRequest(BaseModel):
-    """Body of /tokenize: a text, or a chat with its template's arguments."""
-
-    model_config = ConfigDict(extra="allow")
-
-    model: str
-    prompt: str | None = None
-    messages: Annotated[list[Message], _First] | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool = False
-
-    @model_validator(mode="after")
-    def _one_text(self) -> TokenizeRequest:
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("expected either prompt or messages")
-        return self
-
-
-class DetokenizeRequest(BaseModel):
-    """Body of /detokenize."""
-
-    model: str
-    tokens: Annotated[list[Token], _First]
-
-
-class AddRequest(BaseModel):
-    """Body of POST /v1/models."""
-
-    path: str = Field(
-        min_length=1,
-        max_length=4096,
-        pattern=_PLAIN,
-        description="folder or GGUF file of a checkpoint, within the folder `add_from`",
-    )
-    model: str = Field(
-        "",
-        max_length=256,
-        pattern=_PLAIN,
-        description="name of the model; by default that of the folder or file",
-    )
-
-
-class ManageRequest(BaseModel):
-    """Body of /admin/load, unload, pin and unpin."""
-
-    model: str

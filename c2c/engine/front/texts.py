@@ -5,17 +5,42 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from c2c.engine.front.conversions import chat_of
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.parameters import check
-from c2c.engine.front.protocol import ChatRequest, DetokenizeRequest, TokenizeRequest
+from c2c.engine.front.protocol import Message, Token
 from c2c.engine.front.served import Served
 
 __all__ = ["Texts"]
+
+
+class TokenizeRequest(BaseModel):
+    """Body of /tokenize: a text, or a chat with its template's arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(fail_fast=True)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one_text(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("expected either prompt or messages")
+        return self
+
+
+class DetokenizeRequest(BaseModel):
+    """Body of /detokenize."""
+
+    model: str
+    tokens: Annotated[list[Token], Field(fail_fast=True)]
 
 
 class Texts:
@@ -55,10 +80,6 @@ def _ids(served: Served, asked: TokenizeRequest) -> tuple[int, ...]:
         bos = asked.add_special_tokens is not False
         return served.encoded(asked.prompt or "", add_special_tokens=bos)
     given = asked.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
-    try:
-        chat = ChatRequest.model_validate(given)
-    except ValidationError as error:  # for fields that only a chat has
-        at = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(at) from None
+    chat = chat_of(given)
     check(chat)
-    return served.chat(chat)
+    return served.chat(chat)[0]

@@ -1,0 +1,240 @@
+"""Dialects of models: marks of thoughts and tool calls, by chat template, and grammars of calls.
+
+A dialect is data. `c2c.engine.front.parser` reads answers by it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any, Final, Literal
+
+import msgspec
+
+from c2c.engine.front.grammars import schema_grammar
+from c2c.errors import DataError
+from c2c.transformer.text.chat import ChatTemplate
+from c2c.transformer.text.tokenizer import Tokenizer
+
+__all__ = [
+    "DIALECTS", "Dialect", "Pairs", "Thought", "answer_grammar", "call_grammar", "dialect_of",
+    "forced_dialect", "takes_several", "thought_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Arguments as marked keys and bare values.
+
+    Attributes:
+      name_end: mark after the function's name.
+      key: mark before a key.
+      key_end: mark after a key, with what the pattern of keys leaves over.
+      value_end: mark after a value.
+      around: text around a value that is not part of it.
+    """
+
+    name_end: str
+    key: str
+    key_end: str
+    value_end: str
+    around: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    r"""Marks of a model's answers.
+
+    Attributes:
+      name: name of the dialect.
+      template: pattern that identifies its chat templates.
+      opening: mark before one call or several; "": none.
+      closing: mark after them; "": none.
+      head: further mark before each call, which may also come without `opening`; "": none.
+      foot: mark after each call; "": none.
+      named: pattern of all before a call's arguments, with group 1 as its name; None: a call is
+        `{"name": ..., "arguments": ...}`.
+      pairs: arguments that are no JSON; None: they are.
+      quote: second mark around strings, beside `"`, of a JSON with bare keys; "": none.
+      is_bare: whether an answer may begin with a call without any mark.
+      thought: marks around a thought.
+      thinks_anywhere: whether a thought may follow text.
+      dropped: marks without a meaning for clients.
+      resumed: mark between a thought and what follows it.
+      final: mark before an answer that is no call.
+      written: form of all calls that a grammar forces, with `%c`; "": none is forced.
+      call: form of one of them, with `%n` for its name and `%a` for its arguments.
+      between: text between two of them.
+      id: form of a call's id, with the fields `own`, `name` and `index`.
+    """
+
+    name: str
+    template: re.Pattern[str]
+    opening: str = ""
+    closing: str = ""
+    head: str = ""
+    foot: str = ""
+    named: re.Pattern[str] | None = None
+    pairs: Pairs | None = None
+    quote: str = ""
+    is_bare: bool = False
+    thought: tuple[str, str] = ("<think>", "</think>")
+    thinks_anywhere: bool = False
+    dropped: tuple[str, ...] = ()
+    resumed: str = ""
+    final: str = ""
+    written: str = ""
+    call: str = ""
+    between: str = ""
+    id: str = "call_{own}"
+
+    @property
+    def has_calls(self) -> bool:
+        """True if calls of tools are known, not only thoughts."""
+        return bool(self.opening or self.head)
+
+    def specials(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Return the special tokens within marks, which must stay in the text."""
+        marks = (
+            self.opening, self.closing, self.head, self.foot, self.quote, self.call, *self.thought,
+            *self.dropped, self.named.pattern if self.named else "",
+        )  # fmt: skip
+        spelling, known = tokenizer.spelling, "\n".join(marks).replace("\\", "")
+        names = {token: spelling.name(token) for token in spelling.special}
+        return frozenset(token for token, name in names.items() if name and name in known)
+
+
+def _pattern(_kind: type, source: str) -> re.Pattern[str]:
+    return re.compile(source)
+
+
+_FILE = resources.files("c2c.engine.front") / "dialects.toml"
+DIALECTS: Final = msgspec.convert(
+    tomllib.loads(_FILE.read_text("utf-8"))["dialects"], tuple[Dialect, ...], dec_hook=_pattern
+)
+_BARE: Final = next(one for one in DIALECTS if one.is_bare)
+
+type Thought = Literal["open", "closed", "free"]
+"""Whether the prompt has opened a thought, has ended it, or leaves it to the answer."""
+
+
+@functools.cache
+def dialect_of(template: str) -> Dialect | None:
+    """Return the dialect of a chat template; None if it is unknown."""
+    return next((one for one in DIALECTS if one.template.search(template)), None)
+
+
+def forced_dialect(own: Dialect) -> Dialect:
+    """Return the dialect of calls that a grammar forces: Llama's JSON if its own has none."""
+    if own.written:
+        return own
+    return replace(_BARE, thought=own.thought, thinks_anywhere=own.thinks_anywhere)
+
+
+def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought:
+    """Return the state of the thought at a prompt's end, of a template with thoughts.
+
+    Args:
+      dialect: dialect of the answer.
+      prompt: the whole prompt as text.
+      goes_on: last message, if the answer continues it.
+    """
+    opening, closing = dialect.thought
+    if goes_on is not None:
+        return "open" if goes_on.rfind(opening) > goes_on.rfind(closing) else "closed"
+    if prompt.rstrip().endswith(opening.rstrip()):
+        return "open"
+    return "closed" if prompt.rstrip().endswith(closing) else "free"
+
+
+def takes_several(template: ChatTemplate) -> bool:
+    """Return False if a template refuses or drops the second of two calls in a message."""
+
+    def shown(*names: str) -> str:
+        calls = [
+            {"id": "abcdefghi", "type": "function", "function": {"name": name, "arguments": {}}}
+            for name in names
+        ]  # ids of Mistral's length
+        call = {"role": "assistant", "content": "", "tool_calls": calls}
+        return template.render([{"role": "user", "content": "a"}, call], tools=[])
+
+    try:
+        if "call_one" not in shown("call_one"):
+            return True  # no calls at all
+    except DataError:
+        return True
+    try:
+        return "call_two" in shown("call_one", "call_two")
+    except DataError:
+        return False
+
+
+def _lark(text: str, tokenizer: Tokenizer) -> str:
+    """Return a text as symbols of a Lark grammar: special tokens by number, all else as strings."""
+    special = {tokenizer.spelling.name(token): token for token in tokenizer.spelling.special}
+    names = sorted(filter(None, special), key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+    return " ".join(
+        f"<[{special[part]}]>" if part in special else json.dumps(part, ensure_ascii=False)
+        for part in parts if part
+    )  # fmt: skip
+
+
+def call_grammar(
+    tools: Sequence[Mapping[str, Any]], dialect: Dialect, tokenizer: Tokenizer, *, several: bool
+) -> str:
+    """Return the grammar of an answer of calls alone, see `c2c.engine.front.grammars`.
+
+    Args:
+      tools: functions that may be called.
+      dialect: dialect with the form of calls.
+      tokenizer: tokenizer of the model, in which some marks are special tokens.
+      several: True to allow several calls.
+
+    Raises:
+      ApiError: a function's schema is invalid, see `schema_grammar`.
+    """
+
+    def symbols(form: str, **given: str) -> str:
+        parts = re.split("%([can])", form)
+        shown = [given[p] if k % 2 else _lark(p, tokenizer) for k, p in enumerate(parts)]
+        return " ".join(filter(None, shown))
+
+    rules, one = [], []
+    quoted = '"name": %n' in dialect.call or '"tool_name": %n' in dialect.call
+    for number, tool in enumerate(tools):
+        schema = tool.get("parameters") or {"type": "object"}
+        own = json.loads(schema_grammar(schema, "tools"))["grammars"][0]["json_schema"]
+        rules.append(f"a{number}: %json {json.dumps(own, ensure_ascii=False)}")
+        name = json.dumps(tool["name"], ensure_ascii=False)
+        name = json.dumps(name, ensure_ascii=False) if quoted else name
+        one.append(symbols(dialect.call, n=name, a=f"a{number}"))
+    calls = f"call ({_lark(dialect.between, tokenizer)} call)*" if several else "call"
+    lines = [f"start: {symbols(dialect.written, c=calls)}", f"call: {' | '.join(one)}", *rules]
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines)}]})
+
+
+def answer_grammar(
+    grammar: str, dialect: Dialect, tokenizer: Tokenizer, thought: Thought, *, is_call: bool
+) -> str:
+    """Return the grammar of an answer that follows its thought and its marks."""
+    begin, end, resumed, final = (
+        _lark(mark, tokenizer) for mark in (*dialect.thought, dialect.resumed, dialect.final)
+    )
+    if thought == "closed" and (is_call or not final):
+        return grammar
+    is_special = end.startswith("<[")
+    rule = (
+        f"thought{'' if is_special else f'[suffix={end}]'}: /(?s:.*)/ {end if is_special else ''}"
+    )
+    heads = {"open": f"thought {resumed} SPACE", "free": f"({begin} thought {resumed} SPACE)?"}
+    lines = [f"start: {heads.get(thought, '')} {'' if is_call else final} @answer"]
+    lines += [rule, "SPACE: /[ \\n]*/"] if thought != "closed" else []
+    first, *rest = json.loads(grammar)["grammars"]
+    parts = [{"lark_grammar": "\n".join(lines)}, {**first, "name": "answer"}, *rest]
+    return json.dumps({"grammars": parts})

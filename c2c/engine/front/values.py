@@ -1,0 +1,63 @@
+"""Bare values of tool calls as JSON: a parameter's schema decides whether a value is a string."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from c2c.engine.front.ends import target
+
+__all__ = ["json_of", "types_of"]
+
+_WORDS: Final = {"True": "true", "False": "false", "None": "null"}  # of Python
+
+
+def json_of(value: str, types: set[str]) -> str:
+    """Return a value as JSON: unchanged if it is JSON of one of these types, else a string."""
+    bare = value.strip()
+    bare = _WORDS.get(bare, bare)
+    try:
+        kinds = _kinds(json.loads(bare, parse_constant=_refuse)) - {"string"}
+    except (ValueError, RecursionError):
+        kinds = set()
+    return bare if kinds & types else json.dumps(value, ensure_ascii=False)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)  # NaN and Infinity are no JSON
+
+
+def _kinds(value: Any) -> set[str]:
+    """Return the names of a value's types in JSON schema."""
+    if isinstance(value, bool):
+        return {"boolean"}
+    if isinstance(value, float):
+        return {"number", "integer"} if value.is_integer() else {"number"}
+    names = {int: {"integer", "number"}, str: {"string"}, list: {"array"}, dict: {"object"}}
+    return names.get(type(value), {"null"})
+
+
+def types_of(schema: Any, name: str) -> set[str]:
+    """Return the types of a parameter by a function's schema; {"string"} if that names none."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    left = [properties.get(name)] if isinstance(properties, Mapping) else []
+    found: set[str] = set()
+    seen: set[int] = set()  # references may be cyclic
+    while left:
+        each = left.pop()
+        if not isinstance(each, Mapping) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        given = each.get("type")
+        named = {name for name in [given, *_several(given)] if isinstance(name, str)}
+        values = [*_several(each.get("enum")), *([each["const"]] if "const" in each else [])]
+        found |= named or set[str]().union(*map(_kinds, values))
+        left += [s for key in ("anyOf", "oneOf", "allOf") for s in _several(each.get(key))]
+        if isinstance(each.get("$ref"), str):
+            left.append(target(each["$ref"], schema))
+    return found or {"string"}
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
