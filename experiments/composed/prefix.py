@@ -18,7 +18,10 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 __all__ = ["TRACE", "Prefixes", "compute"]
 
 TRACE: Final = "mooncake_synthetic.jsonl.gz"
-_LINK: Final = ("datasheet_gbps", "measured_gbps", "both_directions_gbps")
+_LINK: Final = (
+    "datasheet_gbps", "measured_gbps", "both_directions_gbps", "sm_read_low_gbps",
+    "sm_read_high_gbps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
