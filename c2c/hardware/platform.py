@@ -73,6 +73,17 @@ class Link:
             )  # fmt: skip
 
     @property
+    def sm_reads(self) -> str:
+        """Public range of reads by SMs as text; "unmeasured" without one.
+
+        >>> load_platform("h200_pcie5").link.sm_reads
+        '35 to 51.5 GB/s'
+        """
+        if self.sm_read_low_gbps is None:
+            return "unmeasured"
+        return f"{self.sm_read_low_gbps:g} to {self.sm_read_high_gbps:g} GB/s"
+
+    @property
     def measured_is_derived(self) -> bool:
         """True if the variant `measured` is the datasheet's number times an efficiency."""
         return self.measured_gbps is None and self.derived_efficiency is not None
