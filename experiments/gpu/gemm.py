@@ -73,10 +73,10 @@ def _compile(spec: Mapping[str, Any], settings: Settings) -> None:
     device = jax.devices()[0]
     copies = _copies(spec, settings)
     host = SingleDeviceSharding(device, memory_kind="pinned_host")
-    of = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-    x = of((spec["m"], spec["k"]), sharding=SingleDeviceSharding(device))
-    w = of(_shape(spec, copies), sharding=host)
-    layer = jax.ShapeDtypeStruct((), jnp.int32, sharding=SingleDeviceSharding(device))
+    of: Any = jax.ShapeDtypeStruct  # untyped
+    x = of((spec["m"], spec["k"]), jnp.bfloat16, sharding=SingleDeviceSharding(device))
+    w = of(_shape(spec, copies), jnp.bfloat16, sharding=host)
+    layer = of((), jnp.int32, sharding=SingleDeviceSharding(device))
     try:
         _programs[_name(spec)] = _function(spec, settings).lower(x, w, layer).compile()
     except Exception as error:  # noqa: BLE001 - the case raises it again, whatever it is
@@ -200,10 +200,15 @@ def _shape(spec: Mapping[str, Any], copies: int) -> tuple[int, ...]:
 def _weights(shape: tuple[int, ...], k: int, kind: str, seed: int) -> jax.Array:
     """Return random weights in a memory; zeros would draw less power and run faster."""
     array = _normal(shape, k**-0.5, seed)
-    placed = jax.device_put(array, SingleDeviceSharding(jax.devices()[0], memory_kind=kind))
-    return jax.block_until_ready(placed)
+    placed: jax.Array = jax.device_put(
+        array, SingleDeviceSharding(jax.devices()[0], memory_kind=kind)
+    )
+    placed.block_until_ready()
+    return placed
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "scale"))
 def _normal(shape: tuple[int, ...], scale: float, seed: int) -> jax.Array:
-    return jax.random.normal(jax.random.key(seed), shape, jnp.bfloat16) * jnp.bfloat16(scale)
+    drawn: jax.Array = jax.random.normal(jax.random.key(seed), shape, jnp.bfloat16)
+    scaled: jax.Array = drawn * jnp.bfloat16(scale)
+    return scaled

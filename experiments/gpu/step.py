@@ -23,15 +23,17 @@ from experiments.gpu.timing import time_launches
 from experiments.gpu.worker import Settings
 
 _LAYERS: Final = 4
-_TINY: Final = {"hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 32, "intermediate": 192}
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
     """Measure a decode step of `rows` sequences of `context` tokens."""
     shape = replace(load_spec("llama-3-8b"), layers=_LAYERS, vocab=8192)
     if settings.tiny:
-        shape = replace(shape, **_TINY, layers=2, vocab=320)
-    linear: Linear = Staged() if spec["linear"] == "staged" else Hybrid(backend=settings.backend)  # type: ignore[arg-type]
+        shape = replace(
+            shape, layers=2, vocab=320, hidden=128, heads=4, kv_heads=2, head_dim=32,
+            intermediate=192,
+        )  # fmt: skip
+    linear: Linear = Staged() if spec["linear"] == "staged" else Hybrid(backend=settings.backend)
     draw = np.random.default_rng(settings.seed)
     params = random_params(shape, draw, dtype="bfloat16", placement=linear.placement)
     rows, pages = spec["rows"], -(-spec["context"] // PAGE_TOKENS)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from experiments.gpu.cases import DECODE_ROWS, MIXES, SMOKE, TALL_ROWS, Row
 from experiments.gpu.rows import Rows
+from pallas_kernels.gemm import Gemm, choose, machine_for, plans, predict
 
 SHARE: Final = 0.80
 """Least share of a read rate, and of the largest limit, that passes."""
 CHOICE: Final = 1.03
 """Largest time of `hybrid_gemm(x, w)` over that of the faster of its two ways."""
+LEAST_GAIN: Final = 1.02
+"""Least predicted gain of mixing that a measurement is compared with."""
 STEPS: Final = (
     "probe",
     "smoke",
@@ -139,26 +142,47 @@ def _choice(rows: Sequence[Row]) -> Finding:
     return _judged(aim, max(ratios.values()) <= CHOICE, text)
 
 
+def predicted_gain(mix: tuple[int, int, int, int, int, float], link_gbps: float) -> float:
+    """Return the predicted time of the better pure dataflow over that of a cell of `MIXES`.
+
+    Args:
+      mix: K, N, M, cluster, SMs, alpha.
+      link_gbps: rate at which SMs read host memory.
+    """
+    k, n, m, cluster, sms, best = mix
+    gemm, machine = Gemm(m=m, k=k, n=n, w_layout="nk"), replace(machine_for(), link_gbps=link_gbps)
+    config = choose(gemm, machine, cluster=cluster)
+    times = predict(gemm, config, plans(gemm, config, (0.0, best, 1.0), sms), machine).time_s
+    return float(min(times[0], times[2]) / times[1])
+
+
 def _mixes(rows: Sequence[Row]) -> Finding:
-    aim = "mixing: faster than both pure dataflows where the model predicts a gain"
-    gains: list[float] = []
+    aim = "mixing: faster than both pure dataflows where the model predicts it at the link's rate"
+    rate = sm_rate(rows) or machine_for().link_gbps
+    gains: dict[str, float] = {}
     for k, n, m, cluster, sms, best in MIXES:
         size = {"k": k, "n": n, "m": m, "cluster": cluster, "sms": sms}
         of = {row["alpha"]: row["time_s"] for row in _of(rows, "mix", **size)}
-        if {0.0, best, 1.0} <= set(of):
-            gains.append(min(of[0.0], of[1.0]) / of[best])
+        if not {0.0, best, 1.0} <= set(of):
+            return _unmeasured(aim, f"no rows of K {k}, N {n}, M {m}")
+        expected = predicted_gain((k, n, m, cluster, sms, best), rate)
+        if expected >= LEAST_GAIN:
+            measured = min(of[0.0], of[1.0]) / of[best]
+            gains[f"K {k} M {m}: {measured:.2f} times, predicted {expected:.2f}"] = measured
     if not gains:
-        return _unmeasured(aim, "no rows")
-    text = ", ".join(f"{gain:.2f}" for gain in gains) + " times the better one"
-    return _judged(aim, min(gains) > 1.0, f"{text}; on all SMs no gain is predicted")
+        return _unmeasured(aim, f"no gain is predicted at {rate:.1f} GB/s")
+    text = f"{'; '.join(gains)}; on all SMs no gain is predicted"
+    return _judged(aim, min(gains.values()) > 1.0, text)
 
 
 def _tall(rows: Sequence[Row]) -> Finding:
     aim = f"M from {min(TALL_ROWS)}: hybrid_gemm(x, w) at {SHARE:.0%} of the largest limit"
     link, hbm = copy_rate(rows), _of(rows, "decode", what="bound", of="hbm")
     cores = _of(rows, "decode", what="bound", of="tensor_cores")
-    shares = {}
-    for row in _of(rows, "tall", what="chosen") if link and hbm and cores else []:
+    shares: dict[int, float] = {}
+    for row in _of(rows, "tall", what="chosen"):
+        if link is None or not hbm or not cores:
+            return _unmeasured(aim, "no rates of link, device memory and tensor cores")
         limits = (
             row["weight_bytes"] / (link * 1e9),
             row["activation_bytes"] / (hbm[0]["gbps"] * 1e9),

@@ -16,10 +16,12 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from experiments.children import end_with_parent
 from experiments.gpu.cases import Unmeasurable
+
+Backend = Literal["sm90", "reference"]
 
 MODULES: Final = {
     "probe": "link",
@@ -39,7 +41,7 @@ BROKEN: Final = re.compile(
 class Settings:
     """Settings of all cases. `backend` is "sm90", or "reference" in a dry run of tiny sizes."""
 
-    backend: str = "sm90"
+    backend: Backend = "sm90"
     tiny: bool = False
     seed: int = 0
     folder: str = ""  # for programs that a case builds

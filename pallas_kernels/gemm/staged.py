@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -112,7 +112,8 @@ def _views(w: jax.Array, layer: int, gemm: Gemm) -> list[jax.Array]:
         memory = (ctypes.c_uint8 * nbytes).from_address(first + number * nbytes)
         memory.owner = w  # type: ignore[attr-defined]  # lives as long as its views
         view = np.frombuffer(memory, np.dtype(w.dtype)).reshape(sizes)
-        found.append(jax.dlpack.from_dlpack(dlpack.Exported(view, kind, device.local_hardware_id or 0), copy=False))
+        exported = dlpack.Exported(view, kind, device.local_hardware_id or 0)
+        found.append(jax.dlpack.from_dlpack(exported, copy=False))
     return found
 
 

@@ -39,7 +39,7 @@ def test_without_a_probe_the_kernel_is_judged_by_copies_alone() -> None:
     [
         (lambda r: r["stage"] == "decode" and r.get("m") == 16, "decode"),
         (lambda r: r.get("what") == "chosen" and r["m"] == 2048, "choice"),
-        (lambda r: r["stage"] == "mix" and r["alpha"] == 0.375, "mixing"),
+        (lambda r: r["stage"] == "mix" and r["alpha"] == 0.5625, "mixing"),
         (lambda r: r.get("what") == "chosen" and r["m"] == 512, "M from 512"),
     ],
 )
@@ -62,3 +62,10 @@ def test_dry_runs_are_no_measurements() -> None:
     rows = [row | {"dry_run": True} for row in made_up.rows()]
     assert {one.status for one in verdicts.findings(rows)} == {"unmeasured"}
     assert "A dry run" in verdicts.summary(rows, [])
+
+
+def test_mixing_is_judged_where_the_model_predicts_a_gain() -> None:
+    slow = next(one for one in verdicts.findings(made_up.rows(sm_gbps=38.0)) if "mixing" in one.aim)
+    assert (slow.status, slow.measured.count("predicted 1.")) == ("pass", 1)
+    none = next(one for one in verdicts.findings(made_up.rows(sm_gbps=30.0)) if "mixing" in one.aim)
+    assert (none.status, none.measured) == ("unmeasured", "no gain is predicted at 30.0 GB/s")
