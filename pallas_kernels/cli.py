@@ -59,14 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--op", action="append", choices=OPS, help="default: all")
     check.add_argument("--part", metavar="I/N", help="every n-th program of each op, from i on")
     check.add_argument("--json", action="store_true", help="a JSON object a line")
-    check.add_argument(
-        "--changed", action="store_true", help="skip recorded programs that lower the same"
-    )
-    check.add_argument(
-        "--record",
-        action="store_true",
-        help="like --changed, and record what passed (for developers)",
-    )
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given or ["list"])
     if options.command is None:
@@ -150,8 +142,7 @@ def _check(options: argparse.Namespace) -> int:
         for value in values:
             command += [f"--{name}", value]
     command += [f"--part={options.part}"] if options.part is not None else []
-    for flag in ("json", "changed", "record"):
-        command += [f"--{flag}"] if getattr(options, flag) else []
+    command += ["--json"] if options.json else []
     checkout = Path(__file__).parents[1]
     paths = [os.environ.get("PYTHONPATH"), str(checkout), str(checkout / ".venv-aot")]
     path = os.pathsep.join(filter(None, paths))

@@ -22,7 +22,6 @@ from pallas_kernels.gemm.cta import Cta, Flow
 from pallas_kernels.gemm.dequantise import sums_of_converted
 from pallas_kernels.gemm.epilogue import store_section
 from pallas_kernels.gemm.items import Section, each_section, when
-from pallas_kernels.gemm.residency import leave, leaves, left
 from pallas_kernels.gemm.rows import Item
 from pallas_kernels.mosaic import Ref, plgpu
 
@@ -83,10 +82,9 @@ def _pass_on(flow: Flow, first: Int, length: Int) -> None:
 
 def _sums(cta: Cta, flow: Flow, section: Section) -> Any:
     """Return the sums of a section; both operands come from shared memory."""
-    leaving, turn = leaves(cta, flow, section), cta.turn
+    turn = cta.turn
 
     def release(step: Int) -> None:
-        when(leaving, left)
         plgpu.barrier_arrive(flow.x.empty.at[rem(section.x + step, flow.x.size)])
         when(
             section.last_w,
@@ -99,10 +97,6 @@ def _sums(cta: Cta, flow: Flow, section: Section) -> Any:
             x_slot = rem(section.x + step, flow.x.size)
             w_slot = rem(section.w + step, flow.w.size)
             when(section.new_w, lambda: _wait(cta, "wait_w", flow.w.arrived(w_slot, turn)))
-            when(
-                leaving,
-                lambda: leave(cta, section.strip, section.start + step, flow.w.tiles.at[w_slot]),
-            )
             _wait(cta, "wait_x", flow.x.arrived(x_slot, turn))
             w = flow.w.tiles.at[w_slot]
             # [tk, tn] whatever its layout; a view, nothing moves

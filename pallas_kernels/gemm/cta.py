@@ -90,7 +90,6 @@ class Cta:
     # global memory, of one layer
     x: Ref
     w: Ref
-    cache: Ref | None  # of W, in device memory; of any layers
     scales: Ref | None
     offsets: Ref | None
     x_sums: Ref | None  # float32 [K / sum_size, rows of x]
@@ -111,31 +110,20 @@ class Cta:
         """Options of a copy for a tile that the whole cluster needs: each CTA loads a share."""
         return {"collective_axes": "rank"} if self.config.cluster > 1 else {}
 
-    def w_tile(
-        self, matrix: Ref, first: Int, k_step: Int, slot: Ref, columns: int | None = None
-    ) -> list[tuple[Ref, Ref]]:
-        """Pair a tk x tn piece of a stored matrix with its slot, in `w_copies` parts.
-
-        Args:
-          matrix: matrix in global memory.
-          first: first block of PACK_MULTIPLE columns of the piece.
-          k_step: index of the piece along K.
-          slot: slot in shared memory.
-          columns: columns of each part; by default tn (tile-major always has PACK_MULTIPLE).
-        """
-        tn, tk, layout = self.config.tn, self.config.tk, self.gemm.w_layout
-        each = PACK_MULTIPLE if layout == "tiles" else columns or tn
-        stored = _stored(self.gemm, tk)
-        parts = []
-        for at in range(0, tn, each):
-            block = first + at // PACK_MULTIPLE
-            ns, ks = pl.ds(block * PACK_MULTIPLE, each), pl.ds(k_step * stored, stored)
-            place = {"tiles": (block, k_step), "nk": (ns, ks), "kn": (ks, ns)}[layout]
-            there = slot
-            if each < tn:
-                there = slot.at[:, pl.ds(at, each)] if layout == "kn" else slot.at[pl.ds(at, each)]
-            parts.append((matrix.at[place], there))
-        return parts
+    def w_tile(self, item: Item, k_step: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
+        """Pair a tk x tn piece of an item's strip with its slot, in `w_copies` parts."""
+        tn, layout, block = self.config.tn, self.gemm.w_layout, PACK_MULTIPLE
+        stored, matrix = _stored(self.gemm, self.config.tk), of_expert(self.w, item)
+        if layout == "tiles":
+            return [
+                (
+                    matrix.at[item.strip * (tn // block) + at // block, k_step],
+                    slot if tn == block else slot.at[pl.ds(at, block)],
+                )
+                for at in range(0, tn, block)
+            ]
+        ns, ks = pl.ds(item.strip * tn, tn), pl.ds(k_step * stored, stored)
+        return [(matrix.at[(ns, ks) if layout == "nk" else (ks, ns)], slot)]
 
     def x_tile(self, top: Int, column: Int) -> Ref:
         """Return the piece of X in global memory that begins at this row and column."""

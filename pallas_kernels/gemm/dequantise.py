@@ -27,7 +27,6 @@ from pallas_kernels.gemm.config import accumulator, piece_size, scales_pieces, s
 from pallas_kernels.gemm.conversion import operand, piece, scaled, widest
 from pallas_kernels.gemm.cta import Cta, Flow, Ring
 from pallas_kernels.gemm.items import Section, both, when
-from pallas_kernels.gemm.residency import leave, leaves, left
 from pallas_kernels.hopper import WGMMA_ROWS
 from pallas_kernels.mosaic import Ref, plgpu
 
@@ -195,12 +194,6 @@ def _stored(cta: Cta, flow: Flow, section: Section, step: Int) -> Any:
     """Read this warpgroup's rows of a W tile, and free it after its last reading."""
     slot = rem(section.w + step, flow.w.size)
     when(section.new_w, lambda: plgpu.barrier_wait(flow.w.full.at[slot]))
-
-    def keep() -> None:
-        leave(cta, section.strip, section.start + step, flow.w.tiles.at[slot])
-        left()
-
-    when(leaves(cta, flow, section), keep)
     stored = flow.w.tiles[slot, cta.own]
     # All warps have read their rows (at a cluster's barrier one thread arrives for them), and TMA
     # may write after that.

@@ -29,7 +29,7 @@ from pallas_kernels.hopper import CLUSTERS, expect
 
 OP = "hybrid_gemm"
 
-_PARTS = "compute config cta epilogue items load residency rows schedule sm90"
+_PARTS = "compute config cta epilogue items load rows schedule sm90"
 KERNEL_SOURCES = (
     *("counting.py", "hopper.py", "mosaic.py"),
     *(f"gemm/{part}.py" for part in _PARTS.split()),
@@ -241,7 +241,7 @@ def _choice(
 ) -> Chosen:
     measured: tuned_results.Entry | None = None
     notes: tuple[str, ...] = ()
-    if gemm.quantised is None and gemm.experts is None and not gemm.resident:
+    if gemm.quantised is None and gemm.experts is None:
         measured, notes = _nearest(gemm, machine, results.tuned)
     if measured is not None:
         found = _from_measured(gemm, machine, cluster, alpha, measured)

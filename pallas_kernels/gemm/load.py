@@ -14,9 +14,8 @@ from jax.experimental import pallas as pl
 from pallas_kernels.counting import Int, div, rem
 from pallas_kernels.gemm.cta import Cta, Flow, Ring, of_expert
 from pallas_kernels.gemm.items import Section, each_section, sum_blocks
-from pallas_kernels.gemm.residency import from_either
 from pallas_kernels.gemm.rows import Item
-from pallas_kernels.mosaic import Ref, drain, plgpu
+from pallas_kernels.mosaic import drain, plgpu
 
 
 def load(cta: Cta, flow: Flow) -> None:
@@ -99,14 +98,8 @@ def _load_w(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> None:
     slot = rem(counter, flow.w.size)
     arrived = flow.w.arrived(slot, rem(number, cta.config.turns))
     _await(flow.w, counter)
-
-    def copy(matrix: Ref, first: Int) -> None:
-        for source, target in cta.w_tile(
-            of_expert(matrix, item), first, k_step, flow.w.tiles.at[slot]
-        ):
-            plgpu.copy_gmem_to_smem(source, target, arrived, **shared)
-
-    from_either(cta, item, copy)
+    for source, target in cta.w_tile(item, k_step, flow.w.tiles.at[slot]):
+        plgpu.copy_gmem_to_smem(source, target, arrived, **shared)
 
 
 def _load_scales(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> None:

@@ -151,7 +151,6 @@ def plans(
     alphas: Any,
     sm_limit: int | None = None,
     *,
-    resident_strips: Any = None,
     m: Any = None,
 ) -> Plan:
     """Return the plans of a launch for an array of alphas, with the balanced SM split.
@@ -161,11 +160,9 @@ def plans(
       config: tiles and grid.
       alphas: shares of the columns for SymGEMM.
       sm_limit: SMs of the launch; default all of the configuration's.
-      resident_strips: strips in device memory, broadcast with alphas; by default an equal share of
-        the cache for each layer (`expected_strips`).
       m: rows instead of `gemm.m`; an array that broadcasts with alphas.
     """
-    plan = sharing.traced_plan(
+    return sharing.traced_plan(
         config,
         counts(config, gemm, m),
         alpha=np.asarray(alphas, np.float64),
@@ -174,14 +171,6 @@ def plans(
         layer=0,
         xp=np,
     )
-    near = expected_strips(gemm, config) if resident_strips is None else resident_strips
-    return replace(plan, resident_strips=near)
-
-
-def expected_strips(gemm: Gemm, config: Config) -> int:
-    """Return the number of cached strips of a matrix if all layers share the cache equally."""
-    columns = gemm.resident // (gemm.layers or 1)
-    return counts(config, gemm).strips if columns >= gemm.n else columns // config.tn
 
 
 def equals(predictions: Sequence[Prediction]) -> np.ndarray:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, at_most, behind, ceil_div, dealt, div, rem
+from pallas_kernels.counting import Int, ceil_div, dealt, div, rem
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.schedule import (
     FIELDS,
@@ -16,7 +16,6 @@ from pallas_kernels.gemm.schedule import (
     Counts,
     Plan,
     place,
-    spread,
     strip_groups,
 )
 from pallas_kernels.gemm.specs import ROW_MULTIPLE
@@ -70,16 +69,9 @@ class Place:
         players = plan.active_clusters - plan.sym_clusters
         return number * players + self.cluster - plan.sym_clusters
 
-    def sym_strip(self, position: Int) -> Int:
-        """Strip of SymGEMM at a position in the order of time."""
-        plan = self.plan
-        return spread(position, at_most(plan.resident_strips, plan.sym_strips), plan.sym_strips)
-
     def asym_strip(self, group: Int) -> Int:
         """Strip of this CTA in a group of strips."""
-        plan, position = self.plan, group * self.config.cluster + self.rank
-        resident = behind(plan.resident_strips, plan.sym_strips)
-        return plan.sym_strips + spread(position, resident, self.sizes.strips - plan.sym_strips)
+        return self.plan.sym_strips + group * self.config.cluster + self.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +92,7 @@ class OneMatrix:
         at, item = self.at, self.at.sym_number(number)
         blocks = at.sizes.row_clusters
         row_tile = rem(item, blocks) * at.config.cluster + at.rank
-        strip = at.sym_strip(div(item, blocks))
-        return Item(expert=None, strip=strip, top=row_tile * at.config.tm, row_tiles=1)
+        return Item(expert=None, strip=div(item, blocks), top=row_tile * at.config.tm, row_tiles=1)
 
     def asym_items(self) -> Int:
         """Number of this cluster's AsymGEMM items: groups of strips."""
@@ -150,8 +141,7 @@ class OfExperts(OneMatrix):
     def sym_item(self, number: Int) -> Item:
         """A tile of an expert's block."""
         strips = jnp.maximum(self.at.plan.sym_strips, 1)
-        item = self._tile(self.at.sym_number(number), strips)
-        return replace(item, strip=self.at.sym_strip(item.strip))
+        return self._tile(self.at.sym_number(number), strips)
 
     def asym_items(self) -> Int:
         """(Expert, group of strips) pairs."""

@@ -14,9 +14,6 @@ the sums, adds its own and rounds once. So alpha changes only the order of addit
 touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
 neighbouring strips and walk together: each loads its share of the X tile and multicasts it.
 
-Strips of W may be in device memory too: a strip's tiles are read from there or from the host, and
-the compute warpgroup can store a strip read from the host there (`residency`).
-
 Parts: `load` fills rings, `compute` sums and stores (`dequantise` for quantised weights), `rows`
 maps rows to matrices, `cta` describes shared memory.
 
@@ -44,7 +41,7 @@ from pallas_kernels.gemm.epilogue import store_zeros
 from pallas_kernels.gemm.load import load
 from pallas_kernels.gemm.profile import Profile
 from pallas_kernels.gemm.rows import OfExperts, OneMatrix, Place
-from pallas_kernels.gemm.schedule import Plan, counts, plan_fields, sums_shape
+from pallas_kernels.gemm.schedule import PLAN_FIELDS, Plan, counts, sums_shape
 from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.mosaic import Ref, apart, persistent, read_add_write, tma_add, traced
 
@@ -56,7 +53,7 @@ def build(
     interpret: mosaic_gpu.InterpretGPUParams | None = None,
     profile: Profile | None = None,
 ) -> Callable[..., jax.Array]:
-    """Return `kernel(x, w, [cache], [scales, [offsets, x_sums]], [table, whole], scalars) -> o`.
+    """Return `kernel(x, w, [scales, [offsets, x_sums]], [table, whole], scalars) -> o`.
 
     Args:
       gemm: sizes and types, packed (see `specs`).
@@ -65,8 +62,7 @@ def build(
       profile: write a trace of each launch; interpret mode writes none.
 
     Returns:
-      A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; with residency the cache, of shape
-      `gemm.resident_shape`, a jax reference if it is to be filled; for quantised weights scales of
+      A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; for quantised weights scales of
       `gemm.scales_shape`, and with offsets those and `reference.sums_of(x, sum_size)`; for experts
       the two block tables, of `config.block_rows` and of `schedule.whole_rows`; and the int32
       vector `scalars`, `Plan.scalars`, for experts followed by the blocks with an expert, all
@@ -80,10 +76,9 @@ def build(
     sizes, sums = counts(config, gemm), sums_shape(config, gemm)
 
     def body(*refs: Ref) -> None:
-        x, w, cache, scales, offsets, x_sums, tables, scalars, o, *scratch = _named(gemm, refs)
+        x, w, scales, offsets, x_sums, tables, scalars, o, *scratch = _named(gemm, refs)
         *global_scratch, tiles, staging, barriers, detour = scratch
-        fields = plan_fields(gemm)
-        plan = Plan(**{name: scalars[place] for place, name in enumerate(fields)})
+        plan = Plan(**{name: scalars[place] for place, name in enumerate(PLAN_FIELDS)})
         cluster = lax.axis_index("cluster")
         at = Place(
             config=config,
@@ -101,7 +96,7 @@ def build(
             config=config,
             gemm=gemm,
             sizes=sizes,
-            rows=_rows(at, tables, scalars, len(fields)),
+            rows=_rows(at, tables, scalars, len(PLAN_FIELDS)),
             accumulate=tma_add if interpret is None else read_add_write,
             warpgroup=lax.axis_index("warpgroup"),
             cluster=cluster,
@@ -109,7 +104,6 @@ def build(
             plan=plan,
             x=x,
             w=of_layer(w),
-            cache=cache,
             scales=of_layer(scales),
             offsets=of_layer(offsets),
             x_sums=x_sums,
@@ -154,15 +148,14 @@ def _run(cta: Cta, flows: list[Flow]) -> None:
 
 
 def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
-    """Return x, w, cache, scales, offsets, sums of x, tables, scalars, o, scratch."""
+    """Return x, w, scales, offsets, sums of x, tables, scalars, o, scratch."""
     left = list(refs)
     x, w = left.pop(0), left.pop(0)
-    cache = left.pop(0) if gemm.resident else None
     scales = left.pop(0) if gemm.quantised is not None else None
     shifted = gemm.quantised is not None and gemm.quantised.offset_dtype is not None
     offsets, x_sums = (left.pop(0), left.pop(0)) if shifted else (None, None)
     tables = (left.pop(0), left.pop(0)) if gemm.experts is not None else ()
-    return [x, w, cache, scales, offsets, x_sums, tables, *left]
+    return [x, w, scales, offsets, x_sums, tables, *left]
 
 
 def _rows(at: Place, tables: tuple[Ref, ...], scalars: Ref, counts_at: int) -> OneMatrix:

@@ -17,7 +17,6 @@ from pallas_kernels.arguments import (
 from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
-from pallas_kernels.gemm.resident import Resident
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, ROW_MULTIPLE, Gemm, WLayout
 from pallas_kernels.host_memory import HostArray
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights, stored_sizes
@@ -35,7 +34,6 @@ def hybrid_gemm(
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
     config: Config | None = None,
-    resident: Resident | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
     """Multiply activations in device memory by weights that stay in host memory.
@@ -71,8 +69,6 @@ def hybrid_gemm(
         ignored for `PackedWeights`, which have a layout.
       config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
         `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
-      resident: first columns of w (of each expert) that are also in device memory, and read
-        from there; their number is a run-time scalar.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
@@ -114,7 +110,6 @@ def hybrid_gemm(
         cluster=cluster,
         config=config,
         backend=chosen,
-        resident=resident,
     )
 
 

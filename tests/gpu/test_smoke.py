@@ -18,7 +18,6 @@ from pallas_kernels import attention, check_gemm
 from pallas_kernels import gather_rows as gathering
 from pallas_kernels import grouped_gemm as grouped
 from pallas_kernels import quantized_gemm as quantized
-from pallas_kernels.gemm import Resident
 from pallas_kernels.host_memory import SharedPool, placement_report, remove_pool, shared_memory_path
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.gpu.exact import BACKEND, activations, numbers, placed, same_bits, weights
@@ -86,19 +85,6 @@ def test_gather() -> None:
     ids = np.array([0, 999, 7, 7, 500], np.int32)
     out = gathering.gather_rows(placed(table), jnp.asarray(ids), backend=BACKEND)
     assert same_bits(out, jnp.asarray(table[ids]))
-
-
-@either
-def test_cache_is_filled() -> None:
-    x, w = activations(8, K), numbers((K, N), "bfloat16", 1, K**-0.5)
-    stored = np.ascontiguousarray(w.T)
-    cache = jax.new_ref(jnp.zeros((N, K), jnp.bfloat16))
-    given = Resident(cache=cache, columns=0, fill=N)
-    out = hybrid_gemm(
-        jnp.asarray(x), placed(stored), 1.0, w_layout="nk", resident=given, backend=BACKEND
-    )
-    assert_right(out, x, w)
-    assert same_bits(cache[...], jnp.asarray(stored))
 
 
 @host_only

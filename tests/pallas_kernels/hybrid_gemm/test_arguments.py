@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import check_gemm
-from pallas_kernels.gemm import Config, Gemm, Quantised, Resident, check_fits, shared_bytes
+from pallas_kernels.gemm import Config, Gemm, Quantised, check_fits, shared_bytes
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm, pack_weights
 from tests.compilations import compilations
 from tests.pallas_kernels.interpreting import SMALL, operands
@@ -128,7 +128,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": SMALL, "sm_limit": 1}, r"sm_split=.*leaves .*GEMM none of 1 SMs"),
     ({"out_dtype": jnp.float16}, r"out_dtype=float16: expected bfloat16 or float32"),
     ({"out_dtype": "bfloat17"}, r"out_dtype='bfloat17': expected a type, such as 'float32'"),
-    ({"resident": Resident(cache=None, columns=64)}, r"resident.cache of type NoneType: expected"),
     ({"backend": "cuda"}, r"backend='cuda': expected one of auto, sm90, interpret, reference"),
 ]
 
