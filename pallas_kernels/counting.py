@@ -38,6 +38,17 @@ def rem(a: Int, b: Int) -> Int:
     return a % b if isinstance(a, int) and isinstance(b, int) else _lax().rem(a, b)
 
 
+def where(condition: Any, a: Int, b: Int) -> Int:
+    """Return a where the condition, concrete or traced, holds, else b."""
+    if isinstance(condition, bool):
+        return a if condition else b
+    if isinstance(a, int) and isinstance(b, int) and a == b:
+        return a
+    from jax import numpy
+
+    return numpy.where(condition, a, b)
+
+
 def dealt(items: Int, players: Int, player: Int) -> Int:
     """Return the number of `items` that the `player` gets in a round-robin deal.
 

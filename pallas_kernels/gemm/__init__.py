@@ -25,7 +25,6 @@ from pallas_kernels.gemm.machine import (
     present_machine,
 )
 from pallas_kernels.gemm.prediction import best_alpha, best_split, plans, predict
-from pallas_kernels.gemm.profile import Profile, with_profile
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
 from pallas_kernels.gemm.specs import (
     MODEL_EXPERTS,
@@ -64,7 +63,6 @@ __all__ = [
     "Machine",
     "Plan",
     "Prediction",
-    "Profile",
     "Quantised",
     "Rates",
     "Traffic",
@@ -92,7 +90,6 @@ __all__ = [
     "smallest_cluster",
     "sums_shape",
     "tables_of",
-    "with_profile",
 ]
 
 _WITH_JAX = {

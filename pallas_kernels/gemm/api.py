@@ -124,8 +124,8 @@ def plan_launch(
     known_alpha = concrete("alpha", alpha, float)
     if known_alpha is not None:
         expect(0 <= known_alpha <= 1, "alpha", known_alpha, "a number in [0, 1]")  # not NaN
-        has_path = config.kc > 0 or known_alpha == 1
-        expect(has_path, "alpha", known_alpha, "1, since config.kc=0 leaves AsymGEMM out")
+        has_path = config.asym or known_alpha == 1
+        expect(has_path, "alpha", known_alpha, "1, since config.asym=False leaves AsymGEMM out")
     limit = concrete("sm_limit", config.sm_count if sm_limit is None else sm_limit, int)
     if limit is not None:
         allowed = f"from cluster={config.cluster} to {config.sm_count} SMs"

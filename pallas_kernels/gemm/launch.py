@@ -64,7 +64,10 @@ def launch(
 
 
 def tables_of(group_sizes: Any, gemm: Gemm, config: Config, xp: Any = jnp) -> tuple[list[Any], Any]:
-    """Return the kernel's view of the group sizes: two block tables and three counts."""
+    """Return the kernel's view of the group sizes: a block table and three counts.
+
+    The table has the blocks of SymGEMM, then one block for each expert with rows.
+    """
     table, with_expert, blocks = block_table(group_sizes, gemm.m, config.block_rows, xp=xp)
     whole, experts, _ = block_table(group_sizes, gemm.m, whole_rows(gemm.m), xp=xp)
-    return [table, whole], xp.stack([with_expert, blocks, experts])
+    return [xp.concatenate([table, whole])], xp.stack([with_expert, blocks, experts])

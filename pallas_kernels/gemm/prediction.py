@@ -115,7 +115,7 @@ def predict(
             ),
             busy(
                 moved.asym_cta_steps,
-                config.asym_stages,
+                config.x_stages,
                 moved.asym_cta_outputs,
                 moved.asym_cta_store_bytes + slower * moved.asym_cta_added_bytes,
                 moved.asym_cta_sum_waits,
@@ -249,7 +249,7 @@ def reachable(
     A single cluster runs one path, so mixtures are dropped, and an alpha that it can run is added.
     A kernel without AsymGEMM has 1.0.
     """
-    if config.kc == 0:
+    if not config.asym:
         return np.ones(1)
     strips = counts(config, gemm).strips
     given = np.asarray(sorted(alphas), np.float64)

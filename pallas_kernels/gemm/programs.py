@@ -152,7 +152,7 @@ def _plain(sm_count: int) -> Iterator[Program]:
     yield program("64x64, one row", Gemm(m=ROW_MULTIPLE, **_PACKED), narrow, rows=1)
     ragged = Gemm(m=round_up(2001, ROW_MULTIPLE), k=4160, n=16064)
     yield program("256x128, ragged", ragged, wide, rows=2001, columns=16001)
-    yield program("256x128, one K pass", Gemm(m=2048, k=512, n=16384), wide)
+    yield program("256x128, one K pass", Gemm(m=2048, k=256, n=16384), wide)
 
 
 def _quantised(sm_count: int) -> Iterator[Program]:
@@ -247,7 +247,7 @@ def _chosen(gemm: Gemm, sm_count: int, cluster: int, label: str = "") -> Iterato
 def _name(gemm: Gemm, config: Config, label: str) -> str:
     experts = f"{gemm.experts} experts " if gemm.experts else ""
     stack = "" if gemm.layers is None else f"{gemm.layers}x"
-    weights, asym = "", f", kc {config.kc}" if config.kc else ""
+    weights, asym = "", f", kc {config.kc}" if config.asym else ""
     if (stored := gemm.quantised) is not None:
         weights = f"{stored.kind} {f'groups of {stored.group}' if stored.group else 'per channel'}"
         weights += "" if stored.scale_dtype == "float32" else f" {stored.scale_dtype} scales"

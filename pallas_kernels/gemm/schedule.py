@@ -88,16 +88,16 @@ def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int
       cluster: index among AsymGEMM's clusters.
       unit: unit of the passes (`config.pass_unit`).
     """
-    if k_steps <= config.ring:
+    if k_steps <= config.w_stages:
         return k_steps
     if not config.stagger:
-        return config.ring
-    return (rem(cluster, config.ring // unit) + 1) * unit
+        return config.w_stages
+    return (rem(cluster, config.w_stages // unit) + 1) * unit
 
 
 def passes(config: Config, k_steps: int, first: Int) -> Int:
     """Return the number of K passes, the first of which has `first` steps."""
-    return div(k_steps - first + config.ring - 1, config.ring) + 1
+    return div(k_steps - first + config.w_stages - 1, config.w_stages) + 1
 
 
 def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:

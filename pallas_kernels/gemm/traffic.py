@@ -184,8 +184,8 @@ def launch_traffic(
     x_slice = e * m * min(config.kc, gemm.k)
     sums_round = SUM_BYTES * m * np.minimum(n_asym, others * config.cluster * config.tn)
     sums_stay = sums_round + x_slice <= l2_bytes
-    apart_in_k = config.stagger and sizes.k_steps > config.ring
-    together = np.minimum(config.ring, np.minimum(others, groups))
+    apart_in_k = config.stagger and sizes.k_steps > config.w_stages
+    together = np.minimum(config.w_stages, np.minimum(others, groups))
     readings = np.where(2 * x_slice > l2_bytes, together, 1) if apart_in_k else 1
     asym_waves = _up(groups, np.maximum(others // max(over.matrices, 1), 1))
     rows = np.where(
@@ -292,7 +292,7 @@ def pass_table(config: Config, k_steps: int, unit: int = 1) -> np.ndarray:
     """Return the number of K passes of AsymGEMM's cluster i at index i mod ring."""
     table = [
         int(passes(config, k_steps, first_pass(config, k_steps, i, unit)))
-        for i in range(max(config.ring // unit, 1))
+        for i in range(config.w_stages // unit)
     ]
     return np.array(table, np.int64)
 
@@ -302,7 +302,7 @@ def _up(a: Count, b: Count) -> Count:
 
 
 def _table(config: Config, gemm: Gemm, sizes: Counts) -> np.ndarray:
-    if config.kc == 0:
+    if not config.asym:
         return np.ones(1, np.int64)
     return pass_table(config, sizes.k_steps, pass_unit(config, gemm))
 

@@ -77,8 +77,7 @@ def config_of(draw: Draw, quantised: bool) -> Config:
         x_columns=one_of(draw, *(columns for columns in (64, 128, 256) if columns <= tk)),
         x_stages=one_of(draw, 2, 3, 4, 5),
         w_stages=one_of(draw, 2, 3, 4, 7),
-        kc=tk * one_of(draw, 0, 1, 2, 3, 5),
-        asym_stages=one_of(draw, 2, 3, 4),
+        asym=draw.random() < 0.8,
         warpgroups=warpgroups,
         compute_registers=registers[0],
         load_registers=registers[1],
@@ -135,7 +134,7 @@ def drawn(number: int) -> Launch:
 def options_of(draw: Draw, case: Case) -> dict[str, Any]:
     """Return run-time arguments."""
     config = case.config
-    alpha = one_of(draw, 0.0, 1.0, float(draw.random())) if config.kc else 1.0
+    alpha = one_of(draw, 0.0, 1.0, float(draw.random())) if config.asym else 1.0
     options: dict[str, Any] = {"alpha": alpha}
     if draw.random() < 0.4:
         options["sm_limit"] = int(draw.integers(config.cluster, config.sm_count + 1))
@@ -255,7 +254,7 @@ def test_what_is_drawn_has_everything() -> None:
         [case for case in cases if case.sizes and case.weights],
         [case for case in cases if case.config.ping_pong],
         [case for case in cases if case.config.warpgroups == 3],
-        [one for one in launches if one.case.config.kc and 0 < one.options["alpha"] < 1],
+        [one for one in launches if one.case.config.asym and 0 < one.options["alpha"] < 1],
         [one for one in launches if one.layers],
         [one for one in launches if "sm_split" in one.options],
     ):

@@ -277,7 +277,7 @@ def test_no_traffic_is_spent_for_nothing() -> None:
 @given(gemms(), st.sampled_from(CLUSTERS), st.booleans())
 def test_one_cluster_alone_is_given_one_path(gemm: Gemm, cluster: int, limited: bool) -> None:
     sms = {"sm_count": 16} if limited else {"sm_count": cluster}
-    config = Config(tm=64, tn=64, kc=128, warpgroups=1, cluster=cluster, **sms)
+    config = Config(tm=64, tn=64, w_stages=2, warpgroups=1, cluster=cluster, **sms)
     limit = cluster if limited else None
     alpha = best_alpha(gemm, config, H200, sm_limit=limit)
     plan = plan_launch(gemm, config, alpha=alpha, sm_limit=limit)  # refuses a starved path

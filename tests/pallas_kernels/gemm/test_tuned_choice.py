@@ -46,7 +46,7 @@ def measured() -> Callable[..., None]:
     return write
 
 
-UNLIKELY = Config(tm=128, tn=64, kc=64, cluster=1)
+UNLIKELY = Config(tm=128, tn=64, w_stages=3, cluster=1)
 LIKELY = Config(cluster=2)
 
 
