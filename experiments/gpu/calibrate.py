@@ -45,8 +45,8 @@ def rates(rows: Sequence[Row]) -> dict[str, float]:
     found = {
         "link_gbps": verdicts.sm_rate(real),
         "copy_gbps": verdicts.copy_rate(real),
-        "hbm_gbps": _bound(real, "hbm", "gbps"),
-        "bf16_tflops": _bound(real, "tensor_cores", "tflops"),
+        "hbm_gbps": verdicts.bound(real, "hbm", "gbps"),
+        "bf16_tflops": verdicts.bound(real, "tensor_cores", "tflops"),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -55,12 +55,12 @@ def constants(rows: Sequence[Row]) -> dict[str, Measured]:
     """Return the cost model's constants that rows of an H200 over PCIe determine, by name."""
     real = [row for row in rows if not row.get("dry_run")]
     platform, found = load_platform(NAME), {}
-    if (tflops := _bound(real, "tensor_cores", "tflops")) is not None:
+    if (tflops := verdicts.bound(real, "tensor_cores", "tflops")) is not None:
         found["mma_efficiency"] = Measured(
             value=min(1.0, tflops / platform.gpu.bf16_tflops),
             why="XLA's 8192^3 bf16 products over the dense peak.",
         )
-    if (gbps := _bound(real, "hbm", "gbps")) is not None:
+    if (gbps := verdicts.bound(real, "hbm", "gbps")) is not None:
         found["hbm_efficiency"] = Measured(
             value=min(1.0, gbps / platform.gpu.hbm_gbps),
             why="Reading and writing 0.5 GiB, both counted, over the datasheet's rate.",
@@ -82,11 +82,6 @@ def constants(rows: Sequence[Row]) -> dict[str, Measured]:
             why="prefill_attention of 4096 tokens over the dense peak.",
         )
     return found
-
-
-def _bound(rows: Sequence[Row], of: str, column: str) -> float | None:
-    good = [row for row in rows if row["stage"] == "decode" and row["status"] == "ok"]
-    return next((float(row[column]) for row in good if row.get("of") == of), None)
 
 
 def updated(

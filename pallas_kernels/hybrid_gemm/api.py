@@ -21,7 +21,6 @@ from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.machine import present_machine
-from pallas_kernels.gemm.resident import Resident
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, ROW_MULTIPLE, Gemm, WLayout
 from pallas_kernels.gemm.staged import READERS, Reader, reader_of, staged_matmul
 from pallas_kernels.hopper import expect
@@ -41,7 +40,6 @@ def hybrid_gemm(
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
     config: Config | None = None,
-    resident: Resident | None = None,
     reader: Reader = "auto",
     backend: Choice = "auto",
 ) -> jax.Array:
@@ -82,8 +80,6 @@ def hybrid_gemm(
         ignored for `PackedWeights`, which have a layout.
       config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
         `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
-      resident: first columns of w (of each expert) that are also in device memory, and read
-        from there; their number is a run-time scalar.
       reader: part of the GPU that reads W: "sms" in the kernel; "copy_engine" into two pieces
         of device memory in turn, outside `jit` and without arguments of the kernel; "auto": the
         faster one outside `jit`, for a W in host memory on "sm90", if no argument of the kernel is
@@ -118,7 +114,7 @@ def hybrid_gemm(
     )
     given = {
         "alpha": alpha, "sm_split": sm_split, "cluster": cluster, "sm_limit": sm_limit,
-        "config": config, "resident": resident,
+        "config": config,
     }  # fmt: skip
     fixed = [name for name, value in given.items() if value is not None]
     traced = any(isinstance(one, jax.core.Tracer) for one in (x, data, layer))
@@ -138,7 +134,6 @@ def hybrid_gemm(
         cluster=cluster,
         config=config,
         backend=chosen,
-        resident=resident,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.gpu.cases import MIXES, Case, Row, plan
+from experiments.gpu.verdicts import predicted_s
 
 
 def row(case: Case, **columns: Any) -> Row:
@@ -12,13 +13,12 @@ def row(case: Case, **columns: Any) -> Row:
     return common | dict(case.spec) | columns
 
 
-def rows(sm_gbps: float = 52.0, copy_gbps: float = 55.04, *, gain: float = 1.2) -> list[Row]:
+def rows(sm_gbps: float = 52.0, copy_gbps: float = 55.04) -> list[Row]:
     """Return rows of kernels that are as fast as the link lets them be.
 
     Args:
       sm_gbps: rate at which SMs read pinned memory.
       copy_gbps: rate of the copy engine.
-      gain: factor by which mixing is faster than the better pure dataflow.
     """
     found: list[Row] = []
     for case in plan(tests=["tests/gpu/test_a.py::test_one"]):
@@ -31,7 +31,7 @@ def rows(sm_gbps: float = 52.0, copy_gbps: float = 55.04, *, gain: float = 1.2) 
             column = {"tflops": 700.0} if rate is None else {"gbps": rate}
             found.append(row(case, **column, spread=0.0, time_s=1e-3))
         elif "k" in spec:
-            found.append(_product(case, sm_gbps, copy_gbps, gain))
+            found.append(_product(case, sm_gbps, copy_gbps))
         elif "test" in spec:
             found.append(row(case, test_s=1.0))
         else:
@@ -39,7 +39,7 @@ def rows(sm_gbps: float = 52.0, copy_gbps: float = 55.04, *, gain: float = 1.2) 
     return found
 
 
-def _product(case: Case, sm_gbps: float, copy_gbps: float, gain: float) -> Row:
+def _product(case: Case, sm_gbps: float, copy_gbps: float) -> Row:
     spec = case.spec
     m, k, n = spec["m"], spec["k"], spec["n"]
     weights, flops = 2 * k * n, 2.0 * m * k * n
@@ -49,8 +49,10 @@ def _product(case: Case, sm_gbps: float, copy_gbps: float, gain: float) -> Row:
     what = spec["what"]
     time_s = products[reader] if what == "chosen" else products["copy_engine"]
     time_s = products["sms"] if what in ("kernel", "best") else time_s
-    if case.stage == "mix" and spec["alpha"] in {mix[-1] for mix in MIXES}:
-        time_s /= gain
+    for mix in MIXES if case.stage == "mix" else ():
+        if mix[:5] == (k, n, m, spec["cluster"], spec.get("sms")):
+            rates = {"link_gbps": sm_gbps, "hbm_gbps": 4100.0, "bf16_tflops": 700.0}
+            time_s = predicted_s(mix, **rates)[(0.0, mix[5], 1.0).index(spec["alpha"])]
     amounts = {"weight_bytes": weights, "activation_bytes": 2 * m * (k + n), "flops": flops}
     more = {"reader": reader} if what == "chosen" else {}
     return row(case, **amounts, **more, time_s=time_s, spread=0.0, predicted_s=time_s)
