@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
-
-import pytest
 
 from experiments.children import ROOT, environment, run
 from experiments.gpu.cases import TESTS, Row, Unmeasurable
@@ -46,6 +45,7 @@ class _Reports:
 def _pytest(*arguments: str) -> _Reports:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     reports = _Reports()
+    pytest = importlib.import_module("pytest")  # a development package
     pytest.main([*_OPTIONS, *arguments], plugins=[reports])
     return reports
 

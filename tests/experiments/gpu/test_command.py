@@ -11,7 +11,7 @@ from experiments.gpu import command, link
 from experiments.gpu.calibrate import main as calibrate
 from experiments.gpu.cases import plan
 from experiments.gpu.rows import Rows
-from pallas_kernels.gemm import machine_for
+from pallas_kernels.gemm import Gemm, check_fits, choose, machine_for, plan_launch
 from tests.experiments.gpu import made_up
 
 
@@ -27,6 +27,18 @@ def test_the_plan_fits_a_call_and_names_each_case_once() -> None:
     assert len(keys) == len(set(keys)) < 80
     tiny = [case.key for case in plan(tiny=True)]
     assert len(tiny) == len(set(tiny))
+
+
+def test_every_kernel_of_the_plan_can_be_launched() -> None:
+    for case in plan():
+        spec = case.spec
+        if spec.get("what") != "kernel":
+            continue
+        gemm = Gemm(m=-(-spec["m"] // 8) * 8, k=spec["k"], n=spec["n"], w_layout=spec["layout"])
+        config = choose(gemm, machine_for(), cluster=spec.get("cluster", 1))
+        check_fits(config, gemm)
+        made = plan_launch(gemm, config, alpha=spec["alpha"], sm_limit=spec.get("sms"))
+        assert made.active_clusters * config.cluster <= spec.get("sms", 132)
 
 
 @pytest.mark.parametrize(
