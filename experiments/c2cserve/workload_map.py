@@ -160,9 +160,9 @@ def _sm_reads(experiment: Map) -> tuple[str, ...]:
     """Return a sentence for each chip with a public range of reads by SMs."""
     links = {name: load_platform(name).link for name, grid in experiment.grids.items() if grid}
     return tuple(
-        f"SMs of {name} read host memory at "
+        f"Weights cross the link of {name} at "
         f"{load_constants(name).link_efficiency * link.datasheet_gbps:.0f} GB/s; public runs "
-        f"measured {link.sm_reads}, by host."
+        f"measured {link.sm_reads} by host for kernels that read them."
         for name, link in links.items()
         if link.sm_read_low_gbps is not None
     )

@@ -189,8 +189,8 @@ def _setup(context: Context, experiment: Prefixes) -> tuple[str, ...]:
         f"Models: {', '.join(experiment.model)}.",
         f"(a) Slices get {experiment.slices.speed:g} of the load's speed.",
         "(b) One whole chip gets all of it; the third chip is an H100 with GH200's link.",
-        "Public runs measured reads of host memory by an H100's SMs at "
-        f"{load_platform('h100_sxm').link.sm_reads}, by host.",
+        "Over PCIe weights are staged by copy engine; public runs measured "
+        f"{load_platform('h100_sxm').link.sm_reads} by host for kernels that read them.",
         *(f"With {name}: {', '.join(of)}." for name, of in experiment.systems.items()),
     )
 

@@ -17,6 +17,8 @@ SHARE: Final = 0.80
 """Least share of a read rate, and of the largest limit, that passes."""
 CHOICE: Final = 1.03
 """Largest time of `hybrid_gemm(x, w)` over that of the faster of its two ways."""
+EITHER: Final = ("kernel", "chosen", "ring")
+"""Kinds of cases in which W crosses the link by SMs or by copy engine."""
 NEAR: Final = 0.10
 """Largest relative distance of a measured gain of mixing from the predicted one that passes."""
 SEEN: Final = 1.02
@@ -94,13 +96,16 @@ def bound(rows: Sequence[Row], of: str, column: str) -> float | None:
     return float(found[0][column]) if found else None
 
 
-def decode_rates(rows: Sequence[Row]) -> dict[int, Row]:
-    """Return the fastest in-kernel row on the whole GPU for each number of rows up to 64."""
+def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dict[int, Row]:
+    """Return the fastest row on the whole GPU for each number of rows up to 64.
+
+    Args:
+      rows: rows of a device.
+      whats: kinds of cases; by default the kernel, which reads W itself.
+    """
     best: dict[int, Row] = {}
     for row in _of(rows, "decode"):
-        if row["what"] in ("kernel", "chosen") and "sms" not in row and "promotion" not in row:
-            if row["what"] == "chosen" and row.get("reader") != "sms":
-                continue
+        if row["what"] in whats and "sms" not in row and "promotion" not in row:
             m = row["m"]
             if m not in best or row["time_s"] < best[m]["time_s"]:
                 best[m] = row

@@ -17,6 +17,7 @@ PLATFORMS = {
     "NVIDIA GH200 480GB": "gh200",
     "NVIDIA H100 80GB HBM3": "h100_sxm",
 }
+STAGED = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")  # weights cross the link by copy engine
 RATES = (
     *("sm_count", "link_gbps", "hbm_gbps", "bf16_tflops", "l2_gbps", "l2_bytes"),
     *("link_latency_s", "tile_s", "launch_s"),
@@ -61,6 +62,9 @@ def test_reads_by_sms_are_within_the_public_range(device: str, platform: str) ->
 @pytest.mark.parametrize(("device", "platform"), PLATFORMS.items())
 def test_rates_are_those_of_the_calibration(device: str, platform: str) -> None:
     ours, calibrated = MACHINES[device], machine(platform)
+    if device in STAGED:
+        assert ours.copy_gbps is not None
+        ours = replace(ours, link_gbps=ours.copy_gbps)
     for rate in RATES:
         assert getattr(ours, rate) == pytest.approx(getattr(calibrated, rate), rel=1e-3), rate
 

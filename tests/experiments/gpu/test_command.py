@@ -105,7 +105,7 @@ def test_measured_rates_reach_the_choice(
 
 def test_constants_of_an_h200(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert calibrate([str(write(tmp_path / "rows.jsonl"))]) == 0
-    assert "hybrid_gemm reads 41.0 GB/s" in capsys.readouterr().out
+    assert "55.0 GB/s of W by the faster reader" in capsys.readouterr().out
     empty = tmp_path / "empty.jsonl"
     Rows(empty).add_run({"device": "NVIDIA H200"})
     assert calibrate([str(empty)]) == 1
