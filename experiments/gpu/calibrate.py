@@ -69,7 +69,7 @@ def constants(rows: Sequence[Row]) -> dict[str, Measured]:
         rate = statistics.median(r["weight_bytes"] / r["time_s"] / 1e9 for r in best.values())
         found["link_efficiency"] = Measured(
             value=min(1.0, rate / platform.link.datasheet_gbps),
-            why=f"{rate:.1f} GB/s of W by the faster reader (median of M up to 64), over the link's.",
+            why=f"{rate:.1f} GB/s of W by the faster reader, median of M to 64, over the link's.",
         )
     prompts = [
         row["flops"] / row["time_s"] / 1e12
