@@ -39,25 +39,14 @@ def rem(a: Int, b: Int) -> Int:
 
 
 def where(condition: Any, a: Int, b: Int) -> Int:
-    """Return a where the condition holds, else b."""
-    return (a if condition else b) if isinstance(condition, bool) else _jnp().where(condition, a, b)
+    """Return a where the condition, concrete or traced, holds, else b."""
+    if isinstance(condition, bool):
+        return a if condition else b
+    if isinstance(a, int) and isinstance(b, int) and a == b:
+        return a
+    from jax import numpy
 
-
-def at_least(a: Int, low: int) -> Int:
-    """Return the larger of a and `low`."""
-    return max(a, low) if isinstance(a, int) else _jnp().maximum(a, low)
-
-
-def at_most(a: Int, high: Int) -> Int:
-    """Return the smaller of a and `high`; a concrete zero stays concrete."""
-    if isinstance(a, int) and (a == 0 or isinstance(high, int)):
-        return 0 if a == 0 else min(a, high)
-    return _jnp().minimum(a, high)
-
-
-def behind(a: Int, first: Int) -> Int:
-    """Return max(a - first, 0); a concrete zero stays concrete."""
-    return 0 if isinstance(a, int) and a == 0 else at_least(a - first, 0)
+    return numpy.where(condition, a, b)
 
 
 def dealt(items: Int, players: Int, player: Int) -> Int:
@@ -67,12 +56,6 @@ def dealt(items: Int, players: Int, player: Int) -> Int:
     [3, 2, 2]
     """
     return div(items - player + players - 1, players)
-
-
-def _jnp() -> Any:
-    from jax import numpy
-
-    return numpy
 
 
 def _lax() -> Any:

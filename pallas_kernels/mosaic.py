@@ -111,11 +111,6 @@ def read_add_write(source: Ref, target: Ref) -> None:
     plgpu.copy_smem_to_gmem(source, target)
 
 
-def traced(folder: str, ranges: int) -> Any:
-    """Return the compiler options for a trace of at most so many ranges per warpgroup."""
-    return plgpu.CompilerParams(profile_space=ranges, profile_dir=folder, profile_bounds_check=True)
-
-
 def persistent(
     body: Callable[..., None],
     *,
@@ -126,7 +121,6 @@ def persistent(
     scratch: list[Any],
     interpret: mosaic_gpu.InterpretGPUParams | None,
     global_scratch: tuple[tuple[int, ...], str] | None = None,
-    compiler: Any = None,
 ) -> Callable[..., jax.Array]:
     """Return a kernel with one CTA an SM, for `body` with the axes cluster, rank and warpgroup.
 
@@ -139,7 +133,6 @@ def persistent(
       scratch: types of shared memory and barriers.
       interpret: run on a CPU with these settings instead of compiling for the GPU.
       global_scratch: shape and dtype of device memory that lasts for the launch, or None.
-      compiler: options of jax's kernel compiler; None for the defaults.
     """
     options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
     if cluster > 1:
@@ -153,7 +146,6 @@ def persistent(
         num_threads=warpgroups + 1,
         thread_name="warpgroup",
         scratch_types=scratch,
-        compiler_params=compiler,
         **options,
     )
     return lambda *operands: kernel(*operands)[0]

@@ -17,7 +17,6 @@ from c2c.transformer.linear import Hybrid, Linear, Reference, Staged
 from c2c.transformer.loading import Described, describe, load
 from c2c.transformer.model import Model, Warmed
 from c2c.transformer.params import Params, Placement
-from c2c.transformer.residency import best_columns, keep_resident
 from c2c.transformer.runner import Result, Resumable, Runner, Step
 from c2c.transformer.sampling import Sampling, SamplingRows, sample, sampling_rows
 from c2c.transformer.saving import save_model
@@ -54,13 +53,11 @@ __all__ = [
     "Step",
     "Wanted",
     "Warmed",
-    "best_columns",
     "block_elements",
     "buckets_of",
     "buckets_up_to",
     "describe",
     "forward",
-    "keep_resident",
     "load",
     "load_params",
     "new_cache",

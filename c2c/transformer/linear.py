@@ -21,7 +21,6 @@ from c2c.transformer.grouped import grouped_matmul
 from c2c.transformer.params import Placement, Projections
 from pallas_kernels.arguments import Choice, resolve_backend
 from pallas_kernels.gather_rows import gather_rows
-from pallas_kernels.gemm import Resident
 from pallas_kernels.grouped_gemm import grouped_gemm
 from pallas_kernels.host_memory import HostArray
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm
@@ -180,14 +179,11 @@ class Hybrid:
         value: a change compiles nothing.
       sm_limit: maximum SMs of a launch; None for all.
       cluster: CTAs that share a tile; None: each call uses the best one for its rows.
-      resident: columns also held in device memory, by projection; `columns` and `begin` by layer
-        (`c2c.transformer.residency`) are run-time values.
       backend: backend of the kernels.
     """
 
     alpha: Mapping[str, Any] = field(default_factory=dict)
     sm_limit: Any = None
-    resident: Mapping[str, Resident] = field(default_factory=dict)
     cluster: int | None = field(default=None, metadata={"static": True})
     backend: Choice = field(default="auto", metadata={"static": True})
 
@@ -242,7 +238,6 @@ class Hybrid:
                 cluster=self.cluster,
                 sm_limit=self.sm_limit,
                 out_dtype=out_dtype,
-                resident=self._resident(name, layer),
                 backend=self.backend,
             )
         return hybrid_gemm(
@@ -253,16 +248,8 @@ class Hybrid:
             cluster=self.cluster,
             sm_limit=self.sm_limit,
             out_dtype=out_dtype,
-            resident=self._resident(name, layer),
             backend=self.backend,
         )
-
-    def _resident(self, name: str, layer: Layer) -> Resident | None:
-        """Return the part of a layer's matrix in device memory."""
-        found = self.resident.get(name)
-        if found is None or layer is None:
-            return found
-        return replace(found, columns=found.columns[layer], begin=found.begin[layer])
 
     def experts(
         self,

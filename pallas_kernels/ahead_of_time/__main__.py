@@ -1,7 +1,6 @@
 """Compile every configuration in use for absent GPUs, and check the machine code.
 
     python -m pallas_kernels.ahead_of_time [--target h200] [--op gemm] [--part 0/2] [--json]
-    python -m pallas_kernels.ahead_of_time --record
 
 Exits with 3 if a program breaks a rule, with 2 if the compiler is not installed.
 """
@@ -14,10 +13,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pallas_kernels.ahead_of_time import record
 from pallas_kernels.ahead_of_time.compiler import Compiler, missing, prepare
 from pallas_kernels.ahead_of_time.report import CodeReport
 from pallas_kernels.ahead_of_time.targets import TARGETS
@@ -42,40 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--part", type=_part, default=(0, 1), help="of each op every n-th program, from i"
     )
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    parser.add_argument(
-        "--changed", action="store_true", help="skip recorded programs that lower the same"
-    )
-    parser.add_argument(
-        "--record", action="store_true", help="like --changed, and record what passed (developers)"
-    )
     options = parser.parse_args(arguments)
-    if options.record and (options.target or options.part != (0, 1)):
-        parser.error("--record: expected without --target and --part, which leave some out")
     if lack := missing():
         print(f"no CUDA compiler for jax here: {lack}", file=sys.stderr)
         return 2
     ops: tuple[str, ...] = tuple(options.op or OPS)
-    targets = record.TARGETS if options.record else tuple(options.target or TARGETS)
-    before = {op: record.fingerprint(op) for op in ops}
-    known = record.read()
     failed = False
     with tempfile.TemporaryDirectory(prefix="ahead_of_time") as folder:
         prepare(Path(folder))
         for op in ops:
-            old = known.get(op, record.Checked())
-            right, wrong = set[str](), 0
-            for name in targets:
+            for name in options.target or TARGETS:
                 compiler = Compiler(TARGETS[name], Path(folder))
-                skipped = old.programs if options.changed or options.record else None
-                for one in _lines(compiler, op, options.part, skipped):
+                for one in _lines(compiler, op, options.part):
                     print(json.dumps(one.as_json()) if options.json else one.text(), flush=True)
-                    wrong += bool(one.problems)
-                    right |= set() if one.problems else {one.digest}
-                if options.record:  # what an interrupted check has done need not be done again
-                    record.write({op: replace(old, programs=old.programs | right)})
-            failed |= bool(wrong)
-            if options.record and not wrong:
-                record.write({op: record.Checked(sources=before[op], programs=frozenset(right))})
+                    failed |= bool(one.problems)
     return FAULTS if failed else 0
 
 
@@ -86,14 +64,13 @@ class _Line:
     target: str
     op: str
     name: str
-    digest: str  # empty where the record was not asked for
     report: CodeReport | None  # None: not compiled
     problems: tuple[str, ...]
     seconds: float
 
     def text(self) -> str:
         """A line for people."""
-        state = "; ".join(self.problems) or ("ok" if self.report else "as recorded")
+        state = "; ".join(self.problems) or "ok"
         return f"{self.target} {self.op}: {self.name}: {state} ({self.seconds:.1f} s)"
 
     def as_json(self) -> dict[str, object]:
@@ -107,29 +84,20 @@ class _Line:
         }
 
 
-def _lines(
-    compiler: Compiler, op: str, part: tuple[int, int], recorded: frozenset[str] | None
-) -> Iterator[_Line]:
-    """Compile the programs of an op for a target, except recorded ones."""
+def _lines(compiler: Compiler, op: str, part: tuple[int, int]) -> Iterator[_Line]:
+    """Compile the programs of an op for a target."""
     index, of = part
     for program in programs(op, compiler.target.sm_count)[index::of]:
         start = time.perf_counter()
         report: CodeReport | None = None
-        wrong: tuple[str, ...] = ()
-        digest = ""
         try:
-            if recorded is not None:
-                with compiler.quiet():
-                    digest = record.digest_of(program, compiler.target)
-            if recorded is None or digest not in recorded:
-                report, wrong = compiler.check(program)
+            report, wrong = compiler.check(program)
         except Exception as error:  # noqa: BLE001 - one refusal must not hide the rest
             wrong = (f"{type(error).__name__}: {error}"[:2000],)
         yield _Line(
             target=compiler.target.name,
             op=op,
             name=program.name,
-            digest=digest,
             report=report,
             problems=wrong,
             seconds=time.perf_counter() - start,

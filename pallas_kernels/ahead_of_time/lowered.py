@@ -1,17 +1,11 @@
-"""Lowering of programs to the compiler's input, without a GPU, and its hashes.
-
-Lowering takes half a second and the compiler another two. Equal hashes mean equal input and equal
-rules, so a mere change of source text needs no new compilation.
-"""
+"""Lowering of programs to the compiler's input, without a GPU."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from pallas_kernels.ahead_of_time.targets import Target
 from pallas_kernels.program import Argument, Program
 
 _NOT_CODE = "mosaic_gpu.dump_basename"  # numbered in the order in which a process lowers
@@ -43,31 +37,6 @@ def lower(program: Program, sharding: Any = None) -> Any:
     )
     _mark_host(module_of(lowered), [a.host for a in program.arguments])
     return lowered
-
-
-def digest(program: Program, target: Target, rules: str) -> str:
-    """Return a hash of a lowered program, of the rules for its code, and of the target.
-
-    The hash excludes the program's name and the source lines of its operations.
-
-    Args:
-      program: program of an op.
-      target: GPU to compile for.
-      rules: hash of everything else that the check depends on: versions, checks.
-    """
-    module = module_of(lower(program))
-    expected = (
-        program.shared_bytes,
-        sorted(program.opcodes),
-        sorted(program.absent),
-        program.multicast,
-        program.kernels,
-        program.arguments,
-    )
-    texts = (str(k.operation.get_asm(enable_debug_info=False)) for k in kernels(module))
-    code = "\0".join(texts)
-    parts = (rules, target.description(), repr(expected), str(module), code)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def kernels(module: Any) -> Iterator[Any]:

@@ -7,6 +7,7 @@ registers.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,6 +16,8 @@ from functools import cached_property
 from typing import Any
 
 Facts = frozenset[Any]
+State = tuple[tuple[bool | None, bool], ...]
+"""Of each predicate: its value if known, and whether its roots were written since."""
 Sum = tuple[int, frozenset[tuple[str, int]]]
 """A constant, and names (registers, variables, parameters) with how often each is added."""
 
@@ -149,17 +152,20 @@ class Kernel:
                 found.add(register)
         return frozenset(found)
 
-    def ways(self, block: int, name: str, value: bool | None) -> Iterator[tuple[int, bool | None]]:
-        """Yield the blocks that may follow, and a predicate's value there (None: not known)."""
+    def ways(self, block: int, names: tuple[str, ...], state: State) -> Iterator[tuple[int, State]]:
+        """Yield the blocks that may follow, and the predicates' values there (None: not known)."""
         end, after = self.blocks[block]
         last = self.body[end - 1]
-        decides = last.opcode.startswith("bra") and last.predicate == name
+        decides = last.opcode.startswith("bra") and last.predicate in names
         for number, to in enumerate(after):
-            holds = (number == len(after) - 1) != last.negated  # the branch's target is last
             if not decides:
-                yield to, value
-            elif value in (None, holds):
-                yield to, holds
+                yield to, state
+                continue
+            place = names.index(last.predicate)
+            value, stale = state[place]
+            holds = (number == len(after) - 1) != last.negated  # the branch's target is last
+            if value in (None, holds):
+                yield to, (*state[:place], (holds, stale), *state[place + 1 :])
 
     def value(self, text: str, by: Instruction | None = None) -> Sum:
         """Return an operand as a sum: a number, a register, or an address in brackets.
@@ -346,7 +352,7 @@ def follow[E](
 
     Forward over basic blocks until nothing changes: a fact holds where it does on one path to it.
     A path takes branches on one predicate alike, unless what the predicate is computed from is
-    written in between. What is found must be found for each predicate, one at a time.
+    written in between. What is found must be found for each predicate, and for each two of them.
 
     Args:
       kernel: kernel whose paths to follow.
@@ -354,11 +360,12 @@ def follow[E](
       step: from the facts before an event to those after it, and what is wrong, or nothing.
       start: facts at the kernel's begin.
     """
-    found = _follow(kernel, events, step, start, "")
-    for name in kernel.correlated:
-        if found:
-            again = _follow(kernel, events, step, start, name)
-            found = {i: again[i] for i in found.keys() & again.keys()}
+    found = _follow(kernel, events, step, start, ())
+    for number in (1, 2):
+        for names in itertools.combinations(kernel.correlated, number):
+            if found:
+                again = _follow(kernel, events, step, start, names)
+                found = {i: again[i] for i in found.keys() & again.keys()}
     for i in sorted(found):
         yield kernel.body[i], found[i]
 
@@ -368,38 +375,48 @@ def _follow[E](
     events: Mapping[int, E],
     step: Callable[[Facts, E], tuple[Facts, str]],
     start: Facts,
-    name: str,
+    names: tuple[str, ...],
 ) -> dict[int, str]:
-    """Return findings, by instruction, on paths along which branches on one predicate agree."""
-    roots, makes = kernel.written(kernel.roots(name)), kernel.written([name])
-    writes = roots | makes
+    """Return findings, by instruction, on paths along which branches on predicates agree."""
+    roots = [kernel.written(kernel.roots(name)) for name in names]
+    makes = [kernel.written([name]) for name in names]
+    writes = set[int]().union(*roots, *makes)
     notable = {
-        begin: [
-            (i, id(kernel.body[i]) in roots, id(kernel.body[i]) in makes)
-            for i in range(begin, end)
-            if i in events or id(kernel.body[i]) in writes
-        ]
+        begin: [i for i in range(begin, end) if i in events or id(kernel.body[i]) in writes]
         for begin, (end, _) in kernel.blocks.items()
     }
-    # with the predicate's value, and whether its roots were written since it was
-    before: dict[tuple[int, bool | None, bool], Facts] = {(0, None, False): start}
+    # with each predicate's value, and whether its roots were written since it was
+    unknown: State = tuple((None, False) for _ in names)
+    before: dict[tuple[int, State], Facts] = {(0, unknown): start}
     todo = [*before]
     found: dict[int, str] = {}
     while todo:
-        block, value, stale = at = todo.pop()
+        block, state = at = todo.pop()
         facts = before[at]
-        for i, is_root, is_made in notable[block]:
+        for i in notable[block]:
             if i in events:
                 facts, wrong = step(facts, events[i])
                 if wrong:
                     found[i] = min(found.get(i, wrong), wrong)
-            if is_root or is_made:
-                value = None if is_made and (is_root or stale) else value
-                stale = is_root and not is_made
-        for to, known in kernel.ways(block, name, value):
-            after = to, known, stale
+            one = id(kernel.body[i])
+            if one in writes:
+                state = tuple(
+                    _written(value, stale, one in root, one in make)
+                    for (value, stale), root, make in zip(state, roots, makes, strict=True)
+                )
+        for to, known in kernel.ways(block, names, state):
+            after = to, known
             joined = before.get(after, frozenset()) | facts
             if after not in before or joined != before[after]:
                 before[after] = joined
                 todo.append(after)
     return found
+
+
+def _written(
+    value: bool | None, stale: bool, is_root: bool, is_made: bool
+) -> tuple[bool | None, bool]:
+    """Return a predicate's value, and whether it is old, behind an instruction."""
+    if not (is_root or is_made):
+        return value, stale
+    return None if is_made and (is_root or stale) else value, is_root and not is_made

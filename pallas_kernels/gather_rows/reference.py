@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Shaped
 
+from pallas_kernels.array_types import Array, Int, Shaped
 from pallas_kernels.gather_rows.specs import GatherRows
 
 

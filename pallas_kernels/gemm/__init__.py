@@ -25,9 +25,7 @@ from pallas_kernels.gemm.machine import (
     present_machine,
 )
 from pallas_kernels.gemm.prediction import best_alpha, best_split, plans, predict
-from pallas_kernels.gemm.profile import Profile, with_profile
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
-from pallas_kernels.gemm.shares import Operation, Share, best_shares
 from pallas_kernels.gemm.specs import (
     MODEL_EXPERTS,
     MODEL_PROJECTIONS,
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from pallas_kernels.gemm.api import plan_launch
     from pallas_kernels.gemm.launch import launch, tables_of
     from pallas_kernels.gemm.programs import program
-    from pallas_kernels.gemm.resident import Resident
 
 __all__ = [
     "CLUSTERS",
@@ -64,19 +61,14 @@ __all__ = [
     "Experts",
     "Gemm",
     "Machine",
-    "Operation",
     "Plan",
     "Prediction",
-    "Profile",
     "Quantised",
     "Rates",
-    "Resident",
-    "Share",
     "Traffic",
     "WLayout",
     "assumed",
     "best_alpha",
-    "best_shares",
     "best_split",
     "busy_s",
     "check_fits",
@@ -98,11 +90,9 @@ __all__ = [
     "smallest_cluster",
     "sums_shape",
     "tables_of",
-    "with_profile",
 ]
 
 _WITH_JAX = {
-    "Resident": "resident",
     "launch": "launch",
     "plan_launch": "api",
     "program": "programs",

@@ -25,7 +25,6 @@ from pallas_kernels.gemm.config import Config, check_fits
 from pallas_kernels.gemm.launch import launch
 from pallas_kernels.gemm.machine import machine_for, present_machine
 from pallas_kernels.gemm.prediction import best_alpha
-from pallas_kernels.gemm.resident import Resident, fill, with_cache, with_residency
 from pallas_kernels.gemm.schedule import Plan, counts
 from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.hopper import expect
@@ -48,7 +47,6 @@ def multiply(
     scales: Any = None,
     offsets: Any = None,
     group_sizes: Any = None,
-    resident: Resident | None = None,
 ) -> jax.Array:
     """Choose the arguments that the caller left open, and launch.
 
@@ -68,7 +66,6 @@ def multiply(
       scales: scales of quantised weights; None for others.
       offsets: offsets of quantised weights, or None.
       group_sizes: rows of each expert, checked; None without experts.
-      resident: columns of w that are also in device memory, or None.
 
     Raises:
       ValueError: an argument is outside its range; the message names it, its value and the range.
@@ -80,12 +77,9 @@ def multiply(
         raise ValueError(
             f"config of type {kind.__module__}.{kind.__name__}: expected pallas_kernels.gemm.Config"
         )
-    gemm = with_cache(gemm, resident)
     config, alpha, sm_limit = _configuration(gemm, config, cluster, alpha, sm_limit, backend)
     check_fits(config, gemm)
     plan = plan_launch(gemm, config, alpha=alpha, sm_split=sm_split, sm_limit=sm_limit, layer=layer)
-    plan = with_residency(plan, gemm, config, resident)
-    cache = None if resident is None else resident.cache
     stored = [None if one is None else operand(one, backend) for one in (w, scales, offsets)]
     x = jnp.asarray(x)
     if gemm.quantised is None:
@@ -93,18 +87,13 @@ def multiply(
     else:  # whole numbers have no derivative
         w = stored[0]
         x, scales, offsets = without_derivative(op, x, *stored[1:])
-    if backend == "reference":
-        if gemm.fills:
-            fill(gemm, config, w, plan, cache)
-        cache = None  # all of w is where the reference reads it
     out: jax.Array = launch(
         x,
         w,
-        launch_scalars(plan.scalars(gemm)),
+        launch_scalars(plan.scalars),
         scales,
         offsets,
         group_sizes,
-        cache,
         gemm=gemm,
         config=None if backend == "reference" else config,
         interpret=interpret_settings(backend),
@@ -135,8 +124,8 @@ def plan_launch(
     known_alpha = concrete("alpha", alpha, float)
     if known_alpha is not None:
         expect(0 <= known_alpha <= 1, "alpha", known_alpha, "a number in [0, 1]")  # not NaN
-        has_path = config.kc > 0 or known_alpha == 1
-        expect(has_path, "alpha", known_alpha, "1, since config.kc=0 leaves AsymGEMM out")
+        has_path = config.asym or known_alpha == 1
+        expect(has_path, "alpha", known_alpha, "1, since config.asym=False leaves AsymGEMM out")
     limit = concrete("sm_limit", config.sm_count if sm_limit is None else sm_limit, int)
     if limit is not None:
         allowed = f"from cluster={config.cluster} to {config.sm_count} SMs"

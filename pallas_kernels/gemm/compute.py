@@ -8,106 +8,74 @@ previous warpgroup has read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, div, rem
+from pallas_kernels.counting import Int
 from pallas_kernels.gemm.config import accumulator
-from pallas_kernels.gemm.cta import Cta, Flow
+from pallas_kernels.gemm.cta import Cta, by_flow
 from pallas_kernels.gemm.dequantise import sums_of_converted
 from pallas_kernels.gemm.epilogue import store_section
 from pallas_kernels.gemm.items import Section, each_section, when
-from pallas_kernels.gemm.residency import leave, leaves, left
 from pallas_kernels.gemm.rows import Item
 from pallas_kernels.mosaic import Ref, plgpu
 
 
-def compute(cta: Cta, flow: Flow) -> None:
-    """Compute this CTA's share of a dataflow, as one of its compute warpgroups."""
+def compute(cta: Cta) -> None:
+    """Compute this CTA's share, as one of its compute warpgroups."""
     make = _sums if cta.gemm.quantised is None else sums_of_converted
 
     def at_pass(number: Int, item: Item, start: Int, length: Int) -> None:
-        # The previous pass's sums are in memory, not just out of the staging slots: the adds
-        # below, by the same warpgroup for the same rows, must find them.
-        _recorded(cta, number, 0, wait_for_sums)
-        if cta.config.ping_pong:
-            first = number * cta.sizes.k_steps + start
-            pl.when(cta.warpgroup >= item.row_tiles)(lambda: _pass_on(flow, first, length))
+        def begin() -> None:
+            if not isinstance(cta.passes, int):
+                # The previous pass's sums are in memory, not just out of the staging slots: the
+                # adds below, by the same warpgroup for the same rows, must find them.
+                plgpu.wait_smem_to_gmem(0)
+            if cta.config.ping_pong:
+                first = number * cta.sizes.k_steps + start
+                pl.when(cta.warpgroup >= item.row_tiles)(lambda: _pass_on(cta, first, length))
 
-    def wait_for_sums(cta: Cta) -> None:
-        with cta.scope("wait_sums"):
-            plgpu.wait_smem_to_gmem(0)
+        if cta.config.asym:
+            by_flow(cta.is_sym, lambda: None, begin)
 
     def one(section: Section) -> None:
-        def work(cta: Cta) -> None:
-            with cta.scope("products"):
-                sums = make(cta, flow, section)
-            with cta.scope("stores"):
-                store_section(cta, flow, sums, section)
+        store_section(cta, make(cta, section), section)
 
-        _recorded(cta, section.item, section.row_tile, work)
-
-    each_section(cta, flow, one, at_pass, (cta.turn, cta.config.turns))
+    each_section(cta, one, at_pass, (cta.turn, cta.config.turns))
     plgpu.wait_smem_to_gmem(0)
 
 
-def _recorded(cta: Cta, item: Int, row_tile: Int, work: Callable[[Cta], None]) -> None:
-    """Run `work`; with a profile, by separate code for the tiles with recorded events."""
-    if cta.profile is None:
-        work(cta)
-        return
-    kept = rem(div(row_tile, cta.config.turns), cta.profile.every) == 0
-    silent = replace(cta, profile=None)
-    lax.cond((item == 0) & kept, lambda: work(cta), lambda: work(silent))
-
-
-def _wait(cta: Cta, name: str, barrier: Ref) -> None:
-    with cta.scope(name):
-        plgpu.barrier_wait(barrier)
-
-
-def _pass_on(flow: Flow, first: Int, length: Int) -> None:
+def _pass_on(cta: Cta, first: Int, length: Int) -> None:
     """Release the W tiles of a pass in a warpgroup that has no tile of rows for them."""
 
     @pl.loop(0, length)
     def _step(step: Int) -> None:
-        slot = rem(first + step, flow.w.size)
-        plgpu.barrier_wait(flow.w.full.at[slot])
-        plgpu.barrier_arrive(flow.w.empty.at[slot])
+        slot = cta.w_ring.slot(first + step)
+        plgpu.barrier_wait(cta.w_ring.arrived(slot))
+        cta.w_ring.free(slot)
 
 
-def _sums(cta: Cta, flow: Flow, section: Section) -> Any:
+def _sums(cta: Cta, section: Section) -> Any:
     """Return the sums of a section; both operands come from shared memory."""
-    leaving, turn = leaves(cta, flow, section), cta.turn
+    x_ring, w_ring = cta.x_ring, cta.w_ring
 
     def release(step: Int) -> None:
-        when(leaving, left)
-        plgpu.barrier_arrive(flow.x.empty.at[rem(section.x + step, flow.x.size)])
-        when(
-            section.last_w,
-            lambda: plgpu.barrier_arrive(flow.w.empty.at[rem(section.w + step, flow.w.size)]),
-        )
+        x_ring.free(x_ring.slot(section.x + step))
+        when(section.last_w, lambda: w_ring.free(w_ring.slot(section.w + step)))
 
     def multiply(acc: Ref) -> Any:
         @pl.loop(0, section.length)
         def _step(step: Int) -> None:
-            x_slot = rem(section.x + step, flow.x.size)
-            w_slot = rem(section.w + step, flow.w.size)
-            when(section.new_w, lambda: _wait(cta, "wait_w", flow.w.arrived(w_slot, turn)))
-            when(
-                leaving,
-                lambda: leave(cta, section.strip, section.start + step, flow.w.tiles.at[w_slot]),
-            )
-            _wait(cta, "wait_x", flow.x.arrived(x_slot, turn))
-            w = flow.w.tiles.at[w_slot]
+            x_slot, w_slot = x_ring.slot(section.x + step), w_ring.slot(section.w + step)
+            w_arrived = w_ring.arrived(w_slot, cta.w_turn)
+            when(section.new_w, lambda: plgpu.barrier_wait(w_arrived))
+            plgpu.barrier_wait(x_ring.arrived(x_slot, cta.turn))
+            w = w_ring.tiles.at[w_slot]
             # [tk, tn] whatever its layout; a view, nothing moves
             w = w if cta.gemm.w_layout == "kn" else w.transpose((1, 0))
-            plgpu.wgmma(acc, flow.x.tiles.at[x_slot].at[cta.own], w)
+            plgpu.wgmma(acc, x_ring.tiles.at[x_slot].at[cta.own], w)
             plgpu.wgmma_wait(1)  # the previous product is done, its tiles are free
 
             @pl.when(step > 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Literal
 
 from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.specs import Gemm
@@ -22,8 +21,6 @@ from pallas_kernels.hopper import (
     epilogue,
     expect,
 )
-
-Dataflow = Literal["sym", "asym"]
 
 ROW_TILES = (8, 16, 32, 64, 128, 256)
 """Rows of a tile for quantised weights; for others they are multiples of 64."""
@@ -50,13 +47,12 @@ class Config:
     rows of a tile (its columns where weights are quantised); one more warpgroup issues the loads.
     With `ping_pong` each of them makes whole tiles, in turn, so that one rounds and stores its tile
     while the tensor cores have those of another.
-    A K step needs a W tile of tk x tn and tk / `x_columns` X tiles of tm x x_columns. The two
-    dataflows use the same shared memory:
+    A K step needs a W tile of tk x tn and tk / `x_columns` X tiles of tm x x_columns. Shared memory
+    holds `x_stages` X tiles and `w_stages` W tiles:
 
-    - SymGEMM holds `x_stages` X tiles and `w_stages` W tiles. W may run `w_ahead` K steps ahead, to
-      hide the latency of the link. A cluster makes `cluster * tm` rows with one reading of W.
-    - AsymGEMM holds `asym_stages` X tiles and kc rows of W, as kc / tk tiles. With kc = 0 the
-      kernel has no AsymGEMM.
+    - in SymGEMM W runs `w_ahead` K steps ahead, to hide the latency of the link. A cluster makes
+      `cluster * tm` rows with one reading of W.
+    - in AsymGEMM they are the `kc` rows of W of a K pass. Without `asym` the kernel has none.
 
     `stagger` shortens the first K pass of AsymGEMM by a different amount in each cluster, so that
     they do not all refill their W tiles at the same moment. If K needs more than one pass, the
@@ -72,8 +68,7 @@ class Config:
     x_columns: int = 64
     x_stages: int = 4
     w_stages: int = 4
-    kc: int = 512
-    asym_stages: int = 2
+    asym: bool = True
     warpgroups: int = 2
     compute_registers: int = 232
     load_registers: int = 40
@@ -96,7 +91,6 @@ class Config:
                 f"a multiple of 64 up to {TMA_BOX}",
             ),
             # a tile is freed when the next one is in use
-            ("asym_stages", self.asym_stages >= 2, "a number above 1"),
             ("w_stages", self.w_stages >= 2, "a number above 1"),
             ("x_stages", self.x_stages >= 2, "a number above 1"),
             ("cluster", self.cluster in CLUSTERS, "1, 2, 4 or 8"),
@@ -105,11 +99,6 @@ class Config:
                 "x_columns",
                 self.x_columns in _K_TILES and self.x_columns <= self.tk,
                 f"64, 128 or 256 and at most tk={self.tk}",
-            ),
-            (
-                "kc",
-                self.kc >= 0 and self.kc % self.tk == 0,
-                f"0, for no AsymGEMM, or a multiple of tk={self.tk}",
             ),
             ("sm_count", self.sm_count >= self.cluster, f"at least cluster={self.cluster}"),
         ):
@@ -136,9 +125,9 @@ class Config:
         return max(0, self.w_stages - -(-self.x_stages // self.x_steps))
 
     @property
-    def ring(self) -> int:
-        """Number of W tiles that AsymGEMM holds."""
-        return self.kc // self.tk
+    def kc(self) -> int:
+        """Rows of W of a K pass of AsymGEMM; 0 without it."""
+        return self.w_stages * self.tk if self.asym else 0
 
     @property
     def turns(self) -> int:
@@ -186,7 +175,7 @@ def sums_apart(config: Config, gemm: Gemm) -> bool:
 
     Sums of tiles that are stored by rows, or transposed, are always separate.
     """
-    if config.kc == 0 or -(-gemm.k // config.tk) <= config.ring:
+    if gemm.k <= config.kc or not config.asym:
         return False
     return gemm.out_dtype != "float32" or gemm.transposed or gemm.experts is not None
 
@@ -222,7 +211,7 @@ def scales_weights(config: Config, gemm: Gemm) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rings:
-    """Slots of one dataflow in shared memory.
+    """Slots in shared memory.
 
     Scales are in blocks of `scale_rows` groups, which are `scale_steps` whole K steps; a column's
     only scale is a block for all of K. Sums of X, for offsets, are in as many blocks.
@@ -242,29 +231,27 @@ class Rings:
         return -(-k_steps // self.scale_steps)
 
 
-def rings(config: Config, gemm: Gemm, flow: Dataflow) -> Rings:
-    """Return the slots of a dataflow.
+def rings(config: Config, gemm: Gemm) -> Rings:
+    """Return the slots of a CTA.
 
     In SymGEMM each CTA of a cluster loads and multicasts whole rows of scales, since a part of one
-    may be too short for TMA. Every CTA loads a column's only scale. AsymGEMM keeps scales as
-    long as their W tiles.
+    may be too short for TMA. Every CTA loads a column's only scale. AsymGEMM keeps scales as long
+    as their W tiles, and in SymGEMM loading W never waits for one of them.
     """
-    k_steps, sym = -(-gemm.k // config.tk), flow == "sym"
+    k_steps = -(-gemm.k // config.tk)
     rows, steps = 1, k_steps
     if gemm.groups > 1:
         own = config.tk // piece_size(config, gemm)
-        rows = math.lcm(config.cluster, own) if sym else own
+        rows = math.lcm(config.cluster, own)
         steps = rows * gemm.group_size // config.tk
-    if gemm.groups == 1 or sym:
-        # loading W never waits for one of them
-        shortest = k_steps % steps or steps
-        scales = 1 + max(1, -(-(config.w_ahead if sym else 0) // shortest))
-    else:
-        scales = max(1, config.ring // steps)
+    shortest = k_steps % steps or steps
+    scales = 1 + max(1, -(-config.w_ahead // shortest))
+    if gemm.groups > 1 and config.asym:
+        scales = max(scales, config.w_stages // steps)
     sum_rows = rows * gemm.group_size // sum_size(config, gemm)
     return Rings(
-        x=config.x_stages if sym else config.asym_stages,
-        w=config.w_stages if sym else config.ring,
+        x=config.x_stages,
+        w=config.w_stages,
         scale_rows=rows,
         scale_steps=steps,
         scales=scales,
@@ -274,48 +261,33 @@ def rings(config: Config, gemm: Gemm, flow: Dataflow) -> Rings:
     )
 
 
-def ring_turns(config: Config, flow: Dataflow, ring: str) -> int:
-    """Return the number of warpgroups that share a ring's tiles in turn; all read AsymGEMM's W."""
-    return 1 if (flow, ring) == ("asym", "w") else config.turns
-
-
 def pass_unit(config: Config, gemm: Gemm) -> int:
     """Return the unit of AsymGEMM's K passes in K steps: whole blocks of scales."""
-    return 1 if gemm.groups == 1 else rings(config, gemm, "asym").scale_steps
+    return 1 if gemm.groups == 1 else rings(config, gemm).scale_steps
 
 
 def shared_bytes(config: Config, gemm: Gemm) -> int:
-    """Return the bytes of shared memory of one CTA: the larger dataflow, output slots, barriers."""
-    flows = dataflows(config)
-    tiles = max(_tile_bytes(config, gemm, flow) for flow in flows)
+    """Return the bytes of shared memory of one CTA: tiles, output slots, barriers."""
     store = o_epilogue(config, gemm).nbytes(gemm.out_itemsize)
-    barriers = _BARRIER * sum(_barriers(config, gemm, flow) for flow in flows)
-    return tiles + config.warpgroups * store + max(BARRIER_BYTES, round_up(barriers, _ALIGNMENT))
+    # full and empty of each slot; "empty" of either dataflow
+    full = _full(config, gemm)
+    ring = rings(config, gemm)
+    barriers = sum(full.values()) + sum((1 + config.asym) * getattr(ring, name) for name in full)
+    barrier_bytes = max(BARRIER_BYTES, round_up(_BARRIER * barriers, _ALIGNMENT))
+    return _tile_bytes(config, gemm) + config.warpgroups * store + barrier_bytes
 
 
-def dataflows(config: Config) -> tuple[Dataflow, ...]:
-    """Return the dataflows of a kernel with this configuration."""
-    return ("sym", "asym") if config.kc else ("sym",)
-
-
-def _barriers(config: Config, gemm: Gemm, flow: Dataflow) -> int:
-    """Barriers of a dataflow: full and empty of each slot."""
-    ring, full = rings(config, gemm, flow), _full(config, gemm, flow)
-    return sum(full.values()) + sum(int(getattr(ring, name)) for name in full)
-
-
-def _full(config: Config, gemm: Gemm, flow: Dataflow) -> dict[str, int]:
+def _full(config: Config, gemm: Gemm) -> dict[str, int]:
     """Barriers "full" of each ring that there is."""
     names = ["x", "w"]
     if gemm.quantised is not None:
         names += ["scales", "sums"] if gemm.quantised.offset_dtype else ["scales"]
-    ring = rings(config, gemm, flow)
-    turns = {name: ring_turns(config, flow, name) if name in "xw" else 1 for name in names}
-    return {name: getattr(ring, name) * turns[name] for name in names}
+    ring = rings(config, gemm)
+    return {n: getattr(ring, n) * (config.turns if n in ("x", "w") else 1) for n in names}
 
 
-def _tile_bytes(config: Config, gemm: Gemm, flow: Dataflow) -> int:
-    ring = rings(config, gemm, flow)
+def _tile_bytes(config: Config, gemm: Gemm) -> int:
+    ring = rings(config, gemm)
     total = ring.w * config.tn * config.tk * gemm.w_bits // 8
     total += ring.x * config.tm * config.x_columns * gemm.in_itemsize
     if gemm.quantised is not None:
@@ -336,15 +308,12 @@ def check_fits(config: Config, gemm: Gemm) -> None:
         _check_plain(config)
     else:
         _check_quantised(config, gemm)
-    for flow in dataflows(config):
-        says = {"x": "asym_stages", "w": "kc / tk"} if flow == "asym" else {}
-        for name, number in _full(config, gemm, flow).items():
-            allowed = f"at most {MOST_BARRIERS} slots, of warpgroups in turn half of them"
-            expect(number <= MOST_BARRIERS, says.get(name, f"{name}_stages"), number, allowed)
+    for name, number in _full(config, gemm).items():
+        allowed = f"at most {MOST_BARRIERS} slots, of warpgroups in turn half of them"
+        expect(number <= MOST_BARRIERS, f"{name}_stages", number, allowed)
     check_shared_bytes(
         shared_bytes(config, gemm),
-        f"x_stages={config.x_stages}, w_stages={config.w_stages}, kc={config.kc} or "
-        f"asym_stages={config.asym_stages}",
+        f"x_stages={config.x_stages} or w_stages={config.w_stages}",
     )
 
 
@@ -389,15 +358,16 @@ def _check_quantised(config: Config, gemm: Gemm) -> None:
     two = _TWO_ACCUMULATORS // own
     if config.tm > two and (why := _needs_two_accumulators(config, gemm)):
         raise ValueError(f"tm={config.tm}: expected at most {two} for {why}")
-    if config.kc:
-        expect(config.tm >= 64, "tm", config.tm, "at least 64 with AsymGEMM, kc above 0")
-        unit = config.tk * pass_unit(config, gemm)
-        expect(config.kc % unit == 0, "kc", config.kc, f"a multiple of {unit}: whole groups")
+    if config.asym:
+        expect(config.tm >= 64, "tm", config.tm, "at least 64 with AsymGEMM, asym=True")
+        unit = pass_unit(config, gemm)
+        allowed = f"a multiple of {unit} with AsymGEMM: whole groups"
+        expect(config.w_stages % unit == 0, "w_stages", config.w_stages, allowed)
 
 
 def most_rows(gemm: Gemm, tk: int) -> int:
     """Return the largest row tile for quantised weights, with 64 columns a warpgroup."""
-    config = Config(tm=max(ROW_TILES), tk=tk, kc=0)
+    config = Config(tm=max(ROW_TILES), tk=tk, asym=False)
     return _TWO_ACCUMULATORS // WGMMA_ROWS if _needs_two_accumulators(config, gemm) else config.tm
 
 

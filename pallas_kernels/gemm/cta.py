@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int
+from pallas_kernels.counting import Int, rem, where
 from pallas_kernels.gemm.config import (
     Config,
-    Dataflow,
     Rings,
     accumulator,
-    dataflows,
     o_epilogue,
     piece_size,
-    ring_turns,
     rings,
     sums_epilogue,
 )
-from pallas_kernels.gemm.profile import Profile
 from pallas_kernels.gemm.rows import Item, OneMatrix
-from pallas_kernels.gemm.schedule import Counts, Plan, first_pass
+from pallas_kernels.gemm.schedule import Counts, first_pass, passes
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm
 from pallas_kernels.hopper import SWIZZLE_BYTES
 from pallas_kernels.mosaic import Ref, plgpu, swizzled
@@ -34,42 +29,60 @@ from pallas_kernels.mosaic import Ref, plgpu, swizzled
 Accumulate = Callable[[Ref, Ref], None]
 
 
+def by_flow(is_sym: Any, sym: Callable[[], None], asym: Callable[[], None]) -> None:
+    """Run what differs by dataflow; `is_sym` is True itself in kernels without AsymGEMM."""
+    if is_sym is True:
+        sym()
+    else:
+        lax.cond(is_sym, sym, asym)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
     """Slots in shared memory with their barriers; slot = number of the tile mod size.
 
-    "full" means that a slot's tile has arrived, "empty" that all compute warpgroups have read it.
-    If warpgroups take tiles in turn, each has its own "full" (a barrier must be waited for in each
-    of its phases), and only the reader of a tile arrives at "empty".
+    "full" means that a slot's tile has arrived, "empty" that all compute warpgroups have read it:
+    those of the whole cluster if the tile is multicast. If warpgroups take tiles in turn, each has
+    its own "full" (a barrier must be waited for in each of its phases), and only the reader of a
+    tile arrives at "empty".
     """
 
     size: int
     tiles: Ref
     full: Ref
-    empty: Ref
+    empty: tuple[Ref, ...]  # one, or one for each dataflow
+    is_sym: Any
     turns: int = 1
 
-    def arrived(self, slot: Int, turn: Int) -> Ref:
+    def slot(self, number: Int) -> Int:
+        """Slot of tile `number`."""
+        return rem(number, self.size)
+
+    def arrived(self, slot: Int, turn: Int = 0) -> Ref:
         """Return the barrier "full" of a slot for the warpgroup that reads its tile."""
         return self.full.at[slot if self.turns == 1 else turn * self.size + slot]
 
+    def free(self, slot: Int) -> None:
+        """Report that this warpgroup has read a slot."""
+        self._at_empty(plgpu.barrier_arrive, slot)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
-    """Shared memory of one dataflow; both dataflows use the same bytes."""
+    def await_free(self, number: Int) -> None:
+        """Wait until the slot of tile `number` is free, as all slots are at first."""
+        pl.when(number >= self.size)(lambda: self._at_empty(plgpu.barrier_wait, self.slot(number)))
 
-    name: Dataflow
-    rings: Rings
-    x: Ring
-    w: Ring
-    scales: Ring | None = None  # of quantised weights
-    offsets: Ref | None = None  # beside the scales, at their barriers
-    sums: Ring | None = None  # of X, where there are offsets
+    def drain(self, used: Int) -> None:
+        """Wait until the last of `used` tiles were read: a peer may still arrive until then."""
 
-    @property
-    def is_sym(self) -> bool:
-        """True for SymGEMM: a tile of O stays, and W streams through."""
-        return self.name == "sym"
+        @pl.loop(jnp.maximum(used - self.size, 0), used)
+        def _(number: Int) -> None:
+            self._at_empty(plgpu.barrier_wait, self.slot(number))
+
+    def _at_empty(self, use: Callable[[Ref], None], slot: Int) -> None:
+        if len(self.empty) == 1:
+            use(self.empty[0].at[slot])
+        else:
+            sym, asym = self.empty
+            by_flow(self.is_sym, lambda: use(sym.at[slot]), lambda: use(asym.at[slot]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,61 +94,60 @@ class Cta:
     sizes: Counts
     rows: OneMatrix
     accumulate: Accumulate
-    # where this thread stands
     warpgroup: Int
-    cluster: Int
-    rank: Int  # within the cluster
-    # run-time scalars
-    plan: Plan
     # global memory, of one layer
     x: Ref
     w: Ref
-    cache: Ref | None  # of W, in device memory; of any layers
     scales: Ref | None
     offsets: Ref | None
     x_sums: Ref | None  # float32 [K / sum_size, rows of x]
     o: Ref
     sums: Ref | None  # float32, as `schedule.sums_shape` says
     # shared memory
+    rings: Rings
+    x_ring: Ring
+    w_ring: Ring
+    scale_ring: Ring | None  # of quantised weights
+    offset_tiles: Ref | None  # beside the scales, at their barriers
+    sum_ring: Ring | None  # of sums of X, where there are offsets
     staging: Ref  # of pieces of O
     sums_staging: Ref | None  # of pieces of `sums`, in the same bytes
     detour: Ref | None  # interpret mode: converted weights
-    profile: Profile | None = None
-
-    def scope(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose operations form a range of the profile; without one, no effect."""
-        return contextlib.nullcontext() if self.profile is None else jax.named_scope(name)
 
     @property
-    def shared(self) -> dict[str, str]:
-        """Options of a copy for a tile that the whole cluster needs: each CTA loads a share."""
-        return {"collective_axes": "rank"} if self.config.cluster > 1 else {}
+    def is_sym(self) -> Any:
+        """Whether this CTA runs SymGEMM: True itself if all do."""
+        return self.rows.at.is_sym
 
-    def w_tile(
-        self, matrix: Ref, first: Int, k_step: Int, slot: Ref, columns: int | None = None
-    ) -> list[tuple[Ref, Ref]]:
-        """Pair a tk x tn piece of a stored matrix with its slot, in `w_copies` parts.
+    def copy(self, source: Ref, target: Ref, arrived: Ref, shared_in: str | None) -> None:
+        """Load a tile; one that the cluster shares in a dataflow is multicast there, in parts."""
 
-        Args:
-          matrix: matrix in global memory.
-          first: first block of PACK_MULTIPLE columns of the piece.
-          k_step: index of the piece along K.
-          slot: slot in shared memory.
-          columns: columns of each part; by default tn (tile-major always has PACK_MULTIPLE).
-        """
-        tn, tk, layout = self.config.tn, self.config.tk, self.gemm.w_layout
-        each = PACK_MULTIPLE if layout == "tiles" else columns or tn
-        stored = _stored(self.gemm, tk)
-        parts = []
-        for at in range(0, tn, each):
-            block = first + at // PACK_MULTIPLE
-            ns, ks = pl.ds(block * PACK_MULTIPLE, each), pl.ds(k_step * stored, stored)
-            place = {"tiles": (block, k_step), "nk": (ns, ks), "kn": (ks, ns)}[layout]
-            there = slot
-            if each < tn:
-                there = slot.at[:, pl.ds(at, each)] if layout == "kn" else slot.at[pl.ds(at, each)]
-            parts.append((matrix.at[place], there))
-        return parts
+        def one(**options: str) -> Callable[[], None]:
+            return lambda: plgpu.copy_gmem_to_smem(source, target, arrived, **options)
+
+        if shared_in is None or self.config.cluster == 1:
+            one()()
+            return
+        multicast = one(collective_axes="rank")
+        if shared_in == "sym":
+            by_flow(self.is_sym, multicast, one())
+        else:
+            by_flow(self.is_sym, one(), multicast)
+
+    def w_tile(self, item: Item, k_step: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
+        """Pair a tk x tn piece of an item's strip with its slot, in `w_copies` parts."""
+        tn, layout, block = self.config.tn, self.gemm.w_layout, PACK_MULTIPLE
+        stored, matrix = _stored(self.gemm, self.config.tk), of_expert(self.w, item)
+        if layout == "tiles":
+            return [
+                (
+                    matrix.at[item.strip * (tn // block) + at // block, k_step],
+                    slot if tn == block else slot.at[pl.ds(at, block)],
+                )
+                for at in range(0, tn, block)
+            ]
+        ns, ks = pl.ds(item.strip * tn, tn), pl.ds(k_step * stored, stored)
+        return [(matrix.at[(ns, ks) if layout == "nk" else (ks, ns)], slot)]
 
     def x_tile(self, top: Int, column: Int) -> Ref:
         """Return the piece of X in global memory that begins at this row and column."""
@@ -145,6 +157,11 @@ class Cta:
     def turn(self) -> Int:
         """Share of this warpgroup in tiles that warpgroups take in turn."""
         return self.warpgroup if self.config.ping_pong else 0
+
+    @property
+    def w_turn(self) -> Int:
+        """The same in tiles of W, which all warpgroups read in AsymGEMM."""
+        return where(self.is_sym, self.turn, 0)
 
     @property
     def own_begin(self) -> Int:
@@ -158,18 +175,28 @@ class Cta:
         return pl.ds(self.own_begin, accumulator(self.config, self.gemm)[0])
 
     @property
-    def first(self) -> Int:
-        """K steps of the first pass of AsymGEMM, the same in every CTA of a cluster."""
-        unit = 1 if self.gemm.groups == 1 else rings(self.config, self.gemm, "asym").scale_steps
-        other = self.cluster - self.plan.sym_clusters
-        return first_pass(self.config, self.sizes.k_steps, other, unit)
+    def passes(self) -> Int:
+        """K passes of an item; SymGEMM has one."""
+        k_steps = self.sizes.k_steps
+        if not self.config.asym or k_steps <= self.config.w_stages:
+            return 1
+        return where(self.is_sym, 1, passes(self.config, k_steps, self._first))
 
     def pass_steps(self, number: Int) -> tuple[Int, Int]:
-        """(First K step, number of K steps) of a pass of AsymGEMM."""
-        ring, first = self.config.ring, self.first
-        start = jnp.where(number == 0, 0, first + (number - 1) * ring)
-        length = jnp.where(number == 0, first, ring)
-        return start, jnp.minimum(length, self.sizes.k_steps - start)
+        """(First K step, number of K steps) of a pass."""
+        k_steps, slots = self.sizes.k_steps, self.config.w_stages
+        if isinstance(self.passes, int):
+            return 0, k_steps
+        start = jnp.where(number == 0, 0, self._first + (number - 1) * slots)
+        length = jnp.where(number == 0, self._first, slots)
+        whole = where(self.is_sym, k_steps, jnp.minimum(length, k_steps - start))
+        return start, whole
+
+    @property
+    def _first(self) -> Int:
+        """K steps of the first pass of AsymGEMM, the same in every CTA of a cluster."""
+        unit = 1 if self.gemm.groups == 1 else self.rings.scale_steps
+        return first_pass(self.config, self.sizes.k_steps, self.rows.at.player, unit)
 
 
 def of_expert(array: Ref, item: Item) -> Ref:
@@ -191,13 +218,11 @@ def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> li
       detour: True to include interpret mode's detour for converted weights.
       sums: True to include slots for partial sums.
     """
-    flows = dataflows(config)
-    tiles = [_tiles(gemm, config, flow) for flow in flows]
     stored = [_staging(gemm, config)] + ([_sums_staging(gemm, config)] if sums else [])
     scratch = [
-        plgpu.RefUnion(*tiles),
+        _tiles(gemm, config),
         plgpu.RefUnion(*((one,) for one in stored)),
-        [_barriers(gemm, config, flow) for flow in flows],
+        _barriers(gemm, config),
     ]
     if detour and gemm.quantised is not None:
         shape = (config.warpgroups, config.warpgroup_columns, config.tk)
@@ -207,37 +232,38 @@ def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> li
     return scratch
 
 
-def flows_of(gemm: Gemm, config: Config, tiles: Any, barriers: Any) -> list[Flow]:
-    """Return the dataflows of a kernel over the buffers of `scratch_types`."""
-    return [
-        _flow(rings(config, gemm, name), config, name, refs, own)
-        for name, refs, own in zip(dataflows(config), tiles, barriers, strict=True)
-    ]
+def rings_of(
+    config: Config, gemm: Gemm, tiles: dict[str, Ref], barriers: dict[str, Any], is_sym: Any
+) -> dict[str, Any]:
+    """Return the rings over the buffers of `scratch_types`, as arguments of `Cta`."""
+    sizes = rings(config, gemm)
 
-
-def _flow(
-    sizes: Rings,
-    config: Config,
-    name: Dataflow,
-    tiles: dict[str, Ref],
-    barriers: dict[str, tuple[Ref, Ref]],
-) -> Flow:
-    made = {
-        ring: Ring(
-            size=getattr(sizes, ring),
-            tiles=tiles[ring],
+    def ring(name: str) -> Ring | None:
+        if name not in barriers:
+            return None
+        full, empty = barriers[name]
+        return Ring(
+            size=getattr(sizes, name),
+            tiles=tiles[name],
             full=full,
-            empty=empty,
-            turns=ring_turns(config, name, ring),
+            empty=tuple(empty),
+            is_sym=is_sym,
+            turns=config.turns if name in ("x", "w") else 1,
         )
-        for ring, (full, empty) in barriers.items()
+
+    return {
+        "rings": sizes,
+        "x_ring": ring("x"),
+        "w_ring": ring("w"),
+        "scale_ring": ring("scales"),
+        "offset_tiles": tiles.get("offsets"),
+        "sum_ring": ring("sums"),
     }
-    return Flow(name=name, rings=sizes, offsets=tiles.get("offsets"), **made)
 
 
-def _tiles(gemm: Gemm, config: Config, flow: Dataflow) -> dict[str, Any]:
+def _tiles(gemm: Gemm, config: Config) -> dict[str, Any]:
     """Tiles of each ring that there is; offsets are in the slots of the scales."""
-    ring, shape = rings(config, gemm, flow), (config.tn, _stored(gemm, config.tk))
+    ring, shape = rings(config, gemm), (config.tn, _stored(gemm, config.tk))
     if gemm.w_layout == "kn":
         shape = shape[::-1]
     # what a product takes of a tile of X: whole swizzled rows
@@ -256,33 +282,45 @@ def _tiles(gemm: Gemm, config: Config, flow: Dataflow) -> dict[str, Any]:
     return tiles
 
 
-def _barriers(gemm: Gemm, config: Config, flow: Dataflow) -> dict[str, tuple[Any, Any]]:
-    """Full and empty of each ring that there is."""
-    sizes, sym = rings(config, gemm, flow), flow == "sym"
+def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
+    """Full and empty of each ring that there is.
 
-    def ring(name: str, copies: int, *, shared: bool) -> tuple[Any, Any]:
-        """Free a multicast tile only when the compute warpgroups of all CTAs have read it."""
-        slots, turns = getattr(sizes, name), ring_turns(config, flow, name)
-        readers: dict[str, int] = {
-            "num_arrivals": config.warpgroups // turns,
-            "num_barriers": slots,
-        }
-        if shared and config.cluster > 1:
-            empty = plgpu.ClusterBarrier(collective_axes=("rank",), **readers)
-        else:
-            empty = plgpu.Barrier(**readers)
+    "empty" is one barrier for both dataflows if as many warpgroups of as many CTAs arrive.
+    """
+    sizes = rings(config, gemm)
+
+    def ring(
+        name: str, copies: int, *, readers: tuple[int, int], shared: tuple[bool, bool]
+    ) -> tuple[Any, list[Any]]:
+        slots = getattr(sizes, name)
+        turns = config.turns if name in ("x", "w") else 1
+        flows = list(zip(readers, shared, strict=True))[: 1 + config.asym]
+        if config.cluster == 1:
+            flows = [(number, False) for number, _ in flows]
+        empty = [_empty(slots, *flow) for flow in dict.fromkeys(flows)]
         return plgpu.Barrier(num_arrivals=copies, num_barriers=slots * turns), empty
 
+    all_, own = config.warpgroups, config.warpgroups // config.turns
     found = {
-        "x": ring("x", 1, shared=not sym),
-        "w": ring("w", w_copies(config, gemm), shared=sym),
+        "x": ring("x", 1, readers=(own, own), shared=(False, True)),
+        "w": ring("w", w_copies(config, gemm), readers=(own, all_), shared=(True, False)),
     }
     if gemm.quantised is not None:
         offsets = gemm.quantised.offset_dtype is not None
-        found["scales"] = ring("scales", 1 + offsets, shared=sym and gemm.groups > 1)
+        shared = (gemm.groups > 1, False)
+        found["scales"] = ring("scales", 1 + offsets, readers=(own, own), shared=shared)
         if offsets:
-            found["sums"] = ring("sums", 1, shared=False)
+            found["sums"] = ring("sums", 1, readers=(own, own), shared=(False, False))
     return found
+
+
+def _empty(slots: int, readers: int, shared: bool) -> Any:
+    """Barrier of a ring's free slots; a multicast tile is read when all CTAs have read it."""
+    if shared:
+        return plgpu.ClusterBarrier(
+            collective_axes=("rank",), num_arrivals=readers, num_barriers=slots
+        )
+    return plgpu.Barrier(num_arrivals=readers, num_barriers=slots)
 
 
 def _stored(gemm: Gemm, k: int) -> int:

@@ -25,23 +25,22 @@ from jax.experimental import pallas as pl
 from pallas_kernels.counting import Int, rem
 from pallas_kernels.gemm.config import accumulator, piece_size, scales_pieces, scales_weights
 from pallas_kernels.gemm.conversion import operand, piece, scaled, widest
-from pallas_kernels.gemm.cta import Cta, Flow, Ring
+from pallas_kernels.gemm.cta import Cta, Ring
 from pallas_kernels.gemm.items import Section, both, when
-from pallas_kernels.gemm.residency import leave, leaves, left
 from pallas_kernels.hopper import WGMMA_ROWS
 from pallas_kernels.mosaic import Ref, plgpu
 
 
-def sums_of_converted(cta: Cta, flow: Flow, section: Section) -> Any:
+def sums_of_converted(cta: Cta, section: Section) -> Any:
     """Return the sums of a section, scaled and with offsets added."""
     if scales_weights(cta.config, cta.gemm):
-        return _of_scaled_weights(cta, flow, section)
+        return _of_scaled_weights(cta, section)
     if scales_pieces(cta.config, cta.gemm):
-        return _of_pieces(cta, flow, section)
-    return _of_groups(cta, flow, section)
+        return _of_pieces(cta, section)
+    return _of_groups(cta, section)
 
 
-def _of_scaled_weights(cta: Cta, flow: Flow, section: Section) -> Any:
+def _of_scaled_weights(cta: Cta, section: Section) -> Any:
     """Scale and round weights, then multiply."""
     first, number, steps = _groups(cta, section)
 
@@ -49,34 +48,32 @@ def _of_scaled_weights(cta: Cta, flow: Flow, section: Section) -> Any:
         @pl.loop(0, number)
         def _group(group: Int) -> None:
             scale = _with_scales(
-                cta, flow, section, first + group, lambda slot, row: _scale(cta, flow, slot, row)
+                cta, section, first + group, lambda slot, row: _scale(cta, slot, row)
             )
-            _multiply(cta, flow, section, acc, group * steps, steps, scale)
+            _multiply(cta, section, acc, group * steps, steps, scale)
 
         return acc[...]
 
     return pl.run_scoped(whole, plgpu.ACC(accumulator(cta.config, cta.gemm), jnp.float32))
 
 
-def _of_groups(cta: Cta, flow: Flow, section: Section) -> Any:
+def _of_groups(cta: Cta, section: Section) -> Any:
     """Scale the sums of a group at its end, for groups of whole K steps."""
     first, number, steps = _groups(cta, section)
 
     def added(total: Any | None, group: Int) -> Any:
         def sums(acc: Ref) -> Any:
-            _multiply(cta, flow, section, acc, group * steps, steps, None)
+            _multiply(cta, section, acc, group * steps, steps, None)
             return acc[...]
 
         partial = pl.run_scoped(sums, plgpu.ACC(accumulator(cta.config, cta.gemm), jnp.float32))
 
         def use(slot: Int, row: Int) -> Any:
-            scale = _scale(cta, flow, slot, row)
-            sum_slot = _sum_slot(flow, section, first + group)
-            return _shifted(
-                cta, flow, section, _sum(total, partial, scale), (slot, row), (sum_slot, row)
-            )
+            scale = _scale(cta, slot, row)
+            sum_slot = _sum_slot(cta, section, first + group)
+            return _shifted(cta, section, _sum(total, partial, scale), (slot, row), (sum_slot, row))
 
-        return _with_scales(cta, flow, section, first + group, use)
+        return _with_scales(cta, section, first + group, use)
 
     total = added(None, 0)
     if cta.gemm.groups == 1:
@@ -84,46 +81,46 @@ def _of_groups(cta: Cta, flow: Flow, section: Section) -> Any:
     return lax.fori_loop(1, number, lambda group, total: added(total, group), total)
 
 
-def _of_pieces(cta: Cta, flow: Flow, section: Section) -> Any:
+def _of_pieces(cta: Cta, section: Section) -> Any:
     """Scale the sums of each piece of a K step.
 
     The products of a piece end before their sums are scaled; meanwhile the tensor cores compute
     products of the other warpgroup.
     """
-    config, steps = cta.config, flow.rings.scale_steps
+    config, steps = cta.config, cta.rings.scale_steps
     width = piece_size(config, cta.gemm)
     pieces_of_step, pieces_of_group = config.tk // width, cta.gemm.group_size // width
 
     def added(step: Int, total: Any) -> Any:
         block = lax.div(section.start + step, jnp.int32(steps))
         within = rem(section.start + step, steps)
-        slot, sum_slot = _scale_slot(cta, flow, section, block), _sum_slot_of(flow, section, block)
-        stored = _stored(cta, flow, section, step)
-        _await(flow, slot, sum_slot, within == 0, section.new_w)
+        slot, sum_slot = _scale_slot(cta, section, block), _sum_slot_of(cta, section, block)
+        stored = _stored(cta, section, step)
+        _await(cta, slot, sum_slot, within == 0, section.new_w)
         for number in range(pieces_of_step):
             k = number * width
             x_counter = (section.x + step) * config.x_steps + k // config.x_columns
-            x_slot = rem(x_counter, flow.x.size)
+            x_slot = rem(x_counter, cta.x_ring.size)
             if k % config.x_columns == 0:
-                plgpu.barrier_wait(flow.x.full.at[x_slot])
+                plgpu.barrier_wait(cta.x_ring.full.at[x_slot])
 
             def products(acc: Ref, number: int = number, x_slot: Int = x_slot, k: int = k) -> Any:
-                _product(cta, flow, acc, _converted(cta, stored, number, width), x_slot, k)
+                _product(cta, acc, _converted(cta, stored, number, width), x_slot, k)
                 return acc[...]
 
             partial = pl.run_scoped(products, plgpu.ACC(accumulator(config, cta.gemm), jnp.float32))
             if (k + width) % config.x_columns == 0:
-                _release_x(flow, x_counter)
+                _release_x(cta, x_counter)
             sum_row = within * pieces_of_step + number
             row = lax.div(sum_row, pieces_of_group)
 
             def add(total: Any, partial: Any = partial, row: Int = row, at: Int = sum_row) -> Any:
-                summed = _sum(total, partial, _scale(cta, flow, slot, row))
-                return _shifted(cta, flow, section, summed, (slot, row), (sum_slot, at))
+                summed = _sum(total, partial, _scale(cta, slot, row))
+                return _shifted(cta, section, summed, (slot, row), (sum_slot, at))
 
             total = _done(cta, add, total)
         is_last = (within == steps - 1) | (step == section.length - 1)
-        _release(flow, slot, sum_slot, is_last, section.last_w)
+        _release(cta, slot, sum_slot, is_last, section.last_w)
         return total
 
     zeros = plgpu.layout_cast(
@@ -140,7 +137,7 @@ def _done(cta: Cta, add: Callable[[Any], Any], total: Any) -> Any:
     """
     if cta.config.tm <= WGMMA_ROWS:
         return add(total)
-    once = jnp.minimum(cta.plan.active_clusters, 1)  # there is no item without a cluster
+    once = jnp.minimum(cta.rows.at.plan.active_clusters, 1)  # there is no item without a cluster
     return lax.fori_loop(0, once, lambda _, total: add(total), total)
 
 
@@ -159,7 +156,7 @@ def _groups(cta: Cta, section: Section) -> tuple[Int, Int, Int]:
 
 
 def _multiply(
-    cta: Cta, flow: Flow, section: Section, acc: Ref, first: Int, steps: Int, scale: Any | None
+    cta: Cta, section: Section, acc: Ref, first: Int, steps: Int, scale: Any | None
 ) -> None:
     """Add the products of some K steps of a section to `acc`.
 
@@ -174,37 +171,31 @@ def _multiply(
     def _step(step: Int) -> None:
         width = min(config.x_columns, widest(kind))
         each = config.x_columns // width
-        stored = _stored(cta, flow, section, first + step)
+        stored = _stored(cta, section, first + step)
         parts = [_converted(cta, stored, number, width) for number in range(config.tk // width)]
         if scale is not None:
             parts = [scaled(part, scale) for part in parts]
         for number in range(x_steps):
             x_counter = (section.x + first + step) * x_steps + number
-            slot = rem(x_counter, flow.x.size)
-            plgpu.barrier_wait(flow.x.full.at[slot])
+            slot = rem(x_counter, cta.x_ring.size)
+            plgpu.barrier_wait(cta.x_ring.full.at[slot])
             for place in range(number * each, (number + 1) * each):
-                _product(cta, flow, acc, parts[place], slot, place * width)
+                _product(cta, acc, parts[place], slot, place * width)
             if number:
                 plgpu.wgmma_wait(each)  # the products before these are done, their X tile is free
-                _release_x(flow, x_counter - 1)
+                _release_x(cta, x_counter - 1)
         plgpu.wgmma_wait(0)
-        _release_x(flow, (section.x + first + step + 1) * x_steps - 1)
+        _release_x(cta, (section.x + first + step + 1) * x_steps - 1)
 
 
-def _stored(cta: Cta, flow: Flow, section: Section, step: Int) -> Any:
+def _stored(cta: Cta, section: Section, step: Int) -> Any:
     """Read this warpgroup's rows of a W tile, and free it after its last reading."""
-    slot = rem(section.w + step, flow.w.size)
-    when(section.new_w, lambda: plgpu.barrier_wait(flow.w.full.at[slot]))
-
-    def keep() -> None:
-        leave(cta, section.strip, section.start + step, flow.w.tiles.at[slot])
-        left()
-
-    when(leaves(cta, flow, section), keep)
-    stored = flow.w.tiles[slot, cta.own]
+    slot = rem(section.w + step, cta.w_ring.size)
+    when(section.new_w, lambda: plgpu.barrier_wait(cta.w_ring.full.at[slot]))
+    stored = cta.w_ring.tiles[slot, cta.own]
     # All warps have read their rows (at a cluster's barrier one thread arrives for them), and TMA
     # may write after that.
-    when(section.last_w, lambda: _arrive(flow.w, slot))
+    when(section.last_w, lambda: _arrive(cta.w_ring, slot))
     return stored
 
 
@@ -213,21 +204,21 @@ def _converted(cta: Cta, stored: Any, number: int, width: int) -> Any:
     return piece(stored, number, kind=kind, dtype=jnp.dtype(cta.gemm.dtype), width=width)
 
 
-def _product(cta: Cta, flow: Flow, acc: Ref, weights: Any, slot: Int, k: int) -> None:
+def _product(cta: Cta, acc: Ref, weights: Any, slot: Int, k: int) -> None:
     """Add to `acc` the product of a K step's weights, from index `k` on, with their X."""
     width, place = weights.shape[1], k % cta.config.x_columns
     detour = None if cta.detour is None else cta.detour.at[cta.warpgroup]
-    x_tile = flow.x.tiles.at[slot, :, pl.ds(place, width)]
+    x_tile = cta.x_ring.tiles.at[slot, :, pl.ds(place, width)]
     plgpu.wgmma(acc, operand(weights, detour, k), x_tile.transpose((1, 0)))
 
 
-def _release_x(flow: Flow, x_counter: Int) -> None:
-    plgpu.barrier_arrive(flow.x.empty.at[rem(x_counter, flow.x.size)])
+def _release_x(cta: Cta, x_counter: Int) -> None:
+    cta.x_ring.free(cta.x_ring.slot(x_counter))
 
 
-def _scale(cta: Cta, flow: Flow, slot: Int, row: Int) -> Any:
+def _scale(cta: Cta, slot: Int, row: Int) -> Any:
     """Return this warpgroup's scales of a row in shared memory as float32."""
-    return _column(flow.scales.tiles.at[slot, row, cta.own])  # type: ignore[union-attr]
+    return _column(cta.scale_ring.tiles.at[slot, row, cta.own])  # type: ignore[union-attr]
 
 
 def _column(row: Ref) -> Any:
@@ -243,26 +234,25 @@ def _sum(total: Any | None, partial: Any, scale: Any) -> Any:
 
 
 def _shifted(
-    cta: Cta, flow: Flow, section: Section, total: Any, at: tuple[Int, Int], sum_at: tuple[Int, Int]
+    cta: Cta, section: Section, total: Any, at: tuple[Int, Int], sum_at: tuple[Int, Int]
 ) -> Any:
     """Return `total` with the product of offsets and sums of X added, if there are offsets.
 
     Args:
       cta: this CTA.
-      flow: rings of the dataflow.
       section: section of the sums.
       total: float32 sums of a warpgroup [columns, rows].
       at: slot and row of the offsets.
       sum_at: slot and row of the sums of the columns of X that the offsets belong to.
     """
-    if flow.offsets is None or flow.sums is None:
+    if cta.offset_tiles is None or cta.sum_ring is None:
         return total
-    offsets = _column(flow.offsets.at[(*at, cta.own)])
+    offsets = _column(cta.offset_tiles.at[(*at, cta.own)])
     if cta.gemm.groups == 1 and section.first is not True:
         # sums of all of X, once
         offsets = offsets * jnp.where(section.first, jnp.float32(1), jnp.float32(0))
     sums = plgpu.load(
-        flow.sums.tiles.at[sum_at], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False
+        cta.sum_ring.tiles.at[sum_at], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False
     )
     return total + (
         lax.broadcast_in_dim(offsets, total.shape, (0,))
@@ -270,55 +260,53 @@ def _shifted(
     )
 
 
-def _with_scales(
-    cta: Cta, flow: Flow, section: Section, group: Int, use: Callable[[Int, Int], Any]
-) -> Any:
+def _with_scales(cta: Cta, section: Section, group: Int, use: Callable[[Int, Int], Any]) -> Any:
     """Return `use(slot, row)` of a group's scales; wait for new ones, free those not used again."""
-    rows, one = flow.rings.scale_rows, cta.gemm.groups == 1
+    rows, one = cta.rings.scale_rows, cta.gemm.groups == 1
     block, row = (group, 0) if rows == 1 else (lax.div(group, jnp.int32(rows)), rem(group, rows))
-    slot, sum_slot = _scale_slot(cta, flow, section, block), _sum_slot_of(flow, section, block)
+    slot, sum_slot = _scale_slot(cta, section, block), _sum_slot_of(cta, section, block)
     is_first, is_last = True if rows == 1 else row == 0, True
     if rows > 1:
         steps = cta.sizes.k_steps // cta.gemm.groups
         behind = lax.div(jnp.asarray(section.start, jnp.int32) + section.length, jnp.int32(steps))
         is_last = (row == rows - 1) | (group == behind - 1)
-    _await(flow, slot, sum_slot, is_first, section.new_scale if one else section.new_w)
+    _await(cta, slot, sum_slot, is_first, section.new_scale if one else section.new_w)
     result = use(slot, row)
-    _release(flow, slot, sum_slot, is_last, section.last_scale if one else section.last_w)
+    _release(cta, slot, sum_slot, is_last, section.last_scale if one else section.last_w)
     return result
 
 
-def _scale_slot(cta: Cta, flow: Flow, section: Section, block: Int) -> Int:
-    number = section.item * flow.rings.blocks(cta.sizes.k_steps) + block
-    return rem(number, flow.rings.scales)
+def _scale_slot(cta: Cta, section: Section, block: Int) -> Int:
+    number = section.item * cta.rings.blocks(cta.sizes.k_steps) + block
+    return rem(number, cta.rings.scales)
 
 
-def _sum_slot(flow: Flow, section: Section, group: Int) -> Int:
-    rows = flow.rings.scale_rows
-    return _sum_slot_of(flow, section, group if rows == 1 else lax.div(group, jnp.int32(rows)))
+def _sum_slot(cta: Cta, section: Section, group: Int) -> Int:
+    rows = cta.rings.scale_rows
+    return _sum_slot_of(cta, section, group if rows == 1 else lax.div(group, jnp.int32(rows)))
 
 
-def _sum_slot_of(flow: Flow, section: Section, block: Int) -> Int:
+def _sum_slot_of(cta: Cta, section: Section, block: Int) -> Int:
     """Slot of the sums of X of a block of scales."""
-    if flow.sums is None:
+    if cta.sum_ring is None:
         return 0
-    before = lax.div(jnp.asarray(section.start, jnp.int32), jnp.int32(flow.rings.scale_steps))
-    return rem(section.sums + block - before, flow.sums.size)
+    before = lax.div(jnp.asarray(section.start, jnp.int32), jnp.int32(cta.rings.scale_steps))
+    return rem(section.sums + block - before, cta.sum_ring.size)
 
 
-def _await(flow: Flow, slot: Int, sum_slot: Int, is_first: Any, new: Any) -> None:
+def _await(cta: Cta, slot: Int, sum_slot: Int, is_first: Any, new: Any) -> None:
     """Wait for a block's scales if they are new, and for its sums of X, always new."""
-    assert flow.scales is not None
-    scales, sums = flow.scales, flow.sums
+    assert cta.scale_ring is not None
+    scales, sums = cta.scale_ring, cta.sum_ring
     when(both(is_first, new), lambda: plgpu.barrier_wait(scales.full.at[slot]))
     if sums is not None:
         when(is_first, lambda: plgpu.barrier_wait(sums.full.at[sum_slot]))
 
 
-def _release(flow: Flow, slot: Int, sum_slot: Int, is_last: Any, last: Any) -> None:
+def _release(cta: Cta, slot: Int, sum_slot: Int, is_last: Any, last: Any) -> None:
     """Free a block's sums of X, and its scales after their last reading."""
-    assert flow.scales is not None
-    scales, sums = flow.scales, flow.sums
+    assert cta.scale_ring is not None
+    scales, sums = cta.scale_ring, cta.sum_ring
     when(both(is_last, last), lambda: _arrive(scales, slot))
     if sums is not None:
         when(is_last, lambda: _arrive(sums, sum_slot))
@@ -326,4 +314,4 @@ def _release(flow: Flow, slot: Int, sum_slot: Int, is_last: Any, last: Any) -> N
 
 def _arrive(ring: Ring, slot: Int) -> None:
     plgpu.commit_smem()  # all warps have read the slot
-    plgpu.barrier_arrive(ring.empty.at[slot])
+    ring.free(slot)

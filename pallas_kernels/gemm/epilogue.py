@@ -17,14 +17,14 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.counting import Int, dealt
 from pallas_kernels.gemm.config import accumulator, o_epilogue, sums_epilogue
-from pallas_kernels.gemm.cta import Accumulate, Cta, Flow
+from pallas_kernels.gemm.cta import Accumulate, Cta, by_flow
 from pallas_kernels.gemm.items import Section
 from pallas_kernels.gemm.rows import Item, OfExperts
 from pallas_kernels.hopper import Piece
 from pallas_kernels.mosaic import Ref, plgpu
 
 
-def store_section(cta: Cta, flow: Flow, acc: Any, section: Section) -> None:
+def store_section(cta: Cta, acc: Any, section: Section) -> None:
     """Store a warpgroup's sums of a section.
 
     Sums of SymGEMM are finished. Sums of a K pass of AsymGEMM are added to the earlier ones; the
@@ -32,14 +32,13 @@ def store_section(cta: Cta, flow: Flow, acc: Any, section: Section) -> None:
 
     Args:
       cta: this CTA.
-      flow: the dataflow.
       acc: float32 sums, of the shape `config.accumulator`.
       section: section of the sums.
     """
     item, number = section.strip, section.which
     top = cta.rows.tile_top(item, section.row_tile)
     whole = functools.partial(_part, acc)
-    if flow.is_sym or cta.sizes.k_steps <= cta.config.ring:
+    if isinstance(cta.passes, int):
         _store_o(cta, whole, item, top, plgpu.copy_smem_to_gmem)
         return
 
@@ -65,14 +64,16 @@ def store_section(cta: Cta, flow: Flow, acc: Any, section: Section) -> None:
 
     def total(piece: Piece) -> Any:
         sums = _sums_piece(cta, section.row_tile, piece)
-        with cta.scope("read_sums"):
-            earlier = plgpu.load(sums, layout=plgpu.Layout.WGMMA, optimized=False)
+        earlier = plgpu.load(sums, layout=plgpu.Layout.WGMMA, optimized=False)
         return _part(acc, piece) + earlier
 
-    lax.cond(
-        number == section.last,
-        lambda: _store_o(cta, total, item, top, plgpu.copy_smem_to_gmem),
-        add,
+    def store(value: Callable[[Piece], Any]) -> None:
+        _store_o(cta, value, item, top, plgpu.copy_smem_to_gmem)
+
+    by_flow(
+        cta.is_sym,
+        lambda: store(whole),
+        lambda: lax.cond(number == section.last, lambda: store(total), add),
     )
 
 
@@ -128,7 +129,8 @@ def _free(cta: Cta, staging: Ref, slot: int) -> Ref:
 def _sums_piece(cta: Cta, row_tile: Int, piece: Piece) -> Ref:
     """Return the slice of a piece of the accumulator in the sums of this CTA's strip."""
     assert cta.sums is not None
-    number = (cta.cluster - cta.plan.sym_clusters) * cta.config.cluster + cta.rank
+    at = cta.rows.at
+    number = at.player * cta.config.cluster + at.rank
     row = cta.own_begin + piece.row
     column, below = piece.column, row_tile * cta.config.tm
     if cta.gemm.transposed:

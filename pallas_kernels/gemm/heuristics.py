@@ -1,17 +1,15 @@
-"""Choice of configuration and alpha: measured if the tuner ran, else predicted."""
+"""Choice of configuration and alpha by the predicted time, from measured rates if there are any."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from pallas_kernels import tuned_results
 from pallas_kernels.gemm import tiles
 from pallas_kernels.gemm.config import Config, check_fits
 from pallas_kernels.gemm.machine import Machine, machine_for
@@ -27,40 +25,33 @@ from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.gemm.times import Prediction
 from pallas_kernels.hopper import CLUSTERS, expect
 
-OP = "hybrid_gemm"
 
-_PARTS = "compute config cta epilogue items load residency rows schedule sm90"
-KERNEL_SOURCES = (
-    *("counting.py", "hopper.py", "mosaic.py"),
-    *(f"gemm/{part}.py" for part in _PARTS.split()),
-)
-"""What a measured time depends on; results of other versions of these files are not used."""
-
-
-def _family(tm: int, tn: int, stages: int, kc: int, asym_stages: int, **more: Any) -> Config:
-    return Config(
-        tm=tm, tn=tn, x_stages=stages, w_stages=stages, kc=kc, asym_stages=asym_stages, **more
-    )
+def _family(tm: int, tn: int, x_stages: int, w_stages: int, **more: Any) -> Config:
+    return Config(tm=tm, tn=tn, x_stages=x_stages, w_stages=w_stages, **more)
 
 
 FAMILY: Mapping[str, Config] = MappingProxyType(
     {
         # decode: 64 rows, one compute warpgroup; at least 64 KiB of W in flight for each SM
-        "64x64": _family(64, 64, 8, 512, 4, warpgroups=1),
-        "64x128": _family(64, 128, 8, 512, 4, warpgroups=1),
-        "64x256": _family(64, 256, 5, 256, 4, warpgroups=1),
-        "128x64": _family(128, 64, 8, 1024, 4),
-        "128x128": _family(128, 128, 6, 512, 4),
-        "128x256": _family(128, 256, 4, 256, 4),
+        "64x64": _family(64, 64, 8, 8, warpgroups=1),
+        "64x128": _family(64, 128, 8, 8, warpgroups=1),
+        "64x256": _family(64, 256, 5, 5, warpgroups=1),
+        # many slots of X hide its latency, many of W make few K passes of AsymGEMM
+        "128x64": _family(128, 64, 8, 8),
+        "128x64, kc 1024": _family(128, 64, 4, 16),
+        "128x128": _family(128, 128, 6, 6),
+        "128x128, kc 512": _family(128, 128, 4, 8),
+        "128x256": _family(128, 256, 4, 4),
         # prefill: 256 x 128 is an accumulator of 128 float32 registers a thread
-        "256x64": _family(256, 64, 4, 1024, 2),
-        "256x128": _family(256, 128, 4, 512, 2),
-        "256x128, kc 256": _family(256, 128, 4, 256, 4),
+        "256x64": _family(256, 64, 4, 8),
+        "256x64, kc 1024": _family(256, 64, 2, 16),
+        "256x128": _family(256, 128, 4, 4),
+        "256x128, kc 512": _family(256, 128, 2, 8),
         # a tile of one warpgroup each: many sums to store and add, between few K steps
-        "128x128, ping-pong": _family(128, 128, 6, 512, 4, ping_pong=True),
-        "128x64, ping-pong": _family(128, 64, 8, 1024, 4, ping_pong=True),
+        "128x128, ping-pong": _family(128, 128, 4, 8, ping_pong=True),
+        "128x64, ping-pong": _family(128, 64, 4, 16, ping_pong=True),
         # of thousands of rows the latency of an X tile sets the pace: one more of them on its way
-        "128x64, ping-pong, kc 896": _family(128, 64, 8, 896, 5, ping_pong=True),
+        "128x64, ping-pong, kc 896": _family(128, 64, 5, 14, ping_pong=True),
     }
 )
 """Tiles of weights that are not quantised and rows that meet one matrix.
@@ -70,7 +61,6 @@ among them: its accumulators leave no registers for reading sums back.
 """
 
 _COARSE = tuple(i / 8 for i in range(9))  # alphas by which configurations are compared
-_NEAR = 2.0  # results for up to this many times more or fewer rows are used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +71,6 @@ class Chosen:
     alpha: float
     time_s: float  # expected
     bound: str  # predicted
-    origin: str  # "measured" or "predicted"
     reasons: tuple[str, ...]
 
 
@@ -93,7 +82,7 @@ def choose(
     cluster: int | None = 1,
     alpha: float | None = None,
 ) -> Config:
-    """Return the configuration for `gemm` with the smallest measured or predicted time.
+    """Return the configuration for `gemm` with the smallest predicted time.
 
     Args:
       gemm: sizes and types.
@@ -118,11 +107,7 @@ def choice(
 ) -> Chosen:
     """Return configuration, alpha and the reasons; arguments as for `choose`.
 
-    Measured: results of the tuner for the same K, N, types and SMs and the nearest M (up to a
-    factor of 2) decide among their configurations. The expected time of each is its predicted
-    time, multiplied by the ratio of measured to predicted time at the measured M.
-
-    Predicted: the best of the `candidates` at eight steps of alpha. Of those within 1% of the
+    The best of the `candidates` at eight steps of alpha. Of those within 1% of the
     fastest, those that leave most room on the other resources (within 10%); of them the one that
     adds the fewest partial sums, then the one with the smallest cluster.
     """
@@ -136,7 +121,7 @@ def choice(
         expect(fits, "cluster", cluster, f"at most sm_count={machine.sm_count}")
     valid = alpha is None or 0 <= alpha <= 1
     expect(valid, "alpha", alpha, "a number in [0, 1] or None")
-    return _choice(gemm, machine, cluster, alpha, _Results(tuned_results.load(machine.device)))
+    return _choice(gemm, machine, cluster, alpha)
 
 
 def explain(
@@ -154,9 +139,9 @@ def explain(
     lines = [
         f"O[{gemm.m}, {gemm.n}] = X W with K = {gemm.k}, {gemm.dtype} -> {gemm.out_dtype}, on "
         f"{c.sm_count} SMs of {machine.device}",
-        f"tiles {c.tm} x {c.tn} x {c.tk}, kc {c.kc}, stages {c.w_stages} and {c.asym_stages}, "
+        f"tiles {c.tm} x {c.tn} x {c.tk}, kc {c.kc}, stages {c.x_stages} and {c.w_stages}, "
         f"cluster {c.cluster}, alpha {found.alpha:.3g}",
-        f"{found.origin} {found.time_s * 1e6:.1f} us, bound by {found.bound}",
+        f"predicted {found.time_s * 1e6:.1f} us, bound by {found.bound}",
         f"rates: {machine.source}",
         *found.reasons,
     ]
@@ -198,66 +183,8 @@ def smallest_cluster(rows: int, tm: int = 256) -> int:
     return next((c for c in CLUSTERS if c * tm >= rows), CLUSTERS[-1])
 
 
-def tuning_key(gemm: Gemm, sm_count: int) -> dict[str, int | str]:
-    """Return the key of a tuned result; stacked weights share the key of one matrix."""
-    return {
-        "m": gemm.m,
-        "k": gemm.k,
-        "n": gemm.n,
-        "dtype": gemm.dtype,
-        "out_dtype": gemm.out_dtype,
-        "w_layout": gemm.w_layout,
-        "sm_count": sm_count,
-    }
-
-
-def config_of(data: Mapping[str, Any]) -> Config:
-    """Return the configuration of a measurement.
-
-    Raises:
-      ValueError: a field is missing, unknown or outside its range.
-    """
-    if set(data) != {field.name for field in fields(Config)}:
-        raise ValueError(f"config={dict(data)!r}: expected the fields of Config")
-    return Config(**data)
-
-
-@dataclass(frozen=True, eq=False)
-class _Results:
-    """Tuned results as an argument of a cached function: equal if they are the same object."""
-
-    tuned: tuned_results.Tuned
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Results) and other.tuned is self.tuned
-
-    def __hash__(self) -> int:
-        return id(self.tuned)
-
-
 @functools.lru_cache(maxsize=4096)
-def _choice(
-    gemm: Gemm, machine: Machine, cluster: int | None, alpha: float | None, results: _Results
-) -> Chosen:
-    measured: tuned_results.Entry | None = None
-    notes: tuple[str, ...] = ()
-    if gemm.quantised is None and gemm.experts is None and not gemm.resident:
-        measured, notes = _nearest(gemm, machine, results.tuned)
-    if measured is not None:
-        found = _from_measured(gemm, machine, cluster, alpha, measured)
-        if found is not None:
-            return replace(found, reasons=(*found.reasons, *notes))
-        notes = (*notes, "the results there hold none for this cluster")
-    return _from_model(gemm, machine, cluster, alpha, notes)
-
-
-def _from_model(
-    gemm: Gemm,
-    machine: Machine,
-    cluster: int | None,
-    alpha: float | None,
-    notes: Sequence[str],
-) -> Chosen:
+def _choice(gemm: Gemm, machine: Machine, cluster: int | None, alpha: float | None) -> Chosen:
     tried = [
         (_at(gemm, config, machine, _COARSE if alpha is None else (alpha,)), name, config)
         for name, config in candidates(gemm, machine, cluster)
@@ -282,94 +209,13 @@ def _from_model(
         alpha=share,
         time_s=float(final.time_s[0]),
         bound=str(final.bound[0]),
-        origin="predicted",
         reasons=(
             f"{name}: within {MARGIN:.0%} of the smallest predicted time of {sum(sizes)} tries, "
             f"and of those with most room on other resources the one with the fewest partial sums, "
             f"then the smallest cluster",
-            *notes,
         ),
     )
 
 
 def _at(gemm: Gemm, config: Config, machine: Machine, alphas: Sequence[float]) -> Prediction:
     return predict(gemm, config, plans(gemm, config, reachable(alphas, config, gemm)), machine)
-
-
-def _nearest(
-    gemm: Gemm, machine: Machine, tuned: tuned_results.Tuned
-) -> tuple[tuned_results.Entry | None, tuple[str, ...]]:
-    """Return the results to use, if any, and notes on unused ones."""
-    notes = list(tuned.notes)
-    wanted = tuning_key(gemm, machine.sm_count)
-    alike = [
-        entry
-        for entry in tuned.entries
-        if entry.op == OP
-        and set(entry.key) == set(wanted)
-        and all(entry.key[name] == wanted[name] for name in wanted if name != "m")
-        and isinstance(entry.key["m"], int)
-        and entry.key["m"] > 0
-    ]
-    source = tuned_results.source_hash(KERNEL_SOURCES)
-    fresh = [entry for entry in alike if entry.fresh(source)]
-    if len(fresh) < len(alike):
-        notes.append(
-            f"{len(alike) - len(fresh)} stale results left aside: of another version of the kernel "
-            f"or of jax"
-        )
-
-    def away(entry: tuned_results.Entry) -> float:
-        return abs(math.log(int(entry.key["m"]) / gemm.m))
-
-    found = min(fresh, key=away, default=None)
-    if found is None:
-        notes.append(f"no results for these sizes on {machine.sm_count} SMs of {machine.device}")
-    elif away(found) > math.log(_NEAR) + 1e-9:
-        notes.append(f"the nearest results, for M = {found.key['m']}, are too far away")
-        found = None
-    return found, tuple(notes)
-
-
-def _from_measured(
-    gemm: Gemm,
-    machine: Machine,
-    cluster: int | None,
-    alpha: float | None,
-    entry: tuned_results.Entry,
-) -> Chosen | None:
-    there = replace(gemm, m=int(entry.key["m"]))
-    best: Chosen | None = None
-    nearest: dict[Config, float] = {}  # how far a configuration's nearest alpha is
-    tries: list[tuple[Config, tuned_results.Measurement]] = []
-    for one in entry.measurements:
-        try:
-            config = config_of(one.config)
-            check_fits(config, gemm)
-        except ValueError:  # a result of a Config that no longer exists
-            continue
-        if cluster in (None, config.cluster) and config.sm_count <= machine.sm_count:
-            tries.append((config, one))
-            off = 0.0 if alpha is None else abs(one.alpha - alpha)
-            nearest[config] = min(off, nearest.get(config, math.inf))
-    for config, one in tries:
-        if alpha is not None and abs(one.alpha - alpha) > nearest[config]:
-            continue
-        share = one.alpha if alpha is None else alpha
-        then = float(predict(there, config, plans(there, config, one.alpha), machine).time_s)
-        now = predict(gemm, config, plans(gemm, config, share), machine)
-        expected = float(now.time_s) * one.time_s / then
-        if best is None or expected < best.time_s:
-            best = Chosen(
-                config=config,
-                alpha=share,
-                time_s=expected,
-                bound=str(now.bound),
-                origin="measured",
-                reasons=(
-                    f"the fastest of {len(tries)} measured at M = {there.m} "
-                    f"({entry.provenance.get('date', 'no date')}), where it took "
-                    f"{one.time_s * 1e6:.1f} us and {then * 1e6:.1f} us were predicted",
-                ),
-            )
-    return best

@@ -1,7 +1,9 @@
-"""The walk over a CTA's share of a dataflow, common to the load and compute warpgroups.
+"""The walk over a CTA's share of a launch, common to the load and compute warpgroups.
 
-SymGEMM sums a tile over all of K. AsymGEMM processes the K passes of a strip one after another, and
-in each pass the tiles of all rows; the sums of a tile are then those of the pass.
+Both dataflows sum sections: some K steps of one tile of O. They differ in order and counts alone.
+
+    SymGEMM   for item: one pass of all K steps, one tile of rows
+    AsymGEMM  for item: for K pass: for tile of rows; the W tiles of a pass stay
 """
 
 from __future__ import annotations
@@ -14,132 +16,122 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, ceil_div, dealt, div
-from pallas_kernels.gemm.cta import Cta, Flow
+from pallas_kernels.counting import Int, ceil_div, dealt, div, where
+from pallas_kernels.gemm.cta import Cta
 from pallas_kernels.gemm.rows import Item
-from pallas_kernels.gemm.schedule import passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """A warpgroup's unit of summation: some K steps of one tile of O.
 
-    Flags that are constant in a dataflow are Python bools, so that they generate no code.
+    Flags that are constant in a kernel are Python bools, so that they generate no code.
     """
 
     item: Int  # its number among this CTA's
     strip: Item  # whose W it is
-    row_tile: Int = 0  # of the item
-    which: Int = 0  # K pass
-    last: Int = 0  # K pass
-    start: Int = 0  # K step
+    row_tile: Int  # of the item
+    which: Int  # K pass
+    last: Int  # K pass
+    start: Int  # K step
     length: Int  # K steps
     w: Int  # number of the first W tile among this CTA's
     x: Int  # number of the first K step of X
     sums: Int = 0  # number of the first block of sums of X
-    new_w: Any = True  # whether the W tiles are awaited
-    last_w: Any = True  # whether this warpgroup does not read them again
-    new_scale: Any = True  # the same of a column's only scale
-    last_scale: Any = True
-    first: Any = True  # whether it is the tile's first section
+    new_w: Any  # whether the W tiles are awaited
+    last_w: Any  # whether this warpgroup does not read them again
+    new_scale: Any  # the same of a column's only scale
+    last_scale: Any
+    first: Any  # whether it is the tile's first section
 
 
 def each_section(
     cta: Cta,
-    flow: Flow,
     body: Callable[[Section], None],
-    at_pass: Callable[[Int, Item, Int, Int], None],
+    at_pass: Callable[[int, Item, Int, Int], None] = lambda *_: None,
     share: tuple[Int, int] = (0, 1),
 ) -> Int:
-    """Call `body` for this CTA's sections of a dataflow.
+    """Call `body` for this CTA's sections.
 
     Args:
       cta: this CTA.
-      flow: the dataflow.
       body: function of a section.
-      at_pass: called before the sections of each K pass of AsymGEMM, with the item's number, the
-        item, the pass's first K step and its number of K steps.
-      share: index of the first tile, and distance to the next one (`Cta.turn`); default all.
+      at_pass: called before the sections of each K pass, with the item's number, the item, the
+        pass's first K step and its number of K steps.
+      share: index of the first tile, and distance to the next one (`Cta.turn`); default all. In
+        SymGEMM these are items, in AsymGEMM an item's tiles of rows.
 
     Returns:
       The tiles of rows of all items.
     """
     first, turns = share
-    k_steps = cta.sizes.k_steps
-    if flow.is_sym:
-        items = cta.rows.sym_items()
+    is_sym, k_steps = cta.is_sym, cta.sizes.k_steps
+    item_first, item_turns = where(is_sym, first, 0), where(is_sym, turns, 1)
+    tile_first, tile_turns = where(is_sym, 0, first), where(is_sym, 1, turns)
+    last = cta.passes - 1
 
-        @pl.loop(0, dealt(items, turns, first))
-        def _tile(index: Int) -> None:
-            number = index * turns + first
-            x = number * k_steps
-            sums = number * sum_blocks(cta, flow) if flow.sums is not None else 0
-            strip = cta.rows.sym_item(number)
-            body(Section(item=number, strip=strip, length=k_steps, w=x, x=x, sums=sums))
+    def strip(index: Int, before: Int) -> Int:
+        number = item_first + index * item_turns
+        item = cta.rows.item(number)
 
-        return items
-
-    def strip(number: Int, before: Int) -> Int:
-        item, last = cta.rows.asym_item(number), passes(cta.config, k_steps, cta.first) - 1
-
-        @pl.loop(0, last + 1)
-        def _pass(which: Int) -> None:
+        def one_pass(which: Int) -> None:
             start, length = cta.pass_steps(which)
             at_pass(number, item, start, length)
 
-            @pl.loop(0, dealt(item.row_tiles, turns, first))
-            def _rows(index: Int) -> None:
-                tile = index * turns + first
-                new, done = index == 0, tile + turns >= item.row_tiles
+            def tile(index: Int) -> None:
+                row = tile_first + index * tile_turns
+                new, done = index == 0, row + tile_turns >= item.row_tiles
                 section = Section(
                     item=number,
                     strip=item,
-                    row_tile=tile,
+                    row_tile=row,
                     which=which,
                     last=last,
                     start=start,
                     length=length,
                     w=number * k_steps + start,
-                    x=before * k_steps + start * item.row_tiles + tile * length,
+                    x=before * k_steps + start * item.row_tiles + row * length,
                     new_w=new,
                     last_w=done,
-                    new_scale=new & (which == 0),
-                    last_scale=done & (which == last),
-                    first=True if k_steps <= cta.config.ring else which == 0,
+                    new_scale=both(new, which == 0),
+                    last_scale=both(done, which == last),
+                    first=which == 0,
                 )
-                if flow.sums is not None:
-                    section = replace(section, sums=_sums_before(cta, flow, section, before))
+                if cta.sum_ring is not None:
+                    section = replace(section, sums=_sums_before(cta, section, before))
                 body(section)
 
-        return before + item.row_tiles
+            _times(dealt(item.row_tiles, tile_turns, tile_first), tile)
 
-    items = cta.rows.asym_items()
-    if cta.gemm.experts is not None:
-        return lax.fori_loop(0, items, strip, jnp.int32(0))
+        _times(cta.passes, one_pass)
+        return before + item.row_tiles * item_turns
 
-    @pl.loop(0, items)
-    def _strip(number: Int) -> None:
-        strip(number, number * cta.sizes.row_tiles)
-
-    return items * cta.sizes.row_tiles
+    items = dealt(cta.rows.items(), item_turns, item_first)
+    return lax.fori_loop(0, items, strip, jnp.asarray(item_first, jnp.int32))
 
 
-def sum_blocks(cta: Cta, flow: Flow) -> Int:
+def _times(count: Int, body: Callable[[Int], None]) -> None:
+    """Call `body` so many times; without a loop if that is known to be once."""
+    if isinstance(count, int) and count == 1:
+        body(0)
+    else:
+        pl.loop(0, count)(body)
+
+
+def sum_blocks(cta: Cta) -> Int:
     """Return the blocks of sums of X for each tile of rows."""
-    if cta.gemm.groups == 1 and not flow.is_sym:
-        return passes(cta.config, cta.sizes.k_steps, cta.first)
-    return flow.rings.blocks(cta.sizes.k_steps)
+    return cta.passes if cta.gemm.groups == 1 else cta.rings.blocks(cta.sizes.k_steps)
 
 
-def _sums_before(cta: Cta, flow: Flow, section: Section, before: Int) -> Int:
-    """Return the number of blocks of sums of X before those of a section of AsymGEMM."""
-    rows, steps = section.strip.row_tiles, flow.rings.scale_steps
+def _sums_before(cta: Cta, section: Section, before: Int) -> Int:
+    """Return the number of blocks of sums of X before those of a section."""
+    rows, steps = section.strip.row_tiles, cta.rings.scale_steps
     if cta.gemm.groups == 1:  # one for each pass of a tile
         within = section.which * rows + section.row_tile
     else:
         within = div(section.start, steps) * rows
         within += section.row_tile * ceil_div(section.length, steps)
-    return before * sum_blocks(cta, flow) + within
+    return before * sum_blocks(cta) + within
 
 
 def when(condition: Any, then: Callable[[], None]) -> None:

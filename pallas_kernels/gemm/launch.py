@@ -23,7 +23,6 @@ def launch(
     scales: jax.Array | None = None,
     offsets: jax.Array | None = None,
     group_sizes: jax.Array | None = None,
-    cache: Any = None,
     *,
     gemm: Gemm,
     config: Config | None,
@@ -39,7 +38,6 @@ def launch(
       scales: scales of quantised weights, of shape `gemm.scales_shape`; None for others.
       offsets: offsets of the shape of `scales`, or None.
       group_sizes: int32 [gemm.experts], rows of each expert; None without experts.
-      cache: array of shape `gemm.resident_shape` in device memory; a reference if filled.
       gemm: sizes and types.
       config: tiles and grid.
       interpret: settings of interpret mode, or None.
@@ -54,8 +52,6 @@ def launch(
     from pallas_kernels.gemm import sm90
 
     operands = [x, host_ref(w)]
-    if cache is not None:
-        operands.append(cache)
     if scales is not None:
         operands.append(host_ref(scales))
     if offsets is not None:
@@ -68,7 +64,10 @@ def launch(
 
 
 def tables_of(group_sizes: Any, gemm: Gemm, config: Config, xp: Any = jnp) -> tuple[list[Any], Any]:
-    """Return the kernel's view of the group sizes: two block tables and three counts."""
+    """Return the kernel's view of the group sizes: a block table and three counts.
+
+    The table has the blocks of SymGEMM, then one block for each expert with rows.
+    """
     table, with_expert, blocks = block_table(group_sizes, gemm.m, config.block_rows, xp=xp)
     whole, experts, _ = block_table(group_sizes, gemm.m, whole_rows(gemm.m), xp=xp)
-    return [table, whole], xp.stack([with_expert, blocks, experts])
+    return [xp.concatenate([table, whole])], xp.stack([with_expert, blocks, experts])

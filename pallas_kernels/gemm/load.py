@@ -1,8 +1,8 @@
-"""Load warpgroup: it fills the rings of one dataflow and waits for their slots.
+"""Load warpgroup: it fills the rings and waits for their slots.
 
-SymGEMM streams W with the X of one tile of rows; W may run ahead. AsymGEMM loads the W tiles of a K
-pass, then the X of all rows for them. Each CTA of a cluster loads and multicasts a part of the
-shared tiles: W and scales in SymGEMM, X in AsymGEMM.
+SymGEMM streams W with the X of one tile of rows; W runs ahead, across items. AsymGEMM loads the W
+tiles of a K pass, then the X of all rows for them. Each CTA of a cluster loads and multicasts a
+part of the shared tiles: W and scales in SymGEMM, X in AsymGEMM.
 """
 
 from __future__ import annotations
@@ -11,163 +11,111 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, div, rem
-from pallas_kernels.gemm.cta import Cta, Flow, Ring, of_expert
-from pallas_kernels.gemm.items import Section, each_section, sum_blocks
-from pallas_kernels.gemm.residency import from_either
+from pallas_kernels.counting import Int, div, rem, where
+from pallas_kernels.gemm.cta import Cta, of_expert
+from pallas_kernels.gemm.items import Section, each_section, sum_blocks, when
 from pallas_kernels.gemm.rows import Item
-from pallas_kernels.mosaic import Ref, drain, plgpu
 
 
-def load(cta: Cta, flow: Flow) -> None:
-    """Load all tiles of this CTA's share of a dataflow."""
-    k_steps = cta.sizes.k_steps
-    if flow.is_sym:
-        items = tiles = cta.rows.sym_items()
-        _load_sym(cta, flow, items * k_steps)
-    else:
-        items, tiles = cta.rows.asym_items(), _load_asym(cta, flow)
-    # a CTA must not end while a peer can still arrive at its barriers
-    drain(flow.w.empty, flow.w.size, items * k_steps)
-    drain(flow.x.empty, flow.x.size, tiles * k_steps * cta.config.x_steps)
-    if flow.scales is not None:
-        drain(flow.scales.empty, flow.scales.size, items * flow.rings.blocks(k_steps))
-    if flow.sums is not None:
-        drain(flow.sums.empty, flow.sums.size, tiles * sum_blocks(cta, flow))
-
-
-def _load_sym(cta: Cta, flow: Flow, steps: Int) -> None:
-    k_steps, ahead = cta.sizes.k_steps, cta.config.w_ahead
-
-    def load_w(counter: Int) -> None:
-        number = div(counter, k_steps)
-        _load_w(cta, flow, cta.rows.sym_item(number), number, rem(counter, k_steps))
-
-    if ahead:
-
-        @pl.loop(0, jnp.minimum(ahead, steps))
-        def _first(counter: Int) -> None:
-            load_w(counter)
-
-    @pl.loop(0, steps)
-    def _step(counter: Int) -> None:
-        if ahead:
-
-            @pl.when(counter + ahead < steps)
-            def _ahead() -> None:
-                load_w(counter + ahead)
-        else:
-            load_w(counter)
-
-        number, k_step = div(counter, k_steps), rem(counter, k_steps)
-        top = cta.rows.tile_top(cta.rows.sym_item(number), 0)
-        _load_x(cta, flow, top, k_step, counter, rem(number, cta.config.turns))
-        if flow.sums is not None:
-            before = number * sum_blocks(cta, flow)
-            _load_sums(cta, flow, top, k_step, before, first_step=0)
-
-
-def _load_asym(cta: Cta, flow: Flow) -> Int:
-    """Return the tiles of rows of all items."""
-
-    def pin(number: Int, item: Item, start: Int, length: Int) -> None:
-        @pl.loop(0, length)
-        def _w(step: Int) -> None:
-            _load_w(cta, flow, item, number, start + step)
+def load(cta: Cta) -> None:
+    """Load all tiles of this CTA."""
+    k_steps, items = cta.sizes.k_steps, cta.rows.items()
+    w_tiles = items * k_steps
 
     def stream(section: Section) -> None:
-        start, turn = section.start, rem(section.row_tile, cta.config.turns)
         top = cta.rows.tile_top(section.strip, section.row_tile)
+        turn = where(cta.is_sym, section.item, section.row_tile)
 
         @pl.loop(0, section.length)
         def _step(step: Int) -> None:
-            _load_x(cta, flow, top, start + step, section.x + step, turn)
-            if flow.sums is not None:
-                _load_sums(cta, flow, top, start + step, section.sums, first_step=start)
+            begin, end = _w_tiles_at(cta, section, step, w_tiles)
 
-    return each_section(cta, flow, stream, pin)
+            @pl.loop(begin, end)
+            def _w(tile: Int) -> None:
+                number = div(tile, k_steps)
+                _load_w(cta, cta.rows.item(number), number, rem(tile, k_steps))
+
+            _load_x(cta, top, section, step, rem(turn, cta.config.turns))
+            if cta.sum_ring is not None:
+                _load_sums(cta, top, section, step)
+
+    tiles = each_section(cta, stream)
+    # a CTA must not end while a peer can still arrive at its barriers
+    cta.w_ring.drain(w_tiles)
+    cta.x_ring.drain(tiles * k_steps * cta.config.x_steps)
+    if cta.scale_ring is not None:
+        cta.scale_ring.drain(items * cta.rings.blocks(k_steps))
+    if cta.sum_ring is not None:
+        cta.sum_ring.drain(tiles * sum_blocks(cta))
 
 
-def _load_w(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> None:
+def _w_tiles_at(cta: Cta, section: Section, step: Int, all_tiles: Int) -> tuple[Int, Int]:
+    """Return the numbers of the W tiles to load at a step: from the first to behind the last.
+
+    SymGEMM: the one that is `w_ahead` steps ahead, and at the first step all up to it. AsymGEMM:
+    those of the pass, at the first step of its first tile of rows.
+    """
+    ahead, tile = cta.config.w_ahead, section.w + step
+    begin = jnp.where(tile == 0, 0, tile + ahead)
+    end = jnp.minimum(tile + ahead + 1, all_tiles)
+    is_first = (step == 0) & (section.row_tile == 0)
+    pinned = section.w + jnp.where(is_first, section.length, 0)
+    return where(cta.is_sym, begin, section.w), where(cta.is_sym, end, pinned)
+
+
+def _load_w(cta: Cta, item: Item, number: Int, k_step: Int) -> None:
     """Load a W tile of an item; with the first one of a block also scales and offsets."""
-    counter = number * cta.sizes.k_steps + k_step
-    shared = cta.shared if flow.is_sym else {}
-    if flow.scales is not None:
-        pl.when(rem(k_step, flow.rings.scale_steps) == 0)(
-            lambda: _load_scales(cta, flow, item, number, k_step)
-        )
-    slot = rem(counter, flow.w.size)
-    arrived = flow.w.arrived(slot, rem(number, cta.config.turns))
-    _await(flow.w, counter)
-
-    def copy(matrix: Ref, first: Int) -> None:
-        for source, target in cta.w_tile(
-            of_expert(matrix, item), first, k_step, flow.w.tiles.at[slot]
-        ):
-            plgpu.copy_gmem_to_smem(source, target, arrived, **shared)
-
-    from_either(cta, item, copy)
+    tile, ring = number * cta.sizes.k_steps + k_step, cta.w_ring
+    if cta.scale_ring is not None:
+        is_first = rem(k_step, cta.rings.scale_steps) == 0
+        when(is_first, lambda: _load_scales(cta, item, number, k_step))
+    slot = ring.slot(tile)
+    arrived = ring.arrived(slot, where(cta.is_sym, rem(number, cta.config.turns), 0))
+    ring.await_free(tile)
+    for source, target in cta.w_tile(item, k_step, ring.tiles.at[slot]):
+        cta.copy(source, target, arrived, shared_in="sym")
 
 
-def _load_scales(cta: Cta, flow: Flow, item: Item, number: Int, k_step: Int) -> None:
-    assert flow.scales is not None
-    rows, block = flow.rings.scale_rows, lax.div(k_step, flow.rings.scale_steps)
-    counter = number * flow.rings.blocks(cta.sizes.k_steps) + block
-    slot = rem(counter, flow.scales.size)
-    _await(flow.scales, counter)
-    # a column's only scale is too short to be shared
-    shared = cta.shared if flow.is_sym and cta.gemm.groups > 1 else {}
+def _load_scales(cta: Cta, item: Item, number: Int, k_step: Int) -> None:
+    ring = cta.scale_ring
+    assert ring is not None
+    rows, block = cta.rings.scale_rows, lax.div(k_step, cta.rings.scale_steps)
+    tile = number * cta.rings.blocks(cta.sizes.k_steps) + block
+    slot = ring.slot(tile)
+    ring.await_free(tile)
     groups = pl.ds(block * rows, rows)
     columns = pl.ds(item.strip * cta.config.tn, cta.config.tn)
-    for source, target in ((cta.scales, flow.scales.tiles), (cta.offsets, flow.offsets)):
-        if source is not None and target is not None:
-            plgpu.copy_gmem_to_smem(
-                of_expert(source, item).at[groups, columns],
-                target.at[slot],
-                flow.scales.full.at[slot],
-                **shared,
-            )
+    # a column's only scale is too short to be shared
+    shared_in = "sym" if cta.gemm.groups > 1 else None
+    for source, tiles in ((cta.scales, ring.tiles), (cta.offsets, cta.offset_tiles)):
+        if source is not None and tiles is not None:
+            matrix = of_expert(source, item).at[groups, columns]
+            cta.copy(matrix, tiles.at[slot], ring.arrived(slot), shared_in)
 
 
-def _load_x(cta: Cta, flow: Flow, top: Int, k_step: Int, counter: Int, turn: Int) -> None:
-    """Load a warpgroup's X tiles of a K step, the CTA's number `counter`."""
-    config = cta.config
-    shared = {} if flow.is_sym else cta.shared
+def _load_x(cta: Cta, top: Int, section: Section, step: Int, turn: Int) -> None:
+    """Load a warpgroup's X tiles of a K step."""
+    config, ring = cta.config, cta.x_ring
     for part in range(config.x_steps):
-        number = counter * config.x_steps + part
-        slot = rem(number, flow.x.size)
-        _await(flow.x, number)
-        source = cta.x_tile(top, k_step * config.tk + part * config.x_columns)
-        arrived = flow.x.arrived(slot, turn)
-        plgpu.copy_gmem_to_smem(source, flow.x.tiles.at[slot], arrived, **shared)
+        tile = (section.x + step) * config.x_steps + part
+        slot = ring.slot(tile)
+        ring.await_free(tile)
+        source = cta.x_tile(top, (section.start + step) * config.tk + part * config.x_columns)
+        cta.copy(source, ring.tiles.at[slot], ring.arrived(slot, turn), shared_in="asym")
 
 
-def _load_sums(
-    cta: Cta, flow: Flow, top: Int, k_step: Int, before: Int, *, first_step: Int
-) -> None:
-    """Load sums of X with the first K step of their block, `before` blocks being earlier ones."""
-    steps, rows = flow.rings.scale_steps, flow.rings.sum_rows
-    ring, x_sums = flow.sums, cta.x_sums
+def _load_sums(cta: Cta, top: Int, section: Section, step: Int) -> None:
+    """Load sums of X with the first K step of their block."""
+    steps, rows = cta.rings.scale_steps, cta.rings.sum_rows
+    ring, x_sums, k_step = cta.sum_ring, cta.x_sums, section.start + step
     assert ring is not None
     assert x_sums is not None
-    is_first = k_step == first_step if cta.gemm.groups == 1 else rem(k_step, steps) == 0
 
-    @pl.when(is_first)
+    @pl.when(step == 0 if cta.gemm.groups == 1 else rem(k_step, steps) == 0)
     def _sums() -> None:
-        block = lax.div(k_step, steps)
-        number = before + block - lax.div(jnp.asarray(first_step, jnp.int32), steps)
-        slot = rem(number, ring.size)
-        _await(ring, number)
-        plgpu.copy_gmem_to_smem(
-            x_sums.at[pl.ds(block * rows, rows), pl.ds(top, cta.config.tm)],
-            ring.tiles.at[slot, pl.ds(0, rows)],
-            ring.full.at[slot],
-        )
-
-
-def _await(ring: Ring, counter: Int) -> None:
-    """Wait until the slot of tile number `counter` is free, as all slots are at first."""
-
-    @pl.when(counter >= ring.size)
-    def _() -> None:
-        plgpu.barrier_wait(ring.empty.at[rem(counter, ring.size)])
+        block = div(k_step, steps)
+        tile = section.sums + block - div(section.start, steps)
+        slot = ring.slot(tile)
+        ring.await_free(tile)
+        source = x_sums.at[pl.ds(block * rows, rows), pl.ds(top, cta.config.tm)]
+        cta.copy(source, ring.tiles.at[slot, pl.ds(0, rows)], ring.arrived(slot), None)

@@ -115,7 +115,7 @@ def predict(
             ),
             busy(
                 moved.asym_cta_steps,
-                config.asym_stages,
+                config.x_stages,
                 moved.asym_cta_outputs,
                 moved.asym_cta_store_bytes + slower * moved.asym_cta_added_bytes,
                 moved.asym_cta_sum_waits,
@@ -151,7 +151,6 @@ def plans(
     alphas: Any,
     sm_limit: int | None = None,
     *,
-    resident_strips: Any = None,
     m: Any = None,
 ) -> Plan:
     """Return the plans of a launch for an array of alphas, with the balanced SM split.
@@ -161,11 +160,9 @@ def plans(
       config: tiles and grid.
       alphas: shares of the columns for SymGEMM.
       sm_limit: SMs of the launch; default all of the configuration's.
-      resident_strips: strips in device memory, broadcast with alphas; by default an equal share of
-        the cache for each layer (`expected_strips`).
       m: rows instead of `gemm.m`; an array that broadcasts with alphas.
     """
-    plan = sharing.traced_plan(
+    return sharing.traced_plan(
         config,
         counts(config, gemm, m),
         alpha=np.asarray(alphas, np.float64),
@@ -174,14 +171,6 @@ def plans(
         layer=0,
         xp=np,
     )
-    near = expected_strips(gemm, config) if resident_strips is None else resident_strips
-    return replace(plan, resident_strips=near)
-
-
-def expected_strips(gemm: Gemm, config: Config) -> int:
-    """Return the number of cached strips of a matrix if all layers share the cache equally."""
-    columns = gemm.resident // (gemm.layers or 1)
-    return counts(config, gemm).strips if columns >= gemm.n else columns // config.tn
 
 
 def equals(predictions: Sequence[Prediction]) -> np.ndarray:
@@ -260,7 +249,7 @@ def reachable(
     A single cluster runs one path, so mixtures are dropped, and an alpha that it can run is added.
     A kernel without AsymGEMM has 1.0.
     """
-    if config.kc == 0:
+    if not config.asym:
         return np.ones(1)
     strips = counts(config, gemm).strips
     given = np.asarray(sorted(alphas), np.float64)

@@ -14,13 +14,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import jax
-
 from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.config import Config, shared_bytes, sums_apart
 from pallas_kernels.gemm.heuristics import FAMILY, choose, smallest_cluster
 from pallas_kernels.gemm.launch import launch
-from pallas_kernels.gemm.schedule import plan_fields
+from pallas_kernels.gemm.schedule import PLAN_FIELDS
 from pallas_kernels.gemm.specs import MODEL_EXPERTS, ROW_MULTIPLE, Gemm, Quantised
 from pallas_kernels.hopper import CLUSTERS
 from pallas_kernels.program import Argument, Program
@@ -62,7 +60,6 @@ def programs(sm_count: int) -> tuple[Program, ...]:
     found = (
         *_plain(sm_count),
         *_quantised(sm_count),
-        *_resident(sm_count),
         *_of_experts(sm_count),
         *_of_quantised_experts(sm_count),
     )
@@ -92,7 +89,7 @@ def program(
     arguments = {
         "x": Argument(shape=(rows, gemm.k), dtype=gemm.dtype),
         "w": Argument(shape=gemm.w_shape, dtype=gemm.w_dtype, host=True),
-        "scalars": Argument(shape=(len(plan_fields(gemm)),), dtype="int32"),
+        "scalars": Argument(shape=(len(PLAN_FIELDS),), dtype="int32"),
     }
     if (weights := gemm.quantised) is not None:
         for key, dtype in (("scales", weights.scale_dtype), ("offsets", weights.offset_dtype)):
@@ -100,18 +97,11 @@ def program(
                 arguments[key] = Argument(shape=gemm.scales_shape, dtype=dtype, host=True)
     if gemm.experts is not None:
         arguments["group_sizes"] = Argument(shape=(gemm.experts,), dtype="int32")
-    if gemm.resident:
-        arguments["cache"] = Argument(shape=gemm.resident_shape, dtype=gemm.w_dtype)
     run: Any = functools.partial(launch, gemm=gemm, config=config, columns=columns)
     names = tuple(arguments)
 
     def function(*arrays: Any) -> Any:
-        given = dict(zip(names, arrays, strict=True))
-        if not gemm.fills:
-            return run(**given)
-        cache = jax.new_ref(given["cache"])
-        out = run(**given | {"cache": cache})
-        return out, jax.freeze(cache)
+        return run(**dict(zip(names, arrays, strict=True)))
 
     return Program(
         op="gemm",
@@ -122,14 +112,12 @@ def program(
         opcodes=_OPCODES | _REDUCTION if adds else _OPCODES,
         absent=frozenset() if adds else _REDUCTION,
         multicast=config.cluster > 1,
-        donated=(names.index("cache"),) if gemm.fills else (),
         key=(
             ("dtype", gemm.dtype),
             ("shape", f"{rows}x{gemm.k}x{columns}"),
             ("out", gemm.out_dtype),
             ("w", f"{gemm.w_layout}, {gemm.layers or 'no'} layers, {gemm.experts or 'no'} experts"),
             ("weights", str(weights)),
-            ("cache", f"{gemm.resident} columns, {'filled' if gemm.fills else 'read'}"),
             ("config", str(config)),
         ),
     )
@@ -164,7 +152,7 @@ def _plain(sm_count: int) -> Iterator[Program]:
     yield program("64x64, one row", Gemm(m=ROW_MULTIPLE, **_PACKED), narrow, rows=1)
     ragged = Gemm(m=round_up(2001, ROW_MULTIPLE), k=4160, n=16064)
     yield program("256x128, ragged", ragged, wide, rows=2001, columns=16001)
-    yield program("256x128, one K pass", Gemm(m=2048, k=512, n=16384), wide)
+    yield program("256x128, one K pass", Gemm(m=2048, k=256, n=16384), wide)
 
 
 def _quantised(sm_count: int) -> Iterator[Program]:
@@ -201,26 +189,6 @@ def _quantised(sm_count: int) -> Iterator[Program]:
         yield from _chosen(gemm, sm_count, 1)
     few = Gemm(m=1000, k=8192, n=1024, quantised=Quantised(kind="int4"), w_layout="nk")
     yield from _chosen(few, sm_count, 4)
-
-
-def _resident(sm_count: int) -> Iterator[Program]:
-    """Yield programs that read or fill a cache, for each kind of loop and for cut strips."""
-    int4 = Quantised(kind="int4", group=128)
-    gguf = Quantised(kind="int4", group=32, scale_dtype="float16", offset_dtype="float32")
-    for m, cluster, more in (
-        (8, 1, {"layers": 3, "w_layout": "nk"}),
-        (512, 2, {"w_layout": "tiles"}),
-        (2048, 8, {"out_dtype": "float32"}),
-        (8192, 1, {"w_layout": "nk", "n": 16064}),
-        (64, 1, {"quantised": int4, "w_layout": "nk"}),
-        (512, 2, {"quantised": gguf, "w_layout": "nk"}),
-        (2048, 8, {"quantised": Quantised(), "w_layout": "nk"}),
-        (64, 1, {"quantised": gguf, "w_layout": "nk", "n": 1600, "experts": 16}),
-        (1024, 1, {"experts": 16, "n": 1600}),
-    ):
-        gemm = Gemm(m=m, resident=2048, **_PACKED | more)
-        for fills in (False, True) if gemm.experts is None else (False,):
-            yield from _chosen(replace(gemm, fills=fills), sm_count, cluster)
 
 
 def _of_experts(sm_count: int) -> Iterator[Program]:
@@ -279,7 +247,7 @@ def _chosen(gemm: Gemm, sm_count: int, cluster: int, label: str = "") -> Iterato
 def _name(gemm: Gemm, config: Config, label: str) -> str:
     experts = f"{gemm.experts} experts " if gemm.experts else ""
     stack = "" if gemm.layers is None else f"{gemm.layers}x"
-    weights, asym = "", f", kc {config.kc}" if config.kc else ""
+    weights, asym = "", f", kc {config.kc}" if config.asym else ""
     if (stored := gemm.quantised) is not None:
         weights = f"{stored.kind} {f'groups of {stored.group}' if stored.group else 'per channel'}"
         weights += "" if stored.scale_dtype == "float32" else f" {stored.scale_dtype} scales"
@@ -288,6 +256,5 @@ def _name(gemm: Gemm, config: Config, label: str) -> str:
         weights = gemm.w_layout
     sizes = f"m{gemm.m} k{gemm.k} n{stack}{gemm.n}"
     types = f"{gemm.dtype} to {gemm.out_dtype}"
-    cache = f", cache {'filled' if gemm.fills else 'read'}" if gemm.resident else ""
-    named = (label, f"{experts}{weights}", sizes, types, f"cluster {config.cluster}{asym}{cache}")
+    named = (label, f"{experts}{weights}", sizes, types, f"cluster {config.cluster}{asym}")
     return " ".join(part for part in named if part)

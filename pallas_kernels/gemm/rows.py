@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, at_most, behind, ceil_div, dealt, div, rem
+from pallas_kernels.counting import Int, ceil_div, dealt, div, rem, where
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.schedule import (
     FIELDS,
@@ -16,7 +16,6 @@ from pallas_kernels.gemm.schedule import (
     Counts,
     Plan,
     place,
-    spread,
     strip_groups,
 )
 from pallas_kernels.gemm.specs import ROW_MULTIPLE
@@ -46,40 +45,37 @@ class Place:
     rank: Int
 
     @property
+    def is_sym(self) -> Any:
+        """Whether this cluster runs SymGEMM: True itself if all do."""
+        return self.cluster < self.plan.sym_clusters if self.config.asym else True
+
+    @property
+    def player(self) -> Int:
+        """Index of this cluster among those of its dataflow."""
+        return self.cluster - where(self.is_sym, 0, self.plan.sym_clusters)
+
+    @property
+    def players(self) -> Int:
+        """Number of clusters of its dataflow."""
+        plan = self.plan
+        return where(self.is_sym, plan.sym_clusters, plan.active_clusters - plan.sym_clusters)
+
+    @property
     def groups(self) -> Int:
         """Groups of strips of AsymGEMM."""
         return strip_groups(self.plan, self.sizes.strips, self.config.cluster)
 
-    def sym_share(self, items: Int) -> Int:
-        """Return the number of SymGEMM's `items` that are this cluster's."""
-        return _share(items, self.plan.sym_clusters, self.cluster)
+    def share(self, items: Int) -> Int:
+        """Return the number of the dataflow's `items` that are this cluster's."""
+        return _share(items, self.players, self.player)
 
-    def asym_share(self, items: Int) -> Int:
-        """Return the number of AsymGEMM's `items` that are this cluster's."""
-        plan = self.plan
-        players = plan.active_clusters - plan.sym_clusters
-        return _share(items, players, self.cluster - plan.sym_clusters)
-
-    def sym_number(self, number: Int) -> Int:
-        """Number in the launch of one of this cluster's items of SymGEMM."""
-        return number * self.plan.sym_clusters + self.cluster
-
-    def asym_number(self, number: Int) -> Int:
-        """Number in the launch of one of this cluster's items of AsymGEMM."""
-        plan = self.plan
-        players = plan.active_clusters - plan.sym_clusters
-        return number * players + self.cluster - plan.sym_clusters
-
-    def sym_strip(self, position: Int) -> Int:
-        """Strip of SymGEMM at a position in the order of time."""
-        plan = self.plan
-        return spread(position, at_most(plan.resident_strips, plan.sym_strips), plan.sym_strips)
+    def number(self, number: Int) -> Int:
+        """Number in the launch of one of this cluster's items."""
+        return number * self.players + self.player
 
     def asym_strip(self, group: Int) -> Int:
         """Strip of this CTA in a group of strips."""
-        plan, position = self.plan, group * self.config.cluster + self.rank
-        resident = behind(plan.resident_strips, plan.sym_strips)
-        return plan.sym_strips + spread(position, resident, self.sizes.strips - plan.sym_strips)
+        return self.plan.sym_strips + group * self.config.cluster + self.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,33 +84,31 @@ class OneMatrix:
 
     at: Place
 
-    def sym_items(self) -> Int:
-        """Number of this cluster's SymGEMM items: (block of rows, strip) pairs."""
-        return self.at.sym_share(self.at.plan.sym_strips * self.at.sizes.row_clusters)
+    def items(self) -> Int:
+        """Number of this cluster's items.
 
-    def sym_item(self, number: Int) -> Item:
-        """Return one SymGEMM item, a single tile of this CTA.
-
-        Neighbours in time share a strip of W: if the L2 keeps host lines, they hit.
+        SymGEMM: (block of rows, strip) pairs. AsymGEMM: groups of strips.
         """
-        at, item = self.at, self.at.sym_number(number)
+        at = self.at
+        return at.share(where(at.is_sym, at.plan.sym_strips * at.sizes.row_clusters, at.groups))
+
+    def item(self, number: Int) -> Item:
+        """Return one item.
+
+        SymGEMM: a single tile of this CTA. Neighbours in time share a strip of W: if the L2 keeps
+        host lines, they hit. AsymGEMM: a strip with all rows of a matrix. In the last group some
+        CTAs may have a strip beyond N: they load zeros, TMA clips their stores, and they still
+        multicast their share of X.
+        """
+        at, item = self.at, self.at.number(number)
         blocks = at.sizes.row_clusters
-        row_tile = rem(item, blocks) * at.config.cluster + at.rank
-        strip = at.sym_strip(div(item, blocks))
-        return Item(expert=None, strip=strip, top=row_tile * at.config.tm, row_tiles=1)
-
-    def asym_items(self) -> Int:
-        """Number of this cluster's AsymGEMM items: groups of strips."""
-        return self.at.asym_share(self.at.groups)
-
-    def asym_item(self, number: Int) -> Item:
-        """Return one AsymGEMM item, a strip with all rows of a matrix.
-
-        In the last group some CTAs may have a strip beyond N: they load zeros, TMA clips their
-        stores, and they still multicast their share of X.
-        """
-        strip = self.at.asym_strip(self.at.asym_number(number))
-        return Item(expert=None, strip=strip, top=0, row_tiles=self.at.sizes.row_tiles)
+        tile = rem(item, blocks) * at.config.cluster + at.rank
+        return Item(
+            expert=None,
+            strip=where(at.is_sym, div(item, blocks), at.asym_strip(item)),
+            top=where(at.is_sym, tile * at.config.tm, 0),
+            row_tiles=where(at.is_sym, 1, at.sizes.row_tiles),
+        )
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
         """Return the first row of X of an item's tile; tiles are consecutive."""
@@ -137,35 +131,38 @@ class OneMatrix:
 class OfExperts(OneMatrix):
     """Work items of a CTA's cluster if rows belong to experts, from the block tables."""
 
-    table: Ref  # blocks of SymGEMM
-    whole: Ref  # one block for each expert with rows
-    expert_blocks: Int  # of `table`, those that have an expert; they come first
+    table: Ref  # blocks of SymGEMM, then one block for each expert with rows
+    whole: int  # row at which the latter begin
+    expert_blocks: Int  # of SymGEMM's, those that have an expert; they come first
     all_blocks: Int
     experts: Int  # with rows
 
-    def sym_items(self) -> Int:
-        """(Block of an expert, strip) pairs."""
-        return self.at.sym_share(self.expert_blocks * self.at.plan.sym_strips)
+    def items(self) -> Int:
+        """SymGEMM: (block of an expert, strip) pairs. AsymGEMM: (expert, group of strips) pairs."""
+        at = self.at
+        sym, asym = self.expert_blocks * at.plan.sym_strips, self.experts * at.groups
+        return at.share(where(at.is_sym, sym, asym))
 
-    def sym_item(self, number: Int) -> Item:
-        """A tile of an expert's block."""
-        strips = jnp.maximum(self.at.plan.sym_strips, 1)
-        item = self._tile(self.at.sym_number(number), strips)
-        return replace(item, strip=self.at.sym_strip(item.strip))
+    def item(self, number: Int) -> Item:
+        """SymGEMM: a tile of an expert's block.
 
-    def asym_items(self) -> Int:
-        """(Expert, group of strips) pairs."""
-        return self.at.asym_share(self.experts * self.at.groups)
-
-    def asym_item(self, number: Int) -> Item:
-        """A strip with all rows of an expert; neighbours in time share X."""
-        item, groups = self.at.asym_number(number), jnp.maximum(self.at.groups, 1)
-        block = _block(self.whole, div(item, groups))
+        AsymGEMM: a strip with all rows of an expert; neighbours in time share X.
+        """
+        at, item = self.at, self.at.number(number)
+        strips = jnp.maximum(at.plan.sym_strips, 1)
+        if at.is_sym is True:
+            return self._tile(item, strips)
+        groups = jnp.maximum(at.groups, 1)
+        row = where(at.is_sym, div(item, strips), self.whole + div(item, groups))
+        block = _block(self.table, row)
+        within, strip = place(item, block, strips)
+        tile = within * at.config.cluster + at.rank
+        tiles = ceil_div(block.end - block.base, at.config.tm)
         return Item(
             expert=block.expert,
-            strip=self.at.asym_strip(rem(item, groups)),
-            top=block.base,
-            row_tiles=ceil_div(block.end - block.base, self.at.config.tm),
+            strip=where(at.is_sym, strip, at.asym_strip(rem(item, groups))),
+            top=block.base + where(at.is_sym, tile * at.config.tm, 0),
+            row_tiles=where(at.is_sym, 1, tiles),
             begin=block.begin,
             end=block.end,
         )

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.counting import Int, at_least, ceil_div, div, rem, round_up, where
+from pallas_kernels.counting import Int, ceil_div, div, rem, round_up
 from pallas_kernels.gemm.config import Config, sums_apart
 from pallas_kernels.gemm.specs import ROW_MULTIPLE, Gemm
 
@@ -36,20 +36,14 @@ class Plan:
     sym_clusters: Int
     active_clusters: Int
     layer: Int
-    # of a GEMM with a cache in device memory (`residency`)
-    resident_strips: Int = 0  # the first ones, read from there
-    resident_begin: Int = 0  # in the cache, in units of PACK_MULTIPLE columns
-    fill_end: Int = 0  # the strips from `resident_strips` to here are left there
 
-    def scalars(self, gemm: Gemm) -> tuple[Int, ...]:
-        """Return the values of the fields that the kernel of `gemm` reads."""
-        return tuple(getattr(self, name) for name in plan_fields(gemm))
+    @property
+    def scalars(self) -> tuple[Int, ...]:
+        """Values of the fields, as the kernel reads them."""
+        return tuple(getattr(self, name) for name in PLAN_FIELDS)
 
 
-def plan_fields(gemm: Gemm) -> tuple[str, ...]:
-    """Return the names of the fields of `Plan` that the kernel of `gemm` reads, in order."""
-    names = tuple(Plan.__dataclass_fields__)
-    return names if gemm.resident else names[: names.index("resident_strips")]
+PLAN_FIELDS = tuple(Plan.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +88,16 @@ def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int
       cluster: index among AsymGEMM's clusters.
       unit: unit of the passes (`config.pass_unit`).
     """
-    if k_steps <= config.ring:
+    if k_steps <= config.w_stages:
         return k_steps
     if not config.stagger:
-        return config.ring
-    return (rem(cluster, config.ring // unit) + 1) * unit
+        return config.w_stages
+    return (rem(cluster, config.w_stages // unit) + 1) * unit
 
 
 def passes(config: Config, k_steps: int, first: Int) -> Int:
     """Return the number of K passes, the first of which has `first` steps."""
-    return div(k_steps - first + config.ring - 1, config.ring) + 1
+    return div(k_steps - first + config.w_stages - 1, config.w_stages) + 1
 
 
 def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
@@ -202,24 +196,6 @@ def place(item: Int, block: Block, strips: Int) -> tuple[Int, Int]:
     """
     within = item - block.first * strips
     return rem(within, block.blocks), div(within, block.blocks)
-
-
-def spread(position: Int, resident: Int, strips: Int) -> Int:
-    """Return the strip at a position in a range of neighbouring strips.
-
-    Positions are taken in order of time, and a launch should draw on both memories from beginning
-    to end: the `resident` first strips are spread evenly among the others. The last position has
-    the last strip, the only one that N may cut. Positions behind the end are strips behind it.
-
-    >>> [spread(position, 2, 6) for position in range(6)]
-    [0, 2, 3, 1, 4, 5]
-    """
-    if isinstance(resident, int) and resident == 0:
-        return position
-    all_strips = at_least(strips, 1)
-    here, behind = (ceil_div(at * resident, all_strips) for at in (position, position + 1))
-    strip = where(behind > here, here, resident + position - here)
-    return where(position < strips, strip, position)
 
 
 def strip_groups(plan: Plan, strips: int, cluster: int) -> Int:

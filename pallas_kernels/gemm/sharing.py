@@ -69,7 +69,7 @@ def traced_plan(
     Values outside their range are clamped, and columns never lack SMs: a path without clusters
     gives its columns to the other one, and SymGEMM has all columns of a kernel without AsymGEMM.
     """
-    if config.kc == 0:
+    if not config.asym:
         alpha, sm_split = xp.ones_like(xp.asarray(alpha, np.float32)), None
     active = xp.clip(xp.asarray(sm_limit, np.int32) // config.cluster, 1, config.clusters)
     sym = sym_strips(sizes.strips, xp.clip(xp.asarray(alpha, np.float32), 0, 1), xp)

@@ -14,9 +14,6 @@ the sums, adds its own and rounds once. So alpha changes only the order of addit
 touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
 neighbouring strips and walk together: each loads its share of the X tile and multicasts it.
 
-Strips of W may be in device memory too: a strip's tiles are read from there or from the host, and
-the compute warpgroup can store a strip read from the host there (`residency`).
-
 Parts: `load` fills rings, `compute` sums and stores (`dequantise` for quantised weights), `rows`
 maps rows to matrices, `cta` describes shared memory.
 
@@ -39,14 +36,13 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.gemm.compute import compute
 from pallas_kernels.gemm.config import Config, check_fits
-from pallas_kernels.gemm.cta import Cta, Flow, flows_of, scratch_types
+from pallas_kernels.gemm.cta import Cta, rings_of, scratch_types
 from pallas_kernels.gemm.epilogue import store_zeros
 from pallas_kernels.gemm.load import load
-from pallas_kernels.gemm.profile import Profile
 from pallas_kernels.gemm.rows import OfExperts, OneMatrix, Place
-from pallas_kernels.gemm.schedule import Plan, counts, plan_fields, sums_shape
+from pallas_kernels.gemm.schedule import PLAN_FIELDS, Plan, capacity, counts, sums_shape
 from pallas_kernels.gemm.specs import Gemm
-from pallas_kernels.mosaic import Ref, apart, persistent, read_add_write, tma_add, traced
+from pallas_kernels.mosaic import Ref, apart, persistent, read_add_write, tma_add
 
 
 def build(
@@ -54,21 +50,18 @@ def build(
     config: Config,
     *,
     interpret: mosaic_gpu.InterpretGPUParams | None = None,
-    profile: Profile | None = None,
 ) -> Callable[..., jax.Array]:
-    """Return `kernel(x, w, [cache], [scales, [offsets, x_sums]], [table, whole], scalars) -> o`.
+    """Return `kernel(x, w, [scales, [offsets, x_sums]], [table], scalars) -> o`.
 
     Args:
       gemm: sizes and types, packed (see `specs`).
       config: tiles and grid.
       interpret: run on a CPU with these settings instead of compiling for the GPU.
-      profile: write a trace of each launch; interpret mode writes none.
 
     Returns:
-      A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; with residency the cache, of shape
-      `gemm.resident_shape`, a jax reference if it is to be filled; for quantised weights scales of
+      A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; for quantised weights scales of
       `gemm.scales_shape`, and with offsets those and `reference.sums_of(x, sum_size)`; for experts
-      the two block tables, of `config.block_rows` and of `schedule.whole_rows`; and the int32
+      the block tables of `launch.tables_of`; and the int32
       vector `scalars`, `Plan.scalars`, for experts followed by the blocks with an expert, all
       blocks, and the experts with rows. Nothing checks a plan here: columns whose path has no
       cluster are left unwritten.
@@ -80,16 +73,14 @@ def build(
     sizes, sums = counts(config, gemm), sums_shape(config, gemm)
 
     def body(*refs: Ref) -> None:
-        x, w, cache, scales, offsets, x_sums, tables, scalars, o, *scratch = _named(gemm, refs)
+        x, w, scales, offsets, x_sums, table, scalars, o, *scratch = _named(gemm, refs)
         *global_scratch, tiles, staging, barriers, detour = scratch
-        fields = plan_fields(gemm)
-        plan = Plan(**{name: scalars[place] for place, name in enumerate(fields)})
-        cluster = lax.axis_index("cluster")
+        plan = Plan(**{name: scalars[place] for place, name in enumerate(PLAN_FIELDS)})
         at = Place(
             config=config,
             sizes=sizes,
             plan=plan,
-            cluster=cluster,
+            cluster=lax.axis_index("cluster"),
             rank=lax.axis_index("rank") if config.cluster > 1 else 0,
         )
 
@@ -101,15 +92,11 @@ def build(
             config=config,
             gemm=gemm,
             sizes=sizes,
-            rows=_rows(at, tables, scalars, len(fields)),
+            rows=_rows(gemm, at, table, scalars),
             accumulate=tma_add if interpret is None else read_add_write,
             warpgroup=lax.axis_index("warpgroup"),
-            cluster=cluster,
-            rank=at.rank,
-            plan=plan,
             x=x,
             w=of_layer(w),
-            cache=cache,
             scales=of_layer(scales),
             offsets=of_layer(offsets),
             x_sums=x_sums,
@@ -118,9 +105,15 @@ def build(
             staging=o_staging,
             sums_staging=others[0][0] if others else None,
             detour=detour[0] if detour else None,
-            profile=profile,
+            **rings_of(config, gemm, tiles, barriers, at.is_sym),
         )
-        _run(cta, flows_of(gemm, config, tiles, barriers))
+
+        def compute_all() -> None:
+            compute(cta)
+            if gemm.experts is not None:
+                store_zeros(cta)
+
+        apart(cta.warpgroup, config, lambda: load(cta), compute_all)
 
     return persistent(
         body,
@@ -131,49 +124,29 @@ def build(
         scratch=scratch_types(gemm, config, detour=interpret is not None, sums=sums is not None),
         interpret=interpret,
         global_scratch=None if sums is None else (sums, "float32"),
-        compiler=None if profile is None else traced(profile.folder, profile.ranges),
     )
 
 
-def _run(cta: Cta, flows: list[Flow]) -> None:
-    """Load in one warpgroup and compute in the others, in this cluster's dataflow."""
-
-    def in_flow(work: Callable[[Cta, Flow], None]) -> None:
-        if len(flows) == 1:
-            work(cta, flows[0])
-        else:
-            is_sym = cta.cluster < cta.plan.sym_clusters
-            lax.cond(is_sym, lambda: work(cta, flows[0]), lambda: work(cta, flows[1]))
-
-    def compute_all() -> None:
-        in_flow(compute)
-        if cta.gemm.experts is not None:
-            store_zeros(cta)
-
-    apart(cta.warpgroup, cta.config, lambda: in_flow(load), compute_all)
-
-
 def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
-    """Return x, w, cache, scales, offsets, sums of x, tables, scalars, o, scratch."""
+    """Return x, w, scales, offsets, sums of x, table, scalars, o, scratch."""
     left = list(refs)
     x, w = left.pop(0), left.pop(0)
-    cache = left.pop(0) if gemm.resident else None
     scales = left.pop(0) if gemm.quantised is not None else None
     shifted = gemm.quantised is not None and gemm.quantised.offset_dtype is not None
     offsets, x_sums = (left.pop(0), left.pop(0)) if shifted else (None, None)
-    tables = (left.pop(0), left.pop(0)) if gemm.experts is not None else ()
-    return [x, w, cache, scales, offsets, x_sums, tables, *left]
+    table = left.pop(0) if gemm.experts is not None else None
+    return [x, w, scales, offsets, x_sums, table, *left]
 
 
-def _rows(at: Place, tables: tuple[Ref, ...], scalars: Ref, counts_at: int) -> OneMatrix:
-    if not tables:
+def _rows(gemm: Gemm, at: Place, table: Ref | None, scalars: Ref) -> OneMatrix:
+    if gemm.experts is None:
         return OneMatrix(at=at)
-    table, whole = tables
+    counted = len(PLAN_FIELDS)
     return OfExperts(
         at=at,
         table=table,
-        whole=whole,
-        expert_blocks=scalars[counts_at],
-        all_blocks=scalars[counts_at + 1],
-        experts=scalars[counts_at + 2],
+        whole=capacity(gemm.m, gemm.experts, at.config.block_rows),
+        expert_blocks=scalars[counted],
+        all_blocks=scalars[counted + 1],
+        experts=scalars[counted + 2],
     )

@@ -40,7 +40,6 @@ GROUP_MULTIPLE = 32  # weights along K: two instructions of wgmma
 PACK_BLOCK = 128  # int4 numbers that are packed together
 
 MAX_SIZE = 2**31 - 1  # the kernel counts in int32
-MAX_RESIDENT_N = 2**21  # the square of its strips is less than that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +88,6 @@ class Gemm:
     known at run time only; `m` is then the number of the caller's rows.
 
     `layers` is the leading size of a stacked W, or None for a W of one layer.
-
-    `resident` is the number of columns in a cache of W in device memory, of any layers (see
-    `residency`). With `fills` a launch can store columns there.
     """
 
     m: int
@@ -103,8 +99,6 @@ class Gemm:
     w_layout: WLayout = "kn"
     quantised: Quantised | None = None
     experts: int | None = None
-    resident: int = 0
-    fills: bool = False
 
     def __post_init__(self) -> None:
         multiples = (PACK_MULTIPLE, PACK_MULTIPLE)
@@ -116,8 +110,7 @@ class Gemm:
             allowed = f"a multiple of {multiple} above 0 and below 2**31"
             expect(0 < size <= MAX_SIZE and size % multiple == 0, name, size, allowed)
         check_layout(self.w_layout)
-        plain, one = self.quantised is None, self.experts is None
-        near, layers, experts = self.resident, self.layers, self.experts
+        plain, layers, experts = self.quantised is None, self.layers, self.experts
         for name, holds, allowed in (
             ("dtype", self.dtype in INPUT_DTYPES, f"one of {', '.join(INPUT_DTYPES)}"),
             (
@@ -130,18 +123,6 @@ class Gemm:
                 "experts",
                 experts is None or 1 <= experts <= MAX_SIZE // self.m,
                 f"a number above 0 that makes less than 2**31 with m={self.m} rows",
-            ),
-            (
-                "resident",
-                0 <= near <= MAX_SIZE and near % PACK_MULTIPLE == 0,
-                f"a multiple of {PACK_MULTIPLE} from 0 up",
-            ),
-            ("n", not near or self.n <= MAX_RESIDENT_N, f"at most {MAX_RESIDENT_N} with a cache"),
-            (
-                "fills",
-                not self.fills or (near and one),
-                f"a cache of one matrix, not resident={near}, experts={experts}; of experts a "
-                f"launch reads only those that have rows",
             ),
             ("w_layout", plain or self.w_layout == "nk", "'nk' of quantised weights"),
         ):
@@ -185,25 +166,15 @@ class Gemm:
     @property
     def w_shape(self) -> tuple[int, ...]:
         """Shape of the stored W, with experts and layers if there are any."""
-        return self._stacked(*self._matrix(self.n))
-
-    @property
-    def resident_shape(self) -> tuple[int, ...]:
-        """Shape of the cache of W in device memory, with experts if there are any."""
-        matrix = self._matrix(self.resident)
-        return matrix if self.experts is None else (self.experts, *matrix)
-
-    def _matrix(self, columns: int) -> tuple[int, ...]:
-        """Return the shape of so many columns of stored W."""
         if self.quantised is not None:
-            return columns, self.k * self.w_bits // 8
+            return self._stacked(self.n, self.k * self.w_bits // 8)
         block = PACK_MULTIPLE
         shapes: dict[str, tuple[int, ...]] = {
-            "kn": (self.k, columns),
-            "nk": (columns, self.k),
-            "tiles": (columns // block, self.k // block, block, block),
+            "kn": (self.k, self.n),
+            "nk": (self.n, self.k),
+            "tiles": (self.n // block, self.k // block, block, block),
         }
-        return shapes[self.w_layout]
+        return self._stacked(*shapes[self.w_layout])
 
     @property
     def w_dtype(self) -> str:

@@ -52,7 +52,7 @@ def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
     rows = gemm.rows_each / cluster
     items = min(gemm.experts or 1, gemm.m) * -(-gemm.n // 128)
     tn = 64 if items < sm_count // cluster else 128
-    common = Config(kc=0, cluster=cluster, sm_count=sm_count)
+    common = Config(asym=False, cluster=cluster, sm_count=sm_count)
     if rows <= 64:
         return replace(common, tm=64, tn=tn, x_stages=8, w_stages=8, warpgroups=1)
     if rows <= 128:
@@ -85,7 +85,7 @@ def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
         x_columns=tk if tm <= 64 else 64,
         x_stages=4,
         w_stages=2,
-        kc=0,
+        asym=False,
         cluster=cluster,
         sm_count=sm_count,
     )
@@ -106,10 +106,11 @@ def _with_asym(config: Config, gemm: Gemm) -> Config:
     if config.tm < 64:
         return config
     stages = _ASYM_STAGES if gemm.quantised is None else _CONVERTED_STAGES
-    unit = config.tk * pass_unit(replace(config, kc=config.tk), gemm)
-    best = config
-    for kc in range(unit, min(_LONGEST_RING * config.tk, gemm.k) + 1, unit):
-        longer = replace(config, kc=kc, asym_stages=stages)
+    asym = replace(config, asym=True, x_stages=stages)
+    unit = pass_unit(asym, gemm)
+    most = min(_LONGEST_RING, max(2, -(-gemm.k // config.tk)))  # a ring has two slots
+    for w_stages in range(max(most // unit, 1) * unit, 1, -unit):
+        longer = replace(asym, w_stages=w_stages)
         if shared_bytes(longer, gemm) <= SHARED_BYTES_LIMIT:
-            best = longer
-    return best
+            return longer
+    return config

@@ -46,8 +46,6 @@ class Traffic:
     """
 
     w_bytes: Count  # stored W from host memory; a multicast tile counts once
-    resident_bytes: Count  # stored W from the cache in device memory
-    filled_bytes: Count  # W written to that cache
     scale_bytes: Count  # scales and offsets, from where they are
     x_load_bytes: Count  # X into shared memory, from L2 or HBM; a multicast tile counts once
     x_sum_bytes: Count  # sums of X for offsets, into shared memory
@@ -80,16 +78,14 @@ class Traffic:
     @property
     def hbm_bytes(self) -> Count:
         """Bytes between HBM and L2."""
-        moved = self.x_hbm_bytes + self.o_hbm_bytes + self.sums_hbm_bytes
-        return moved + self.resident_bytes + self.filled_bytes
+        return self.x_hbm_bytes + self.o_hbm_bytes + self.sums_hbm_bytes
 
     @property
     def l2_bytes(self) -> Count:
         """Bytes between L2 and the SMs; a multicast tile counts once."""
         sums = self.sums_store_bytes + self.sums_load_bytes
         x = self.x_load_bytes + self.x_sum_bytes
-        w = self.link_bytes + self.resident_bytes + self.filled_bytes
-        return w + x + self.o_store_bytes + sums
+        return self.link_bytes + x + self.o_store_bytes + sums
 
     @property
     def added_bytes(self) -> Count:
@@ -131,9 +127,6 @@ def launch_traffic(
     strip once. None for experts without rows. Scales and offsets of groups likewise; every CTA of a
     cluster of SymGEMM reads a column's only ones.
 
-    With a cache, the W of resident strips is read from HBM as often as that of others
-    from the host (an upper bound: the L2 may keep it), and filled strips are written once.
-
     X from HBM: CTAs that need the same tile at the same time share one reading, and the L2 keeps X
     for later only if all of it fits. SymGEMM works in waves of `sym_clusters` neighbouring items;
     a wave reads each of its row tiles once. AsymGEMM reads X once in each round of strips; with
@@ -159,10 +152,10 @@ def launch_traffic(
     m = gemm.m if m is None else np.asarray(m, np.int64)
     sizes = counts(config, gemm, m)
     over = _rows(gemm, config, sizes, group_sizes, m)
-    names = ("sym_strips", "sym_clusters", "active_clusters", "resident_strips", "fill_end")
+    names = ("sym_strips", "sym_clusters", "active_clusters")
     fields = (np.asarray(getattr(plan, name), np.int64) for name in names)
     # every count has the shape of rows and plan together
-    sym, clusters, active, resident, fill_end, _ = np.broadcast_arrays(*fields, m)
+    sym, clusters, active, _ = np.broadcast_arrays(*fields, m)
     asym, others = sizes.strips - sym, active - clusters
     if np.any((sym > 0) & (clusters < 1)) or np.any((asym > 0) & (others < 1)):
         raise ValueError(f"plan={plan}: expected a cluster for each path that has columns")
@@ -172,10 +165,6 @@ def launch_traffic(
     e, out = gemm.in_itemsize, gemm.out_itemsize
     n_sym = np.minimum(sym * config.tn, gemm.n)
     n_asym = gemm.n - n_sym
-    near = np.minimum(resident * config.tn, gemm.n)  # columns in the cache
-    near_sym = np.minimum(near, n_sym)
-    near_asym = near - near_sym
-    filled = np.maximum(np.minimum(fill_end * config.tn, gemm.n) - near, 0)
     sym_items, sym_rounds = sym * over.blocks, _up(sym * over.blocks, clusters)
     asym_rounds = _up(groups * over.matrices, others)
     pass_columns, pass_groups = _passes(gemm, config, sizes, sym, groups, others, over.matrices)
@@ -195,8 +184,8 @@ def launch_traffic(
     x_slice = e * m * min(config.kc, gemm.k)
     sums_round = SUM_BYTES * m * np.minimum(n_asym, others * config.cluster * config.tn)
     sums_stay = sums_round + x_slice <= l2_bytes
-    apart_in_k = config.stagger and sizes.k_steps > config.ring
-    together = np.minimum(config.ring, np.minimum(others, groups))
+    apart_in_k = config.stagger and sizes.k_steps > config.w_stages
+    together = np.minimum(config.w_stages, np.minimum(others, groups))
     readings = np.where(2 * x_slice > l2_bytes, together, 1) if apart_in_k else 1
     asym_waves = _up(groups, np.maximum(others // max(over.matrices, 1), 1))
     rows = np.where(
@@ -206,10 +195,7 @@ def launch_traffic(
     )
 
     return Traffic(
-        w_bytes=column_bytes
-        * ((n_sym - near_sym) * over.blocks + (n_asym - near_asym) * over.matrices),
-        resident_bytes=column_bytes * (near_sym * over.blocks + near_asym * over.matrices),
-        filled_bytes=column_bytes * filled,
+        w_bytes=column_bytes * (n_sym * over.blocks + n_asym * over.matrices),
         scale_bytes=shift_bytes
         * (
             n_sym * over.blocks * (config.cluster if gemm.groups == 1 else 1)
@@ -246,13 +232,8 @@ def launch_traffic(
         * (most_passes - 1 + apart * pieces * _up(over.most_tiles, config.turns)),
         sym_cta_outputs=sym_rounds,
         asym_cta_outputs=asym_rounds * over.most_tiles * most_passes,
-        # a CTA may have strips from the host alone
-        sym_cta_link_bytes=np.minimum(sym_rounds, np.maximum(sym - resident, 0) * over.blocks)
-        * (column_bytes * config.tn // config.cluster),
-        asym_cta_link_bytes=np.minimum(
-            asym_rounds, (sizes.strips - np.maximum(sym, resident)) * over.matrices
-        )
-        * (column_bytes * config.tn),
+        sym_cta_link_bytes=sym_rounds * (column_bytes * config.tn // config.cluster),
+        asym_cta_link_bytes=asym_rounds * (column_bytes * config.tn),
     )
 
 
@@ -311,7 +292,7 @@ def pass_table(config: Config, k_steps: int, unit: int = 1) -> np.ndarray:
     """Return the number of K passes of AsymGEMM's cluster i at index i mod ring."""
     table = [
         int(passes(config, k_steps, first_pass(config, k_steps, i, unit)))
-        for i in range(max(config.ring // unit, 1))
+        for i in range(config.w_stages // unit)
     ]
     return np.array(table, np.int64)
 
@@ -321,7 +302,7 @@ def _up(a: Count, b: Count) -> Count:
 
 
 def _table(config: Config, gemm: Gemm, sizes: Counts) -> np.ndarray:
-    if config.kc == 0:
+    if not config.asym:
         return np.ones(1, np.int64)
     return pass_table(config, sizes.k_steps, pass_unit(config, gemm))
 

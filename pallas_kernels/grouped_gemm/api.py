@@ -16,7 +16,6 @@ from pallas_kernels.arguments import (
 )
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
-from pallas_kernels.gemm.resident import Resident
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm, WLayout
 from pallas_kernels.hopper import INPUT_DTYPES, expect
 from pallas_kernels.host_memory import HostArray
@@ -40,7 +39,6 @@ def grouped_gemm(
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
     config: Config | None = None,
-    resident: Resident | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
     """Multiply each expert's rows by its weights, which stay in host memory.
@@ -75,8 +73,6 @@ def grouped_gemm(
       out_dtype: dtype of x (default) or float32.
       w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K]; quantised weights are always [N, K].
       config: tiles and grid instead of `gemm.choose`; its cluster must be `cluster`.
-      resident: first columns of w (of each expert) that are also in device memory, and read
-        from there; their number is a run-time scalar.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
@@ -131,7 +127,6 @@ def grouped_gemm(
         cluster=cluster,
         config=config,
         backend=chosen,
-        resident=resident,
         group_sizes=check_sizes(group_sizes, t=gemm.m, experts=data.shape[-3]),
         **more,
     )

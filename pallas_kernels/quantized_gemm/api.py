@@ -16,7 +16,6 @@ from pallas_kernels.arguments import (
 from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
-from pallas_kernels.gemm.resident import Resident
 from pallas_kernels.gemm.specs import N_MULTIPLE, ROW_MULTIPLE, Gemm, Quantised
 from pallas_kernels.quantized_gemm.weights import QuantizedWeights, check_weights, padded_k
 
@@ -32,7 +31,6 @@ def quantized_gemm(
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     config: Config | None = None,
-    resident: Resident | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
     """Multiply activations in device memory by quantised weights that stay in host memory.
@@ -60,8 +58,6 @@ def quantized_gemm(
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
       config: tiles and grid instead of `choose`; its cluster must be `cluster`.
-      resident: first columns of w (of each expert) that are also in device memory, and read
-        from there; their number is a run-time scalar. Scales and offsets are not cached.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
@@ -103,7 +99,6 @@ def quantized_gemm(
         cluster=cluster,
         config=config,
         backend=chosen,
-        resident=resident,
     )
 
 

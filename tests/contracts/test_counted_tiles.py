@@ -21,10 +21,8 @@ from tests.pallas_kernels.interpreting import count_copies, operands, within
 CONFIG = Config(
     tm=128,
     tn=64,
-    kc=128,
     x_stages=2,
     w_stages=2,
-    asym_stages=2,
     warpgroups=2,
     sm_count=4,
     stagger=False,
@@ -37,7 +35,7 @@ def model_of(config: Config) -> KernelTiles:
     return KernelTiles(
         cluster=config.cluster,
         sym=Tiles(**both, kc=config.tk, stages=config.w_stages),
-        asym=Tiles(**both, kc=config.kc, stages=config.asym_stages),
+        asym=Tiles(**both, kc=config.kc, stages=config.x_stages),
     )
 
 
@@ -120,7 +118,7 @@ def shapes(draw: st.DrawFn) -> tuple[Gemm, Config]:
     config = Config(
         tm=draw(st.sampled_from([128, 256])),
         tn=draw(st.sampled_from([64, 128, 256])),
-        kc=64 * draw(st.integers(1, 8)),
+        w_stages=draw(st.integers(2, 8)),
         cluster=cluster,
         sm_count=draw(st.integers(2 * cluster, 132)),
         stagger=False,

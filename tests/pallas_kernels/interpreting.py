@@ -29,9 +29,7 @@ SECONDS = 90.0  # a case takes about 1 on a quiet machine
 LOOKS = 6  # as often again, while the process computes: one that waits for a barrier does not
 BUSY_S = 1.0
 
-SMALL = Config(
-    tm=64, tn=64, kc=128, x_stages=2, w_stages=2, asym_stages=2, warpgroups=1, sm_count=4
-)
+SMALL = Config(tm=64, tn=64, x_stages=2, w_stages=2, warpgroups=1, sm_count=4)
 
 
 def within[T](run: Callable[[], T], seconds: float = SECONDS) -> T:

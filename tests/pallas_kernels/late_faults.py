@@ -6,7 +6,6 @@ Each: file, text before and after, tests that must notice. `test_mutations` puts
 from __future__ import annotations
 
 _GEMM = "tests/pallas_kernels/gemm/test_contract.py"
-_RESIDENCY = "tests/pallas_kernels/gemm/test_residency.py"
 _ATTENTION = "tests/pallas_kernels/attention/test_interpret.py"
 _GATHER = "tests/pallas_kernels/gather_rows/test_gather_rows.py"
 _WOVEN = "tests/pallas_kernels/woven/test_kernels.py"
@@ -109,13 +108,6 @@ _GEMM_FAULTS: dict[str, Fault] = {
         "            id(0)",
         _GEMM,
         "float64 and grouped",
-    ),
-    "a tile on its way to the cache is freed": (
-        "gemm/residency.py",
-        f"    {_READ}\n",
-        "    return None\n",
-        _RESIDENCY,
-        "leaves_what_it_has_read",
     ),
     "a multicast tile of X is free for one CTA": (
         "gemm/cta.py",

@@ -27,7 +27,6 @@ REFERENCE = "tests/pallas_kernels/attention/test_reference.py"
 MERGE = "tests/pallas_kernels/attention/test_merge.py"
 GEMM = "tests/pallas_kernels/gemm/test_contract.py"
 WOVEN = "tests/pallas_kernels/woven/test_kernels.py"
-RESIDENCY = "tests/pallas_kernels/gemm/test_residency.py"
 BITS, BOUND = "equal_to_float64", "within_the_bound"
 
 # What is wrong, in which file, text before and after, tests that must notice.
@@ -48,8 +47,8 @@ FAULTS = {
     ),
     "gemm: a swapped tile": (
         "gemm/rows.py",
-        "sym_strip(div(item, blocks)",
-        "sym_strip(rem(item, blocks)",
+        "strip=div(item, blocks)",
+        "strip=rem(item, blocks)",
         GEMM,
         f"{BITS} and hybrid",
     ),
@@ -80,13 +79,6 @@ FAULTS = {
         "block = flow.rings.scale_rows, lax.div(k_step, 1 << 20)",
         GEMM,
         f"{BITS} and quantized",
-    ),
-    "gemm: a cache that is not filled": (
-        "gemm/compute.py",
-        "lambda: leave(cta, section.strip, section.start + step, flow.w.tiles.at[w_slot]),",
-        "lambda: None,",
-        RESIDENCY,
-        "leaves_what_it_has_read",
     ),
     "attention: a wrong length": (
         "attention/online.py",

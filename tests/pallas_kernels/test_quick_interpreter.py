@@ -16,7 +16,6 @@ from jax.experimental import pallas as pl
 from pallas_kernels.gemm import Quantised
 from pallas_kernels.mosaic import interpret_params, plgpu
 from tests.pallas_kernels import quick_interpreter
-from tests.pallas_kernels.ahead_of_time import split_k
 from tests.pallas_kernels.gemm.cases import CONVERTING, Case
 from tests.pallas_kernels.interpreting import count_copies, reset, within
 
@@ -153,14 +152,6 @@ def test_a_tile_that_nobody_waits_for_is_never_there(waits: bool) -> None:
     x = np.arange(tiles * 8 * 128, dtype=np.float32).reshape(tiles, 8, 128)
     late = np.isnan(np.asarray(kernel(x))).all((1, 2))
     assert late.tolist() == [not waits and number in (1, 2, 4) for number in range(tiles)]
-
-
-def test_jaxs_interpreter_lacks_stores_to_another_ctas_memory() -> None:
-    """If this fails, split K over a cluster can be tried on a CPU (pallas_kernels/README.md)."""
-    x, w = jnp.ones((split_k.TM, split_k.K), "bfloat16"), jnp.ones((split_k.K, 128), "bfloat16")
-    with pytest.raises(TypeError, match="ref must be a reference"):
-        split_k.product(2, 128, interpret_params())(x, w)
-    reset()
 
 
 def run_of_one_cta(body: Callable[..., None], scratch: list[Any], *arrays: np.ndarray) -> Any:

@@ -1,7 +1,7 @@
 """Launches drawn at random, beyond what the suites list, in interpret mode against float64.
 
 Minutes, so a part of `make soak`: every op with what combines (tiles, rings, clusters, warpgroups,
-layouts, types, kinds of weights, experts, layers, caches that are read and filled, splits, limits)
+layouts, types, kinds of weights, experts, layers, splits, limits)
 and sizes that fit nothing. A number draws the same launch for ever; others are drawn by
 
     LAUNCHES_FROM=1000 make soak TESTS=tests/pallas_kernels/test_random_launches.py
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,12 +21,11 @@ import pytest
 from pallas_kernels.attention import DecodeConfig, PrefillConfig, partial_decode, partial_prefill
 from pallas_kernels.gather_rows import Config as GatherConfig
 from pallas_kernels.gather_rows import gather_rows
-from pallas_kernels.gemm import Config, Quantised, Resident, check_fits, plan_launch
+from pallas_kernels.gemm import Config, Quantised, check_fits, plan_launch
 from pallas_kernels.gemm.specs import KINDS, SCALE_DTYPES
 from pallas_kernels.hopper import CLUSTERS, INPUT_DTYPES
 from tests.pallas_kernels.attention import cases as attention
 from tests.pallas_kernels.gemm.cases import Case, same
-from tests.pallas_kernels.gemm.test_residency import BEGIN, cached, columns_of
 from tests.pallas_kernels.interpreting import within
 
 FIRST = int(os.environ.get("LAUNCHES_FROM", "0"))
@@ -40,12 +38,11 @@ Draw = np.random.Generator
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A product, how it is launched, and how much of W is in device memory."""
+    """A product and how it is launched."""
 
     case: Case
     options: dict[str, Any]
     layers: int | None = None
-    strips: tuple[int, int] | None = None  # in a cache before, and after
 
 
 def one_of(draw: Draw, *choices: Any) -> Any:
@@ -80,8 +77,7 @@ def config_of(draw: Draw, quantised: bool) -> Config:
         x_columns=one_of(draw, *(columns for columns in (64, 128, 256) if columns <= tk)),
         x_stages=one_of(draw, 2, 3, 4, 5),
         w_stages=one_of(draw, 2, 3, 4, 7),
-        kc=tk * one_of(draw, 0, 1, 2, 3, 5),
-        asym_stages=one_of(draw, 2, 3, 4),
+        asym=draw.random() < 0.8,
         warpgroups=warpgroups,
         compute_registers=registers[0],
         load_registers=registers[1],
@@ -127,51 +123,35 @@ def drawn(number: int) -> Launch:
             if sizes is not None and weights is None:  # as they are given, nothing is padded
                 case = replace(case, k=-(-case.k // 64) * 64, n=-(-case.n // 64) * 64)
             check_fits(case.config, case.gemm)
-            options, strips = options_of(draw, case)
+            options = options_of(draw, case)
             plan_launch(case.gemm, case.config, **options)
         except ValueError:
             continue
-        layers = None if strips else one_of(draw, None, None, 2)
-        return Launch(case=case, options=options, layers=layers, strips=strips)
+        return Launch(case=case, options=options, layers=one_of(draw, None, None, 2))
     raise AssertionError(f"nothing in {TRIES} tries")
 
 
-def options_of(draw: Draw, case: Case) -> tuple[dict[str, Any], tuple[int, int] | None]:
-    """Return run-time arguments, and the strips in a cache before and after."""
+def options_of(draw: Draw, case: Case) -> dict[str, Any]:
+    """Return run-time arguments."""
     config = case.config
-    alpha = one_of(draw, 0.0, 1.0, float(draw.random())) if config.kc else 1.0
+    alpha = one_of(draw, 0.0, 1.0, float(draw.random())) if config.asym else 1.0
     options: dict[str, Any] = {"alpha": alpha}
     if draw.random() < 0.4:
         options["sm_limit"] = int(draw.integers(config.cluster, config.sm_count + 1))
     if draw.random() < 0.3:
         clusters = options.get("sm_limit", config.sm_count) // config.cluster
         options["sm_split"] = config.cluster * int(draw.integers(0, clusters + 1))
-    if draw.random() < 0.6:
-        return options, None
-    strips = -(-case.gemm.n // config.tn)
-    before = int(draw.integers(0, strips + 1))
-    fills = case.sizes is None and before < strips
-    return options, (before, int(draw.integers(before, strips + 1)) if fills else before)
+    return options
 
 
 def run(launch: Launch) -> None:
     case, options = launch.case, launch.options
-    if launch.strips is None:
-        stack = () if launch.layers is None else (launch.layers,)
-        x, w, exact = case.operands(stack=stack)
-        if launch.layers is not None:
-            options = options | {"layer": launch.layers - 1}
-            exact = exact[-1]
-        same(case.run(x, w, **options), case.right(x, exact))
-        return
-    before, after = (columns_of(case, strips) for strips in launch.strips)
-    one = cached(case, before)
-    fills = after > before
-    cache = jax.new_ref(jnp.asarray(one.cache)) if fills else jnp.asarray(one.cache)
-    given = Resident(cache=cache, columns=before, begin=BEGIN, **({"fill": after} if fills else {}))
-    same(case.run(one.x, one.w, resident=given, **options), one.right)
-    if fills:
-        same(np.asarray(cache[...]), cached(case, after).cache)
+    stack = () if launch.layers is None else (launch.layers,)
+    x, w, exact = case.operands(stack=stack)
+    if launch.layers is not None:
+        options = options | {"layer": launch.layers - 1}
+        exact = exact[-1]
+    same(case.run(x, w, **options), case.right(x, exact))
 
 
 @pytest.mark.soak
@@ -274,8 +254,7 @@ def test_what_is_drawn_has_everything() -> None:
         [case for case in cases if case.sizes and case.weights],
         [case for case in cases if case.config.ping_pong],
         [case for case in cases if case.config.warpgroups == 3],
-        [one for one in launches if one.case.config.kc and 0 < one.options["alpha"] < 1],
-        [one for one in launches if one.strips and one.strips[1] > one.strips[0]],
+        [one for one in launches if one.case.config.asym and 0 < one.options["alpha"] < 1],
         [one for one in launches if one.layers],
         [one for one in launches if "sm_split" in one.options],
     ):

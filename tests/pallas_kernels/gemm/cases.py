@@ -16,13 +16,13 @@ from pallas_kernels.hybrid_gemm import hybrid_gemm, pack_weights
 from pallas_kernels.quantized_gemm import from_integers, padded_k, quantized_gemm
 from tests.pallas_kernels.interpreting import SMALL, within
 
-CONVERTING = replace(SMALL, tk=128, kc=256, w_stages=3)
+CONVERTING = replace(SMALL, tk=128)
 """Tiles for quantised weights."""
 
 EVERY = (0.0, 0.5, 1.0)
 """AsymGEMM alone, both, SymGEMM alone; one mixture has the code of all, and other plans."""
 
-OUTPUT_ONLY = replace(CONVERTING, tm=16, kc=0)
+OUTPUT_ONLY = replace(CONVERTING, tm=16, asym=False)
 """The same without AsymGEMM, which wants more rows."""
 
 
@@ -64,7 +64,7 @@ class Case:
     @property
     def tried(self) -> tuple[float, ...]:
         """Alphas that the configuration has the dataflows for."""
-        return self.alphas if self.config.kc else (1.0,)
+        return self.alphas if self.config.asym else (1.0,)
 
     @property
     def gemm(self) -> Gemm:

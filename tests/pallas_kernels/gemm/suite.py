@@ -31,7 +31,7 @@ PLAIN = {
         m=136, k=256, n=192, tiles=True, config=clustered(SMALL, 2), alphas=EVERY
     ),
     "equal passes": Case(m=64, k=384, n=128, config=replace(SMALL, stagger=False), alphas=(0.0,)),
-    "SymGEMM alone": Case(m=200, k=192, n=150, config=replace(SMALL, kc=0)),
+    "SymGEMM alone": Case(m=200, k=192, n=150, config=replace(SMALL, asym=False)),
     "cluster of 4, [N, K]": Case(m=200, k=128, n=128, config=clustered(SMALL, 4), w_layout="nk"),
     "cluster of 4, a group of strips cut by N": Case(
         m=136, k=320, n=320, config=clustered(SMALL, 4), alphas=(0.0,)
@@ -61,7 +61,7 @@ QUANTISED = {
         n=256,
         dtype="float16",
         weights=Quantised(group=256),
-        config=replace(CONVERTING, tn=128, warpgroups=2, kc=512),
+        config=replace(CONVERTING, tn=128, warpgroups=2, w_stages=4),
     ),
     "int4, groups": Case(m=72, k=640, n=128, weights=INT4, config=CONVERTING, out_dtype="float32"),
     "int4, wide X tiles": Case(
@@ -76,7 +76,7 @@ QUANTISED = {
         k=500,
         n=128,
         weights=Quantised(group=96, offset_dtype="float16"),
-        config=clustered(replace(CONVERTING, kc=384), 2),
+        config=clustered(replace(CONVERTING, w_stages=3), 2),
         alphas=(0.4,),
     ),
     "per channel, offsets, cluster of 2": Case(
@@ -155,7 +155,7 @@ QUICK = (
 )  # fmt: skip
 OF_EACH = {
     "hybrid": Case(m=72, k=192, n=128),
-    "quantized": Case(m=72, k=256, n=128, weights=INT4, config=replace(CONVERTING, kc=128)),
+    "quantized": Case(m=72, k=256, n=128, weights=INT4, config=replace(CONVERTING, w_stages=2)),
     "grouped": Case(m=40, k=64, n=128, sizes=(11, 0, 20)),
     "grouped, quantized": Case(m=40, k=128, n=128, sizes=(0, 33), weights=GGUF, config=CONVERTING),
 }

@@ -109,9 +109,9 @@ def test_every_row_of_every_strip_is_made_once_by_one_dataflow(
     mixed = 0 < sym_strips < strips
     active = max(active, 2) if mixed else active
     clusters = active // 2 if mixed else active * (sym_strips == strips)
-    config = Config(tm=64, tn=64, kc=64, warpgroups=1, cluster=cluster, sm_count=active * cluster)
+    config = Config(tm=64, tn=64, warpgroups=1, cluster=cluster, sm_count=active * cluster)
     gemm = Gemm(m=t, k=64, n=64 * strips, experts=len(sizes))
-    (table, whole), blocks = tables_of(np.array(sizes), gemm, config, np)
+    (table,), blocks = tables_of(np.array(sizes), gemm, config, np)
     plan = Plan(sym_strips=sym_strips, sym_clusters=clusters, active_clusters=active, layer=0)
     done = np.zeros((t, strips), int)
     owner = np.full(t, len(sizes))
@@ -125,14 +125,12 @@ def test_every_row_of_every_strip_is_made_once_by_one_dataflow(
             rows = OfExperts(
                 at=at,
                 table=table,
-                whole=whole,
+                whole=capacity(t, len(sizes), config.block_rows),
                 expert_blocks=blocks[0],
                 all_blocks=blocks[1],
                 experts=blocks[2],
             )
-            sym = number < clusters
-            of = rows.sym_item if sym else rows.asym_item
-            items = [of(i) for i in range(int(rows.sym_items() if sym else rows.asym_items()))]
+            items = [rows.item(i) for i in range(int(rows.items()))]
             items += [rows.empty_item(i) for i in range(int(rows.empty_items()))]
             for item in items:
                 for tile in range(int(item.row_tiles)):
@@ -158,7 +156,7 @@ def test_traffic_is_one_reading_for_each_block_of_rows(
     layout: Any = {"w_layout": "nk", "quantised": weights} if weights else {}
     gemm = Gemm(m=t, k=128, n=320, experts=len(sizes), out_dtype="float32", **layout)
     config = Config(
-        tm=tm, warpgroups=1, cluster=cluster, sm_count=132, tk=128 if weights else 64, kc=0
+        tm=tm, warpgroups=1, cluster=cluster, sm_count=132, tk=128 if weights else 64, asym=False
     )
     plan = plan_launch(gemm, config, alpha=1.0)
     traffic = launch_traffic(gemm, config, plan, group_sizes=np.array(sizes))
@@ -260,7 +258,7 @@ def test_the_choice_always_fits(
     assert traffic.mma_flops >= traffic.flops
     assert not (scales_weights(config, gemm) and gemm.rows_each <= 128 * config.cluster)
     # AsymGEMM is there where one reading of W by SymGEMM does not serve all rows
-    assert (config.kc > 0) == (config.block_rows < gemm.rows_each and config.tm >= 64)
+    assert config.asym == (config.block_rows < gemm.rows_each and config.tm >= 64)
 
 
 @pytest.mark.parametrize("sms", [16, 132])
@@ -318,18 +316,18 @@ F16 = Gemm(
 
 
 def test_what_does_not_fit_quantised_weights_is_refused() -> None:
-    small = Config(tm=16, tn=64, tk=128, kc=0, x_stages=2, w_stages=3, warpgroups=1)
+    small = Config(tm=16, tn=64, tk=128, asym=False, x_stages=2, w_stages=3, warpgroups=1)
     int4 = replace(F16, quantised=Quantised(kind="int4"))
     for change, gemm, message in (
         ({"tk": 64}, int4, "tk=64: expected at least 128 for kind='int4'"),
         ({"tm": 24}, F16, "tm=24: expected one of 8, 16, 32"),
         ({"tn": 192, "warpgroups": 2}, F16, "tn=192: expected a multiple of 128"),
         ({"tn": 128, "tm": 256}, int4, "tm=256: expected at most 128: a warpgroup has registers"),
-        ({"kc": 128}, F16, "tm=16: expected at least 64 with AsymGEMM"),
+        ({"asym": True}, F16, "tm=16: expected at least 64 with AsymGEMM"),
         (
-            {"kc": 128, "tm": 64},
+            {"asym": True, "tm": 64},
             replace(F16, k=512, quantised=Quantised(group=256)),
-            "kc=128: expected a multiple of 256: whole groups",
+            "w_stages=3: expected a multiple of 2 with AsymGEMM: whole groups",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -350,7 +348,7 @@ def test_what_does_not_fit_quantised_weights_is_refused() -> None:
 
 def test_more_barriers_than_usual_count_as_shared_memory() -> None:
     gemm = Gemm(m=8, k=8192, n=128, w_layout="nk", quantised=Quantised())
-    few = Config(tm=8, tn=64, tk=128, kc=0, x_stages=4, w_stages=4, warpgroups=1)
+    few = Config(tm=8, tn=64, tk=128, asym=False, x_stages=4, w_stages=4, warpgroups=1)
     many = replace(few, x_stages=70)  # 140 barriers of 8 bytes for X alone
     tiles = (many.x_stages - few.x_stages) * few.tm * few.x_columns * 2
     assert shared_bytes(many, gemm) - shared_bytes(few, gemm) == tiles + 1024

@@ -160,7 +160,7 @@ def test_another_configuration_does_recompile() -> None:
     x, w, exact = case.operands()
     case.run(x, w, alpha=1.0)
     with compilations() as seen:
-        out = case.run(x, w, alpha=1.0, config=replace(case.config, asym_stages=3))
+        out = case.run(x, w, alpha=1.0, config=replace(case.config, x_stages=3))
     same(out, case.right(x, exact))
     assert seen
 

@@ -45,7 +45,7 @@ def launches(draw: st.DrawFn) -> tuple[Gemm, Config, Plan, float]:
     config = Config(
         tm=draw(st.sampled_from([128, 256])),
         tn=draw(st.sampled_from([64, 128])),
-        kc=64 * draw(st.integers(1, 8)),
+        w_stages=draw(st.integers(2, 8)),
         cluster=cluster,
         sm_count=draw(st.integers(cluster, 40)),
         stagger=draw(st.booleans()),
@@ -76,10 +76,8 @@ def test_every_tile_is_computed_exactly_once(launch: tuple[Gemm, Config, Plan, f
         for rank in range(config.cluster):
             at = Place(config=config, sizes=sizes, plan=plan, cluster=cluster, rank=rank)
             rows = OneMatrix(at=at)
-            sym = cluster < plan.sym_clusters
-            items = rows.sym_items() if sym else rows.asym_items()
-            for number in range(int(items)):
-                item = rows.sym_item(number) if sym else rows.asym_item(number)
+            for number in range(int(rows.items())):
+                item = rows.item(number)
                 tops = (rows.tile_top(item, tile) for tile in range(item.row_tiles))
                 done.update((top // config.tm, item.strip) for top in tops)
     # A cluster wider than what is left has CTAs whose tiles lie beyond O: loaded as zero, clipped.
@@ -90,7 +88,7 @@ def test_every_tile_is_computed_exactly_once(launch: tuple[Gemm, Config, Plan, f
 
 @given(
     k_steps=st.integers(1, 200),
-    ring=st.integers(1, 16),
+    ring=st.integers(2, 16),
     cta=st.integers(0, 131),
     stagger=st.booleans(),
     unit=st.sampled_from([1, 2, 3]),
@@ -99,7 +97,7 @@ def test_passes_cover_k_once_within_the_ring(
     k_steps: int, ring: int, cta: int, stagger: bool, unit: int
 ) -> None:
     ring, k_steps = ring * unit, k_steps * unit
-    config = Config(kc=64 * ring, stagger=stagger)
+    config = Config(w_stages=ring, stagger=stagger)
     first = first_pass(config, k_steps, cta, unit)
     assert first % unit == 0  # whole groups of scales
     number = passes(config, k_steps, first)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import check_gemm
-from pallas_kernels.gemm import Config, Gemm, Quantised, Resident, check_fits, shared_bytes
+from pallas_kernels.gemm import Config, Gemm, Quantised, check_fits, shared_bytes
 from pallas_kernels.hybrid_gemm import PackedWeights, hybrid_gemm, pack_weights
 from tests.compilations import compilations
 from tests.pallas_kernels.interpreting import SMALL, operands
@@ -119,8 +119,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": SMALL, "sm_split": 0}, r"sm_split=0: leaves SymGEMM none of 4 SMs"),
     ({"config": SMALL, "sm_split": 4}, r"sm_split=4: leaves AsymGEMM none of 4 SMs"),
     (
-        {"config": replace(SMALL, kc=0)},
-        r"alpha=0.5: expected 1, since config.kc=0 leaves AsymGEMM out",
+        {"config": replace(SMALL, asym=False)},
+        r"alpha=0.5: expected 1, since config.asym=False leaves AsymGEMM out",
     ),
     ({"config": replace(SMALL, tm=96)}, r"tm=96: expected a multiple of 64 .* up to 256"),
     ({"config": replace(SMALL, tk=128)}, r"tk=128: expected 64"),
@@ -128,7 +128,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": SMALL, "sm_limit": 1}, r"sm_split=.*leaves .*GEMM none of 1 SMs"),
     ({"out_dtype": jnp.float16}, r"out_dtype=float16: expected bfloat16 or float32"),
     ({"out_dtype": "bfloat17"}, r"out_dtype='bfloat17': expected a type, such as 'float32'"),
-    ({"resident": Resident(cache=None, columns=64)}, r"resident.cache of type NoneType: expected"),
     ({"backend": "cuda"}, r"backend='cuda': expected one of auto, sm90, interpret, reference"),
 ]
 
@@ -152,12 +151,10 @@ def test_wrong_use_names_argument_value_and_range(
         ({"tm": 512}, r"tm=512"),
         ({"tn": 24}, r"tn=24: expected a multiple of 64 up to 256"),
         ({"tk": 32}, r"tk=32: expected 64, 128 or 256"),
-        ({"kc": 100}, r"kc=100: expected 0, for no AsymGEMM, or a multiple of tk=64"),
         ({"warpgroups": 5}, r"warpgroups=5: expected 1, 2, 3 or 4"),
         ({"cluster": 16}, r"cluster=16: expected 1, 2, 4 or 8"),
         ({"cluster": 4, "sm_count": 2}, r"sm_count=2: expected at least cluster=4"),
         ({"w_stages": 1}, r"w_stages=1: expected a number above 1"),
-        ({"asym_stages": 1}, r"asym_stages=1: expected a number above 1"),
         ({"x_columns": 128}, r"x_columns=128: expected .* at most tk=64"),
         ({"compute_registers": 236}, r"compute_registers=236: expected a multiple of 8"),
         ({"compute_registers": 240}, r"compute_registers=240: .* = 520 to be at most 504"),
@@ -173,14 +170,14 @@ def test_a_configuration_the_hardware_cannot_run_is_refused(
 def test_a_choice_of_another_type_is_refused_without_the_checks_of_tests() -> None:
     script = (
         "from pallas_kernels.gemm import Config\n"
-        "for given in ({'tn': '64'}, {'kc': 512.0}, {'stagger': 1}, {'cluster': True}):\n"
+        "for given in ({'tn': '64'}, {'x_stages': 4.0}, {'stagger': 1}, {'cluster': True}):\n"
         "    try: Config(**given)\n"
         "    except ValueError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         "tn='64': expected a whole number",
-        "kc=512.0: expected a whole number",
+        "x_stages=4.0: expected a whole number",
         "stagger=1: expected True or False",
         "cluster=True: expected a whole number",
     ], done.stderr
@@ -197,23 +194,20 @@ def test_too_much_shared_memory_is_refused_before_launch() -> None:
     [
         ({"tm": 8, "x_stages": 33}, "x_stages=33: expected at most 32 slots"),
         ({"tm": 8, "w_stages": 33}, "w_stages=33: expected at most 32 slots"),
-        ({"tm": 64, "asym_stages": 33, "kc": 128}, "asym_stages=33: expected at most 32 slots"),
     ],
 )
 def test_more_barriers_than_a_ring_can_have_are_refused(
     change: dict[str, Any], message: str
 ) -> None:
     """Interpret mode takes them, and the compiler does not."""
-    small: dict[str, Any] = {"tn": 64, "tk": 128, "kc": 0, "warpgroups": 1, "sm_count": 4}
+    small: dict[str, Any] = {"tn": 64, "tk": 128, "asym": False, "warpgroups": 1, "sm_count": 4}
     gemm = Gemm(m=8, k=128, n=64, w_layout="nk", quantised=Quantised(kind="int4"))
     with pytest.raises(ValueError, match=message):
         check_fits(Config(**small | {"x_stages": 2, "w_stages": 2} | change), gemm)
 
 
 def test_of_warpgroups_in_turn_each_has_barriers_of_its_own() -> None:
-    config = Config(
-        tm=64, tn=64, kc=64, x_stages=17, w_stages=2, warpgroups=2, ping_pong=True, sm_count=4
-    )
+    config = Config(tm=64, tn=64, x_stages=17, w_stages=2, warpgroups=2, ping_pong=True, sm_count=4)
     with pytest.raises(ValueError, match="x_stages=34: expected at most 32"):
         check_fits(config, Gemm(m=64, k=128, n=64))
 
@@ -224,9 +218,9 @@ def test_of_warpgroups_in_turn_each_has_barriers_of_its_own() -> None:
         # What the compiler reports for sm_90a without the barriers (ahead-of-time study).
         (Config(), "float32", 229376),
         (Config(), "bfloat16", 229376),
-        (Config(tm=128, x_stages=6, w_stages=6, asym_stages=4), "float32", 229376),
+        (Config(tm=128, x_stages=6, w_stages=6), "float32", 229376),
         (Config(tm=64, x_stages=8, w_stages=8, warpgroups=1), "float32", 212992),
-        (Config(tm=64, tn=256, kc=256, x_stages=5, w_stages=5, warpgroups=1), "float32", 221184),
+        (Config(tm=64, tn=256, x_stages=5, w_stages=5, warpgroups=1), "float32", 221184),
     ],
 )
 def test_shared_bytes_cover_what_the_compiler_reports(

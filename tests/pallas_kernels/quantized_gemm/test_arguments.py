@@ -109,7 +109,7 @@ def test_in_jit_with_a_traced_layer_beyond_the_stack(place: Any) -> None:
         ({"sm_limit": 1.5}, "sm_limit=1.5: expected a whole number"),
         ({"out_dtype": "float16"}, "out_dtype=float16: expected bfloat16 or float32"),
         ({"config": replace(OUTPUT_ONLY, w_stages=32)}, "bytes of shared memory"),
-        ({"config": OUTPUT_ONLY, "alpha": 0.5}, "alpha=0.5: expected 1, since config.kc=0"),
+        ({"config": OUTPUT_ONLY, "alpha": 0.5}, "alpha=0.5: expected 1, since config.asym=False"),
         ({"config": replace(OUTPUT_ONLY, tk=256)}, "tk=256: expected at least 64 for kind='int8'"),
     ],
 )
