@@ -17,7 +17,7 @@ from c2c.models import gemm_bytes, gemms, kv_bytes_per_token, load_spec, rank_of
 CHIP = load_platform("gh200")
 CONSTANTS = load_constants("gh200")
 MODELS = ("llama-3-70b", "llama-3-8b", "mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b")
-FREE = Ranks(count=1, gbps=1e30, hop_s=0.0)
+FREE = Ranks(count=1, gbps=1e30, latency_s=0.0)
 models = st.sampled_from(MODELS)
 counts = st.sampled_from((2, 4, 8))
 places = st.sampled_from(("host", "hbm", "staged"))
@@ -50,12 +50,12 @@ def test_free_interconnects_make_no_step_slower(
 
 
 @given(name=models, n=counts, over_link=st.booleans(), slower=st.floats(1.0, 100.0),
-       hop_s=st.floats(0.0, 1e-4), more_s=st.floats(0.0, 1e-4))  # fmt: skip
+       latency_s=st.floats(0.0, 1e-4), more_s=st.floats(0.0, 1e-4))  # fmt: skip
 def test_a_slower_interconnect_makes_no_step_faster(
-    name: str, n: int, over_link: bool, slower: float, hop_s: float, more_s: float
+    name: str, n: int, over_link: bool, slower: float, latency_s: float, more_s: float
 ) -> None:
-    fast = Ranks(count=n, gbps=400.0, hop_s=hop_s, over_link=over_link)
-    slow = replace(fast, gbps=fast.gbps / slower, hop_s=hop_s + more_s)
+    fast = Ranks(count=n, gbps=400.0, latency_s=latency_s, over_link=over_link)
+    slow = replace(fast, gbps=fast.gbps / slower, latency_s=latency_s + more_s)
     one, other = table(name, fast), table(name, slow)
     assert (one.body_s <= other.body_s).all()
     assert (one.head_s <= other.head_s).all()
