@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from c2c.cost import KERNELS, StepTable, calibration_for, kernels, load_constants, step_table
 from c2c.errors import DataError, SettingError
-from c2c.hardware import conf_names, load_platform, slices
+from c2c.hardware import conf_dir, conf_names, load_platform, slices
 from c2c.models import ModelSpec, at_precision, load_spec
 
 LLAMA = load_spec("llama-3-8b")
@@ -78,8 +79,9 @@ def test_compute_that_is_demanded_of_a_chip_without_it_is_refused() -> None:
 def test_wrong_files_are_refused(
     text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "h100_sxm.yaml").write_text(text)
-    monkeypatch.setenv("C2C_CONF", str(tmp_path))
+    conf = tmp_path / "conf"
+    shutil.copytree(conf_dir(), conf)
+    (conf / "kernels" / "h100_sxm.yaml").write_text(text)
+    monkeypatch.setenv("C2C_CONF", str(conf))
     with pytest.raises(DataError, match=said):
         kernels("h100_sxm")
