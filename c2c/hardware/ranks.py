@@ -22,7 +22,7 @@ def _collective(platform: Platform, count: int) -> tuple[float, float]:
     name = platform.name
     if name not in conf_names("collectives"):
         name = NVLINK_LIKE if platform.gpu.nvlink_gbps is not None else PCIE_LIKE
-    data = read_yaml("collectives", name)
+    data: dict[Any, Any] = read_yaml("collectives", name)
     if "like" in data:
         data = read_yaml("collectives", str(data["like"]))
     sizes = sorted(data)

@@ -31,9 +31,7 @@ _CACHED: Final = {"bf16": 0, "fp8": 1, "int8": 1}  # bytes of a value; 0: those 
 _PARTS = ("weights", "compute", "cache")
 
 
-def at_precision(
-    spec: ModelSpec, given: str | Mapping[str, Any], where: str = "precision"
-) -> ModelSpec:
+def at_precision(spec: ModelSpec, given: object, where: str = "precision") -> ModelSpec:
     """Return a model at a precision, whatever its checkpoint has.
 
     Args:
@@ -47,7 +45,7 @@ def at_precision(
       SettingError: an unknown name or key; MXFP4 weights without experts, which alone have them;
         `compute` that the weights do not allow.
     """
-    parts: Mapping[str, Any] = {"weights": given} if isinstance(given, str) else given
+    parts = {"weights": given} if isinstance(given, str) else given
     if not isinstance(parts, Mapping) or not parts:
         raise SettingError(where, given, f"a name, or a mapping with {', '.join(_PARTS)}")
     check_keys(parts, _PARTS, where)

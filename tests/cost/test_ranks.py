@@ -102,7 +102,8 @@ def test_wires_of_the_link_are_bytes_of_the_link() -> None:
 
 @pytest.mark.parametrize(
     ("system", "chip", "median"),
-    [("h100_sxm", "h100_sxm", 0.15), ("h200_sxm", "h200_pcie5", 0.15), ("a100_sxm", "a100_80", 0.15),
+    [("h100_sxm", "h100_sxm", 0.15), ("h200_sxm", "h200_pcie5", 0.15),
+     ("a100_sxm", "a100_80", 0.15),
      ("b200_sxm", "b200", 0.15), ("b300_sxm", "b300", 0.15),
      ("rtx_pro_6000_server", "rtx_pro_6000", 0.06), ("l40s", "l40s", 0.06)],
 )  # fmt: skip

@@ -40,6 +40,7 @@ from experiments.bench.measured.standing import (
     RunError,
     errors_of_runs,
     group_errors,
+    read_errors,
     write_errors,
     write_page,
 )
@@ -90,7 +91,7 @@ def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out
         out.print(engine_table(engines))
     if settings.page:
         write_errors(ERRORS, engines)
-        write_page(PAGE, engines)
+        write_page(PAGE, read_errors())
     opened: list[tuple[OpenRun, dict[str, float]]] = []
     if settings.engines and OPEN in tables:
         opened = [(run, replay_open(run)) for run in open_runs(tables[OPEN])]

@@ -259,7 +259,7 @@ def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]
         sections = fit_kernels(platform, tables)
         lines = [
             f"# Kernels over narrow weights on {platform}, fitted by `c2c bench measured fit=true`",
-            "# to half of the shapes of gemm_narrow.csv and moe_narrow.csv; errors are on the others.",
+            "# to half of the shapes of gemm_narrow.csv and moe_narrow.csv; errors: the others.",
         ]
         for name, entry in sections.items():
             source = "; ".join(entry["source"])

@@ -113,7 +113,8 @@ def experts_us(
         hidden=rows["hidden"], intermediate=rows["inter"], slice_=chip.slice_,
         constants=chip.constants, element_bytes=element_bytes, stored=stored, xp=xp,
     )  # fmt: skip
-    return xp.asarray(1e6 * layer.total_s)
+    total: np.ndarray = xp.asarray(1e6 * layer.total_s)
+    return total
 
 
 def _routing(distribution: str) -> Routing | None:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -151,12 +151,10 @@ def write_errors(path: Path, errors: Sequence[RunError]) -> None:
 def read_errors(path: Path = ERRORS) -> tuple[RunError, ...]:
     """Return the stored errors."""
     lines = [x for x in path.read_text(encoding="utf-8").splitlines() if not x.startswith("#")]
-    return tuple(
-        RunError(
-            **{key: row[key] for key in _KEYS[:6]},
-            **{key: int(row[key]) for key in _KEYS[6:10]},
-            held_out=row["held_out"] == "1",
-            **{figure: float(row[figure]) for figure in FIGURES},
-        )
-        for row in csv.DictReader(lines)
-    )
+    found = []
+    for row in csv.DictReader(lines):
+        values: dict[str, Any] = {key: row[key] for key in _KEYS[:6]}
+        values |= {key: int(row[key]) for key in _KEYS[6:10]}
+        values |= {figure: float(row[figure]) for figure in FIGURES}
+        found.append(RunError(held_out=row["held_out"] == "1", **values))
+    return tuple(found)

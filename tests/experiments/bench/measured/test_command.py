@@ -109,7 +109,7 @@ def test_a_run_has_the_weights_of_its_precision_and_the_nearest_engine(tmp_path:
     assert run is not None
     assert run.spec.weights is not None
     assert (run.spec.weights.bits, run.spec.kv_dtype_bytes, run.tp) == (8, 1, 2)
-    assert engine_of(run).label == "vLLM 0.12.0"
+    assert engine_of(run).label == "vLLM 0.11.0"
     assert others == [(None, "int3"), (None, "openai/gpt-9")]
 
 
