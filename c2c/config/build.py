@@ -54,7 +54,7 @@ from c2c.hardware import (
     conf_folders,
     load_mig,
 )
-from c2c.models import Deployment, is_shipped, load_catalog, spec_files
+from c2c.models import Deployment, at_precision, is_shipped, load_catalog, spec_files
 from c2c.policies import DECISIONS
 from c2c.ranges import check_fields
 from c2c.serving import (
@@ -237,6 +237,7 @@ def _serving(
         FleetPart(platform=part.platform, mig=mig, count=part.count, constants=known)
         for (part, known), (mig, _) in zip(given, layouts, strict=True)
     ]
+    system = _with_engine(system, plain["engine"], first)
     serving = ServingSetup(
         platform=one.platform,
         mig=first.mig,
@@ -335,7 +336,7 @@ def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[st
     name = calibration_for(platform.name) if wanted == "auto" else wanted
     constants = load_constants(name)
     if engine is not None:
-        constants = replace(constants, step_overhead_s=load_engine(engine).step_overhead_s)
+        constants = load_engine(engine).constants(constants)
     if name != GENERIC or wanted == GENERIC:
         return constants, ()
     return constants, (
@@ -469,6 +470,15 @@ def _system(settings: Mapping[str, Any]) -> SystemSpec:
     return SystemSpec(**{k: v for k, v in settings.items() if k not in unnamed | left})
 
 
+def _with_engine(system: SystemSpec, engine: str | None, part: FleetPart) -> SystemSpec:
+    """Return the system with the memory that an engine leaves free on whole chips."""
+    platform = part.platform
+    if engine is None or system.layout is not None or part.layout != platform.mig[0]:
+        return system
+    free_bytes = (1.0 - load_engine(engine).memory_share) * platform.gpu.hbm_bytes
+    return replace(system, hbm_reserve_bytes=max(system.hbm_reserve_bytes, free_bytes))
+
+
 def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
     return workload_config(settings)
 
@@ -480,6 +490,7 @@ def _deployments(plain: Mapping[str, Any], catalog: Any) -> tuple[Deployment, ..
             d,
             ttft_slo_s=d.ttft_slo_s if ttft_s is None else ttft_s,
             tpot_slo_s=d.tpot_slo_s if tpot_s is None else tpot_s,
+            spec=d.spec if plain["precision"] is None else at_precision(d.spec, plain["precision"]),
         )
         for d in load_catalog(catalog)
     )

@@ -190,6 +190,8 @@ class RunConf:
         `datasheet` with a note if the platform was never measured.
       engine: file of `conf/engines` whose host time of a step replaces the calibration's; null:
         none.
+      precision: precision of all models: bf16, fp8, fp8_block, nvfp4, mxfp4, int8, int4, or some
+        of weights, compute and cache, see `c2c.models.at_precision`; null: the checkpoints'.
       routing: distribution of tokens over experts, see `c2c.cost.Routing`.
       router: experts of each token, for systems that cache experts in HBM; see
         `c2c.workloads.Router`.
@@ -227,6 +229,7 @@ class RunConf:
     shards: Any = 1
     constants: str = "auto"
     engine: str | None = None
+    precision: Any = None
     routing: RoutingConf = field(default_factory=RoutingConf)
     router: Any = RouterConf
     weights_start: Annotated[str, OneOf("host", "disk")] = "host"

@@ -26,12 +26,15 @@ from c2c.cost.constants import (
 from c2c.cost.contention import max_min, max_min_rates
 from c2c.cost.engines import Engine, engine_names, load_engine
 from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
+from c2c.cost.kernels import KERNELS, Kernel, kernel_of, kernels
 from c2c.cost.profile import ChunkProfile, chunk_profile
 from c2c.cost.ranks import all_reduce_s, ranks_table
 from c2c.cost.resident import (
+    EXPERT_ROWS,
     ResidentTime,
     expert_layer_time,
     resident_gemm_time,
+    routed_time,
     throttled_s,
 )
 from c2c.cost.routing import ExpertLoad, Routing, expert_load
@@ -56,10 +59,13 @@ from pallas_kernels.gemm import Prediction
 
 __all__ = [
     "DEFAULT_ALPHAS",
+    "EXPERT_ROWS",
+    "KERNELS",
     "ChunkProfile",
     "Constants",
     "Engine",
     "ExpertLoad",
+    "Kernel",
     "KernelTiles",
     "Prediction",
     "ResidentTime",
@@ -90,6 +96,8 @@ __all__ = [
     "gemm_traffic",
     "in_sample_claims",
     "kernel_link_gbps",
+    "kernel_of",
+    "kernels",
     "launched",
     "load_constants",
     "load_engine",
@@ -101,6 +109,7 @@ __all__ = [
     "ranks_table",
     "read_constants",
     "resident_gemm_time",
+    "routed_time",
     "split_columns",
     "step_table",
     "step_time",

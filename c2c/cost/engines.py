@@ -1,15 +1,24 @@
-"""Non-kernel step costs of other engines: `conf/engines/<name>-<version>.yaml`."""
+"""Serving engines by name and version: `conf/engines/<name>-<version>.yaml`."""
 
-import math
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from c2c.errors import DataError, unknown_name
+from c2c.cost.constants import Constants
+from c2c.cost.step import ELEMENTWISE_KERNELS_PER_LAYER
+from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import conf_names, read_yaml
+from c2c.ranges import Count, FromZero, SomeShare, check_fields
 
 __all__ = ["Engine", "engine_names", "load_engine"]
 
-_KEYS = {"name", "version", "step_overhead_s", "memory_share"}
+_NUMBERS: Final = (
+    "step_overhead_s", "layer_s", "request_s", "memory_share", "chunk_tokens", "max_batch",
+)  # fmt: skip
+_KEYS: Final = {"name", "version", "batch", *_NUMBERS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +28,38 @@ class Engine:
     Attributes:
       name, version: name and version of the engine.
       step_overhead_s: host time per step that nothing hides.
-      memory_share: share of the GPU's memory for weights and cache.
-      sources: sources of these two numbers.
+      layer_s: time of a layer's small kernels (norms, rotary embedding, activation) at few tokens;
+        None: the calibration's.
+      request_s: time of a request before its first step: network, tokenising, scheduling.
+      memory_share: share of the GPU's memory for weights, cache and activations.
+      chunk_tokens: tokens of a step at most.
+      max_batch: requests of a step at most.
+      batch: name of its batch scheduler, a policy of `system/batch`.
+      sources: source of each number.
     """
 
     name: str
     version: str
-    step_overhead_s: float
-    memory_share: float
-    sources: dict[str, str]
+    step_overhead_s: FromZero
+    layer_s: FromZero | None
+    request_s: FromZero
+    memory_share: SomeShare
+    chunk_tokens: Count
+    max_batch: Count
+    batch: str
+    sources: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """Name and version, as in the output of runs."""
+        return f"{self.name} {self.version}"
+
+    def constants(self, known: Constants) -> Constants:
+        """Return the constants of a chip with this engine's times of a step and of a layer."""
+        changed = {"step_overhead_s": self.step_overhead_s}
+        if self.layer_s is not None:
+            changed["elementwise_s"] = self.layer_s / ELEMENTWISE_KERNELS_PER_LAYER
+        return known.having(changed)
 
 
 def engine_names() -> tuple[str, ...]:
@@ -36,35 +68,59 @@ def engine_names() -> tuple[str, ...]:
 
 
 def load_engine(name: str) -> Engine:
-    """Return the engine of `conf/engines/<name>.yaml`.
+    """Return an engine by name, or by name and version.
+
+    A name alone, such as "vllm", is its newest file; a version without a file, such as
+    "vllm-0.16", the nearest one. "-" is an unknown version.
 
     Raises:
-      SettingError: the file does not exist.
+      SettingError: there is no engine of this name.
       DataError: the file does not describe an engine.
     """
-    if name not in engine_names():
-        raise unknown_name("engine", name, engine_names())
-    data = read_yaml("engines", name)
-    where = f"conf/engines/{name}.yaml"
+    names = engine_names()
+    family, _, version = name.partition("-")
+    versions = sorted(
+        (n.partition("-")[2] for n in names if n.partition("-")[0] == family.lower()),
+        key=_parts,
+    )
+    if not versions:
+        raise unknown_name("engine", name, sorted({n.partition("-")[0] for n in names} | {*names}))
+    if version and version != "-":
+        wanted = _parts(version)
+        far = {v: [abs(a - b) for a, b in zip(_parts(v), wanted, strict=True)] for v in versions}
+        return _read(f"{family.lower()}-{min(versions, key=far.__getitem__)}")
+    return _read(f"{family.lower()}-{versions[-1]}")
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version; a release candidate is before its release.
+
+    >>> sorted(["1.0.0", "1.0.0rc3", "0.19"], key=_parts)
+    ['0.19', '1.0.0rc3', '1.0.0']
+    """
+    release, _, candidate = version.partition("rc")
+    numbers = [int(n) for n in re.findall(r"\d+", release)[:3]]
+    after = int(re.findall(r"\d+", candidate)[0]) if re.match(r"\d", candidate) else 1_000_000
+    return (*numbers, *(0,) * (3 - len(numbers)), after)
+
+
+def _read(name: str) -> Engine:
+    data, where = read_yaml("engines", name), f"conf/engines/{name}.yaml"
     if wrong := _KEYS.symmetric_difference(data):
         raise DataError(where, f"missing or unknown keys: {', '.join(sorted(map(str, wrong)))}")
-    overhead_s = _number(data["step_overhead_s"], f"{where}: step_overhead_s")
-    share = _number(data["memory_share"], f"{where}: memory_share")
-    if not 0.0 < share <= 1.0:
-        raise DataError(f"{where}: memory_share", f"expected a share in (0, 1], found {share}")
-    return Engine(
-        name=str(data["name"]),
-        version=str(data["version"]),
-        step_overhead_s=overhead_s,
-        memory_share=share,
-        sources={k: str(data[k]["source"]) for k in ("step_overhead_s", "memory_share")},
-    )
-
-
-def _number(entry: Any, where: str) -> float:
-    value = entry.get("value") if isinstance(entry, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(where, f"expected a numeric 'value', found {value!r}")
-    if not (math.isfinite(value) and value >= 0) or not entry.get("source"):
-        raise DataError(where, "expected a finite value, at least 0, with a source")
-    return float(value)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for key in _NUMBERS:
+        entry = data[key]
+        if not isinstance(entry, dict) or set(entry) != {"value", "source"} or not entry["source"]:
+            raise DataError(f"{where}: {key}", f"expected a value with a source, found {entry!r}")
+        values[key], sources[key] = entry["value"], str(entry["source"])
+    engine = Engine(
+        name=str(data["name"]), version=str(data["version"]),
+        batch=str(data["batch"]), sources=sources, **values,
+    )  # fmt: skip
+    try:
+        check_fields(engine, where)
+    except SettingError as error:
+        raise DataError(where, str(error)) from error
+    return engine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log2
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +20,9 @@ ACTIVATION_BYTES = 2  # bytes of a summed value, also if GEMMs use narrower ones
 def all_reduce_s(nbytes: npt.ArrayLike, ranks: Ranks) -> Values:
     """Return the seconds of an all-reduce of this many bytes, any shape; 0 for no bytes."""
     sizes = np.asarray(nbytes, np.float64)
-    hops_s = ranks.hop_s * (1.0 + log2(ranks.count))
-    return np.where(sizes > 0, hops_s + _wire_bytes(sizes, ranks) / (ranks.gbps * 1e9), 0.0)
+    return np.where(
+        sizes > 0, ranks.latency_s + _wire_bytes(sizes, ranks) / (ranks.gbps * 1e9), 0.0
+    )
 
 
 def ranks_table(table: StepTable, spec: ModelSpec, ranks: Ranks) -> StepTable:

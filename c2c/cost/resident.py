@@ -4,7 +4,7 @@
 about the fastest for each GEMM. HybridGEMM has its own tiles (`c2c.cost.gemm_time`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ __all__ = [
     "ResidentTime",
     "expert_layer_time",
     "resident_gemm_time",
+    "routed_time",
     "soft_maximum",
     "throttled_s",
 ]
@@ -33,6 +34,7 @@ K_SLICES: Final = (1, 2, 4, 8)
 EXPERT_ROWS: Final = (16, 32, 64, 128)
 EXPERT_COLUMNS: Final = (64, 128, 256)
 K_STEP: Final = 64  # depth of one main-loop iteration
+RESULT_BYTES: Final = 2  # an element of O, also if operands are narrower
 PARTIAL_BYTES: Final = 8  # a float32 partial sum, written and read again
 # Two resources that are both nearly full slow each other down: their times are joined by a power
 # mean of this exponent. Infinity would be the roofline's sharp corner.
@@ -80,7 +82,7 @@ def resident_gemm_time(
     *,
     slice_: Slice,
     constants: Constants,
-    element_bytes: int = 2,
+    element_bytes: float = 2,
     repeats: float = 0.0,
     turns: int = 0,
     stored: float | None = None,
@@ -101,13 +103,13 @@ def resident_gemm_time(
       k: depth.
       slice_: slice that runs the GEMM.
       constants: calibration of the chip.
-      element_bytes: bytes of an element of X, W and O; tensor cores are faster in proportion on
-        narrower ones.
+      element_bytes: bytes of an operand, an element of X and W; tensor cores are faster in
+        proportion on narrower ones. O has 2 or more.
       repeats: back-to-back runs, which reach the power limit; 0 if the caller adds that over a
         whole step.
       turns: number of weight matrices that such runs cycle through, of which the L2 keeps the ones
         that fit; 0 for none, as between the layers of a model.
-      stored: bytes of one stored weight, widened for computation; default `element_bytes`.
+      stored: bytes of one stored weight; default `element_bytes`.
       tiles: (rows, columns) of each tile of the menu; a single one models a kernel with a fixed
         tile.
       k_slices: allowed numbers of parts of K.
@@ -116,10 +118,9 @@ def resident_gemm_time(
     rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
     sm_flops = _sm_flops(slice_, constants.gemm_mma_efficiency, element_bytes)
     hbm_rate = slice_.hbm_gbps * 1e9 * constants.gemm_hbm_efficiency
-    once = element_bytes * (rows * deep + deep * columns + rows * columns)
-    if stored is not None and stored != element_bytes:
-        once = once + (stored - element_bytes) * deep * columns
     weights = (element_bytes if stored is None else stored) * deep * columns
+    result_bytes = max(RESULT_BYTES, element_bytes)
+    once = element_bytes * rows * deep + weights + result_bytes * rows * columns
     kept = 1.0 - l2_misses(turns * weights, slice_.l2_bytes) if turns else 0.0
     spared = weights * kept * (constants.l2_gain / (1.0 + constants.l2_gain))
     best = ResidentTime(
@@ -174,7 +175,7 @@ def expert_layer_time(
     experts_per_token: int,
     slice_: Slice,
     constants: Constants,
-    element_bytes: int = 2,
+    element_bytes: float = 2,
     routing: Routing | None = None,
     stored: float | None = None,
     xp: Any = np,
@@ -191,37 +192,59 @@ def expert_layer_time(
       experts, experts_per_token: number of experts, in all and per token.
       slice_: slice that runs the layer.
       constants: calibration of the chip.
-      element_bytes: bytes of an activation or weight.
+      element_bytes: bytes of an operand.
       routing: distribution of tokens over experts; default: independent.
-      stored: bytes of one stored weight, widened for computation; default `element_bytes`.
+      stored: bytes of one stored weight; default `element_bytes`.
       xp: NumPy, or jax.numpy for traced constants; tokens are NumPy's.
       over: number of GPUs that share the experts; the time is for one with a mean load.
     """
     count = np.asarray(tokens, dtype=np.float64)
     load = expert_load(count, experts, experts_per_token, routing or Routing())
+    return routed_time(
+        load.active / over, count * experts_per_token / over,
+        {tm: load.tiles(tm) / over for tm in EXPERT_ROWS}, hidden=hidden,
+        intermediate=intermediate, slice_=slice_, constants=constants,
+        element_bytes=element_bytes, stored=stored, xp=xp,
+    )  # fmt: skip
+
+
+def routed_time(
+    active: Values, routed: Values, tiles_of: Mapping[int, Values], *, hidden: npt.ArrayLike,
+    intermediate: npt.ArrayLike, slice_: Slice, constants: Constants, element_bytes: float = 2,
+    stored: float | None = None, xp: Any = np,
+) -> ResidentTime:  # fmt: skip
+    """Return `expert_layer_time` of known loads; all arguments broadcast.
+
+    Args:
+      active: experts with rows.
+      routed: rows of all experts together; 0 takes no time.
+      tiles_of: tiles of the experts' rows, by the rows of a tile in `EXPERT_ROWS`.
+      hidden, intermediate, slice_, constants, element_bytes, stored, xp: see `expert_layer_time`.
+    """
     sm_flops = _sm_flops(slice_, constants.expert_mma_efficiency, element_bytes)
     hbm_rate = slice_.hbm_gbps * 1e9 * constants.expert_hbm_efficiency
-    active, routed = load.active / over, count * experts_per_token / over
-    shapes = ((hidden, 2 * intermediate), (intermediate, hidden))
-    moved = [element_bytes * (active * k * n + routed * (k + n)) for k, n in shapes]
-    if stored is not None and stored != element_bytes:
-        more = (stored - element_bytes) * active
-        moved = [each + more * k * n for each, (k, n) in zip(moved, shapes, strict=True)]
-    tiles_of = {tm: load.tiles(tm) / over for tm in EXPERT_ROWS}
-    best_s, compute_s = np.full(count.shape, np.inf), np.zeros(count.shape)
+    wide, inner = np.asarray(hidden, np.float64), np.asarray(intermediate, np.float64)
+    shapes = ((wide, 2 * inner), (inner, wide))
+    weight_bytes = element_bytes if stored is None else stored
+    result_bytes = max(RESULT_BYTES, element_bytes)
+    moved = [
+        weight_bytes * active * k * n + routed * (element_bytes * k + result_bytes * n)
+        for k, n in shapes
+    ]
+    best_s, compute_s = np.full(routed.shape, np.inf), np.zeros(routed.shape)
     for tm in EXPERT_ROWS:
         for tn in EXPERT_COLUMNS:
             rate = _tile_rate(sm_flops, tm, tn, constants.expert_intensity, element_bytes)
-            total, busy = np.zeros(count.shape), np.zeros(count.shape)
+            total, busy = np.zeros(routed.shape), np.zeros(routed.shape)
             for (k, n), bytes_ in zip(shapes, moved, strict=True):
-                waves = tiles_of[tm] * (-(-n // tn) / slice_.sm_count)
+                waves = tiles_of[tm] * (np.ceil(n / tn) / slice_.sm_count)
                 waves = np.where(waves < MANY_WAVES, np.ceil(waves), waves)
                 one = waves * (2.0 * tm * tn * k / rate + constants.expert_tile_s)
                 total = total + soft_maximum(one, bytes_ / hbm_rate, xp=xp)
                 busy = busy + one
             compute_s = xp.where(total < best_s, busy, compute_s)
             best_s = xp.minimum(best_s, total)
-    some = count > 0
+    some = routed > 0
     bytes_of_both = moved[0] + moved[1]
     return ResidentTime(
         total_s=xp.where(some, best_s + constants.expert_floor_s, 0.0),
@@ -231,12 +254,12 @@ def expert_layer_time(
     )
 
 
-def _sm_flops(slice_: Slice, efficiency: float, element_bytes: int) -> float:
+def _sm_flops(slice_: Slice, efficiency: float, element_bytes: float) -> float:
     """Return the tensor-core FLOP/s of one SM, inversely proportional to the element width."""
     return slice_.bf16_tflops * 1e12 * efficiency / slice_.sm_count * (2.0 / element_bytes)
 
 
-def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: int) -> Any:
+def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: float) -> Any:
     """Return the FLOP/s of a tile, limited by its operands if it has few operations per byte."""
     per_byte = 2.0 * tm * tn / ((tm + tn) * element_bytes)
     needed = intensity * 2.0 / element_bytes  # wider elements need operands at a higher rate

@@ -15,6 +15,7 @@ from c2c.cost.attention import cache_pairs, chunk_places
 from c2c.cost.attention_time import decode_attention_s, pair_s, prefill_attention_s
 from c2c.cost.constants import Constants
 from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
+from c2c.cost.kernels import kernel_of, kernels
 from c2c.cost.resident import (
     ResidentTime,
     expert_layer_time,
@@ -194,7 +195,8 @@ def step_table(
       experts_over: number of GPUs that share a layer's experts; this one has their mean load.
 
     Raises:
-      SettingError: a size, an alpha or `weights` is out of range.
+      SettingError: a size, an alpha or `weights` is out of range; the model demands kernels that
+        the chip lacks.
     """
     split = np.asarray(alphas, dtype=np.float64)
     if split.ndim != 1 or not len(split) or not ((split >= 0) & (split <= 1)).all():
@@ -203,9 +205,13 @@ def step_table(
     check_value(max_rows, Count, "max_rows")
     check_value(weights, Literal["host", "hbm", "staged"], "weights")
     check_value(link_gbps, AboveZero, "link_gbps")
+    form, known = spec.weights, ("bf16", *kernels(constants.name))
+    if form is not None and form.is_demanded and form.kernel not in known:
+        allowed = f"one of {', '.join(known)} on {constants.name}"
+        raise SettingError("precision.compute", form.kernel, allowed)
     tiles = KernelTiles(cluster=cluster) if tiles is None else tiles
     routing = Routing() if routing is None else routing
-    constants = constants.on(slice_)
+    calibration, constants = constants, constants.on(slice_)
     hbm = slice_.hbm_gbps * 1e9
 
     tokens = np.arange(max_tokens + 1, dtype=np.float64)[:, None]
@@ -225,7 +231,7 @@ def step_table(
             moved = cost.traffic
             into.add(gemm.count, cost.time_s, moved.link_bytes, moved.hbm_bytes)
         elif gemm.name != EXPERT_DOWN:  # included in the fused layer
-            found = _resident(gemm, spec, m, slice_, constants, routing, experts_over)
+            found = _resident(gemm, spec, m, slice_, calibration, routing, experts_over)
             into.add(gemm.count, found.total_s, 0.0, found.hbm_bytes)
             if into is body:
                 busy_s += gemm.count * found.compute_s
@@ -286,16 +292,20 @@ def _resident(
     experts_over: int,
 ) -> ResidentTime:  # fmt: skip
     """Return the time of a GEMM over weights in HBM, or of a layer of fused experts."""
+    width: float = spec.dtype_bytes
+    stored = _stored(gemm, spec)
+    if spec.weights is not None and stored < width:
+        constants, width = kernel_of(constants, spec.weights.kernel, width)
+    constants = constants.on(slice_)
     if gemm.kind == "expert":
         return expert_layer_time(
             m[:, 0], hidden=spec.hidden, intermediate=spec.moe_intermediate, experts=spec.experts,
             experts_per_token=spec.experts_per_token, slice_=slice_, constants=constants,
-            element_bytes=spec.dtype_bytes, routing=routing, stored=_stored(gemm, spec),
-            over=experts_over,
+            element_bytes=width, routing=routing, stored=stored, over=experts_over,
         )  # fmt: skip
     return resident_gemm_time(
         m[:, 0], gemm.n, gemm.k, slice_=slice_, constants=constants,
-        element_bytes=spec.dtype_bytes, stored=_stored(gemm, spec),
+        element_bytes=width, stored=stored,
     )  # fmt: skip
 
 

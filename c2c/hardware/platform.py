@@ -143,14 +143,14 @@ class Ranks:
     Attributes:
       count: number of GPUs.
       gbps: rate at which each sends and receives in a collective, 1e9 bytes a second.
-      hop_s: latency of a hop of a collective.
+      latency_s: time of a collective of few bytes.
       over_link: whether collectives use the links to the hosts and contend with weights.
       experts_apart: whether each GPU has whole experts of a mixture, not a part of every one.
     """
 
     count: int
     gbps: float
-    hop_s: float
+    latency_s: float
     over_link: bool = False
     experts_apart: bool = False
 

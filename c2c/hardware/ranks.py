@@ -5,23 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from c2c.hardware.conf import conf_names, read_yaml
 from c2c.hardware.cutting import Slice
 from c2c.hardware.platform import LinkVariant, Platform, Ranks, link_gbps
 from c2c.ranges import Count, check_value
 
 __all__ = ["grouped", "one_rank"]
 
-# An all-reduce takes hop_s * (1 + log2(ranks)) plus its wire bytes at a share of the rate. Fitted
-# by hand to vLLM's fastest all-reduces on H100 SXM, so in-sample, within 26 %: over eight GPUs 512
-# KiB to 32 MiB take 11 to 165 us (vllm-project/vllm pull request 42324), over four 512 KiB to 4 MiB
-# 10 to 28 us (24532), over two 512 KiB 7 us (24111). For comparison: 4 KiB over two, four and eight
-# take 4, 4 and 6 us in SGLang's kernel, 9 us in vLLM's of that time (sgl-project/sglang 2904).
-NVLINK_HOP_S: Final = 2.2e-6
-NVLINK_SHARE: Final = 0.78  # of the datasheet's rate each way
-# 8 KiB over eight A800 behind PCIe take 46 microseconds (vllm-project/vllm issue 50576); large ones
-# over eight H100 behind PCIe 5.0 go at 35 to 45 of 55 GB/s (a reference table of nccl-tests).
-PCIE_HOP_S: Final = 12.0e-6
-PCIE_SHARE: Final = 0.73  # of the link's measured rate
+# Chips without a file in conf/collectives have these, as shares of their own links.
+NVLINK_LIKE: Final = "h100_sxm"
+PCIE_LIKE: Final = "rtx_pro_6000"
+
+
+def _collective(platform: Platform, count: int) -> tuple[float, float]:
+    """Return latency and share of the rate of an all-reduce; of the next larger measured count."""
+    name = platform.name
+    if name not in conf_names("collectives"):
+        name = NVLINK_LIKE if platform.gpu.nvlink_gbps is not None else PCIE_LIKE
+    data: dict[Any, Any] = read_yaml("collectives", name)
+    if "like" in data:
+        data = read_yaml("collectives", str(data["like"]))
+    sizes = sorted(data)
+    entry = data[next((n for n in sizes if n >= count), sizes[-1])]
+    return float(entry["latency_s"]), float(entry["share"])
 
 
 def grouped(
@@ -46,11 +52,8 @@ def grouped(
         return platform
     gpu, host, link = platform.gpu, platform.host, platform.link
     nvlink = gpu.nvlink_gbps
-    over_gbps, share, hop_s = (
-        (nvlink, NVLINK_SHARE, NVLINK_HOP_S)
-        if nvlink is not None
-        else (link_gbps(link, variant), PCIE_SHARE, PCIE_HOP_S)
-    )
+    over_gbps = nvlink if nvlink is not None else link_gbps(link, variant)
+    latency_s, share = _collective(platform, count)
     return replace(
         platform,
         gpu=replace(gpu, **_times(count, gpu, (
@@ -68,7 +71,7 @@ def grouped(
         mig_more=(),
         partition=None,
         ranks=Ranks(
-            count=count, gbps=over_gbps * share, hop_s=hop_s, over_link=nvlink is None,
+            count=count, gbps=over_gbps * share, latency_s=latency_s, over_link=nvlink is None,
             experts_apart=experts_apart,
         ),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from c2c.models.families import FAMILIES
 from c2c.models.huggingface import from_hf_config
 from c2c.models.json_file import json_object, read_json_object, read_text
 from c2c.models.load import catalog_names, load_spec, name_of, spec_files
+from c2c.models.precision import PRECISIONS, at_precision
 from c2c.models.quantisation import read_config
 from c2c.models.ranks import rank_of
 from c2c.models.spec import Latent, LinearAttention, ModelSpec, RopeScaling, WeightFormat
@@ -27,6 +28,7 @@ from c2c.models.weights import (
 
 __all__ = [
     "FAMILIES",
+    "PRECISIONS",
     "CacheShape",
     "Deployment",
     "Gemm",
@@ -35,6 +37,7 @@ __all__ = [
     "ModelSpec",
     "RopeScaling",
     "WeightFormat",
+    "at_precision",
     "cache_shape",
     "catalog_names",
     "catalogs",

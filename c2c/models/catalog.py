@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from c2c.errors import DataError, SettingError, check_keys, unknown_name
 from c2c.hardware import conf_dir
 from c2c.models.load import load_spec
+from c2c.models.precision import at_precision
 from c2c.models.spec import ModelSpec
 from c2c.ranges import AboveZero, Count, In, check_fields, check_value
 
@@ -59,7 +60,8 @@ def load_catalog(
       name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models`
         and optionally `order`, or only the list of entries. An entry has spec (a catalog name or
         a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s, priority,
-        and spec_name, by which a layout tells models of one spec apart.
+        precision (see `at_precision`; default: the checkpoint's), and spec_name, by which a layout
+        tells models of one spec apart.
 
     Raises:
       SettingError: an unknown catalog, key or model, a bad value, or a name that occurs twice.
@@ -106,13 +108,16 @@ def _read(name: str) -> Any:
 def _entry(entry: object, where: str) -> list[Deployment]:
     if not isinstance(entry, Mapping):
         raise SettingError(where, entry, "a mapping with a spec")
-    known = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority")
+    known = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority",
+             "precision")  # fmt: skip
     check_keys(entry, known, where)
     model, copies = entry.get("spec"), entry.get("copies", 1)
     if not isinstance(model, str):
         raise SettingError(f"{where}.spec", model, "a model's name or path")
     check_value(copies, Count, f"{where}.copies")
     spec = load_spec(model)
+    if entry.get("precision") is not None:
+        spec = at_precision(spec, entry["precision"], f"{where}.precision")
     spec_name = entry.get("spec_name") or spec.name
     if not isinstance(spec_name, str):
         raise SettingError(f"{where}.spec_name", spec_name, "a string")

@@ -26,11 +26,13 @@ _BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq",
 _MATRIX, _ROW = (0, 0), (1, 0)
 
 _MODELOPT: Mapping[str, WeightFormat] = {
-    "FP8": WeightFormat(kind="modelopt", bits=8, block=_MATRIX),
-    "FP8_PER_CHANNEL_PER_TOKEN": WeightFormat(kind="modelopt", bits=8, block=_ROW),
-    "FP8_PB_WO": WeightFormat(kind="modelopt", bits=8, block=(128, 128)),
-    "MXFP8": WeightFormat(kind="modelopt", bits=8, block=(1, 32), scale_bytes=1),
-    "NVFP4": WeightFormat(kind="modelopt", bits=4, block=(1, 16), scale_bytes=1, matrix_bytes=4),
+    "FP8": WeightFormat(kind="modelopt", bits=8, block=_MATRIX, kernel="fp8"),
+    "FP8_PER_CHANNEL_PER_TOKEN": WeightFormat(kind="modelopt", bits=8, block=_ROW, kernel="fp8"),
+    "FP8_PB_WO": WeightFormat(kind="modelopt", bits=8, block=(128, 128), kernel="fp8_block"),
+    "MXFP8": WeightFormat(kind="modelopt", bits=8, block=(1, 32), scale_bytes=1, kernel="fp8"),
+    "NVFP4": WeightFormat(
+        kind="modelopt", bits=4, block=(1, 16), scale_bytes=1, matrix_bytes=4, kernel="nvfp4"
+    ),
 }
 _CACHED = {"FP8": 1, "INT8": 1, "NONE": 0}  # bytes of a cached value; 0: those of the model's type
 _PACKED = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
@@ -80,13 +82,20 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
     if not isinstance(config, Mapping):
         raise SettingError(where, config, "a mapping")
     kind, read = config.get("quant_method"), Reader(config, where)
+    if kind is None and config.get("quant_algo"):  # ModelOpt's own field alone
+        kind = "modelopt"
     kept: Any = next((config[name] for name in _KEPT if config.get(name)), ())
     form: WeightFormat | None
     cached = _cached(where, config)
     if kind == "fp8":
-        form = WeightFormat(kind="fp8", bits=8, block=_block(config, where, "weight_block_size"))
+        block = _block(config, where, "weight_block_size")
+        form = WeightFormat(
+            kind="fp8", bits=8, block=block, kernel="fp8" if block == _MATRIX else "fp8_block"
+        )
     elif kind == "mxfp4":
-        form = WeightFormat(kind="mxfp4", bits=4, block=(1, 32), scale_bytes=1, experts_only=True)
+        form = WeightFormat(
+            kind="mxfp4", bits=4, block=(1, 32), scale_bytes=1, experts_only=True, kernel="mxfp4"
+        )
     elif kind in ("awq", "gptq"):
         bits = read.whole("bits", "w_bit")
         if bits not in (4, 8):
@@ -95,7 +104,7 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
         group = 0 if size == -1 else read.whole("group_size", "q_group_size")
         form = WeightFormat(
             kind=kind, bits=bits, block=(1, group), scale_bytes=2, has_zeros=True,
-            input_bytes=4 if kind == "gptq" else 0,
+            input_bytes=4 if kind == "gptq" else 0, kernel="int4" if bits == 4 else "bf16",
         )  # fmt: skip
     elif isinstance(kind, str) and kind.startswith("modelopt"):
         inner = config.get("quantization", config)
@@ -150,7 +159,7 @@ def _cached(where: str, config: Mapping[str, Any]) -> int:
         return _CACHED[str(name).upper()]
     scheme = config.get("kv_cache_scheme")
     if not isinstance(scheme, Mapping):  # AutoFP8's "static" has scales, and leaves the choice open
-        return 0
+        return _CACHED.get(str(scheme).upper(), 0)
     if scheme.get("num_bits") != 8:
         raise SettingError(f"{where}.kv_cache_scheme.num_bits", scheme.get("num_bits"), "8")
     return 1
@@ -200,7 +209,19 @@ def _compressed(spec: ModelSpec, config: Mapping[str, Any], where: str) -> Weigh
         has_zeros=kind == "int" and weights.get("symmetric") is False,
         input_bytes=4 if weights.get("actorder") == "group" else 0,
         matrix_bytes=4 if strategy == "tensor_group" else 0,
+        kernel=_kernel(kind, bits, group.get("input_activations"), block),
     )  # fmt: skip
+
+
+def _kernel(kind: str, bits: int, inputs: object, block: tuple[int, int]) -> Any:
+    """Return the kernel of compressed-tensors: its own if inputs are quantised, too."""
+    if kind == "int":
+        return "int4" if bits == 4 else "bf16"
+    if bits == 4:
+        return "nvfp4" if inputs else "mxfp4"
+    if not inputs:
+        return "bf16"
+    return "fp8_block" if min(block) > 1 else "fp8"
 
 
 def _kept(where: str, spec: ModelSpec, form: WeightFormat, entries: Any) -> tuple[str, ...]:

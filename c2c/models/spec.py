@@ -102,6 +102,9 @@ class WeightFormat:
       matrix_bytes: further bytes for each matrix, such as NVFP4's scale of scales.
       experts_only: whether only experts are quantised.
       kept: unquantised modules, by their names below the layer.
+      kernel: precision of the kernels that multiply by these weights, see `conf/kernels`; "bf16":
+        weights are widened.
+      is_demanded: whether a chip without such kernels is refused; otherwise it widens weights.
     """
 
     kind: Literal["fp8", "mxfp4", "awq", "gptq", "modelopt", "compressed-tensors"]
@@ -113,6 +116,8 @@ class WeightFormat:
     matrix_bytes: int = 0
     experts_only: bool = False
     kept: tuple[str, ...] = ()
+    kernel: Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"] = "bf16"
+    is_demanded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,8 +65,9 @@ def test_parameters_are_those_published(name: str) -> None:
     if spec.weights is None:
         assert weight_bytes(spec) == 2 * PUBLISHED[name]
     else:  # scales, and a few matrices of two bytes a number
-        assert spec.weights.bits == 8
-        assert 1.0 < weight_bytes(spec) / PUBLISHED[name] < 1.01
+        each = spec.weights.bits / 8
+        most = 1.01 if each == 1.0 else 0.57
+        assert each < weight_bytes(spec) / PUBLISHED[name] < most
 
 
 def test_sizes_are_those_medusa_prints(shared: Path) -> None:
@@ -215,7 +216,9 @@ def test_a_huge_step_streams_every_matrix(spec: ModelSpec) -> None:
     every = sum(
         g.k * g.n * g.count * (spec.experts if g.kind == "expert" else 1) for g in gemms(spec)
     )
-    each, within = (spec.dtype_bytes, 1e-12) if spec.weights is None else (1, 1e-2)  # with scales
+    each, within = float(spec.dtype_bytes), 1e-12
+    if (form := spec.weights) is not None:  # with scales, and some matrices as wide as activations
+        each, within = (1.0, 1e-2) if form.bits == 8 else (0.53, 5e-2)
     assert float(streamed_bytes(spec, 10**7)) == pytest.approx(every * each, rel=within)
 
 

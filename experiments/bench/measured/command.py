@@ -3,6 +3,7 @@
     c2c bench measured                # the project's own rows
     c2c bench measured data=<folder>  # other files with the same columns
     c2c bench measured fit=true       # fit the files in conf again
+    c2c bench measured page=true      # and write the engines' errors to docs/measured.md
 
 Predicts every row with the constants of its chip. Prints the errors by chip, operation and size,
 in-sample and held-out rows apart. The simulator replays runs of whole engines. Rows of chips
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
@@ -26,19 +28,29 @@ from experiments.bench.measured.compare import (
     Comparison,
     Skipped,
     compare,
-    compare_engines,
     errors_by,
     unseen_chips,
 )
-from experiments.bench.measured.errors import Error
+from experiments.bench.measured.engines import runs_of
+from experiments.bench.measured.errors import Error, error_of
 from experiments.bench.measured.open_loop import OpenRun, open_runs, replay_open
 from experiments.bench.measured.rows import OWN, Rows, read_folder
+from experiments.bench.measured.standing import (
+    ERRORS,
+    RunError,
+    errors_of_runs,
+    group_errors,
+    read_errors,
+    write_errors,
+    write_page,
+)
 from experiments.bench.measured.tables import engine_table, op_table, open_table, unseen_table
 from experiments.benchmark import MeasurementSettings, benchmark
 
 __all__ = ["MeasuredSettings", "main"]
 
-ENGINES, OPEN = "e2e_single_gpu", "open_loop"
+ENGINES, OPEN = "engine_runs", "open_loop"
+PAGE = Path("docs/measured.md")
 
 
 @dataclass
@@ -48,7 +60,8 @@ class MeasuredSettings(MeasurementSettings):
     Attributes:
       data: folder of measurements; None: the project's own.
       fit: first fit the constants to half of the rows of `data` and store them in conf.
-      engines: replay whole engines with the simulator.
+      engines: replay whole engines with the simulator; four minutes for the project's own runs.
+      page: store the engines' errors, for `c2c estimate`, and the table of docs/measured.md.
       jointly: treat each chip as unmeasured with constants fitted to the other chips together, not
         with the medians of theirs; takes minutes more.
     """
@@ -56,6 +69,7 @@ class MeasuredSettings(MeasurementSettings):
     data: str | None = None
     fit: bool = False
     engines: bool = True
+    page: bool = False
     jointly: bool = False
 
 
@@ -70,13 +84,14 @@ def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out
     unseen = unseen_chips(tables, jointly=settings.jointly)
     if unseen:
         out.print(unseen_table(unseen))
-    engines: list[Comparison] = []
+    engines: list[RunError] = []
     if settings.engines and ENGINES in tables:
         out.print("replaying engines with the simulator ...")
-        found = compare_engines(tables[ENGINES], own.get(ENGINES), skipped)
-        engines = [comparison for _, comparison in found]
-        if engines:
-            out.print(engine_table(engines))
+        engines = _engines(tables[ENGINES], skipped)
+        out.print(engine_table(engines))
+    if settings.page:
+        write_errors(ERRORS, engines)
+        write_page(PAGE, read_errors())
     opened: list[tuple[OpenRun, dict[str, float]]] = []
     if settings.engines and OPEN in tables:
         opened = [(run, replay_open(run)) for run in open_runs(tables[OPEN])]
@@ -84,21 +99,40 @@ def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out
     for line in skipped.lines():
         out.print(line)
     folder.write_json("measured", _as_data(rows, engines, opened, unseen, skipped))
-    everything = [asdict(row) for row in (*rows, *engines)]
-    if everything:
-        folder.write_table("rows", pa.Table.from_pylist(everything))
-        _draw(folder, [*rows, *engines])
+    for name, found in (("rows", rows), ("engines", engines)):
+        if found:
+            folder.write_table(name, pa.Table.from_pylist([asdict(row) for row in found]))
+    if rows:
+        _draw(folder, rows)
+
+
+def _engines(rows: Rows, skipped: Skipped) -> list[RunError]:
+    runs = []
+    for run, unknown in runs_of(rows):
+        if run is not None:
+            runs.append(run)
+            continue
+        counted = skipped.chips if unknown in rows["system"] else skipped.models
+        counted[unknown] += 1
+    return list(errors_of_runs(runs))
 
 
 def _fit(tables: dict[str, Rows], out: Console) -> None:
-    from experiments.bench.measured.fit import store_fits, store_overheads
+    from experiments.bench.measured.fit import (
+        KERNEL_CHIPS,
+        store_engines,
+        store_fits,
+        store_kernels,
+    )
 
     out.print("fitting the constants of each chip to half of its shapes ...")
     for line in store_fits(tables):
         out.print(line)
+    for line in store_kernels(tables, KERNEL_CHIPS):
+        out.print(line)
     if ENGINES in tables:
-        out.print("fitting the host seconds a step of each engine ...")
-        for line in store_overheads(tables[ENGINES]):
+        out.print("fitting each engine's part of a step, a layer and a request ...")
+        for line in store_engines(tables[ENGINES]):
             out.print(line)
 
 
@@ -114,7 +148,7 @@ def _draw(folder: RunDir, rows: list[Comparison]) -> None:
 
 def _as_data(
     rows: list[Comparison],
-    engines: list[Comparison],
+    engines: list[RunError],
     opened: list[tuple[OpenRun, dict[str, float]]],
     unseen: dict[tuple[str, str], Error | None],
     skipped: Skipped,
@@ -129,8 +163,17 @@ def _as_data(
     return {
         "by_chip_op_size": grouped(rows, "chip", "op", "size"),
         "bound_by_chip_op": grouped([r for r in rows if r.is_bound], "chip", "op"),
-        "engines": grouped(engines, "chip", "op", "size"),
-        "engines_bound": grouped([r for r in engines if r.is_bound], "is_bound"),
+        "engines": [
+            {"by": grouping, "group": name, "held_out": half}
+            | {
+                figure: _plain(error_of(1.0 + of[figure], np.ones(len(of[figure]))))
+                for figure in of
+            }
+            for half in (False, True)
+            for (grouping, name), of in group_errors(
+                [e for e in engines if e.held_out == half]
+            ).items()
+        ],
         "open_loop": [asdict(run) | {"ours": ours} for run, ours in opened],
         "as_if_never_measured": [
             {"chip": chip, "op": op, "error": _plain(error)} for (chip, op), error in unseen.items()
@@ -153,6 +196,10 @@ def main(arguments: Sequence[str]) -> int:
                 "fit", True, "false with data=<folder>",
                 "Constants are fitted to the project's own rows alone.",
             )  # fmt: skip
+        if settings.page and (settings.data is not None or not settings.engines):
+            raise SettingError("page", True, "false with data=<folder> or engines=false")
+        if settings.page and not PAGE.is_file():
+            raise SettingError("page", True, f"false where there is no {PAGE}")
         read.update(read_folder(OWN if settings.data is None else Path(settings.data)))
 
     def work(settings: MeasuredSettings, folder: RunDir, out: Console) -> None:

@@ -12,15 +12,14 @@ import numpy as np
 from c2c.cost import load_constants
 from c2c.cost.constants import GENERIC
 from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
-from experiments.bench.measured.engines import EngineRun, overhead_of, runs_of, tpot_s
 from experiments.bench.measured.errors import Error, error_of
-from experiments.bench.measured.fit import GROUPS, fit_jointly, from_others
+from experiments.bench.measured.fit import GROUPS, KERNEL_CHIPS, fit_jointly, from_others
 from experiments.bench.measured.ops import Op, is_held_out, op_rows
 from experiments.bench.measured.rows import Rows
 
 FITTED_OPS: Final = ("gemm", "prefill attention", "decode attention", "moe")
 
-__all__ = ["Comparison", "Skipped", "compare", "compare_engines", "errors_by", "unseen_chips"]
+__all__ = ["Comparison", "Skipped", "compare", "errors_by", "unseen_chips"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ def compare(
         if platform is None:
             skipped.chips[system] += len(rows)
             continue
-        chip = whole(platform)
+        chip = whole(platform).at(op.kernel)
         fitted = _is_fitted(op, chip)
         predicted = op.predict(rows, chip)
         table = zip(
@@ -109,6 +108,8 @@ def _identities(op: Op, rows: Rows) -> list[str]:
 
 
 def _is_fitted(op: Op, chip: Chip) -> bool:
+    if op.kernel:
+        return chip.platform in KERNEL_CHIPS
     names = [n for g in GROUPS if g.op == op.name for n in g.typical]
     return bool(names) and chip.constants.sources[names[0]].kind == "fitted"
 
@@ -167,25 +168,3 @@ def _error(rows: list[Comparison]) -> Error | None:
     return error_of(
         np.array([r.predicted_us for r in rows]), np.array([r.measured_us for r in rows])
     )
-
-
-def compare_engines(
-    rows: Rows, own: Rows | None, skipped: Skipped
-) -> list[tuple[EngineRun, Comparison]]:
-    """Return every engine run with measured and simulated time per output token."""
-    seen = set() if own is None else {run for run, _ in runs_of(own) if run is not None}
-    found = []
-    for run, unknown in runs_of(rows):
-        if run is None:
-            counted = skipped.chips if unknown in rows["system"] else skipped.models
-            counted[unknown] += 1
-            continue
-        overhead_s, fitted = overhead_of(run)
-        found.append((run, Comparison(
-            chip=run.platform, op=f"{run.engine} {run.precision}", size=run.model,
-            in_sample=fitted and not run.held_out and run in seen,
-            is_bound=fitted and run.precision == "bf16",
-            measured_us=1e6 * run.tpot_s,
-            predicted_us=1e6 * tpot_s(run, overhead_s=overhead_s),
-        )))  # fmt: skip
-    return found

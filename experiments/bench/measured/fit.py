@@ -18,26 +18,31 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.atomic import write_text
-from c2c.cost import Constants, Source, load_constants
+from c2c.cost import Constants, Engine, Source, load_constants
 from c2c.cost.calibration_file import store_constants, yaml_float
 from c2c.cost.constants import GENERIC
 from c2c.errors import DataError
 from c2c.hardware import conf_dir
 from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
-from experiments.bench.measured.engines import fit_overheads
+from experiments.bench.measured.engines import EngineRun, engine_of, run_figures, runs_of
 from experiments.bench.measured.errors import Error, error_of
 from experiments.bench.measured.ops import Op, is_held_out, op_rows
 from experiments.bench.measured.rows import Rows
+from experiments.plain_engine import Figures
 
 __all__ = [
     "GROUPS",
+    "KERNEL_CHIPS",
     "Group",
     "fit_chip",
+    "fit_engines",
     "fit_group",
     "fit_jointly",
+    "fit_kernels",
     "from_others",
+    "store_engines",
     "store_fits",
-    "store_overheads",
+    "store_kernels",
 ]
 
 
@@ -79,11 +84,22 @@ GROUPS: Final = (
         "elementwise_efficiency": (0.6, 1.0), "elementwise_s": (5e-6, 1.0),
     }),
 )  # fmt: skip
+KERNEL_CHIPS: Final = ("h100_sxm", "b200", "l40s", "rtx_pro_6000")
 ROUNDING: Final = 0.03  # relative errors below it hardly count
 PULL: Final = 0.003
 STEPS: Final = 100  # steps of L-BFGS
-OF_CALIBRATION: Final = "trtllm-1.0.0rc3"  # engine whose host seconds calibrations use
-ENTRY: Final = re.compile(r"(?m)^step_overhead_s:\n(?:  .*\n)+")
+SEARCHED: Final = 500  # steps of a search without gradients
+# Rows of narrow GEMMs include the quantisation of X, which engines fuse into the kernel before: few
+# rows of X take a tenth longer than in engines. So launches, HBM and the feed of a tile stay as in
+# the calibration, and what many rows of X take is fitted.
+NARROW_GEMM: Final = Group(op="gemm", typical={
+    "gemm_mma_efficiency": (0.6, 1.0), "gemm_tile_s": (0.7e-6, 0.5), "gemm_throttle": (0.1, 1.5),
+})  # fmt: skip
+# Milliseconds of a step and microseconds of a layer from which the search begins.
+STARTS: Final = ((0.3, 5.0), (1.0, 1.0), (0.1, 20.0), (2.0, 10.0))
+MOST: Final = (3.0, 22.0)  # 22 us: four kernels that nothing fuses, as Vidur measured them
+FEW_CLIENTS: Final = 8  # clients at most whose TTFT the seconds before a first step are fitted to
+ENTRY: Final = r"(?m)^{}:\n(?:  .*\n)+"
 UNBOUND_WEIGHT: Final = 0.3  # weight of rows without an error bound
 
 
@@ -119,7 +135,7 @@ def fit_group(
         tried = {n: _bounded(n, v, jnp) for n, v in zip(names, free, strict=True)}
         error = jnp.log(op.predict(rows, chip.traced(tried), jnp) / rows[op.measured])
         bound = op.is_bound(rows)
-        weight = np.where(bound, 1.0, UNBOUND_WEIGHT) if bound.any() else np.ones(len(rows))
+        weight = np.where(bound, 1.0, 0.1 * UNBOUND_WEIGHT) if bound.any() else np.ones(len(rows))
         return jnp.average(jnp.sqrt(error**2 + ROUNDING**2), weights=weight)
 
     def fitted(share: Any) -> Any:
@@ -188,6 +204,73 @@ def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float
     return found
 
 
+def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
+    """Return the sections of `conf/kernels` for a chip, fitted to half of its shapes.
+
+    A precision with rows of two operand widths, such as MXFP4's, has the narrower one.
+    """
+    chip, found = whole(platform), dict[str, dict[str, Any]]()
+    ours = [(op, rows) for op, system, rows in op_rows(tables)
+            if op.kernel and chip_of(system) == platform]  # fmt: skip
+    for op, rows in sorted(ours, key=lambda pair: -pair[0].operand_bytes):
+        group = next(g for g in GROUPS if g.op == op.name.split()[0])
+        if group.op == "gemm":
+            group = NARROW_GEMM
+        fitted, held = _halves(op, rows)
+        constants = _searched(group, op, fitted, chip)
+        error = error_of(op.predict(held, chip.traced(constants)), held[op.measured])
+        entry = found.setdefault(op.kernel, {"source": [], "constants": {}})
+        if entry.get("operand_bytes", op.operand_bytes) != op.operand_bytes:
+            entry.update(source=[], constants={})
+        entry["operand_bytes"] = op.operand_bytes
+        entry["source"].append(f"{op.name}: {_said(error)}")
+        entry["constants"] |= constants
+    return found
+
+
+def _searched(group: Group, op: Op, rows: Rows, chip: Chip) -> dict[str, float]:
+    """Return `fit_group` of one chip by a search without gradients, which compiles nothing."""
+    from scipy.optimize import minimize
+
+    names = list(group.typical)
+    centre = np.array([_free(n, group.typical[n][0]) for n in names])
+    spread = np.array([group.typical[n][1] for n in names])
+
+    def values(free: np.ndarray) -> dict[str, float]:
+        return {n: float(f"{_bounded(n, v):.6g}") for n, v in zip(names, free, strict=True)}
+
+    def loss(free: np.ndarray) -> float:
+        error = np.log(op.predict(rows, chip.traced(values(free))) / rows[op.measured])
+        pulled = np.mean(((free - centre) / spread) ** 2)
+        return float(np.average(np.hypot(error, ROUNDING), weights=weight) + PULL * pulled)
+
+    bound = op.is_bound(rows)
+    weight = np.where(bound, 1.0, 0.1 * UNBOUND_WEIGHT) if bound.any() else np.ones(len(rows))
+    simplex = centre + np.vstack([np.zeros(len(names)), np.diag(0.5 * spread)])
+    found = minimize(loss, centre, method="Nelder-Mead",
+                     options={"initial_simplex": simplex, "maxiter": SEARCHED})  # fmt: skip
+    return values(found.x)
+
+
+def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]:
+    """Fit and store the files of `conf/kernels`; return the log."""
+    said = []
+    for platform in chips:
+        sections = fit_kernels(platform, tables)
+        lines = [
+            f"# Kernels over narrow weights on {platform}, fitted by `c2c bench measured fit=true`",
+            "# to half of the shapes of gemm_narrow.csv and moe_narrow.csv; errors: the others.",
+        ]
+        for name, entry in sections.items():
+            source = "; ".join(entry["source"])
+            lines += [f"{name}:", f"  operand_bytes: {entry['operand_bytes']:g}", "  source: >-"]
+            lines += [_indented(source), "  constants:"]
+            lines += [f"    {n}: {yaml_float(v)}" for n, v in entry["constants"].items()]
+            said.append(f"{platform}.{name}: {source}")
+        write_text(conf_dir() / "kernels" / f"{platform}.yaml", "\n".join(lines) + "\n")
+    return said
+
+
 def from_others(platform: str | None, constants: Constants) -> Constants:
     """Return constants of an unmeasured chip: medians over the fitted chips.
 
@@ -251,23 +334,75 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
     return said
 
 
-def store_overheads(rows: Rows) -> list[str]:
-    """Fit and store the host's seconds a step of each engine; return the log."""
-    said = []
-    for engine, (value, source) in fit_overheads(rows).items():
-        path = conf_dir() / "engines" / f"{engine}.yaml"
-        entry = (
-            f"step_overhead_s:\n  value: {yaml_float(value)}\n  source: >-\n{_indented(source)}\n"
+def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
+    """Fit the seconds of a step, of a layer and before the first step of each engine with runs.
+
+    Each token takes a step, so TPOT is linear in the first two: one replay of each run does. The
+    fit uses half of the settings (see `is_held_out`) without runs whose clients queue; the text has
+    the error of TPOT on the others.
+    """
+    from scipy.optimize import minimize
+
+    runs: dict[str, list[tuple[EngineRun, Figures, Engine]]] = {}
+    for run, _ in runs_of(rows):
+        if run is None or run.load == "queued":
+            continue
+        engine = engine_of(run)
+        figures = run_figures(run, engine)
+        if figures is not None and np.isfinite(figures.tpot_s):
+            name = f"{run.backend}-{engine.version}"
+            runs.setdefault(name, []).append((run, figures, engine))
+    found = {}
+    for name, ours in runs.items():
+        layers = np.array([run.spec.layers for run, _, _ in ours], float)
+        held = np.array([run.held_out for run, _, _ in ours])
+        engine = ours[0][2]
+        rest_s = np.array([f.tpot_s for _, f, _ in ours])
+        rest_s = rest_s - engine.step_overhead_s - layers * engine.layer_s
+        measured_s = np.array([run.measured.tpot_s for run, _, _ in ours])
+
+        def tpot_s(
+            free: np.ndarray, rest_s: np.ndarray = rest_s, layers: np.ndarray = layers
+        ) -> Any:
+            step_s, layer_s = np.clip(np.abs(free), 0.0, MOST)
+            return np.maximum(rest_s + 1e-3 * step_s + 1e-6 * layers * layer_s, 1e-5)
+
+        def loss(free: np.ndarray, held: np.ndarray = held, of: np.ndarray = measured_s) -> float:
+            return float(np.mean(np.hypot(np.log(tpot_s(free) / of)[~held], ROUNDING)))
+
+        best = min((minimize(loss, start, method="Nelder-Mead") for start in STARTS),
+                   key=lambda tried: tried.fun)  # fmt: skip
+        waits = [
+            run.measured.ttft_s - figures.ttft_s + engine.request_s
+            for run, figures, _ in ours if not run.held_out and run.concurrency <= FEW_CLIENTS
+        ]  # fmt: skip
+        error = error_of(tpot_s(best.x)[held], measured_s[held])
+        step_s, layer_s = np.clip(np.abs(best.x), 0.0, MOST)
+        found[name] = (
+            {
+                "step_overhead_s": float(f"{1e-3 * step_s:.3g}"),
+                "layer_s": float(f"{1e-6 * layer_s:.3g}"),
+                "request_s": float(f"{max(0.0, float(np.median(waits))):.3g}") if waits else 0.0,
+            },
+            f"fitted to {int((~held).sum())} of its {len(ours)} runs in engine_runs.csv; TPOT of "
+            f"the others: {_said(error)}",
         )
-        text, found = ENTRY.subn(entry, path.read_text(encoding="utf-8"))
-        if found != 1:
-            raise DataError(str(path), f"expected one step_overhead_s, found {found}")
+    return found
+
+
+def store_engines(rows: Rows) -> list[str]:
+    """Fit and store each engine's part of a step, a layer and a request; return the log."""
+    said = []
+    for engine, (values, source) in fit_engines(rows).items():
+        path = conf_dir() / "engines" / f"{engine}.yaml"
+        text = path.read_text(encoding="utf-8")
+        for key, value in values.items():
+            entry = f"{key}:\n  value: {yaml_float(value)}\n  source: >-\n{_indented(source)}\n"
+            text, count = re.subn(ENTRY.format(key), entry, text)
+            if count != 1:
+                raise DataError(str(path), f"expected one {key}, found {count}")
         write_text(path, text)
-        said.append(f"{engine}.step_overhead_s: {value:.3g} ({source})")
-        if engine == OF_CALIBRATION:
-            stored = load_constants("h100_sxm")
-            error = source.partition("others: ")[2]
-            _store("h100_sxm", stored, {"step_overhead_s": (value, error)})
+        said.append(f"{engine}: {values} ({source})")
     return said
 
 

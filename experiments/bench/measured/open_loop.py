@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from c2c.cost import calibration_for, load_constants, load_engine
+from c2c.cost import load_engine
 from c2c.errors import DataError
 from c2c.serving import FAIL_NONE
-from c2c.serving.schedulers.prompts_alone import PromptsAlone
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import RequestBlock, Workload
 from experiments.bench.measured.chips import chip_of
-from experiments.bench.measured.engines import prepared_engine
 from experiments.bench.measured.predict import spec_of
 from experiments.bench.measured.rows import Rows
+from experiments.plain_engine import Group, prepared_group
 
 __all__ = ["FIGURES", "OpenRun", "open_runs", "replay_open", "requests_of"]
 
@@ -86,7 +85,7 @@ def requests_of(run: OpenRun) -> RequestBlock:
     )
 
 
-def replay_open(run: OpenRun, *, batch: Any = PromptsAlone()) -> dict[str, float]:  # noqa: B008
+def replay_open(run: OpenRun, *, batch: str = "prompts_alone") -> dict[str, float]:
     """Return the simulator's figures of a run, by the names of `FIGURES`.
 
     Args:
@@ -95,15 +94,13 @@ def replay_open(run: OpenRun, *, batch: Any = PromptsAlone()) -> dict[str, float
     """
     spec, engine = spec_of(run.model), load_engine(run.like)
     assert spec is not None
-    prepared = prepared_engine(
-        run.platform, spec, load_constants(calibration_for(run.platform)), engine.step_overhead_s,
-        engine.memory_share, batch,
-    )  # fmt: skip
+    engine = replace(engine, batch=batch)
+    prepared = prepared_group(Group(platform=run.platform), spec, engine)
     block = requests_of(run)
     workload = Workload((spec.name,), lambda: iter([block]), {"requests": run.requests})
     records = simulate_in_memory(prepared, workload).records
     served = records[records.failure == FAIL_NONE]
-    ttft_s = served.first_token_s - served.arrival_s
+    ttft_s = engine.request_s + served.first_token_s - served.arrival_s
     decoding_s = served.finished_s - served.first_token_s
     return {
         "ttft_p50_ms": 1e3 * float(np.median(ttft_s)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from experiments.bench.measured.predict import (
     LAYER_GEMMS,
     decode_us,
     elementwise_us,
+    experts_us,
     gemm_us,
     layer_gemm_us,
     moe_us,
@@ -39,6 +41,7 @@ class Op:
       is_bound: function that returns, by row, whether the project promises an error bound; other
         errors are only reported.
       keep: function that returns, by row, whether it belongs to this operation.
+      kernel: precision of `conf/kernels` whose constants it has; "": those of the calibration.
     """
 
     name: str
@@ -50,6 +53,8 @@ class Op:
     classes: Callable[[Rows], np.ndarray]
     is_bound: Callable[[Rows], np.ndarray]
     keep: Callable[[Rows], np.ndarray] = lambda rows: np.ones(len(rows), bool)
+    kernel: str = ""
+    operand_bytes: float = 2
 
 
 def _cut(values: np.ndarray, edges: Mapping[float, str], rest: str) -> np.ndarray:
@@ -92,6 +97,30 @@ def _layer(which: str) -> Op:
     )  # fmt: skip
 
 
+LARGE_M: Final = 256  # rows of a narrow GEMM from which computing binds
+# Kernel, bytes of an operand and of a stored weight with its scales, by the rows' names.
+_NARROW: Final = {
+    "fp8": ("fp8", 1.0, 1.0), "fp8_block": ("fp8_block", 1.0, 1.0 + 4 / 128**2),
+    "nvfp4": ("nvfp4", 0.5, 0.5 + 1 / 16), "w4a16_mxfp4": ("mxfp4", 2.0, 0.5 + 1 / 32),
+    "w4a8_mxfp4_mxfp8": ("mxfp4", 1.0, 0.5 + 1 / 32), "int4_wo": ("int4", 2.0, 0.5 + 2 / 128),
+}  # fmt: skip
+
+
+def _narrow(what: str, dtype: str) -> Op:
+    kernel, operand, stored = _NARROW[dtype]
+    is_gemm = what == "gemm"
+    predict = partial(
+        gemm_us if is_gemm else experts_us, element_bytes=operand, stored=stored
+    )  # fmt: skip
+    return Op(
+        name=f"{what} {dtype}", file=f"{what}_narrow", chip_column="system", measured="us",
+        shape=("n", "k") if is_gemm else ("hidden", "inter", "topk", "experts", "tokens"),
+        predict=predict, classes=_gemm_classes if is_gemm else _moe_classes,
+        is_bound=(lambda rows: rows["m"] > LARGE_M) if is_gemm else _none,
+        keep=lambda rows: rows["dtype"] == dtype, kernel=kernel, operand_bytes=operand,
+    )  # fmt: skip
+
+
 OPS: Final = (
     Op(
         name="gemm", file="gemm_bf16", chip_column="system", measured="us", shape=("n", "k"),
@@ -115,6 +144,8 @@ OPS: Final = (
         shape=("model", "distribution", "tokens"), predict=moe_us, classes=_moe_classes,
         is_bound=_all,
     ),
+    *(_narrow("gemm", dtype) for dtype in ("fp8", "fp8_block", "nvfp4")),
+    *(_narrow("moe", dtype) for dtype in _NARROW),
     *(_layer(which) for which in LAYER_GEMMS),
     Op(
         name="layer elementwise", file="vidur_layer_us", chip_column="device",

@@ -8,22 +8,25 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.cost import (
+    EXPERT_ROWS,
     Routing,
     cache_read_s,
     decode_attention_s,
     elementwise_bytes_per_token,
     expert_layer_time,
+    expert_load,
     pair_s,
     prefill_attention_s,
     resident_gemm_time,
+    routed_time,
 )
-from c2c.errors import SettingError
-from c2c.models import ModelSpec, gemms, load_spec
+from c2c.models import gemms
 from experiments.bench.measured.chips import Chip
 from experiments.bench.measured.rows import Rows
+from experiments.names import model_of as spec_of
 
-__all__ = ["LAYER_GEMMS", "decode_us", "elementwise_us", "gemm_us", "layer_gemm_us", "moe_us",
-           "prefill_us", "spec_of"]  # fmt: skip
+__all__ = ["LAYER_GEMMS", "decode_us", "elementwise_us", "experts_us", "gemm_us", "layer_gemm_us",
+           "moe_us", "prefill_us", "spec_of"]  # fmt: skip
 
 HEAD_DIM: Final = 128  # head dimension of the attention rows
 # Six weights in a graph that is replayed six times; see the head of gemm_bf16.csv.
@@ -33,28 +36,14 @@ GEMM_TURNS: Final = 6
 UNFUSED_KERNELS: Final = 5
 LAYER_GEMMS: Final = ("qkv", "o", "gate_up", "down")
 
-# Measured models by their public names; specs are in c2c/models/configs.
-_MODELS: Final = {
-    "meta-llama/Meta-Llama-3-8B": "llama-3-8b",
-    "meta-llama/Llama-3.1-8B-Instruct": "llama-3-8b",
-    "meta-llama/Llama-2-70b-hf": "llama-2-70b",
-    "Qwen/Qwen3-32B": "qwen3-32b",
-}
 
-
-def spec_of(model: str) -> ModelSpec | None:
-    """Return the spec of a measured model, or None if the project has none of that name."""
-    try:
-        return load_spec(_MODELS.get(model, model))
-    except SettingError:
-        return None
-
-
-def gemm_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
+def gemm_us(
+    rows: Rows, chip: Chip, xp: Any = np, *, element_bytes: float = 2, stored: float | None = None
+) -> Any:
     """Return the predicted microseconds of GEMM rows of one chip."""
     found = resident_gemm_time(
         rows["m"], rows["n"], rows["k"], slice_=chip.slice_, constants=chip.constants,
-        repeats=GEMM_REPEATS, turns=GEMM_TURNS, xp=xp,
+        repeats=GEMM_REPEATS, turns=GEMM_TURNS, xp=xp, element_bytes=element_bytes, stored=stored,
     )  # fmt: skip
     return 1e6 * found.total_s
 
@@ -106,6 +95,26 @@ def moe_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
         )  # fmt: skip
         found.append((here, 1e6 * layer.total_s))
     return _joined(found, len(rows), xp)
+
+
+def experts_us(
+    rows: Rows, chip: Chip, xp: Any = np, *, element_bytes: float = 2, stored: float | None = None
+) -> np.ndarray:
+    """Return the predicted microseconds of fused experts whose shapes are in the rows."""
+    loads = [
+        expert_load([tokens], int(experts), int(topk), _routing(distribution) or Routing())
+        for tokens, experts, topk, distribution in zip(
+            rows["tokens"], rows["experts"], rows["topk"], rows["distribution"], strict=True
+        )
+    ]
+    layer = routed_time(
+        np.concatenate([load.active for load in loads]), rows["tokens"] * rows["topk"],
+        {tm: np.concatenate([load.tiles(tm) for load in loads]) for tm in EXPERT_ROWS},
+        hidden=rows["hidden"], intermediate=rows["inter"], slice_=chip.slice_,
+        constants=chip.constants, element_bytes=element_bytes, stored=stored, xp=xp,
+    )  # fmt: skip
+    total: np.ndarray = xp.asarray(1e6 * layer.total_s)
+    return total
 
 
 def _routing(distribution: str) -> Routing | None:

@@ -31,15 +31,24 @@ COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("system", "text"), ("model", "text"), ("distribution", "text"), ("tokens", "count"),
         ("us", "positive"),
     ),
+    "gemm_narrow": (
+        ("system", "text"), ("dtype", "text"), ("m", "count"), ("n", "count"), ("k", "count"),
+        ("us", "positive"),
+    ),
+    "moe_narrow": (
+        ("system", "text"), ("dtype", "text"), ("hidden", "count"), ("inter", "count"),
+        ("topk", "count"), ("experts", "count"), ("distribution", "text"), ("tokens", "count"),
+        ("us", "positive"),
+    ),
     "vidur_layer_us": (
         ("device", "text"), ("model", "text"), ("tokens", "count"), ("qkv", "positive"),
         ("o", "positive"), ("gate_up", "positive"), ("down", "positive"),
         ("elementwise", "positive"),
     ),
-    "e2e_single_gpu": (
+    "engine_runs": (
         ("model", "text"), ("system", "text"), ("backend", "text"), ("version", "text"),
-        ("gemm", "precision"), ("isl", "count"), ("osl", "count"), ("concurrency", "count"),
-        ("tpot_ms", "positive"),
+        ("gemm", "text"), ("isl", "count"), ("osl", "count"), ("concurrency", "count"),
+        ("tp", "count"), ("ep", "count"), ("ttft_ms", "positive"), ("tpot_ms", "positive"),
     ),
     "open_loop": (
         ("system", "text"), ("engine", "text"), ("like", "text"), ("model", "text"),
@@ -52,7 +61,6 @@ COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 
 _ALLOWED = {
     "text": "a name",
-    "precision": "a precision, or nothing for the checkpoint's own",
     "count": "a whole number above 0",
     "positive": "a number above 0",
 }
@@ -140,8 +148,6 @@ def _value(text: str, kind: str, where: str) -> str | float:
     if kind == "text":
         if text:
             return text
-    elif kind == "precision":
-        return text or "bf16"
     elif kind not in _ALLOWED:
         if text in kind.split():
             return text

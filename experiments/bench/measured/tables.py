@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from experiments.bench.measured.compare import Comparison, errors_by
 from experiments.bench.measured.errors import Error
 from experiments.bench.measured.open_loop import FIGURES, OpenRun
+from experiments.bench.measured.standing import RunError, group_errors
 
 __all__ = ["engine_table", "op_table", "open_table", "unseen_table"]
 
@@ -33,18 +35,24 @@ def op_table(rows: list[Comparison]) -> Table:
     return table
 
 
-def engine_table(rows: list[Comparison]) -> Table:
-    """Return the errors of TPOT of whole engines."""
-    table = _table(
-        "time per output token of engines, replayed; errors in percent", ("chip", "engine", "model")
-    )
-    for (chip, engine, model), errors in errors_by(rows, "chip", "op", "size").items():
-        table.add_row(
-            chip, engine, model.rpartition("/")[2].removesuffix("-Instruct"), *_cells(errors)
-        )
-    for errors in errors_by([r for r in rows if r.is_bound], "is_bound").values():
-        table.add_section()
-        table.add_row("", BOUND, "", *_cells(errors), style="bold")
+def engine_table(errors: Sequence[RunError]) -> Table:
+    """Return the errors of whole engines, fitted and held-out runs apart."""
+    table = Table(
+        title="engines in closed loops, replayed: median and p90 of errors in percent",
+        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
+    )  # fmt: skip
+    for head in ("by", "group", "runs", "TPOT", "TTFT", "tokens/s"):
+        table.add_column(head, justify="left" if head in ("by", "group") else "right")
+    for half in (False, True):
+        table.add_row("held out" if half else "fitted", "", "", "", "", "", style="bold")
+        some = [e for e in errors if e.held_out == half]
+        for (grouping, name), of in group_errors(some).items():
+            sizes = [100 * np.abs(of[figure]) for figure in ("tpot", "ttft", "tokens_s")]
+            cells = [
+                f"{np.median(size):.1f} {np.quantile(size, 0.9):.0f}" if len(size) else "-"
+                for size in sizes
+            ]
+            table.add_row(grouping, name, str(len(sizes[0])), *cells)
     return table
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from experiments.bench.measured.chips import FITTED
@@ -10,11 +9,10 @@ from experiments.bench.measured.compare import (
     Comparison,
     Skipped,
     compare,
-    compare_engines,
     errors_by,
     unseen_chips,
 )
-from experiments.bench.measured.errors import Error, error_of
+from experiments.bench.measured.errors import Error
 from experiments.bench.measured.rows import OWN, read_folder
 from tests.tiers import tiered
 
@@ -26,7 +24,6 @@ BOUNDS = {
     "moe": (0.15, None),
 }
 WIDE_GEMM_P90 = {"gb200": 0.30, "b200": 0.30, "l40s": 0.30}
-ENGINE_BOUND = (0.025, 0.06)
 # As if never measured, within twice the bounds; what is not stands here with why.
 UNSEEN_BEYOND = {
     # Blackwell's attention takes a third of the other chips' time a sequence when it decodes, and
@@ -83,22 +80,6 @@ def test_errors_of_calls_are_within_the_bounds(rows: list[Comparison], chip: str
     assert within(held, median, p90), held
     assert held is not None
     assert held.count > 15
-
-
-@pytest.mark.slow
-def test_engines_are_within_the_bounds() -> None:
-    own, skipped = read_folder(OWN), Skipped()
-    table = own["e2e_single_gpu"]
-    bf16 = table.take(table["gemm"] == "bf16")
-    found = [c for _, c in compare_engines(bf16, bf16, skipped)]
-    assert len(found) == 33
-    assert not skipped.lines()
-    ((_, held),) = errors_by(found, "is_bound").values()
-    assert within(held, *ENGINE_BOUND), held
-    together = error_of(
-        np.array([c.predicted_us for c in found]), np.array([c.measured_us for c in found])
-    )
-    assert within(together, *ENGINE_BOUND), together
 
 
 @pytest.mark.parametrize("op", NEVER)

@@ -14,7 +14,7 @@ from c2c.cost import load_constants
 from c2c.hardware import conf_dir
 from experiments.bench.measured.chips import whole
 from experiments.bench.measured.command import main
-from experiments.bench.measured.engines import BLOCKS, overhead_of, runs_of
+from experiments.bench.measured.engines import engine_of, runs_of
 from experiments.bench.measured.errors import error_of
 from experiments.bench.measured.fit import GROUPS, fit_group, from_others, store_fits
 from experiments.bench.measured.ops import OPS, Op, is_held_out
@@ -97,19 +97,20 @@ def test_bad_kinds_and_folders_are_refused(
     assert "the project's own rows" in capsys.readouterr().err
 
 
-def test_a_run_without_a_precision_is_of_the_checkpoints_own(tmp_path: Path) -> None:
+def test_a_run_has_the_weights_of_its_precision_and_the_nearest_engine(tmp_path: Path) -> None:
     text = (
-        "model,system,backend,version,gemm,isl,osl,concurrency,ttft_ms,tpot_ms\n"
-        "Qwen/Qwen3-32B,h100_sxm,sglang,9.9,,128,16,2,,25\n"
-        "Qwen/Qwen3-32B,h100_sxm,sglang,9.9,int3,128,16,2,,25\n"
+        "model,system,backend,version,gemm,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms\n"
+        "Qwen/Qwen3-32B,h100_sxm,vllm,0.11.2,fp8,128,16,2,2,1,60,25\n"
+        "Qwen/Qwen3-32B,h100_sxm,sglang,9.9,int3,128,16,2,1,1,60,25\n"
+        "openai/gpt-9,h100_sxm,sglang,9.9,bf16,128,16,2,1,1,60,25\n"
     )
-    rows = read_folder(folder(tmp_path, text, "e2e_single_gpu.csv"))["e2e_single_gpu"]
-    (run, _), (none, unknown) = runs_of(rows)
+    rows = read_folder(folder(tmp_path, text, "engine_runs.csv"))["engine_runs"]
+    (run, _), *others = runs_of(rows)
     assert run is not None
-    assert (run.precision, run.spec.dtype_bytes, run.engine) == ("bf16", 2, "sglang-9.9")
-    assert overhead_of(run) == (load_constants("h100_sxm").step_overhead_s, False)
-    assert none is None
-    assert unknown == "int3"
+    assert run.spec.weights is not None
+    assert (run.spec.weights.bits, run.spec.kv_dtype_bytes, run.tp) == (8, 1, 2)
+    assert engine_of(run).label == "vLLM 0.11.0"
+    assert others == [(None, "int3"), (None, "openai/gpt-9")]
 
 
 def test_a_fit_finds_the_constants_that_made_the_rows() -> None:
@@ -162,7 +163,9 @@ def test_predictions_under_jax_are_numpys(op: Op) -> None:
     import jax.numpy as jnp
 
     rows = read_folder(OWN)[op.file]
-    rows = rows.take(op.keep(rows) & (rows[op.chip_column] == "h100_sxm"))
+    mine = op.keep(rows)
+    system = rows.take(mine)[op.chip_column][0]
+    rows = rows.take(mine & (rows[op.chip_column] == system))
     rows = rows.take(np.arange(len(rows)) % 7 == 0)
     chip = whole("h100_sxm")
     with jax.enable_x64(True):
@@ -170,11 +173,17 @@ def test_predictions_under_jax_are_numpys(op: Op) -> None:
     assert traced == pytest.approx(op.predict(rows, chip), rel=1e-12)
 
 
-def test_engines_with_weights_in_blocks_are_read() -> None:
-    rows = read_folder(OWN)["e2e_single_gpu"]
-    runs = [run for run, _ in runs_of(rows.take(rows["gemm"] == "fp8_block"))]
-    assert len(runs) == 16
+def test_the_engine_runs_are_of_known_chips_and_models_and_half_of_them_held_out() -> None:
+    found = list(runs_of(read_folder(OWN)["engine_runs"]))
+    assert not {unknown for _, unknown in found if unknown}
+    runs = [run for run, _ in found if run is not None]
+    assert len(runs) == len(found) > 1600
+    assert 0.4 < sum(run.held_out for run in runs) / len(runs) < 0.6
+    sides: dict[tuple[object, ...], set[bool]] = {}
     for run in runs:
-        assert run is not None
-        assert (run.spec.dtype_bytes, run.spec.weights) == (2, BLOCKS)
         assert run.spec.max_position >= run.isl + run.osl
+        setting = (
+            run.platform, run.backend, run.model, run.precision, run.isl, run.osl, run.tp, run.ep
+        )  # fmt: skip
+        sides.setdefault(setting, set()).add(run.held_out)
+    assert all(len(side) == 1 for side in sides.values())  # all loads of a setting

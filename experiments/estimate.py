@@ -1,0 +1,226 @@
+"""Estimate a model on chips under a serving engine in one line, with the error of measured runs.
+
+    c2c estimate model=llama-3.1-70b chip=h200 tp=4 engine=vllm precision=fp8 isl=1024 osl=256
+        clients=32
+    c2c estimate model=deepseek-r1 chip=b200 tp=8 engine=sglang isl=1024 osl=1024 clients=64
+    c2c estimate model=llama-3.1-8b chip=h100 rate=10
+
+Weights are in HBM. Lengths are drawn from 0.8 to 1 times `isl` and `osl`. The clients of a closed
+loop (`clients=`) start at once; `rate=` is of Poisson arrivals. Beside each number is the error of
+the simulator on the nearest public runs that no constant was fitted to: those of such a model
+(dense or mixture) at this precision, within a factor of two in lengths, clients and `tp`; on this
+chip if there are three, else on any chip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import numpy as np
+
+from c2c.cost import load_engine, step_time
+from c2c.errors import SettingError
+from c2c.hardware import Platform
+from c2c.models import ModelSpec, at_precision, flops_per_token, weight_bytes
+from c2c.ranges import Count, FromZero, In
+from experiments.bench.measured.standing import RunError, read_errors
+from experiments.names import chip_named, model_named
+from experiments.plain_engine import Figures, Group, Load, prepared_group, served
+from experiments.plain_settings import run_settings
+
+__all__ = ["EstimateSettings", "Nearest", "main", "nearest"]
+
+UNKNOWN: Final = "no measured run is near: expect 25 %"
+FACTOR: Final = 2.0  # of lengths, clients and bytes of near runs
+ENOUGH: Final = 3  # near runs
+FULL_SHARE: Final = 0.5  # of a step from which a resource is said to bind
+
+
+@dataclass
+class EstimateSettings:
+    """Settings of the estimate, as key=value on the command line.
+
+    Attributes:
+      model: name (llama-3.1-8b, meta-llama/Llama-3.1-8B-Instruct, deepseek-r1) or folder with a
+        config.json.
+      chip: name of a chip (h100, h200, a100, b200, gh200), or a file of conf/hardware.
+      tp: number of chips that compute the model together.
+      ep: whether each chip has whole experts of a mixture, not a part of every one.
+      engine: engine of conf/engines, with or without a version (vllm, vllm-0.12, sglang, trtllm).
+      precision: bf16, fp8, fp8_block, nvfp4, mxfp4, int8, int4; or weights, compute and cache by
+        name, as {weights: fp8, cache: bf16}; null: the checkpoint's.
+      isl: tokens of a prompt.
+      osl: tokens of an answer.
+      clients: clients of a closed loop, each with one request at a time; 0: none.
+      rate: requests a second of an open loop; 0: none. 1 client if neither is given.
+    """
+
+    model: str = "llama-3.1-8b"
+    chip: str = "h100"
+    tp: Count = 1
+    ep: bool = False
+    engine: str = "vllm"
+    precision: Any = None
+    isl: Annotated[int, In("[1, 1_000_000]")] = 1024
+    osl: Annotated[int, In("[2, 100_000]")] = 256
+    clients: Annotated[int, In("[0, 4096]")] = 0
+    rate: FromZero = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """Near public runs, and in words what they have in common."""
+
+    runs: tuple[RunError, ...]
+    of: str
+
+    def says(self, figure: str) -> str:
+        """Return the error of one figure in words."""
+        error = np.array([abs(v) for e in self.runs if np.isfinite(v := getattr(e, figure))])
+        if not len(error):
+            return UNKNOWN
+        return (
+            f"{len(error)} measured runs are near: median {100 * np.median(error):.0f} %, "
+            f"90th percentile {100 * np.quantile(error, 0.9):.0f} %"
+        )
+
+
+def nearest(
+    errors: Sequence[RunError], *, chip: str, kind: str, precision: str, tp: int, load: Load
+) -> Nearest:
+    """Return the held-out runs within a factor of two of a question.
+
+    Runs of the chip at the precision come first, then those of any chip at the precision, if there
+    are fewer than `ENOUGH`.
+    """
+    held = [e for e in errors if e.held_out and e.kind == kind and e.precision == precision]
+    near = [
+        e for e in held
+        if all(
+            1 / FACTOR <= ours / theirs <= FACTOR
+            for ours, theirs in ((load.isl, e.isl), (load.osl, e.osl), (tp, e.tp))
+        )
+        and (not load.clients or 1 / FACTOR <= load.clients / e.clients <= FACTOR)
+    ]  # fmt: skip
+    own = tuple(e for e in near if e.chip == chip)
+    if len(own) >= ENOUGH:
+        return Nearest(runs=own, of=f"{kind} models at {precision} on {chip}")
+    if len(near) >= ENOUGH:
+        chips = ", ".join(sorted({e.chip for e in near}))
+        return Nearest(runs=tuple(near), of=f"{kind} models at {precision} on {chips}")
+    return Nearest(runs=(), of="")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Estimate; return the exit status, 2 for invalid settings."""
+    return run_settings(EstimateSettings, arguments, _run)
+
+
+def _run(settings: EstimateSettings) -> None:
+    for line in estimate_lines(settings):
+        print(line)
+
+
+def estimate_lines(settings: EstimateSettings) -> list[str]:
+    """Return the lines of an answer.
+
+    Raises:
+      SettingError: a setting is wrong, or the model does not fit.
+    """
+    if settings.clients and settings.rate:
+        raise SettingError("rate", settings.rate, "0 with clients")
+    if settings.ep and settings.tp == 1:
+        raise SettingError("ep", True, "false with tp=1")
+    chip, spec = chip_named(settings.chip), model_named(settings.model)
+    if settings.precision is not None:
+        spec = at_precision(spec, settings.precision)
+    total = settings.isl + settings.osl
+    if total > spec.max_position:
+        raise SettingError("isl", settings.isl, f"at most {spec.max_position} tokens with osl")
+    engine = load_engine(settings.engine)
+    load = Load(
+        isl=settings.isl, osl=settings.osl, rate_rps=settings.rate,
+        clients=settings.clients or (0 if settings.rate else 1),
+    )  # fmt: skip
+    group = Group(platform=chip, tp=settings.tp, apart=settings.ep)
+    figures, records = served(group, spec, engine, load)
+    precision = _precision(spec)
+    near = nearest(
+        read_errors(), chip=chip, precision=precision, tp=settings.tp, load=load,
+        kind="mixture" if spec.experts else "dense",
+    )  # fmt: skip
+    prepared = prepared_group(group, spec, engine)
+    platform, table = prepared.setup.platform, prepared.tables[0][0]
+    batch = _batch(records, load)
+    bill = _bill(platform, spec, table, figures, batch, load)
+    lines = [
+        f"{spec.name} {precision} ({weight_bytes(spec) / 1e9:.0f} GB), {settings.tp} x {chip}, "
+        f"{engine.label}; " + (
+            f"{load.clients} clients" if load.clients else f"{load.rate_rps:g} requests/s"
+        ) + f", {load.isl} + {load.osl} tokens",
+        _line("TTFT", f"{1e3 * figures.ttft_s:.0f} ms", near.says("ttft")),
+        _line("TPOT", f"{1e3 * figures.tpot_s:.2f} ms", near.says("tpot")),
+        _line("output", f"{figures.tokens_s:.0f} tokens/s", near.says("tokens_s")),
+        _line("a step", f"{batch:.0f} requests", f"binds: {_binds(platform, table, batch, load)}"),
+        *bill,
+    ]  # fmt: skip
+    if near.runs:
+        lines.append(f"near: {near.of}, within a factor of {FACTOR:g} in lengths, clients and TP")
+    return lines
+
+
+def _line(name: str, value: str, beside: str) -> str:
+    return f"  {name:<8}{value:>16}   {beside}"
+
+
+def _precision(spec: ModelSpec) -> str:
+    return "bf16" if spec.weights is None else (
+        spec.weights.kernel if spec.weights.kernel != "bf16" else f"int{spec.weights.bits}"
+    )  # fmt: skip
+
+
+def _batch(records: Any, load: Load) -> float:
+    """Return the mean number of requests that decode at once."""
+    decoding_s = float((records.finished_s - records.first_token_s).sum())
+    seconds = float(records.finished_s.max() - records.arrival_s.min())
+    most = load.clients or math.inf
+    return max(1.0, min(most, decoding_s / seconds))
+
+
+def _step(table: Any, batch: float, load: Load) -> Any:
+    rows = max(1, min(round(batch), table.max_rows))
+    keys = rows * (load.isl + load.osl / 2)
+    return step_time(table, decode_seqs=rows, decode_kv_tokens=keys, head_rows=rows)
+
+
+def _binds(platform: Platform, table: Any, batch: float, load: Load) -> str:
+    """Return what a step of decodes waits for most, and its share of the step."""
+    step = _step(table, batch, load)
+    memory_s = step.hbm_bytes / (platform.gpu.hbm_gbps * 1e9)
+    share = memory_s / step.seconds
+    if share >= FULL_SHARE:
+        return f"HBM ({100 * share:.0f} % of its rate)"
+    return f"latency of kernels, host and collectives (HBM at {100 * share:.0f} % of its rate)"
+
+
+def _bill(
+    platform: Platform, spec: ModelSpec, table: Any, figures: Figures, batch: float, load: Load
+) -> list[str]:
+    """Return energy and price of a million output tokens, where the chip's file has them."""
+    gpu, lines = platform.gpu, []
+    if gpu.idle_w is not None and gpu.pj_per_byte is not None and gpu.pj_per_flop is not None:
+        moved = _step(table, batch, load).hbm_bytes / max(1.0, round(batch)) * figures.tokens_s
+        tokens = figures.tokens_s * (1.0 + load.isl / load.osl)
+        flops = float(flops_per_token(spec, 0)) * tokens
+        more_w = 1e-12 * (gpu.pj_per_byte * moved + gpu.pj_per_flop * flops)
+        if gpu.power_w is not None:
+            more_w = min(more_w, gpu.power_w - gpu.idle_w)
+        joules = (gpu.idle_w + more_w) / figures.tokens_s * 1e6
+        lines.append(_line("energy", f"{joules / 1e6:.2f} MJ", "a million output tokens"))
+    if gpu.usd_per_hour is not None:
+        usd = gpu.usd_per_hour / 3600 / figures.tokens_s * 1e6
+        lines.append(_line("price", f"{usd:.2f} USD", "a million output tokens"))
+    return lines
