@@ -269,7 +269,7 @@ def test_no_traffic_is_spent_for_nothing() -> None:
     # 10240 rows over PCIe: a second reading of W costs more than all additions
     assert best_alpha(Gemm(m=10240, k=4096, n=16384), Config(), H200) < 0.05
     # 16 SMs are slower than five readings of W, so that additions are what costs
-    gemm, config = Gemm(m=10240, k=4096, n=16384), Config(cluster=8)
+    gemm, config = Gemm(m=10240, k=4096, n=16384), Config(cluster=8, x_stages=2, w_stages=8)
     assert best_alpha(gemm, config, H200) < 0.2
     assert best_alpha(gemm, config, H200, sm_limit=16) == 1.0
 
