@@ -29,6 +29,7 @@ from pallas_kernels.gemm import (
     smallest_cluster,
     tables_of,
 )
+from pallas_kernels.gemm.config import pass_unit
 from pallas_kernels.gemm.programs import programs
 from pallas_kernels.gemm.rows import OfExperts, Place
 from pallas_kernels.gemm.schedule import FIELDS, Block, block_table, capacity
