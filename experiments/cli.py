@@ -65,7 +65,7 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
         "constants of the cost model",
         {
             "engine": Command("experiments.calibrate", "from live runs on this machine"),
-            "gpu": Command("experiments.gpu.kernels.calibrate", "from rows of make gpu"),
+            "gpu": Command("experiments.gpu.calibrate", "from rows of make gpu"),
             "claims": Command("c2c.cost.calibration", "from numbers of the papers"),
             "tessera": Command("experiments.tessera.workloads", "from ratios of Tessera's pairs"),
         },

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import DTypeLike
+
+from pallas_kernels.array_types import Float
 
 _MAX_TERMS = 1 << 22  # k eps(f32) reaches 1/2: the first-order bound of step 2 ends there
 

@@ -34,7 +34,9 @@ class Link:
 
     `datasheet_gbps` and `measured_gbps` are of one direction, host to device, in 1e9 bytes a
     second. Without a measurement `measured_gbps` is None, and `derived_efficiency` is the share of
-    the datasheet's number that a comparable, measured link attains.
+    the datasheet's number that a comparable, measured link attains. Reads by SMs, which kernels
+    over host memory do, may be slower than copies: public measurements of them lie between
+    `sm_read_low_gbps` and `sm_read_high_gbps`, by host; None without any.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Link:
     inflight_bytes_per_sm: AboveZero  # bytes that an SM keeps in flight; limits a slice
     link_latency_s: AboveZero
     derived_efficiency: SomeShare | None = None
+    sm_read_low_gbps: AboveZero | None = None
+    sm_read_high_gbps: AboveZero | None = None
     remote_gbps: float | None = None  # from another socket's memory; None: not measured
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -59,6 +63,25 @@ class Link:
                 "link.measured_gbps", self.measured_gbps,
                 f"at most datasheet_gbps ({self.datasheet_gbps:g})",
             )  # fmt: skip
+
+        low, high = self.sm_read_low_gbps, self.sm_read_high_gbps
+        if (low is None) != (high is None) or not (low or 0) <= (high or 0) <= self.datasheet_gbps:
+            raise SettingError(
+                "link.sm_read_low_gbps", low,
+                f"at most sm_read_high_gbps ({high}), and that at most datasheet_gbps "
+                f"({self.datasheet_gbps:g}), or null for both",
+            )  # fmt: skip
+
+    @property
+    def sm_reads(self) -> str:
+        """Public range of reads by SMs as text; "unmeasured" without one.
+
+        >>> load_platform("h200_pcie5").link.sm_reads
+        '35 to 51.5 GB/s'
+        """
+        if self.sm_read_low_gbps is None:
+            return "unmeasured"
+        return f"{self.sm_read_low_gbps:g} to {self.sm_read_high_gbps:g} GB/s"
 
     @property
     def measured_is_derived(self) -> bool:
@@ -302,6 +325,8 @@ def scaled(
             datasheet_gbps=wire.datasheet_gbps * link,
             measured_gbps=None if wire.measured_gbps is None else wire.measured_gbps * link,
             both_directions_gbps=wire.both_directions_gbps * link,
+            sm_read_low_gbps=wire.sm_read_low_gbps and wire.sm_read_low_gbps * link,
+            sm_read_high_gbps=wire.sm_read_high_gbps and wire.sm_read_high_gbps * link,
             inflight_bytes_per_sm=wire.inflight_bytes_per_sm * link,
         ),
     )

@@ -59,7 +59,10 @@ def grouped(
         ))),
         host=replace(host, **_times(count, host, ("memory_bytes", "memory_gbps", "disk_gbps"))),
         link=replace(link, **_times(
-            count, link, ("datasheet_gbps", "measured_gbps", "both_directions_gbps")
+            count, link, (
+                "datasheet_gbps", "measured_gbps", "both_directions_gbps", "sm_read_low_gbps",
+                "sm_read_high_gbps",
+            )
         )),
         mig=platform.mig[:1],
         mig_more=(),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
 
 from pallas_kernels.quantized_gemm import Kind, unpack_int4
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int32
 
 __all__ = ["Table", "lookup", "widen"]
 

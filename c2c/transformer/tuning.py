@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int32
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
@@ -30,6 +29,9 @@ from c2c.transformer.model import Model
 from c2c.transformer.params import Params, Projections
 from c2c.transformer.saving import plain, plain_params
 from c2c.transformer.weights.layout import feed_forward_places
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int32
 
 try:
     from flax import nnx

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from c2c.config import RunSetup, build, simulate
+from c2c.cost import load_constants
 from c2c.errors import SettingError
 from c2c.hardware import LinkVariant, load_platform
 from c2c.ranges import AboveZero, Count, FromZero, Index
@@ -145,12 +146,25 @@ def compute(context: Context, experiment: Map) -> Computed:
             "Steady: Poisson arrivals, popularity 1/rank.",
             "Bursty: the generator of GenTD26's statistics at the same mean rate.",
             f"The link variant is '{context.link_variant}'.",
+            *_sm_reads(experiment),
             "C2CServe and plus run on seven slices, ServerlessLLM on the whole chip or on four "
             "slices.",
             "ServerlessLLM starts an engine in 1.66 s, or in 50 ms where its name says so.",
             "Planned: the layout is the best for other requests of the same workload.",
         ),
         report=_report(best),
+    )
+
+
+def _sm_reads(experiment: Map) -> tuple[str, ...]:
+    """Return a sentence for each chip with a public range of reads by SMs."""
+    links = {name: load_platform(name).link for name, grid in experiment.grids.items() if grid}
+    return tuple(
+        f"SMs of {name} read host memory at "
+        f"{load_constants(name).link_efficiency * link.datasheet_gbps:.0f} GB/s; public runs "
+        f"measured {link.sm_reads}, by host."
+        for name, link in links.items()
+        if link.sm_read_low_gbps is not None
     )
 
 

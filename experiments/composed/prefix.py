@@ -18,7 +18,10 @@ from experiments.figure import SIMULATOR, Computed, Context, figure
 __all__ = ["TRACE", "Prefixes", "compute"]
 
 TRACE: Final = "mooncake_synthetic.jsonl.gz"
-_LINK: Final = ("datasheet_gbps", "measured_gbps", "both_directions_gbps")
+_LINK: Final = (
+    "datasheet_gbps", "measured_gbps", "both_directions_gbps", "sm_read_low_gbps",
+    "sm_read_high_gbps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +189,8 @@ def _setup(context: Context, experiment: Prefixes) -> tuple[str, ...]:
         f"Models: {', '.join(experiment.model)}.",
         f"(a) Slices get {experiment.slices.speed:g} of the load's speed.",
         "(b) One whole chip gets all of it; the third chip is an H100 with GH200's link.",
+        "Public runs measured reads of host memory by an H100's SMs at "
+        f"{load_platform('h100_sxm').link.sm_reads}, by host.",
         *(f"With {name}: {', '.join(of)}." for name, of in experiment.systems.items()),
     )
 

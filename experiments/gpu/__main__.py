@@ -1,6 +1,6 @@
 import sys
 
-from experiments.gpu.cli import main
+from experiments.gpu.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

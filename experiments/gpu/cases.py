@@ -1,108 +1,174 @@
-"""Cases of a section, their results, and the settings that they share."""
+"""Plan of one call: cases by stage, the most valuable first."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
-
-Scale = Literal["full", "quick", "tiny"]
-SCALES: tuple[Scale, ...] = get_args(Scale)
-"""full: real sizes. quick: real sizes, few of them, few repetitions. tiny: a dry run on a CPU."""
-
-Backend = Literal["sm90", "interpret", "reference"]
-"""Backend of the kernels, as `pallas_kernels` names it."""
-
-Place = Literal["host", "device"]
-"""Memory that holds the weights."""
-
-HostRead = Literal["", "either", "only"]
-"""Reads of weights in host memory: none; "either" can read device memory instead; "only" cannot."""
-
-HostFault = Literal["", "hang", "crash"]
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 Row = dict[str, Any]
-"""One measurement: scalars (numbers, text, booleans or None) by column name."""
+"""One measurement: columns by name."""
 
+LIMIT_S: Final = 30.0
+LONG_S: Final = 45.0
+PAPER: Final = (4096, 16384)
+"""K and N of C2CServe's Fig. 4."""
+DECODE_ROWS: Final = (16, 64, 1)
+TALL_ROWS: Final = (512, 2048, 10240)
+LAYOUTS: Final = ("nk", "kn", "tiles")  # the transformer's first
+FEW_SMS: Final = (32, 16)
+Mix = tuple[int, int, int, int, int, float]
+"""K, N, M, cluster, SMs and alpha of a cell."""
+MIXES: Final[tuple[Mix, ...]] = (
+    (8192, 8192, 8192, 8, 28, 0.375),
+    (4096, 16384, 8192, 4, 8, 0.5625),
+    (14336, 4096, 8192, 4, 56, 0.5625),
+)
+"""Cells in which the model predicts most of mixing: 1.54 times in the third at a GH200's 327 GB/s;
+over PCIe nothing, there or in any other cell that was searched."""
 
-class Unmeasurable(Exception):
-    """A case cannot be measured here, for a reason that is not a failure."""
+SMOKE: Final = (
+    "test_xla",
+    "test_jax_own_kernel",
+    "test_device_memory[1.0]",
+    "test_host_memory[1.0]",
+    "test_host_memory[0.0]",
+    "test_both_dataflows",
+)
+TESTS: Final = "tests/gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measurement or check, small enough to lose.
+    """One measurement or test in a child process with a time limit.
 
-    `spec` holds scalars only and identifies the case: results are stored under it. `host` says
-    whether the case reads weights in host memory. Its process is ended after `limit_s`, without
-    compilation if the section reports that, and always after `most_s`, which is the only limit of a
-    process's first case. The case is not begun with less than `least_s` left of the run. A case
-    with `always` is measured in every run, because others of the run are compared with it. Cases of
-    a `group` are likely to fail together.
+    `env` is added to the child's environment. Cases of a stage with equal `what` are likely to
+    fail together.
     """
 
+    stage: str
     spec: Mapping[str, Any]
-    limit_s: float = 60.0
-    most_s: float | None = None  # default: limit_s
-    least_s: float = 5.0
-    always: bool = False
-    group: str = ""
-    host: HostRead = ""
+    limit_s: float = LIMIT_S
+    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """Spec as text, the same for equal specs.
+        """Stage and spec as text, the same for equal cases.
 
-        >>> Case(spec={"m": 8, "alpha": 0.5}).key == Case(spec={"alpha": 0.5, "m": 8}).key
+        >>> Case(stage="a", spec={"m": 8, "k": 1}).key == Case(stage="a", spec={"k": 1, "m": 8}).key
         True
         """
-        return json.dumps(dict(self.spec), sort_keys=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds that a process may take to start, and caps on the limits of cases.
-
-    `first_s` caps the first case of a process.
-    """
-
-    start_s: float = 90.0
-    case_s: float = math.inf
-    first_s: float = math.inf
-
-    def of(self, case: Case) -> Case:
-        """Return the case with its limits capped by these."""
-        most_s = case.limit_s if case.most_s is None else case.most_s
-        return replace(
-            case, limit_s=min(case.limit_s, self.case_s), most_s=min(most_s, self.first_s)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Settings that all cases of a run share.
-
-    `backend` is that of the kernels: "sm90" on a GPU; "reference" in a dry run. `folder` may hold
-    files of a section beside its rows ("" for none). `weights` is the memory of the weights that
-    cases read: "device" replaces host memory. `host_fault` simulates a device that cannot read
-    host memory.
-    """
-
-    backend: Backend = "sm90"
-    scale: Scale = "full"
-    seed: int = 0
-    folder: str = ""
-    weights: Place = "host"
-    host_fault: HostFault = ""
+        return json.dumps([self.stage, dict(self.spec)], sort_keys=True)
 
     @property
-    def target_s(self) -> float:
-        """Seconds to spend on one measurement, without compilation."""
-        return {"full": 0.4, "quick": 0.1, "tiny": 0.0}[self.scale]
+    def group(self) -> tuple[str, str]:
+        """Stage and kind; of tests the function."""
+        what = self.spec.get("what") or str(self.spec.get("test", "")).partition("[")[0]
+        return self.stage, str(what)
 
-    @property
-    def repetitions(self) -> tuple[int, int]:
-        """Fewest and most repetitions of one measurement."""
-        return {"full": (5, 30), "quick": (3, 5), "tiny": (2, 2)}[self.scale]
+
+class Unmeasurable(Exception):
+    """A case that this machine cannot measure; the message says what is missing."""
+
+
+def plan(*, tiny: bool = False, tests: Sequence[str] = ()) -> list[Case]:
+    """Return the cases of a call in order.
+
+    Args:
+      tiny: sizes for a CPU, which check programs and measure no speed.
+      tests: node ids of the tests of stage `correctness`, in order.
+    """
+    smoke = [f"{TESTS}/test_smoke.py::{name}" for name in SMOKE]
+    return [
+        Case(stage="probe", spec={"what": "link"}, limit_s=LONG_S),
+        *(Case(stage="smoke", spec={"test": name}) for name in smoke),
+        *(Case(stage="decode", spec=spec) for spec in _decode(tiny)),
+        *_promotion(tiny),
+        *(Case(stage="mix", spec=spec) for spec in _mixes(tiny)),
+        *(Case(stage="tall", spec=spec) for spec in _tall(tiny)),
+        *(Case(stage="attention", spec=spec) for spec in _attention(tiny)),
+        *(Case(stage="woven", spec=spec) for spec in _woven(tiny)),
+        *(Case(stage="step", spec=spec, limit_s=LONG_S) for spec in _steps(tiny)),
+        *(Case(stage="correctness", spec={"test": name}, limit_s=LONG_S) for name in tests),
+    ]
+
+
+def gemm(what: str, m: int, tiny: bool, **more: Any) -> dict[str, Any]:
+    """Return the spec of a product of the paper's shape, by default with W as [N, K]."""
+    k, n = (256, 512) if tiny else PAPER
+    size = {"what": what, "k": k, "n": n, "m": min(m, 96) if tiny else m, "layout": "nk"}
+    return size | more
+
+
+def _decode(tiny: bool) -> Iterator[dict[str, Any]]:
+    yield {"what": "bound", "of": "copy_engine"}
+    yield {"what": "bound", "of": "hbm"}
+    yield {"what": "bound", "of": "tensor_cores"}
+    for m in DECODE_ROWS:
+        for alpha in (1.0, 0.0):
+            yield gemm("kernel", m, tiny, alpha=alpha)
+        yield gemm("chosen", m, tiny)
+    for what in ("ring", "serial", "resident"):
+        yield gemm(what, 16, tiny)
+    for layout in LAYOUTS[1:]:
+        for alpha in (1.0, 0.0):
+            yield gemm("kernel", 64, tiny, alpha=alpha, layout=layout)
+    for sms in (4, 2) if tiny else FEW_SMS:
+        for alpha in (1.0, 0.0):
+            yield gemm("kernel", 64, tiny, alpha=alpha, sms=sms)
+    for what in ("ring", "serial"):
+        yield gemm(what, 64, tiny)
+    for layout in LAYOUTS[1:]:
+        yield gemm("kernel", 1, tiny, alpha=1.0, layout=layout)
+
+
+def _promotion(tiny: bool) -> Iterator[Case]:
+    """Yield decode products whose TMA descriptors ask for L2 promotion (`promote.c`)."""
+    for layout in LAYOUTS[:2]:
+        spec = gemm("kernel", 64, tiny, alpha=1.0, layout=layout, promotion=3)
+        yield Case(stage="decode", spec=spec, env={"L2_PROMOTION": "3"})
+
+
+def _mixes(tiny: bool) -> Iterator[dict[str, Any]]:
+    for k, n, m, cluster, sms, best in MIXES[:1] if tiny else MIXES:
+        size = gemm("kernel", m, tiny, cluster=2 if tiny else cluster, sms=4 if tiny else sms)
+        size |= {} if tiny else {"k": k, "n": n}
+        for alpha in (0.0, best, 1.0):
+            yield size | {"alpha": alpha}
+    for alpha in (0.0, 0.5, 1.0):  # the paper's figure: no gain is predicted here
+        yield gemm("kernel", 512, tiny, alpha=alpha, cluster=1)
+
+
+def _tall(tiny: bool) -> Iterator[dict[str, Any]]:
+    for m in TALL_ROWS[:1] if tiny else TALL_ROWS:
+        for what in ("chosen", "best", "ring", "resident"):
+            yield gemm(what, m, tiny)
+
+
+def _attention(tiny: bool) -> Iterator[dict[str, Any]]:
+    heads = (
+        {"q_heads": 4, "kv_heads": 2, "head": 64}
+        if tiny
+        else {"q_heads": 32, "kv_heads": 8, "head": 128}
+    )
+    long = 128 if tiny else 4096
+    yield heads | {"what": "decode", "batch": 2 if tiny else 16, "length": long}
+    for what in ("prefill", "prefill_xla") if tiny else ("prefill", "prefill_cudnn"):
+        yield heads | {"what": what, "batch": 1, "length": long}
+
+
+def _woven(tiny: bool) -> Iterator[dict[str, Any]]:
+    size = {"tokens": 70, "rows": 2} if tiny else {"tokens": 1024, "rows": 64}
+    for what in ("task", "empty_poll", "alone"):
+        yield size | {"what": what}
+
+
+def _steps(tiny: bool) -> Iterator[dict[str, Any]]:
+    for linear in ("hybrid", "staged"):
+        yield {
+            "what": "step",
+            "linear": linear,
+            "rows": 2 if tiny else 16,
+            "context": 64 if tiny else 1024,
+        }

@@ -1,207 +1,236 @@
-"""Runner of a section's cases: resumes, guards each case, stops in time."""
+"""Runner: cases in child processes, each with a time limit, until the time is over.
+
+A child serves case after case, since starting jax takes seconds; one that hangs or dies costs the
+row of its case, and the next case gets a new one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import json
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
-from experiments.gpu.cases import Case, Context, Limits, Row
-from experiments.gpu.child import Child, Outcome
-from experiments.gpu.placing import Placing
-from experiments.gpu.progress import progress
-from experiments.gpu.store import Store
+from experiments.children import Lines, gpu_environment, run
+from experiments.gpu.cases import Case, Row
+from experiments.gpu.rows import Rows
+from experiments.gpu.worker import Settings
 
-STARTS = 2  # failed starts of a process in a row that end a section
-LOST_IN_GROUP = 2  # processes lost to a group of cases, after which its others are left
-GROUPS_LOST = 3  # groups in a row that cost a process, which end a section: check the device
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """Outcomes of a section's cases in one run."""
-
-    ok: int = 0
-    failed: int = 0
-    skipped: int = 0
-    earlier: int = 0  # had results already
-    left: int = 0  # not begun: no time left, or their group cost too many processes
-    stopped: str = ""  # why the section was given up, if it was
-    over: bool = False  # True if no other section can run: a dead device, a full disk
+START_S: Final = 60.0
+"""Time limit of the first look at the device."""
+COMPILE_S: Final = 45.0
+LOOK_S: Final = 15.0
+"""Time limit of a look at the device after a child was lost."""
+LEAST_S: Final = 3.0
+_LOST_OF_GROUP: Final = 2  # children lost to a group, after which its other cases are left
+_DUMP_S: Final = 0.5
+_TAIL: Final = 400
+_LOOK: Final = (
+    "import json, jax, jax.numpy as jnp\n"
+    "device = jax.devices({platform!r})[0]\n"
+    "assert float(jax.device_put(jnp.ones(8), device).sum()) == 8\n"
+    "print(json.dumps({{'device': device.device_kind, 'sms': getattr(device, 'core_count', None),\n"
+    "    'runtime': device.client.platform_version, 'jax': jax.__version__}}))\n"
+)
 
 
 @dataclass(slots=True)
-class _Losses:
-    """Groups of cases that have cost processes, and the decision to go on."""
+class Outcome:
+    """Counts of a run; `dead` says why it ended early, if it did."""
 
-    by_group: Counter[str] = field(default_factory=Counter)
-    row: list[str] = field(default_factory=list)  # groups since a case survived
-
-    def count(self, case: Case, outcome: Outcome) -> None:
-        group = case.group or case.key
-        if not outcome.lost:
-            self.row = []
-            return
-        self.by_group[group] += 1
-        if group not in self.row:
-            self.row.append(group)
-
-    def skips(self, case: Case) -> bool:
-        return bool(case.group) and self.by_group[case.group] >= LOST_IN_GROUP
-
-    @property
-    def too_many(self) -> bool:
-        return len(self.row) >= GROUPS_LOST
+    counts: Counter[str] = field(default_factory=Counter)
+    left: int = 0
+    dead: str = ""
 
 
-def run_section(
-    name: str,
-    module: str,
+def look(platform: str, limit_s: float) -> Mapping[str, Any] | str:
+    """Return facts of the device from a child that computes on it, or why there are none."""
+    command = [sys.executable, "-c", _LOOK.format(platform=platform)]
+    done = run(command, limit_s=limit_s, env=gpu_environment())
+    if done.code is None:
+        return f"no answer within {limit_s:.0f} s"
+    if done.code:
+        return done.why
+    facts: Mapping[str, Any] = json.loads(done.out.splitlines()[-1])
+    return facts
+
+
+def run_cases(
     cases: Sequence[Case],
-    store: Store,
-    context: Context,
+    rows: Rows,
+    settings: Settings,
     *,
-    provenance: Mapping[str, Any],
     until: float,
-    limits: Limits | None = None,
+    labels: Mapping[str, Any],
     retry_failed: bool = False,
-    labels: Mapping[str, Any] | None = None,
+    alive: Callable[[], str] = lambda: "",
     after: Callable[[], object] = lambda: None,
-    waiting: Callable[[], object] = lambda: None,
-    placing: Placing | None = None,
-    why_dead: Callable[[float], str] = lambda _: "",
-    clock: Any = time.monotonic,
-) -> Ran:
-    """Measure the cases that have no result yet, in order, until the time is over.
+) -> Outcome:
+    """Run the cases without a row, in order.
 
     Args:
-      name: name of the section.
-      module: module with `measure(spec, context) -> rows`, imported in the child process.
-      cases: cases, most informative first.
-      store: results of the section; compacted at the end.
-      context: settings of the measurements.
-      provenance: facts of this run; its "run" is a column of every row.
-      until: time by `clock` to stop at. Only the wait for a process to end may exceed it.
-      limits: limits of processes and cases; None for the defaults.
+      cases: cases, most valuable first.
+      rows: rows so far; each case's are added as soon as it ends.
+      settings: settings of all cases.
+      until: time to stop at, on the monotonic clock.
+      labels: columns of every new row.
       retry_failed: run failed cases again.
-      labels: further columns of every row.
-      after: called when a case has its result on disk.
-      waiting: called when a case takes longer than a moment.
-      placing: memory of the weights; None for host memory throughout.
-      why_dead: called with the seconds left after a process is lost; a reason ends the run.
-      clock: returns seconds; tests replace it.
+      alive: called after a child is lost; a reason ends the run.
+      after: called when a case has its rows on disk.
     """
-    limits, labels, placing = limits or Limits(), labels or {}, placing or Placing(wanted="host")
-    finished = store.finished(retry_failed=retry_failed, quick=bool(labels.get("quick")))
-    todo = [limits.of(case) for case in cases if placing.due(case, finished)]
-    if not any(not case.always for case in todo):
-        todo = []  # nothing to compare `always` cases with
-    ran = Ran(earlier=len(cases) - len(todo), left=len(todo))
-    if not todo:
-        return ran
-    losses, bad_starts = _Losses(), 0
-    child = Child(module, context, waiting)
+    finished = rows.finished(retry_failed=retry_failed)
+    todo = [case for case in cases if case.key not in finished]
+    found, lost, child = Outcome(left=len(todo)), Counter[tuple[str, str]](), None
     try:
-        store.add_run(str(provenance["run"]), provenance)
-        with progress(name, len(todo)) as tell:
-            for number, given in enumerate(todo, 1):
-                if (case := placing.due(given, finished)) is None:  # the weights have moved since
-                    continue
-                if losses.skips(case):
-                    tell(number, f"{case.key}: left: its group cost too many processes", True)
-                    continue
-                remaining = until - clock()
-                if remaining < case.least_s:
+        for number, case in enumerate(todo):
+            if lost[case.group] >= _LOST_OF_GROUP:
+                continue
+            if until - time.monotonic() < LEAST_S:
+                break
+            if child is None or child.env != case.env:
+                child = _restart(child, case, settings)
+            if case.stage not in child.compiled:
+                same = [c for c in todo[number:] if c.stage == case.stage]
+                if child.compile_all(same, until)["lost"] and (reason := alive()):
+                    found.dead = f"the device does not answer before {case.key}: {reason}"
                     break
-                given_up = store.given_up(case)
-                while not given_up and (failure := child.start(min(limits.start_s, remaining))):
-                    bad_starts += 1
-                    remaining = until - clock()
-                    if remaining < case.least_s:
-                        return ran  # too late to start, whatever else is wrong
-                    if bad_starts == STARTS:
-                        return replace(ran, stopped=failure.reason)
-                bad_starts = 0
-                outcome, took_s = _measure(child, case, store, until, clock, given_up=given_up)
-                if outcome is None:  # cut off by the end of the run
+            rows.begin(case.key)
+            begun = time.monotonic()
+            answer = child.measure(case, until)
+            if answer["lost"] == "hung" and time.monotonic() >= until:
+                break  # cut off by the end of the run, which says nothing about the case
+            result = {name: answer[name] for name in ("status", "reason", "lost") if answer[name]}
+            common = {
+                "case": case.key, "stage": case.stage, **result, **labels, **case.spec,
+                "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+                "case_s": round(time.monotonic() - begun, 3),
+            }  # fmt: skip
+            measured = [common | row for row in answer["rows"]] or [common]
+            rows.add(measured)
+            found.counts[answer["lost"] or answer["status"]] += 1
+            found.left -= 1
+            print(line(case, measured), flush=True)
+            after()
+            if answer["lost"]:
+                lost[case.group] += 1
+                if reason := alive():
+                    found.dead = f"the device does not answer after {case.key}: {reason}"
                     break
-                given_by_run = {"section": name, "run": str(provenance["run"]), "case_s": took_s}
-                rows = _rows(case, outcome, {**given_by_run, **labels})
-                store.finish(case, rows)
-                ran = _counted(ran, outcome)
-                after()
-                tell(number, _line(case, outcome, rows[0]), outcome.status == "failed")
-                if outcome.lost and (dead := why_dead(until - clock())):
-                    return replace(ran, stopped=dead, over=True)
-                losses.count(case, outcome)
-                if placing.count(case, outcome):
-                    losses = _Losses()
-                if losses.too_many:
-                    why = f"{GROUPS_LOST} groups in a row ended their process: {outcome.reason}"
-                    return replace(ran, stopped=why)
-    except OSError as error:  # from the store: children report errors as outcomes
-        return replace(ran, stopped=f"results cannot be written: {error}", over=True)
     finally:
-        child.close()
-        store.compact()
-    return ran
+        if child is not None:
+            child.close()
+    return found
 
 
-def _rows(case: Case, outcome: Outcome, labels: Mapping[str, Any]) -> list[Row]:
-    common = {
-        "case": case.key,
-        "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "status": outcome.status,
-        **({"reason": outcome.reason} if outcome.reason else {}),
-        **({"lost": outcome.lost} if outcome.lost else {}),
-        **labels,
-        **case.spec,
-    }
-    return [common | row for row in outcome.rows] or [common]
+def _restart(old: _Child | None, case: Case, settings: Settings) -> _Child:
+    if old is not None:
+        old.close()
+    return _Child(settings, case.env)
 
 
-def _counted(ran: Ran, outcome: Outcome) -> Ran:
-    return replace(
-        ran,
-        ok=ran.ok + (outcome.status == "ok"),
-        failed=ran.failed + (outcome.status == "failed"),
-        skipped=ran.skipped + (outcome.status == "skipped"),
-        left=ran.left - 1,
-    )
+class _Child:
+    """A child process, started again by the first case after its end."""
+
+    def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
+        self.env = env
+        self.compiled: set[str] = set()
+        self._settings = settings
+        self._lines: Lines | None = None
+
+    def compile_all(self, cases: Sequence[Case], until: float) -> dict[str, Any]:
+        """Let the child compile the programs of a stage in parallel threads.
+
+        Without an answer in time the child is replaced, and each case compiles its own program.
+        """
+        specs = [dict(case.spec) for case in cases]
+        self.compiled.add(cases[0].stage)
+        request = {"stage": cases[0].stage, "compile": specs}
+        return self._answer(request, min(time.monotonic() + COMPILE_S, until))
+
+    def measure(self, case: Case, until: float) -> dict[str, Any]:
+        """Return the answer of a case, with `lost` "hung" or "crashed" if it cost the child."""
+        limit = min(time.monotonic() + case.limit_s, until)
+        return self._answer({"stage": case.stage, "spec": dict(case.spec)}, limit)
+
+    def close(self) -> None:
+        """End the child; one that cannot be ended is left behind."""
+        if self._lines is not None:
+            self._lines.close()
+        self._lines = None
+
+    def _answer(self, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
+        if self._lines is None:
+            command = [sys.executable, "-m", "experiments.gpu.worker"]
+            command.append(json.dumps(asdict(self._settings)))
+            env = gpu_environment() | preload(self._settings, self.env)
+            self._lines = Lines(command, env=env, channel=True)
+        begun = time.monotonic()
+        sent = self._lines.tell(json.dumps(request))
+        text = self._lines.line(limit) if sent else b""
+        empty: dict[str, Any] = {"status": "failed", "reason": "", "lost": "", "rows": []}
+        if text:
+            found: dict[str, Any] = empty | json.loads(text)
+            if found.pop("broken"):
+                self.close()
+                return found | {"lost": "crashed"}
+            return found
+        if text is None:
+            took = time.monotonic() - begun
+            return empty | {
+                "lost": "hung",
+                "reason": f"no answer after {took:.3g} s{self._where()}",
+            }
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._lines.process.wait(1.0)
+        reason = f"its process died (exit status {self._lines.process.returncode}). {self._said()}"
+        self.close()
+        return empty | {"lost": "crashed", "reason": reason}
+
+    def _where(self) -> str:
+        """End a child that does not answer, after it has dumped its stack if it can."""
+        assert self._lines is not None
+        before = self._lines.said_bytes
+        with contextlib.suppress(ProcessLookupError):
+            self._lines.process.send_signal(signal.SIGUSR1)
+        time.sleep(_DUMP_S)
+        frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', self._lines.said(before))
+        self.close()
+        named = [f"{Path(path).name}:{number} {name}" for path, number, name in frames[:3]]
+        return f": killed at {' < '.join(named)}" if named else ": killed"
+
+    def _said(self) -> str:
+        assert self._lines is not None
+        return " ".join(self._lines.said(max(0, self._lines.said_bytes - 8192)).split())[-_TAIL:]
 
 
-def _measure(
-    child: Child, case: Case, store: Store, until: float, clock: Any, *, given_up: bool
-) -> tuple[Outcome | None, float]:
-    """Run a case; return its outcome, None if the end of the run cut it off, and its seconds."""
-    if given_up:
-        return Outcome(status="failed", reason="it ended the whole run each time it was begun"), 0.0
-    store.begin(case)
-    start = clock()
-    try:
-        outcome = child.run(case, until - start)
-    except BaseException:  # the run is stopped from outside, which says nothing about the case
-        store.interrupt(case)
-        raise
-    now = clock()
-    if outcome.lost == "hung" and now >= until:
-        store.interrupt(case)
-        return None, now - start
-    return outcome, now - start
+def preload(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+    """Return a case's environment; L2 promotion is asked for by a library that `link` builds."""
+    if "L2_PROMOTION" not in env or settings.tiny:
+        return dict(env)
+    return dict(env) | {"LD_PRELOAD": str(Path(settings.folder) / "promote.so")}
 
 
-def _line(case: Case, outcome: Outcome, row: Row) -> str:
-    spec = " ".join(f"{k}={v}" for k, v in case.spec.items())
-    if outcome.status != "ok":
-        return f"{spec}: {outcome.lost or outcome.status}: {outcome.reason}"
+def line(case: Case, rows: Sequence[Row]) -> str:
+    """Return a case's outcome as one line."""
+    first = rows[0]
+    words = " ".join(f"{name}={value}" for name, value in case.spec.items())
+    outcome = first.get("lost") or first["status"]
+    if outcome != "ok":
+        return f"{case.stage} {words}: {outcome}: {first.get('reason', '')}"
     for column, unit, factor in (
-        ("gbps", "GB/s", 1),
-        ("tflops", "TFLOP/s", 1),
+        ("gbps", "GB/s", 1.0),
+        ("tflops", "TFLOP/s", 1.0),
         ("time_s", "ms", 1e3),
     ):
-        if column in row:
-            return f"{spec}: {row[column] * factor:.4g} {unit}"
-    return f"{spec}: ok"
+        if column in first:
+            return f"{case.stage} {words}: {first[column] * factor:.4g} {unit}"
+    return f"{case.stage} {words}: ok"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,28 +90,3 @@ def wait(arrays: Any) -> None:
 
     until_ready: Any = jax.block_until_ready  # untyped
     until_ready(arrays)
-
-
-def seconds_each(run: Callable[[], Any], repeats: int) -> list[float]:
-    """Return the wall seconds of each of `repeats` calls, after one warm-up call."""
-    run().block_until_ready()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run().block_until_ready()
-        times.append(time.perf_counter() - start)
-    return times
-
-
-def rates(amount: float, times: Sequence[float], unit: str, scale: float = 1e9) -> dict[str, float]:
-    """Return amount / time of the median, best and worst repetition, named after `unit`.
-
-    >>> rates(6e9, [1.0, 2.0, 3.0], "gbps")["gbps"]
-    3.0
-    """
-    return {
-        unit: amount / statistics.median(times) / scale,
-        f"{unit}_best": amount / min(times) / scale,
-        f"{unit}_worst": amount / max(times) / scale,
-        "repetitions": len(times),
-    }

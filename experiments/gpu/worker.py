@@ -1,10 +1,8 @@
-"""Child process that runs cases: for each a line of JSON in, and a line out.
+"""Child process of a run: a line of JSON with a case in, a line with its rows out.
 
-    python -m experiments.gpu.worker <module> <context as JSON> <file descriptor for answers>
+    python -m experiments.gpu.worker <settings as JSON> <file descriptor for answers>
 
-Answers have a descriptor of their own, so that no output of a library is mistaken for one. The
-child keeps its module's caches (weights, compiled kernels) from case to case, and is killed if a
-case hangs. A module with `serve(context, requests, say)` runs the cases itself, as pytest does.
+Answers have a descriptor of their own, so that no output of a library is mistaken for one.
 """
 
 from __future__ import annotations
@@ -13,64 +11,84 @@ import faulthandler
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from experiments.children import end_with_parent
-from experiments.gpu.cases import Context, Unmeasurable
+from experiments.gpu.cases import Unmeasurable
 
-MOST_REASON = 600
+Backend = Literal["sm90", "reference"]
 
-Say = Callable[[dict[str, Any]], None]
+MODULES: Final = {
+    "probe": "link",
+    **dict.fromkeys(("smoke", "correctness"), "suite"),
+    **dict.fromkeys(("decode", "mix", "tall"), "gemm"),
+}
+"""Module that measures a stage's cases, where its name is another one."""
+
+_MOST_REASON: Final = 600
+# Errors that make a process's context of the device unusable.
+BROKEN: Final = re.compile(
+    r"CUDA_ERROR_(ILLEGAL|LAUNCH_FAILED|LAUNCH_TIMEOUT|MISALIGNED|HARDWARE|ECC|ASSERT|UNKNOWN|INVALID_PC)"
+)
 
 
-def answer_to(module: Any, spec: dict[str, Any], context: Context) -> dict[str, Any]:
-    """Return the rows of a case, or the reason for none; `w_in` of `spec` sets the weights."""
-    context = replace(context, weights=spec.pop("w_in", context.weights))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of all cases. `backend` is "sm90", or "reference" in a dry run of tiny sizes."""
+
+    backend: Backend = "sm90"
+    tiny: bool = False
+    seed: int = 0
+    folder: str = ""  # for programs that a case builds
+    package: str = "experiments.gpu"  # of the modules that measure
+
+    @property
+    def target_s(self) -> float:
+        """Seconds to spend on one measurement, without compilation."""
+        return 0.0 if self.tiny else 0.15
+
+    @property
+    def repetitions(self) -> tuple[int, int]:
+        """Fewest and most repetitions of one measurement."""
+        return (2, 2) if self.tiny else (3, 20)
+
+
+def answer(request: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return the rows of a case, or the reason for none; of a request to compile, only a status."""
+    stage = request["stage"]
     try:
-        return {"status": "ok", "rows": module.measure(spec, context)}
-    except Unmeasurable as skipped:
-        return {"status": "skipped", "reason": str(skipped), "rows": []}
+        module = importlib.import_module(f"{settings.package}.{MODULES.get(stage, stage)}")
+        if "compile" in request:
+            getattr(module, "compile_all", lambda *_: None)(request["compile"], settings)
+            return {"status": "ok"}
+        return {"status": "ok", "rows": module.measure(request["spec"], settings)}
+    except Unmeasurable as why:
+        return {"status": "skipped", "reason": str(why)}
     except Exception as error:  # noqa: BLE001 - whatever a case does, the next one runs
         traceback.print_exc()
-        reason = f"{type(error).__name__}: {error}"
-        return {"status": "failed", "reason": reason[:MOST_REASON], "rows": []}
-
-
-def measure_each(module: Any, context: Context, requests: Iterable[str], say: Say) -> None:
-    """Answer every request with `module.measure`."""
-    getattr(module, "prepare", lambda _: None)(context)
-    say({"status": "ready"})
-    for line in requests:
-        say(answer_to(module, json.loads(line), context))
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"status": "failed", "reason": reason[:_MOST_REASON]}
 
 
 def main(arguments: list[str]) -> None:
-    """Answer cases until standard input ends."""
+    """Answer requests until standard input ends, or the device's context is broken."""
     end_with_parent()
     # C code writes the dump, so that it also works while Python waits for the device
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
-    name, context, descriptor = arguments
-    with os.fdopen(int(descriptor), "w", encoding="utf-8") as answers:
-
-        def say(content: dict[str, Any]) -> None:
-            answers.write(json.dumps(content) + "\n")
+    settings = Settings(**json.loads(arguments[0]))
+    with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as answers:
+        for line in sys.stdin:
+            found = answer(json.loads(line), settings)
+            found["broken"] = bool(BROKEN.search(found.get("reason", "")))
+            answers.write(json.dumps(found) + "\n")
             answers.flush()
-
-        settings = Context(**json.loads(context))
-        if settings.host_fault:  # before other modules import the replaced functions
-            from experiments.gpu.rehearsal import break_host_reads
-
-            break_host_reads(settings.host_fault)
-        module = importlib.import_module(name)
-        if hasattr(module, "serve"):
-            module.serve(settings, sys.stdin, say)
-        else:
-            measure_each(module, settings, sys.stdin, say)
+            if found["broken"]:
+                return
 
 
 if __name__ == "__main__":

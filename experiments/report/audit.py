@@ -10,7 +10,7 @@ from typing import Any
 from c2c.cost import load_constants
 from experiments.claims import PAPERS, Improvement, Row
 from experiments.claims.nulls import beside
-from experiments.gpu.report import findings, read
+from experiments.gpu.verdicts import findings, read
 
 __all__ = ["Table", "by_figure", "constants", "gains", "gpu", "nulls"]
 
@@ -77,7 +77,7 @@ def gpu(results: Path) -> dict[str, Table]:
             ("aim", "status", "measured"),
             *((one.aim, one.status, one.measured) for one in found),
         ]
-        for device, found in (judged or {"no device yet": findings({})}).items()
+        for device, found in (judged or {"no device yet": findings([])}).items()
     }
 
 

@@ -2,8 +2,7 @@
 
     PYTHONPATH=.venv-driver python -m experiments.tessera.on_gpu '{"what": "recorded", "step": DIR}'
 
-Prints the rows as a line of JSON. `make gpu ARGS=tessera` runs one case after another. A step's
-folder has the format of `c2c.systems.program.xla`.
+Prints the rows as a line of JSON. A step's folder has the format of `c2c.systems.program.xla`.
 """
 
 from __future__ import annotations

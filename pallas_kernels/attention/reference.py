@@ -14,8 +14,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int32
 
+from pallas_kernels.array_types import Array, Float, Int32
 from pallas_kernels.attention.partial import Partial
 from pallas_kernels.attention.specs import array_type
 

@@ -25,12 +25,13 @@ class Machine:
 
     device: str  # jax's device_kind; names the file of tuned results
     sm_count: int
-    link_gbps: float  # reading host memory
+    link_gbps: float  # reads of host memory by the SMs
     hbm_gbps: float
     bf16_tflops: float
     l2_gbps: float  # between L2 and all SMs
     l2_bytes: float
     link_latency_s: float  # of one read of host memory
+    copy_gbps: float | None = None  # long copies by the copy engine; None: as link_gbps
     l2_latency_s: float = 6.5e-7  # of one TMA load from the L2, beside its bytes at the port
     port_gbps: float = 119.0  # between one SM and the L2, either way: 64 bytes a clock
     tile_s: float = 2.0e-7  # rounding one output tile: what tensor work waits for
@@ -47,7 +48,7 @@ class Machine:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("device", "resident", "source"):
+            if field.name in ("device", "resident", "source") or value is None:
                 continue
             low = field.name in _FROM_ZERO
             if not (value >= 0 if low else value > 0):
@@ -118,22 +119,25 @@ _MIB = 2.0**20
 
 _SXM: dict[str, Any] = {
     "sm_count": HOPPER_SMS,
-    "link_gbps": 55.04,
+    "link_gbps": 38.0,
+    "copy_gbps": 55.04,
     "hbm_gbps": 3350.0 * _HBM_SHARE,
     "bf16_tflops": 989.0 * _TENSOR_SHARE,
     "l2_gbps": _L2_GBPS * _L2_SHARE,
     "l2_bytes": 50 * _MIB,
     "link_latency_s": 1.5e-6,
 }
-_C2C = {"link_gbps": 327.42, "link_latency_s": 1.0e-6, "l2_bytes": 60 * _MIB}
+_C2C = {"link_gbps": 327.42, "copy_gbps": 346.0, "link_latency_s": 1.0e-6, "l2_bytes": 60 * _MIB}
 _PCIE = (
     "unmeasured: SMs from the datasheet, 0.85 or 0.89 of its HBM and 0.7 of its tensor cores; PCIe "
-    "5.0 x16 at 55 of 64 GB/s; L2 as others measured it; latency and fixed costs assumed"
+    "5.0 x16: copies at 55 of 64 GB/s, reads by SMs at 38 (others measured 35 to 52 by host); L2 "
+    "as others measured it; latency and fixed costs assumed"
 )
 _NVLINK = (
     "unmeasured by us: SMs from the datasheet, 0.85 or 0.89 of its HBM, 0.7 of its tensor cores; "
-    "NVLink-C2C at 327 of 450 GB/s, as SymGEMM's printed time says and others' kernels were "
-    "measured; L2 as others measured it on an H200; latency and fixed costs assumed"
+    "NVLink-C2C: reads by SMs at 327 of 450 GB/s, as SymGEMM's printed time says (others measured "
+    "328 to 342), copies at 346 (nvbandwidth, its issue 23); L2 as others measured it on an H200; "
+    "latency and fixed costs assumed"
 )
 
 _DEVICES: dict[str, dict[str, Any]] = {

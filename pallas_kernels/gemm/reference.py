@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, Shaped
 
+from pallas_kernels.array_types import Array, Float, Int, Shaped
 from pallas_kernels.gemm.layout import row_major, unpack_int4
 from pallas_kernels.gemm.schedule import FIELDS, block_table
 from pallas_kernels.gemm.specs import K_MULTIPLE, Gemm

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+
+from pallas_kernels.array_types import Array, Float, Int
 
 
 def sort_by_expert(

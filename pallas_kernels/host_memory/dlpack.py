@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-CPU, CUDA_HOST = 1, 3  # DLPack's device types
+CPU, CUDA, CUDA_HOST = 1, 2, 3  # DLPack's device types
 
 _KINDS = {"i": 0, "u": 1, "f": 2}  # by NumPy's kind
 _NAMES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.arguments import (
@@ -12,28 +13,34 @@ from pallas_kernels.arguments import (
     Number,
     check_activations,
     check_cluster,
+    layer_index,
     resolve_backend,
 )
+from pallas_kernels.capability import Backend
 from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
+from pallas_kernels.gemm.machine import present_machine
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, ROW_MULTIPLE, Gemm, WLayout
-from pallas_kernels.host_memory import HostArray
+from pallas_kernels.gemm.staged import READERS, Reader, reader_of, staged_matmul
+from pallas_kernels.hopper import expect
+from pallas_kernels.host_memory import HostArray, in_host_memory
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights, stored_sizes
 
 
 def hybrid_gemm(
     x: Any,
     w: Any,
-    alpha: Number | None,
+    alpha: Number | None = None,
     *,
     sm_split: Number | None = None,
     layer: Number | None = None,
-    cluster: int | None = 1,
+    cluster: int | None = None,
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
     config: Config | None = None,
+    reader: Reader = "auto",
     backend: Choice = "auto",
 ) -> jax.Array:
     """Multiply activations in device memory by weights that stay in host memory.
@@ -44,6 +51,10 @@ def hybrid_gemm(
     synchronisation; at alpha 0 and 1 the launch has one path only. `alpha`, `sm_split`, `layer`
     and `sm_limit` are run-time scalars: changing them does not recompile, and inside `jit` they
     may be traced. A concrete value is checked here; a traced one is clamped to its range.
+
+    `hybrid_gemm(x, w)` has the shortest measured or predicted time: this kernel, or, where the copy
+    engine reads host memory faster than SMs (`reader`), copies of W in pieces, each multiplied by
+    XLA during the next copy (`gemm.staged`).
 
     Ragged sizes: M is any number from 1; rows are padded to a multiple of 8 and the result is cut.
     K and N are multiples of 64, or any number with `pack_weights`, which adds zeros once at load
@@ -61,7 +72,7 @@ def hybrid_gemm(
         number with which both paths take the fewest tile steps (`sharing.balanced_clusters`).
       layer: index into a stack, in [0, L); required for a stack, None for a single matrix.
       cluster: CTAs along M that share a W tile of SymGEMM by TMA multicast: 1, 2, 4 or 8;
-        None chooses it with the tiles.
+        None (default) chooses it with the tiles.
       sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
         default; rounded down to whole clusters. Emulates a MIG slice.
       out_dtype: dtype of x (default) or float32.
@@ -69,6 +80,10 @@ def hybrid_gemm(
         ignored for `PackedWeights`, which have a layout.
       config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
         `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
+      reader: part of the GPU that reads W: "sms" in the kernel; "copy_engine" into two pieces
+        of device memory in turn, outside `jit` and without arguments of the kernel; "auto": the
+        faster one outside `jit`, for a W in host memory on "sm90", if no argument of the kernel is
+        given, else "sms".
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy and copies W to device memory.
@@ -97,6 +112,15 @@ def hybrid_gemm(
         layers=layers,
         w_layout=w_layout,
     )
+    given = {
+        "alpha": alpha, "sm_split": sm_split, "cluster": cluster, "sm_limit": sm_limit,
+        "config": config,
+    }  # fmt: skip
+    fixed = [name for name, value in given.items() if value is not None]
+    traced = any(isinstance(one, jax.core.Tracer) for one in (x, data, layer))
+    if _reader(reader, fixed, gemm, data, chosen, traced=traced) == "copy_engine":
+        at = layer_index(layer, layers)
+        return staged_matmul(jnp.asarray(x), data, at, gemm=gemm, columns=n)
     return multiply(
         "hybrid_gemm",
         gemm,
@@ -111,6 +135,24 @@ def hybrid_gemm(
         config=config,
         backend=chosen,
     )
+
+
+def _reader(
+    reader: str, fixed: list[str], gemm: Gemm, w: Any, backend: Backend, *, traced: bool
+) -> str:
+    """Return the reader of W: "sms" or "copy_engine"."""
+    expect(reader in READERS, "reader", reader, f"one of {', '.join(READERS)}")
+    if reader == "copy_engine":
+        names = f"'sms' or 'auto', since {', '.join(fixed)} are of the kernel"
+        expect(not fixed, "reader", reader, names)
+        expect(not traced, "reader", reader, "'sms' or 'auto' inside jit, see gemm.staged")
+        expect(backend != "interpret", "backend", backend, f"another one for {reader=}")
+        expect(isinstance(w, jax.Array), "w", type(w).__name__, f"a jax array for {reader=}")
+    if reader != "auto":
+        return reader
+    if fixed or traced or backend != "sm90" or not in_host_memory(w):
+        return "sms"
+    return reader_of(gemm, present_machine())
 
 
 def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, int | None, Any]:

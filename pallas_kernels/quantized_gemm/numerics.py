@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import DTypeLike
 
+from pallas_kernels.array_types import Float
 from pallas_kernels.numerics import gemm_error_bound, gemm_reference
 from pallas_kernels.quantized_gemm.quantizing import dequantize
 from pallas_kernels.quantized_gemm.rows import LARGEST

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64
 
+from pallas_kernels.array_types import Float, Float64
 from pallas_kernels.gemm.layout import unpack_int4
 from pallas_kernels.gemm.specs import Kind, check_kind
 from pallas_kernels.quantized_gemm.rows import (

@@ -48,6 +48,17 @@ def machine(name: str, part: int = 0, platform: Platform | None = None) -> Machi
 
 
 @pytest.mark.parametrize(("device", "platform"), PLATFORMS.items())
+def test_reads_by_sms_are_within_the_public_range(device: str, platform: str) -> None:
+    link, ours = load_platform(platform).link, MACHINES[device]
+    assert link.sm_read_low_gbps is not None
+    assert link.sm_read_high_gbps is not None
+    assert ours.copy_gbps is not None
+    # SymGEMM's printed time gives the rate on a GH200, 0.2 % below the lowest measurement
+    assert 0.998 * link.sm_read_low_gbps <= ours.link_gbps <= link.sm_read_high_gbps
+    assert link.sm_read_high_gbps < ours.copy_gbps <= link_gbps(link, "measured") * 1.001
+
+
+@pytest.mark.parametrize(("device", "platform"), PLATFORMS.items())
 def test_rates_are_those_of_the_calibration(device: str, platform: str) -> None:
     ours, calibrated = MACHINES[device], machine(platform)
     for rate in RATES:

@@ -18,7 +18,7 @@ from PIL import Image
 from c2c.runs import RunDir
 from experiments.claims import Result, Row, claim, fidelity_rows, load_claims
 from experiments.figures.style import COLOURS, canvas, finish, look
-from experiments.gpu.report import findings
+from experiments.gpu.verdicts import findings
 from experiments.report import Entry, report_pages
 from experiments.report.pictures import picture_of, without_texts
 
@@ -159,7 +159,7 @@ def test_aims_on_a_gpu_are_unmeasured_until_a_device_measures_them(tmp_path: Pat
 
     absent = part(tmp_path / "absent")
     assert "no device yet" in absent
-    assert absent.count(">unmeasured<") == len(findings({})) > 0
+    assert absent.count(">unmeasured<") == len(findings([])) > 0
     (tmp_path / "results" / "nvidia_h200" / "link").mkdir(parents=True)
     device = part(tmp_path / "results")
     assert "nvidia_h200" in device

@@ -38,32 +38,18 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int, scale: float = 1.0) -
     return values.astype(kind)
 
 
-def where() -> str:
-    """Return which memory the weights of a test are in: "host", or "device" where it asks for that.
-
-    The run asks for it (`experiments.gpu.placing`) once reading host memory has cost it processes.
-    """
-    return os.environ.get("C2C_TESTS_WEIGHTS", "host")
-
-
-def placed(w: Any, memory: str | None = None) -> Any:
-    """Return weights, or a tree of them, in pinned host memory or in that of the device."""
-    return to_host(w) if (memory or where()) == "host" else jax.tree.map(jnp.asarray, w)
-
-
-def weights(
-    k: int, n: int, dtype: str = "bfloat16", layers: int | None = None, seed: int = 1
-) -> tuple[np.ndarray, Any]:
-    """Return W[K, N] or [L, K, N] as numpy holds it and where kernels read it (`where`)."""
-    return _weights(k, n, dtype, layers, seed, where())
+def placed(w: Any) -> Any:
+    """Return weights, or a tree of them, in pinned host memory."""
+    return to_host(w)
 
 
 @functools.lru_cache(maxsize=2)
-def _weights(
-    k: int, n: int, dtype: str, layers: int | None, seed: int, memory: str
+def weights(
+    k: int, n: int, dtype: str = "bfloat16", layers: int | None = None, seed: int = 1
 ) -> tuple[np.ndarray, Any]:
+    """Return W[K, N] or [L, K, N] as numpy holds it and where kernels read it."""
     w = numbers((k, n) if layers is None else (layers, k, n), dtype, seed, k**-0.5)
-    return w, placed(w, memory)
+    return w, placed(w)
 
 
 def transposed(k: int, n: int) -> Any:

@@ -13,7 +13,7 @@ from pallas_kernels import gather_rows as gathering
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND, numbers, placed
 
-pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
+pytestmark = pytest.mark.gpu
 
 ROWS, COLUMNS = 32_000, 4096
 

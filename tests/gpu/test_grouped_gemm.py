@@ -16,7 +16,7 @@ from pallas_kernels.gemm import FAMILY, Gemm, Quantised, choose, scales_weights
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND, activations, numbers, placed, same_bits, sampled, sm_count
 
-pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
+pytestmark = pytest.mark.gpu
 
 SIZES = {
     "decode of 16 tokens": (128, 16 * 8, 2048, 1536),
@@ -25,7 +25,6 @@ SIZES = {
 }
 
 
-@pytest.mark.limit_s(60)  # the host draws up to half a thousand million weights
 @pytest.mark.parametrize(("experts", "rows", "k", "n"), SIZES.values(), ids=SIZES.keys())
 def test_products(experts: int, rows: int, k: int, n: int) -> None:
     draw = np.random.default_rng(0)
@@ -78,7 +77,6 @@ def experts_of(
     return quantized.from_integers(values, *as_stored, kind=kind, group=group)
 
 
-@pytest.mark.limit_s(90)  # and quantises them
 @pytest.mark.parametrize(
     ("experts", "rows", "k", "n", "kind", "group", "shifted"),
     QUANTIZED.values(),
@@ -140,7 +138,6 @@ def described(rows: int, k: int, n: int, w: Any, experts: int) -> Gemm:
     return Gemm(m=rows, k=k, n=n, quantised=weights, w_layout="nk", experts=experts)
 
 
-@pytest.mark.limit_s(60)
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_every_dataflow(alpha: float, cluster: int) -> None:

@@ -25,7 +25,7 @@ from tests.gpu.exact import (
     weights,
 )
 
-pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
+pytestmark = pytest.mark.gpu
 
 K, N = 4096, 6144
 ROWS = (1, 5, 8, 64, 100, 128, 129, 512, 1000, 2001)

@@ -19,7 +19,7 @@ from tests.gpu.exact import (
     weights,
 )
 
-pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
+pytestmark = pytest.mark.gpu
 
 M, K, N = 10240, 4096, 16384  # the paper's Fig. 4
 LAUNCHES = 50

@@ -11,7 +11,7 @@ import pytest
 from pallas_kernels import quantized_gemm as quantized
 from tests.gpu.exact import BACKEND, activations, numbers, placed, sampled
 
-pytestmark = [pytest.mark.gpu, pytest.mark.host_read("either")]
+pytestmark = pytest.mark.gpu
 
 K, N = 4096, 6144
 

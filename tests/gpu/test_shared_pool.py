@@ -16,7 +16,7 @@ from pallas_kernels.host_memory import SharedPool, remove_pool, shared_memory_pa
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.gpu.exact import BACKEND, activations, assert_exact, numbers
 
-pytestmark = [pytest.mark.gpu, pytest.mark.host_read("only")]
+pytestmark = pytest.mark.gpu
 
 K = N = 2048
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,6 @@ def test_kernels_read_the_pages_themselves(pool_path: Path) -> None:
         pool.close(remove=True)
 
 
-@pytest.mark.limit_s(90)  # the other process starts jax and compiles
 def test_two_processes_read_one_copy(pool_path: Path) -> None:
     w = numbers((K, N), "bfloat16", 1, K**-0.5)
     x = activations(64, K)

@@ -23,7 +23,7 @@ from pallas_kernels.woven.exchange import Looked, Polling, Polls
 from tests.compilations import compilations
 from tests.gpu.exact import BACKEND
 
-pytestmark = [pytest.mark.gpu, pytest.mark.limit_s(60)]
+pytestmark = pytest.mark.gpu
 
 ON_GPU = BACKEND == "sm90"
 HEADS, KV_HEADS, DIM = (32, 8, 128) if ON_GPU else (4, 2, 64)

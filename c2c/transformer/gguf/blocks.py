@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from jaxtyping import Float32, Int8, UInt8
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32, Int8, UInt8
 
 __all__ = ["QUANTIZED_KINDS", "QuantizedTensor", "centred", "unpack"]
 

@@ -1,1 +1,0 @@
-"""Benchmark of the kernels on a GPU: bounds, open questions, the grid, rivals, contention."""
