@@ -238,7 +238,6 @@ def test_a_choice_always_fits_and_is_the_best(
     assert found.config.sm_count <= machine.sm_count
     assert found.config.clusters <= machine.clusters(found.config.cluster)
     assert 0 <= found.alpha <= 1
-    assert found.origin == "predicted"
     allowed = CLUSTERS if cluster is None else (cluster,)
     for size in allowed:
         if size > machine.sm_count:
