@@ -1,7 +1,6 @@
 """Embedding lookup over the link: rows of a table in host memory, fetched by index."""
 
 from pallas_kernels.gather_rows.api import gather_rows
-from pallas_kernels.gather_rows.config import Config, choose, shared_bytes
-from pallas_kernels.gather_rows.specs import DTYPES, GatherRows
+from pallas_kernels.gather_rows.specs import DTYPES, Config, GatherRows
 
-__all__ = ["DTYPES", "Config", "GatherRows", "choose", "gather_rows", "shared_bytes"]
+__all__ = ["DTYPES", "Config", "GatherRows", "gather_rows"]

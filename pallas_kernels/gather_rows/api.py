@@ -21,9 +21,7 @@ from pallas_kernels.arguments import (
     without_derivative,
 )
 from pallas_kernels.counting import round_up
-from pallas_kernels.gather_rows import reference
-from pallas_kernels.gather_rows.config import Config, check_fits, choose
-from pallas_kernels.gather_rows.specs import DTYPES, ROW_BYTES, GatherRows
+from pallas_kernels.gather_rows.specs import DTYPES, ROW_BYTES, Config, GatherRows
 from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory
 
 
@@ -52,7 +50,7 @@ def gather_rows(
       columns: number of leading columns to return, without padding; None for all C.
       out_dtype: type of the result, converted in device memory; None for the table's type.
       sm_limit: SMs the launch may use, from 1 to the device's number, which is the default.
-      config: pieces, stages and grid instead of `choose`.
+      config: pieces, stages and grid instead of the defaults.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
         back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
         "reference" is jax.numpy, which on a GPU copies the whole table to device memory (on a CPU
@@ -68,10 +66,8 @@ def gather_rows(
     """
     chosen = resolve_backend(backend)
     data = _table(table)
-    spec, kept = _spec(data, _count(ids, data.shape[-2]), columns)
-    if config is None:
-        config = choose(spec, sm_count=sm_count(chosen))
-    check_fits(config, spec)
+    config = Config(sm_count=sm_count(chosen)) if config is None else config
+    spec, kept = _spec(data, _count(ids, data.shape[-2]), columns, config)
     scalars = clusters_and_layer(
         sm_limit, layer, cluster=1, sm_count=config.sm_count, layers=spec.layers
     )
@@ -81,7 +77,7 @@ def gather_rows(
         _int32(ids),
         scalars,
         spec=spec,
-        config=None if chosen == "reference" else config,
+        is_reference=chosen == "reference",
         interpret=interpret_settings(chosen),
         columns=kept,
         out_dtype=spec.dtype if out_dtype is None else dtype_name("out_dtype", out_dtype),
@@ -89,25 +85,28 @@ def gather_rows(
     return out
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "config", "interpret", "columns", "out_dtype"))
+@functools.partial(
+    jax.jit, static_argnames=("spec", "is_reference", "interpret", "columns", "out_dtype")
+)
 def launch(
     table: jax.Array,
     ids: jax.Array,
     scalars: jax.Array,
     *,
     spec: GatherRows,
-    config: Config | None,
+    is_reference: bool = False,
     interpret: Any = None,
     columns: int,
     out_dtype: str,
 ) -> jax.Array:
-    """Run the kernel (the reference if there is no `config`), cut and convert the result."""
-    if config is None:
-        out = reference.gather(table, ids, scalars[1], spec=spec)
+    """Run the kernel, or the same in jax.numpy; cut and convert the result."""
+    if is_reference:
+        ids = jnp.clip(ids, 0, spec.rows - 1)
+        out = table[ids] if spec.layers is None else table[scalars[1], ids]
     else:
         from pallas_kernels.gather_rows import sm90
 
-        out = sm90.build(spec, config, interpret=interpret)(host_ref(table), ids, scalars)
+        out = sm90.build(spec, interpret=interpret)(host_ref(table), ids, scalars)
     return out[:, :columns].astype(jnp.dtype(out_dtype))
 
 
@@ -158,7 +157,7 @@ def _int32(ids: Any) -> jax.Array:
     return narrow
 
 
-def _spec(data: Any, tokens: int, columns: Any) -> tuple[GatherRows, int]:
+def _spec(data: Any, tokens: int, columns: Any, config: Config) -> tuple[GatherRows, int]:
     """Return (description of the kernel's gather, number of columns for the caller)."""
     stored = int(data.shape[-1])
     kept = stored if columns is None else columns
@@ -171,5 +170,6 @@ def _spec(data: Any, tokens: int, columns: Any) -> tuple[GatherRows, int]:
         columns=round_up(kept, ROW_BYTES // data.dtype.itemsize),
         dtype=str(data.dtype),
         layers=int(data.shape[0]) if data.ndim == 3 else None,
+        config=config,
     )
     return spec, kept

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from pallas_kernels.gather_rows.api import launch
-from pallas_kernels.gather_rows.config import choose, shared_bytes
-from pallas_kernels.gather_rows.specs import DTYPES, GatherRows
+from pallas_kernels.gather_rows.specs import DTYPES, Config, GatherRows
 from pallas_kernels.program import Argument, Program
 
 _OPCODES = frozenset({"UBLKCP"})  # contiguous bulk copies, both ways
@@ -29,26 +29,24 @@ def programs(sm_count: int) -> tuple[Program, ...]:
         GatherRows(tokens=7, rows=49_152, row_columns=32, columns=20, dtype="float32"),  # scales
         GatherRows(tokens=40, rows=4096, row_columns=1024, columns=1024, dtype="int8", layers=3),
     ]
-    return tuple(program(spec, sm_count) for spec in found)
+    config = Config(sm_count=sm_count)
+    return tuple(program(replace(spec, config=config)) for spec in found)
 
 
-def program(spec: GatherRows, sm_count: int) -> Program:
+def program(spec: GatherRows) -> Program:
     """Return the program of one gather from a table in host memory."""
-    config = choose(spec, sm_count=sm_count)
     stack = "" if spec.layers is None else f"{spec.layers}x"
     shape = f"{stack}{spec.rows}x{spec.row_columns}"
     return Program(
         op="gather_rows",
         name=f"{spec.tokens} rows of {shape} {spec.dtype}, {spec.columns} columns",
-        function=functools.partial(
-            launch, spec=spec, config=config, columns=spec.columns, out_dtype=spec.dtype
-        ),
+        function=functools.partial(launch, spec=spec, columns=spec.columns, out_dtype=spec.dtype),
         arguments=(
             Argument(shape=spec.table_shape, dtype=spec.dtype, host=True),
             Argument(shape=(spec.tokens,), dtype="int32"),
             Argument(shape=(2,), dtype="int32"),
         ),
-        shared_bytes=shared_bytes(config, spec),
+        shared_bytes=spec.shared_bytes,
         opcodes=_OPCODES,
         absent=_ABSENT,
         key=(
@@ -56,6 +54,6 @@ def program(spec: GatherRows, sm_count: int) -> Program:
             ("table", shape),
             ("columns", str(spec.columns)),
             ("dtype", spec.dtype),
-            ("sm_count", str(sm_count)),
+            ("sm_count", str(spec.config.sm_count)),
         ),
     )

@@ -19,36 +19,24 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, dealt, div, rem
-from pallas_kernels.gather_rows.config import Config, check_fits, cut, grid
 from pallas_kernels.gather_rows.specs import GatherRows
 from pallas_kernels.mosaic import Ref, persistent, plgpu
 
 Kernel = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-def build(
-    gather: GatherRows,
-    config: Config,
-    *,
-    interpret: mosaic_gpu.InterpretGPUParams | None = None,
-) -> Kernel:
+def build(gather: GatherRows, *, interpret: mosaic_gpu.InterpretGPUParams | None = None) -> Kernel:
     """Return `kernel(table, ids, scalars) -> out`.
 
     Args:
-      gather: sizes and type.
-      config: pieces, stages, grid.
+      gather: sizes and type, pieces and grid.
       interpret: run on a CPU with these settings instead of compiling for the GPU.
 
     Returns:
       A function of the table, in host or device memory, of `ids`, int32 [tokens], clamped to the
       table's rows, and of `scalars`, int32 [2]: CTAs that may work (1 or more) and the layer.
-
-    Raises:
-      ValueError: the configuration needs more shared memory than a CTA has.
     """
-    check_fits(config, gather)
-    pieces, width = (row := cut(config, gather)).pieces, row.width
-    stages, ctas = config.stages, grid(config, gather)
+    pieces, width, stages, ctas = gather.pieces, gather.width, gather.config.stages, gather.ctas
 
     def body(table: Ref, ids: Ref, scalars: Ref, out: Ref, ring: Ref, full: Ref) -> None:
         cta = lax.axis_index("cluster")

@@ -24,7 +24,7 @@ from pallas_kernels.gemm.machine import (
     machine_for,
     present_machine,
 )
-from pallas_kernels.gemm.prediction import best_alpha, best_split, plans, predict
+from pallas_kernels.gemm.prediction import best_alpha, plans, predict
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
 from pallas_kernels.gemm.specs import (
     MODEL_EXPERTS,
@@ -69,7 +69,6 @@ __all__ = [
     "WLayout",
     "assumed",
     "best_alpha",
-    "best_split",
     "busy_s",
     "check_fits",
     "choice",

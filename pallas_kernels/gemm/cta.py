@@ -285,32 +285,29 @@ def _tiles(gemm: Gemm, config: Config) -> dict[str, Any]:
 def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
     """Full and empty of each ring that there is.
 
-    "empty" is one barrier for both dataflows if as many warpgroups of as many CTAs arrive.
+    A tile that is multicast in one dataflow is free when all CTAs of the cluster have read theirs,
+    in both: they walk together anyway. "empty" is one barrier if as many warpgroups read a tile.
     """
     sizes = rings(config, gemm)
 
-    def ring(
-        name: str, copies: int, *, readers: tuple[int, int], shared: tuple[bool, bool]
-    ) -> tuple[Any, list[Any]]:
-        slots = getattr(sizes, name)
+    def ring(name: str, copies: int, *, readers: tuple[int, int], shared: bool) -> Any:
+        slots, several = getattr(sizes, name), shared and config.cluster > 1
         turns = config.turns if name in ("x", "w") else 1
-        flows = list(zip(readers, shared, strict=True))[: 1 + config.asym]
-        if config.cluster == 1:
-            flows = [(number, False) for number, _ in flows]
-        empty = [_empty(slots, *flow) for flow in dict.fromkeys(flows)]
+        counts = dict.fromkeys(readers[: 1 + config.asym])
+        empty = [_empty(slots, number, several) for number in counts]
         return plgpu.Barrier(num_arrivals=copies, num_barriers=slots * turns), empty
 
     all_, own = config.warpgroups, config.warpgroups // config.turns
     found = {
-        "x": ring("x", 1, readers=(own, own), shared=(False, True)),
-        "w": ring("w", w_copies(config, gemm), readers=(own, all_), shared=(True, False)),
+        "x": ring("x", 1, readers=(own, own), shared=config.asym),
+        "w": ring("w", w_copies(config, gemm), readers=(own, all_), shared=True),
     }
     if gemm.quantised is not None:
         offsets = gemm.quantised.offset_dtype is not None
-        shared = (gemm.groups > 1, False)
+        shared = gemm.groups > 1
         found["scales"] = ring("scales", 1 + offsets, readers=(own, own), shared=shared)
         if offsets:
-            found["sums"] = ring("sums", 1, readers=(own, own), shared=(False, False))
+            found["sums"] = ring("sums", 1, readers=(own, own), shared=False)
     return found
 
 

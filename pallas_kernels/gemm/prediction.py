@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -221,24 +220,6 @@ def best_alpha(
     return float(
         alphas[best_of(predict(gemm, config, plans(gemm, config, alphas, sm_limit), machine))]
     )
-
-
-def best_split(gemm: Gemm, config: Config, machine: Machine, alpha: float) -> int:
-    """Return the SMs for SymGEMM, a multiple of `cluster`, with the smallest predicted time.
-
-    The default split (`sharing.balanced_clusters`) counts tile steps only; this one includes the
-    outputs that AsymGEMM rounds and adds every few steps, and the loads of each CTA.
-    """
-    default = plans(gemm, config, alpha)
-    sym, strips = int(default.sym_strips), counts(config, gemm).strips
-    active = int(default.active_clusters)
-    if sym in (0, strips):
-        return int(default.sym_clusters) * config.cluster
-    clusters = np.arange(1, active)
-    plan = replace(default, sym_clusters=clusters)
-    time = predict(gemm, config, plan, machine).time_s
-    near = np.abs(clusters - int(default.sym_clusters))  # of equals, the one nearest the default
-    return int(clusters[np.lexsort((near, time))[0]]) * config.cluster
 
 
 def reachable(

@@ -14,8 +14,8 @@ the sums, adds its own and rounds once. So alpha changes only the order of addit
 touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
 neighbouring strips and walk together: each loads its share of the X tile and multicasts it.
 
-Parts: `load` fills rings, `compute` sums and stores (`dequantise` for quantised weights), `rows`
-maps rows to matrices, `cta` describes shared memory.
+Parts: `items` is the walk, `load` fills rings, `compute` sums and stores (`dequantise` for
+quantised weights), `rows` maps rows to matrices, `cta` describes shared memory.
 
 Interpret mode lacks the TMA reduction (`accumulate`), register operands of wgmma (`detour`) and
 multicast: each CTA of a cluster loads the whole tile. Nothing else differs between CPU and GPU.

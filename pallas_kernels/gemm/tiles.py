@@ -107,6 +107,9 @@ def _with_asym(config: Config, gemm: Gemm) -> Config:
         return config
     stages = _ASYM_STAGES if gemm.quantised is None else _CONVERTED_STAGES
     asym = replace(config, asym=True, x_stages=stages)
+    if gemm.experts is not None and gemm.quantised is None:
+        # loads look up experts, which takes registers that sums of 256 rows do not leave
+        asym = replace(asym, tm=128, x_stages=2 * stages, compute_registers=224, load_registers=56)
     unit = pass_unit(asym, gemm)
     most = min(_LONGEST_RING, max(2, -(-gemm.k // config.tk)))  # a ring has two slots
     for w_stages in range(max(most // unit, 1) * unit, 1, -unit):

@@ -30,6 +30,10 @@ def to_host(
     The device's copy of an array is freed with its last reference. Copies of jax arrays keep their
     sharding. On a CPU, arrays are copied between jax's memories of the CPU.
 
+    On a GPU, jax pins at most 64 GB in all: more weights fail as out of memory, unless the
+    environment variable `XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB` is set before jax starts. A
+    `SharedPool`, whose pages CUDA registers, does not count.
+
     Args:
       tree: an array (NumPy, jax or `HostArray`) or a pytree of arrays.
       where: predicate of a leaf's path, like "layers/0/w", and the leaf; False leaves it

@@ -171,27 +171,6 @@ class Repository:
         _require_own(self.folder)
         return tuple(self._findings(content))
 
-    def prune(self) -> tuple[str, ...]:
-        """Remove files that no process of these versions can load; return their names.
-
-        These are corrupt entries, entries of another version of jax or of this package's source,
-        and executables older than an hour that no entry names (a younger one may have a writer).
-        """
-        removed, orphaned = [], set[str]()
-        old = dt.datetime.now(dt.UTC).timestamp() - 3600
-        for found in self.verify():
-            path = self.folder / found.file
-            if found.why and path.suffix == ".json":
-                path.unlink(missing_ok=True)
-                removed.append(found.file)
-                orphaned.update({found.entry.sha256} if found.entry else ())
-        for found in self.verify(content=False):
-            path = self.folder / found.file
-            if found.why and (path.stem in orphaned or path.stat().st_mtime < old):
-                path.unlink(missing_ok=True)
-                removed.append(found.file)
-        return tuple(removed)
-
     def _entry_path(self, of: Identity) -> Path:
         return self.folder / f"{of.op}-{of.key}.json"
 

@@ -33,22 +33,22 @@ BITS, BOUND = "equal_to_float64", "within_the_bound"
 FAULTS = {
     "gemm: a wrong arrival count": (
         "gemm/cta.py",
-        'ring("x", 1, shared=not sym)',
-        'ring("x", 2, shared=not sym)',
+        'ring("x", 1, readers',
+        'ring("x", 2, readers',
         GEMM,
         f"{BITS} and three",
     ),
     "gemm: a missing wait": (
         "gemm/compute.py",
-        '_wait(cta, "wait_x", flow.x.arrived(x_slot, turn))',
+        "plgpu.barrier_wait(x_ring.arrived(x_slot, cta.turn))",
         "id(x_slot)",
         GEMM,
         "no_race and hybrid",
     ),
     "gemm: a swapped tile": (
         "gemm/rows.py",
-        "strip=div(item, blocks)",
-        "strip=rem(item, blocks)",
+        "at.is_sym, div(item, blocks)",
+        "at.is_sym, rem(item, blocks)",
         GEMM,
         f"{BITS} and hybrid",
     ),
@@ -61,7 +61,7 @@ FAULTS = {
     ),
     "gemm: a warpgroup without rows frees nothing": (
         "gemm/compute.py",
-        "plgpu.barrier_arrive(flow.w.empty.at[slot])",
+        "cta.w_ring.free(slot)",
         "id(slot)",
         GEMM,
         f"{BITS} and turn",
@@ -75,8 +75,8 @@ FAULTS = {
     ),
     "gemm: scales of the first block only": (
         "gemm/load.py",
-        "block = flow.rings.scale_rows, lax.div(k_step, flow.rings.scale_steps)",
-        "block = flow.rings.scale_rows, lax.div(k_step, 1 << 20)",
+        "block = cta.rings.scale_rows, lax.div(k_step, cta.rings.scale_steps)",
+        "block = cta.rings.scale_rows, lax.div(k_step, 1 << 20)",
         GEMM,
         f"{BITS} and quantized",
     ),

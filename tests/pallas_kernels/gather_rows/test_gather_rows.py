@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnavailable, device, missing
-from pallas_kernels.gather_rows import DTYPES, Config, GatherRows, choose, gather_rows, shared_bytes
-from pallas_kernels.gather_rows import config as configuration
+from pallas_kernels.gather_rows import DTYPES, Config, GatherRows, gather_rows
 from pallas_kernels.gather_rows.programs import programs
 from pallas_kernels.hopper import SHARED_BYTES_LIMIT
 from pallas_kernels.host_memory import to_host
@@ -125,13 +124,11 @@ def test_each_row_is_fetched_once_for_each_token(monkeypatch: pytest.MonkeyPatch
     config = replace(SMALL, piece_bytes=48)  # rows of 128 bytes in three pieces
     out = within(lambda: gather_rows(to_host(TABLE), IDS, config=config, backend="interpret"))
     same(out, TABLE[IDS])
-    spec = GatherRows(tokens=5, rows=20, row_columns=64, columns=64)
-    row = configuration.cut(config, spec)
-    assert (row.pieces, row.width) == (3, 24)  # 24 + 24 + 24 columns, 8 of them twice
+    spec = GatherRows(tokens=5, rows=20, row_columns=64, columns=64, config=config)
+    assert (spec.pieces, spec.width) == (3, 24)  # 24 + 24 + 24 columns, 8 of them twice
     assert sum(copy.nbytes for copy in counted.loads) == 5 * 3 * 48
     assert sum(copy.nbytes for copy in counted.stores) == 5 * 3 * 48
     assert {copy.cluster for copy in counted.loads} == {0, 1, 2}
-    assert spec.link_bytes == 5 * 128
 
 
 def test_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,14 +231,15 @@ def test_wrong_configurations(change: dict[str, Any], message: str) -> None:
 )
 def test_pieces_cover_the_row(tokens: int, units: int, dtype: str, sms: int) -> None:
     columns = units * 16 // np.dtype(jnp.dtype(dtype)).itemsize
-    spec = GatherRows(tokens=tokens, rows=9, row_columns=columns, columns=columns, dtype=dtype)
-    config = choose(spec, sm_count=sms)
-    row = configuration.cut(config, spec)
-    assert row.width % spec.unit == 0
-    assert row.width <= columns <= row.pieces * row.width
-    assert row.width * spec.itemsize <= config.piece_bytes
-    assert 1 <= configuration.grid(config, spec) <= sms
-    assert shared_bytes(config, spec) <= SHARED_BYTES_LIMIT
+    config = Config(sm_count=sms)
+    spec = GatherRows(
+        tokens=tokens, rows=9, row_columns=columns, columns=columns, dtype=dtype, config=config
+    )
+    assert spec.width % spec.unit == 0
+    assert spec.width <= columns <= spec.pieces * spec.width
+    assert spec.width * spec.itemsize <= config.piece_bytes
+    assert 1 <= spec.ctas <= sms
+    assert spec.shared_bytes <= SHARED_BYTES_LIMIT
 
 
 def test_programs_are_distinct() -> None:

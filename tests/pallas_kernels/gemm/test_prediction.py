@@ -28,7 +28,6 @@ from pallas_kernels.gemm import (
     Quantised,
     api,
     best_alpha,
-    best_split,
     check_fits,
     choice,
     choose,
@@ -239,7 +238,6 @@ def test_a_choice_always_fits_and_is_the_best(
     assert found.config.sm_count <= machine.sm_count
     assert found.config.clusters <= machine.clusters(found.config.cluster)
     assert 0 <= found.alpha <= 1
-    assert found.origin == "predicted"
     allowed = CLUSTERS if cluster is None else (cluster,)
     for size in allowed:
         if size > machine.sm_count:
@@ -258,9 +256,6 @@ def test_the_best_alpha_beats_both_pure_dataflows(
     alpha = best_alpha(gemm, config, machine)
     times = predict(gemm, config, plans(gemm, config, [alpha, 0.0, 1.0]), machine).time_s
     assert times[0] <= (1 + model.MARGIN) * times[1:].min()
-    split = best_split(gemm, config, machine, alpha)
-    plan = plan_launch(gemm, config, alpha=alpha, sm_split=split)
-    assert predict(gemm, config, plan, machine).time_s <= times[0]
 
 
 def test_no_traffic_is_spent_for_nothing() -> None:
@@ -269,7 +264,7 @@ def test_no_traffic_is_spent_for_nothing() -> None:
     # 10240 rows over PCIe: a second reading of W costs more than all additions
     assert best_alpha(Gemm(m=10240, k=4096, n=16384), Config(), H200) < 0.05
     # 16 SMs are slower than five readings of W, so that additions are what costs
-    gemm, config = Gemm(m=10240, k=4096, n=16384), Config(cluster=8)
+    gemm, config = Gemm(m=10240, k=4096, n=16384), Config(cluster=8, x_stages=2, w_stages=8)
     assert best_alpha(gemm, config, H200) < 0.2
     assert best_alpha(gemm, config, H200, sm_limit=16) == 1.0
 

@@ -248,7 +248,7 @@ def test_damage_is_found_and_repaired(damage: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["jax", "source"])
-def test_stale_entries_are_named_not_loaded_and_pruned(
+def test_stale_entries_are_named_and_not_loaded(
     field: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = Repository(folder)
@@ -262,9 +262,6 @@ def test_stale_entries_are_named_not_loaded_and_pruned(
     stale = [f for f in repository.verify() if f.why]
     assert len(stale) == 1
     assert f"{field} old" in stale[0].why
-    removed = repository.prune()
-    assert stale[0].file in removed
-    assert [f.why for f in repository.verify()] == [""]
 
 
 def test_a_program_of_another_package_has_a_source_of_its_own(folder: Path) -> None:
@@ -280,7 +277,6 @@ def test_a_program_of_another_package_has_a_source_of_its_own(folder: Path) -> N
     assert not of[1].outdated(of[1])
     assert not of[1].outdated(identity(dataclasses.replace(second, name="other"), device))
     assert [f.why for f in repository.verify()] == ["", "", ""]
-    assert repository.prune() == ()
     (entry,) = (e for e in repository.entries() if e.identity == of[1])
     repository.remove(entry)
     assert {e.identity for e in repository.entries()} == {of[0], of[2]}
@@ -326,18 +322,6 @@ def test_what_cannot_be_stored_says_so(folder: Path) -> None:
         Repository(folder).get(back)
 
 
-def test_prune_leaves_what_a_writer_may_be_at(folder: Path) -> None:
-    repository = Repository(folder)
-    repository.get(program())
-    young, old = folder / ("0" * 64 + ".bin"), folder / ".left.partial"
-    young.write_bytes(b"x")
-    old.write_bytes(b"x")
-    os.utime(old, (0, 0))
-    assert repository.prune() == (old.name,)
-    assert young.exists()
-    assert len(repository.entries()) == 1
-
-
 def _get(folder: Path) -> None:
     run = Repository(folder).get(program())
     assert run(X, W_HOST).shape == (16, 192)
@@ -367,7 +351,7 @@ def test_what_others_can_write_to_is_never_loaded(folder: Path) -> None:
 
 def test_an_absent_folder_is_empty(folder: Path) -> None:
     assert Repository(folder).entries() == ()
-    assert Repository(folder).prune() == ()
+    assert Repository(folder).verify() == ()
 
 
 def test_a_file_in_the_way_is_said(folder: Path) -> None:
