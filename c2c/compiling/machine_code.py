@@ -270,6 +270,8 @@ def _linked(loop: Any, key: str | None) -> Tables:
     unlinked = loop._replace(rules=_with_addresses(rules, nowhere, Apart()))
 
     def decision(point: DecisionPoint, policy: Any, memory: Any) -> int:
+        if getattr(getattr(policy, "traits", None), "is_default", False):
+            return 0  # the loop calls it directly
         folder: Path | None = _shared_folder()
         if is_outside(type(policy)):
             folder = None if key is None else _users_folder(str(key))

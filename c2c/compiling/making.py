@@ -80,7 +80,7 @@ def _decisions() -> Any:
     return numba.njit(**BY_ADDRESS)(decide_at)
 
 
-def decision(point: DecisionPoint, policy: Any, memory: Any, loop: Any) -> Made:
+def decision(point: DecisionPoint, policy: Any, memory: Any, loop: Any = None) -> Made:
     """Compile a decision of a policy type, with a memory type: a call of `decide_at`."""
     return _made(_decisions(), decision_kinds(point, policy, memory, loop))
 

@@ -65,12 +65,9 @@ class Link:
             )  # fmt: skip
 
         low, high = self.sm_read_low_gbps, self.sm_read_high_gbps
-        if (low is None) != (high is None) or not (low or 0) <= (high or 0) <= self.datasheet_gbps:
-            raise SettingError(
-                "link.sm_read_low_gbps", low,
-                f"at most sm_read_high_gbps ({high}), and that at most datasheet_gbps "
-                f"({self.datasheet_gbps:g}), or null for both",
-            )  # fmt: skip
+        if (low is None) != (high is None) or (low or 0) > (high or 0):
+            allowed = f"at most sm_read_high_gbps ({high}), or null for both"
+            raise SettingError("link.sm_read_low_gbps", low, allowed)
 
     @property
     def sm_reads(self) -> str:
@@ -79,9 +76,12 @@ class Link:
         >>> load_platform("h200_pcie5").link.sm_reads
         '35 to 51.5 GB/s'
         """
-        if self.sm_read_low_gbps is None:
+        low, high = self.sm_read_low_gbps, self.sm_read_high_gbps
+        if low is None or high is None:
             return "unmeasured"
-        return f"{self.sm_read_low_gbps:g} to {self.sm_read_high_gbps:g} GB/s"
+        if low > self.datasheet_gbps:  # of another link: this one's rate was set
+            return "unmeasured"
+        return f"{low:g} to {min(high, self.datasheet_gbps):g} GB/s"
 
     @property
     def measured_is_derived(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Final
 
 from c2c.cost import calibration_for, load_constants
 from experiments.bench.measured.chips import FITTED
@@ -12,13 +13,17 @@ from experiments.bench.measured.rows import OWN, read_folder
 
 __all__ = ["held_out_error"]
 
+BF16: Final = frozenset(
+    group.op for group in GROUPS
+)  # operations over narrow weights have a suffix
+
 
 def held_out_error(platform: str) -> tuple[float, str]:
     """Return the relative error to expect of a chip's step times, and its reason as text.
 
     For a chip with measurements, its own or those of the chip that its constants are from, this is
-    the 90th percentile of |predicted / measured - 1| of the operation that is predicted worst.
-    Only rows for which the project promises an error count. For any other chip it is the largest
+    the 90th percentile of |predicted / measured - 1| of the operation that is predicted worst,
+    in BF16. Only rows for which the project promises an error count. For any other chip it is the largest
     such error among the chips that no constant was fitted to.
     """
     first = next(iter(GROUPS[0].typical))
@@ -26,7 +31,7 @@ def held_out_error(platform: str) -> tuple[float, str]:
     own, unseen = _errors()
     measured = platform if platform in own else source.chip
     if measured in own:
-        return own[measured], f"90 % of measured operations of {measured} are within it"
+        return own[measured], f"90 % of measured BF16 operations of {measured} are within it"
     return (
         unseen,
         "no measurement of this chip: largest error on chips that nothing is fitted to",
@@ -37,6 +42,7 @@ def held_out_error(platform: str) -> tuple[float, str]:
 def _errors() -> tuple[dict[str, float], float]:
     tables = read_folder(OWN)
     rows = [row for row in compare(tables, tables, Skipped()) if row.is_bound]
+    rows = [row for row in rows if row.op in BF16]
     own: dict[str, float] = {}
     for (chip, _), (_, held_out) in errors_by(rows, "chip", "op").items():
         if held_out is not None:

@@ -116,7 +116,7 @@ class Cta:
 
     @property
     def is_sym(self) -> Any:
-        """Whether this CTA runs SymGEMM: True itself if all do."""
+        """Mark of a CTA that runs SymGEMM: True itself if all do."""
         return self.rows.at.is_sym
 
     def copy(self, source: Ref, target: Ref, arrived: Ref, shared_in: str | None) -> None:

@@ -46,7 +46,7 @@ class Place:
 
     @property
     def is_sym(self) -> Any:
-        """Whether this cluster runs SymGEMM: True itself if all do."""
+        """Mark of a cluster that runs SymGEMM: True itself if all do."""
         return self.cluster < self.plan.sym_clusters if self.config.asym else True
 
     @property

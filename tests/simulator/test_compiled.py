@@ -17,7 +17,7 @@ from c2c.compiling.on_demand import PARTS
 from c2c.errors import PolicyError
 from c2c.policies import Apart, Own, Resident, RoundRobin, System
 from c2c.serving import prepare
-from c2c.serving.state import Rules
+from c2c.serving.state import Loop, Rules
 from c2c.simulator import build_machine
 from c2c.simulator.events import FLEET, new_tournament, next_end, replay
 from tests.simulator.worlds import setup
@@ -94,7 +94,7 @@ def test_a_damaged_cache_is_deleted_and_made_again(
     monkeypatch.setenv("C2C_CACHE", str(tmp_path))
     forget()
     try:
-        arguments = (_Number(3), Rules(System(), Own(), 0, System().traits))
+        arguments = (_loop(System()),)
         assert compiled(_twice, arguments)(*arguments) == 6
         (kept,) = cache_dir().rglob("*_twice*.o")
         for content in (b"", kept.read_bytes()[:50], b"something else altogether"):
@@ -127,9 +127,7 @@ def test_garbage_is_not_looked_for_while_it_compiles_and_afterwards_as_before(
     (gc.enable if is_on else gc.disable)()
     try:
         with pytest.raises(PolicyError):
-            compiled(
-                _twice, (_Number(3), Rules(System(route="no policy"), Own(), 0, System().traits))
-            )
+            compiled(_twice, (_loop(System(route="no policy")),))
         assert gc.isenabled() == is_on
     finally:
         gc.enable()
@@ -141,8 +139,12 @@ class _Number(NamedTuple):
     value: int
 
 
-def _twice(number: _Number, rules: Rules) -> int:
-    return 2 * number.value
+def _loop(system: System) -> Loop:
+    return Loop(_Number(3), Rules(system, Own(), 0, System().traits), _Number(4))  # type: ignore[arg-type]
+
+
+def _twice(w: Loop) -> int:
+    return 2 * w.fleet.value  # type: ignore[attr-defined, no-any-return]
 
 
 def test_a_system_gets_the_parts_of_the_loop_that_it_needs() -> None:

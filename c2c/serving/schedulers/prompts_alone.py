@@ -1,4 +1,4 @@
-"""As the default, but a step has prompts or decodes, as in SGLang without `enable_mixed_chunk`."""
+"""The default with prompts or decodes in a step, as SGLang without `enable_mixed_chunk`."""
 
 from __future__ import annotations
 

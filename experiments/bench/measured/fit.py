@@ -135,7 +135,7 @@ def fit_group(
         tried = {n: _bounded(n, v, jnp) for n, v in zip(names, free, strict=True)}
         error = jnp.log(op.predict(rows, chip.traced(tried), jnp) / rows[op.measured])
         bound = op.is_bound(rows)
-        weight = np.where(bound, 1.0, 0.1 * UNBOUND_WEIGHT) if bound.any() else np.ones(len(rows))
+        weight = np.where(bound, 1.0, UNBOUND_WEIGHT) if bound.any() else np.ones(len(rows))
         return jnp.average(jnp.sqrt(error**2 + ROUNDING**2), weights=weight)
 
     def fitted(share: Any) -> Any:

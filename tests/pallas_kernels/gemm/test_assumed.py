@@ -53,7 +53,7 @@ def test_short_rows_have_more_headers(layout: str, name: str, together: int) -> 
 def test_additions_and_waits_are_those_of_the_passes() -> None:
     # 132 SMs, 32 strips of 128 columns, 4 tiles of rows, 8 passes of K: 1 stored, 6 added, 1 read
     gemm = Gemm(m=1024, k=4096, n=4096)
-    config = replace(FAMILY["256x128"], stagger=False)
+    config = replace(FAMILY["256x128, kc 512"], stagger=False)
     plan = plans(gemm, config, 0.0)
     found = predict(gemm, config, plan, H100)
     tile = 256 * 128 * 4
