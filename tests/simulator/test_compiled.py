@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,16 +135,14 @@ def test_garbage_is_not_looked_for_while_it_compiles_and_afterwards_as_before(
     assert seen == [False]
 
 
-class _Number(NamedTuple):
-    value: int
-
-
 def _loop(system: System) -> Loop:
-    return Loop(_Number(3), Rules(system, Own(), 0, System().traits), _Number(4))  # type: ignore[arg-type]
+    what = prepare(setup("llama-3-3b", max_batch=3))
+    rules = Rules(system, Own(), 0, System().traits)
+    return Loop(what.fleet, rules, what.new_serving(slots=1, buffer=1))
 
 
 def _twice(w: Loop) -> int:
-    return 2 * w.fleet.value  # type: ignore[attr-defined, no-any-return]
+    return 2 * w.fleet.max_batch
 
 
 def test_a_system_gets_the_parts_of_the_loop_that_it_needs() -> None:
