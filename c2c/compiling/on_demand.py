@@ -47,6 +47,8 @@ class Apart(NamedTuple):
     note_computed: int = 0
     let_prefix_go: int = 0
     trim_prefixes: int = 0
+    leave_late: int = 0
+    give_up: int = 0
 
 
 class Part(NamedTuple):

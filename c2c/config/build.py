@@ -484,12 +484,13 @@ def _workload(settings: Mapping[str, Any]) -> WorkloadConfig:
 
 
 def _deployments(plain: Mapping[str, Any], catalog: Any) -> tuple[Deployment, ...]:
-    ttft_s, tpot_s = plain["slo"]["ttft_s"], plain["slo"]["tpot_s"]
+    ttft_s, tpot_s, deadline_s = (plain["slo"][n] for n in ("ttft_s", "tpot_s", "deadline_s"))
     return tuple(
         replace(
             d,
             ttft_slo_s=d.ttft_slo_s if ttft_s is None else ttft_s,
             tpot_slo_s=d.tpot_slo_s if tpot_s is None else tpot_s,
+            deadline_s=d.deadline_s if deadline_s is None else deadline_s,
             spec=d.spec if plain["precision"] is None else at_precision(d.spec, plain["precision"]),
         )
         for d in load_catalog(catalog)

@@ -63,11 +63,13 @@ class SloConf:
     Attributes:
       ttft_s: largest time to first token; null: the catalog's.
       tpot_s: largest time per output token; null: the catalog's.
+      deadline_s: seconds after which a request is given up; null: the catalog's, by default never.
       attainment: share of requests that must meet both targets, for the verdict.
     """
 
     ttft_s: AboveZero | None = None
     tpot_s: AboveZero | None = None
+    deadline_s: AboveZero | None = None
     attainment: SomeShare = 0.99
 
 

@@ -1,5 +1,6 @@
 """Catalogs of served models: deployments with latency targets, from `conf/catalog`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -28,6 +29,8 @@ class Deployment:
     tpot_slo_s: AboveZero
     # Of its requests; a higher number is more urgent.
     priority: Annotated[int, In("(-2**31, 2**31)")] = 0
+    # Seconds after arrival at which a request is given up; inf: never.
+    deadline_s: Annotated[float, In("(0, inf]")] = math.inf
 
     def __post_init__(self) -> None:
         if not (0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()):
@@ -60,8 +63,8 @@ def load_catalog(
       name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models`
         and optionally `order`, or only the list of entries. An entry has spec (a catalog name or
         a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s, priority,
-        precision (see `at_precision`; default: the checkpoint's), and spec_name, by which a layout
-        tells models of one spec apart.
+        deadline_s, precision (see `at_precision`; default: the checkpoint's), and spec_name, by
+        which a layout tells models of one spec apart.
 
     Raises:
       SettingError: an unknown catalog, key or model, a bad value, or a name that occurs twice.
@@ -109,7 +112,7 @@ def _entry(entry: object, where: str) -> list[Deployment]:
     if not isinstance(entry, Mapping):
         raise SettingError(where, entry, "a mapping with a spec")
     known = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority",
-             "precision")  # fmt: skip
+             "deadline_s", "precision")  # fmt: skip
     check_keys(entry, known, where)
     model, copies = entry.get("spec"), entry.get("copies", 1)
     if not isinstance(model, str):
@@ -135,6 +138,7 @@ def _entry(entry: object, where: str) -> list[Deployment]:
             ttft_slo_s=DEFAULT_TTFT_SLO_S if ttft is None else ttft,
             tpot_slo_s=DEFAULT_TPOT_SLO_S if tpot is None else tpot,
             priority=entry.get("priority", 0),
+            deadline_s=math.inf if entry.get("deadline_s") is None else entry["deadline_s"],
         )
         for n in names
     ]

@@ -1,13 +1,15 @@
 """Early ends of requests: reported by the backend, cancelled by the client, past their deadline.
 
-Only the port leads here. A request in the step under way ends with that step, all others at once.
+A request in the step under way ends with that step, all others at once.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from c2c.policies import jitable
+from c2c.policies import apart, jitable
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, emit
 from c2c.serving.batch import batch_size, member, place_among_decodes
 from c2c.serving.charges import keep_charge
@@ -22,17 +24,20 @@ from c2c.serving.state import (
     FAIL_NONE,
     NOBODY,
     RUNNING,
+    Fleet,
     Loop,
     Serving,
 )
 from c2c.serving.step import after_leaving, serve_pending
 from c2c.serving.step_report import end_in_batch
+from c2c.serving.timers import set_timer
 
 __all__ = [
     "earliest_deadline_s",
     "end_request",
     "expire",
     "fail_unserved",
+    "give_up",
     "place_again",
     "slot_of",
 ]
@@ -85,6 +90,17 @@ def expire(w: Loop, now_s: float, also_now: bool) -> None:
     while slot >= 0:
         end_request(w, slot, FAIL_DEADLINE, now_s)
         slot = _first_late(w.s, now_s, also_now)
+
+
+def _gives_up(values: Mapping[type, Any]) -> bool:
+    return bool(values[Fleet].gives_up)
+
+
+@apart("give_up", needed=_gives_up)
+def give_up(w: Loop, now_s: float) -> None:
+    """End the requests whose deadline has come, and set timer 0 to the next one."""
+    expire(w, now_s, True)
+    set_timer(w.s, 0, earliest_deadline_s(w.s))
 
 
 @jitable

@@ -26,7 +26,6 @@ from c2c.serving.pins import (
 from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import (
     FAIL_CANCELLED,
-    FAIL_NONE,
     GONE,
     LOADING,
     REPORT_DTYPE,
@@ -223,11 +222,10 @@ def _arrive(w: Loop, e: Any, blocks: Any, now_s: float) -> None:
     slot = w.s.free_slots[w.s.count[0].free_slots - 1]  # that it gets
     if w.fleet.caches_prefixes:
         begin_blocks(w.s, slot, blocks, 0, e.count, e.count)
-    req = w.s.request[slot]
-    req.ends_by_s = now_s + e.ends_after_s
-    req.ending = FAIL_NONE
-    urgent = e.priority if e.priority != OF_MODEL else w.fleet.deployment[e.model].priority
-    on_arrival(w, now_s, e.request_id, e.model, e.prompt, e.output, urgent)
+    model = w.fleet.deployment[e.model]
+    urgent = e.priority if e.priority != OF_MODEL else model.priority
+    ends_by_s = now_s + min(e.ends_after_s, model.deadline_s)
+    on_arrival(w, now_s, e.request_id, e.model, e.prompt, e.output, urgent, ends_by_s)
 
 
 @jitable
@@ -346,12 +344,14 @@ def _write_run(s: Serving, d: int, asked: Any, n: int) -> int:
 
 
 @jitable
-def _emit_timer(s: Serving, e: Any) -> None:
+def _emit_timer(w: Loop, e: Any) -> None:
     # After a timer went off, or for a nearer deadline: timer 0 stands at the next one, or earlier.
+    s = w.s
+    has_deadline = e.ends_after_s < math.inf or w.fleet.gives_up
     if e.kind == TIMER and e.where > 0:
         if s.timer_s[e.where] < math.inf:
             emit(s, ACT_TIMER, e.where)
-    elif e.kind == TIMER or (e.kind == ARRIVAL and e.ends_after_s < math.inf):
+    elif e.kind == TIMER or (e.kind == ARRIVAL and has_deadline):
         next_s = earliest_deadline_s(s)
         if next_s < s.timer_s[0]:
             set_timer(s, 0, next_s)
@@ -378,7 +378,7 @@ def _answer(w: Loop, x: Exchange, e: Any) -> int:
     # Let devices look for work, and write what is asked.
     s, asked = w.s, x.asked
     start_asked(w, s.count[0].now_s)
-    _emit_timer(s, e)
+    _emit_timer(w, e)
     asked[0] = s.count[0].dropped - asked[0]
     n = 1
     for k in range(s.count[0].actions):

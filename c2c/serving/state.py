@@ -417,6 +417,7 @@ class Fleet(NamedTuple):
     layers: Any  # i8[arch]
     layer_bytes: Any  # f8[arch] weights of one layer
     head_bytes: Any  # f8[arch] weights of the output projection
+    gives_up: bool  # whether a model's requests have a deadline
     max_batch: int
     residents: int  # maximum instances of a device
     most_engines: Any  # i8[kind] maximum instances with a model
@@ -466,7 +467,7 @@ class Serving(NamedTuple):
     decoding: Any  # i8[I, B, 3]: SLOT, ENDS_AT, LENGTH of each; a step reads these of all
     count: Any  # i8[0].size
     actions: Any  # i8[n, 2]; an event may hand over every request, see `c2c.serving.actions`
-    # f8[1 + C] when each timer is due, inf: it is not set: deadlines or failures, then each chip's
+    # f8[1 + C] when each timer is due, inf: it is not set: deadlines, then each chip's
     timer_s: Any
     taken: Any  # f8[devices, memories] KV caches of each lane
     split: Any  # i8[devices, homes, 4] the step's size by home, see `c2c.serving.plans`

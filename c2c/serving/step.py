@@ -43,6 +43,7 @@ from c2c.serving.state import (
     FAIL_DEVICE,
     FAIL_KV,
     FAIL_MEMORY,
+    FAIL_NONE,
     IDLE,
     IN_SERVICE,
     READY,
@@ -52,6 +53,7 @@ from c2c.serving.state import (
     Rules,
     Serving,
 )
+from c2c.serving.step_report import leave_late
 from c2c.serving.turns import settle, start_asked, wake
 
 __all__ = [
@@ -97,8 +99,11 @@ def on_arrival(
     prompt: int,
     output: int,
     priority: int,
+    ends_by_s: float,
 ) -> None:
     """Handle an arrival: route it to an active instance, place its model, or queue it.
+
+    `ends_by_s` is the request's deadline; inf: it has none.
 
     Source: C2CServe section 6.1, steps 1 and 2.
     """
@@ -125,6 +130,8 @@ def on_arrival(
     req.held_by = -1
     req.made = 0
     req.unreserved = 0
+    req.ends_by_s = ends_by_s
+    req.ending = FAIL_NONE
     w.s.count[0].arrived += 1
     tokens = prompt + output
     if tokens > w.fleet.deployment[m].max_context:
@@ -400,4 +407,6 @@ def end_step(w: Loop, d: int, now_s: float) -> None:
 def on_step_end(w: Loop, d: int, now_s: float) -> None:
     """Handle the end of the reported steps on device `d`: account, control alpha, continue."""
     account_step(w, d)
+    if w.fleet.gives_up:
+        leave_late(w, d, now_s)
     end_step(w, d, now_s)

@@ -1,13 +1,14 @@
 """Requests of a step report: those that ended with the step, and those that end after it.
 
-Only the port leads here; compiled with the step that a live engine drives.
+Compiled with the step that a live engine drives, and where requests have deadlines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from c2c.policies import jitable
+from c2c.policies import apart, jitable
 from c2c.serving.actions import ACT_FORGET, emit
 from c2c.serving.batch import (
     batch_size,
@@ -25,6 +26,7 @@ from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Loop, Ser
 
 __all__ = [
     "end_in_batch",
+    "leave_late",
     "most_steps",
     "not_in_step",
     "take_finished",
@@ -134,6 +136,16 @@ def take_leaving(w: Loop, d: int, finished: Any, now_s: float) -> None:
             k += 1
         else:
             _leave(w, slot, finished, now_s)
+
+
+def _gives_up(values: Mapping[type, Any]) -> bool:
+    return bool(values[Fleet].gives_up)
+
+
+@apart("leave_late", needed=_gives_up)
+def leave_late(w: Loop, d: int, now_s: float) -> None:
+    """End the requests whose deadline passed during the step of device `d`."""
+    take_leaving(w, d, w.s.free_slots[:0], now_s)
 
 
 @jitable

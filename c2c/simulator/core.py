@@ -7,12 +7,13 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.policies import inlined, jitable
+from c2c.serving.early_end import give_up
 from c2c.serving.kv_homes import on_relaid
 from c2c.serving.placement import start_active
 from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import Loop, Serving
 from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked
-from c2c.serving.timers import answer_timer
+from c2c.serving.timers import answer_timer, set_timer
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.carrying import has_come
 from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
@@ -29,14 +30,19 @@ BLOCK_DONE: Final = 0  # all arrivals of the block are taken; later events wait 
 DRAINED: Final = 1  # no more events
 RECORDS_FULL: Final = 2  # take the records out, then call again
 NEED_SLOTS: Final = 3  # grow the request slots, then call again
-CHIPS_DUE: Final = 4  # chips fail or return at timer 0: do it, then call again
+CHIPS_DUE: Final = 4  # chips fail or return at `World.outside_s`: do it, then call again
+
+_OUTSIDE: Final = -2
 
 
 @inlined
-def _due_timer(state: Serving, ends_s: float, arrives_s: float) -> int:
-    # The timer that is due before the next phase ends or request arrives, or -1.
+def _due_timer(state: Serving, world: World, ends_s: float, arrives_s: float) -> int:
+    # The timer that is due before the next phase ends or request arrives, _OUTSIDE or -1.
     timer = state.count[0].first_timer
     due_s = state.timer_s[timer]
+    outside_s = world.outside_s[0]
+    if outside_s < ends_s and outside_s <= min(due_s, arrives_s):
+        return _OUTSIDE
     is_next = due_s < ends_s and due_s <= arrives_s
     return int(timer) if is_next and (timer == 0 or min(ends_s, arrives_s) < np.inf) else -1
 
@@ -108,7 +114,7 @@ def drive(
 ) -> int:
     """Run until the block of arrivals is used up (and, after the last block, all work is done).
 
-    Order: by time; at equal times phase ends come before timers (failures, then chips'),
+    Order: by time; at equal times phase ends come before failures and timers (deadlines, chips'),
     and these before arrivals; phase ends by device number and before those of the chip's wires,
     arrivals as in the block. In a closed loop a request of the block arrives when a client is free,
     and a turn of a session after the answer before it. Timers of chips are answered while something
@@ -147,13 +153,16 @@ def drive(
         d, now_s = next_end(world.tournament, root)
         arrives_s, is_turn = _next_arrival(arrival_s, cursor, n, clients, sessions)
         k = cursor[0]
-        timer = _due_timer(state, now_s, arrives_s) if k < n or is_last else -1
-        if timer == 0:
+        timer = _due_timer(state, world, now_s, arrives_s) if k < n or is_last else -1
+        if timer == _OUTSIDE:
             return CHIPS_DUE
-        if timer > 0:
+        if timer >= 0:
             d = -1
             now_s = state.timer_s[timer]
-            answer_timer(w, timer, now_s)
+            if timer == 0:
+                give_up(w, now_s)
+            else:
+                answer_timer(w, timer, now_s)
         elif arrives_s < now_s:
             if state.count[0].free_slots == 0:
                 return NEED_SLOTS
@@ -167,7 +176,10 @@ def drive(
                 )  # fmt: skip
             m = model[k]
             urgent = fleet.deployment[m].priority
-            on_arrival(w, now_s, ids[k], m, prompt[k], output[k], urgent)
+            ends_by_s = now_s + fleet.deployment[m].deadline_s
+            on_arrival(w, now_s, ids[k], m, prompt[k], output[k], urgent, ends_by_s)
+            if ends_by_s < state.timer_s[0]:
+                set_timer(state, 0, ends_by_s)
         elif (k >= n and not is_last and now_s >= last_s) or now_s == np.inf:
             if cursor[1] + 1 == len(until):
                 return DRAINED if is_last else BLOCK_DONE

@@ -16,7 +16,7 @@ from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import Loop, Rules, Serving
 from c2c.serving.step import on_step_end
 from c2c.serving.table_growth import grow_records, grow_requests
-from c2c.serving.timers import has_timers, set_timer
+from c2c.serving.timers import has_timers
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
@@ -134,7 +134,7 @@ class Simulation:
         failures = FailureSchedule(prepared, prepared.chips_of(models))
         ranges = ranges_of(prepared)
         world = new_world(machine, state, timeline_rows, ranges.first_chip)
-        set_timer(state, 0, failures.next_s)
+        world.outside_s[0] = failures.next_s
         return cls(
             prepared=prepared,
             rules=prepared.new_rules(),
@@ -235,6 +235,7 @@ class Simulation:
             or block.think_s is not None
             or self.failures.next_s < np.inf
             or has_timers(self.rules)
+            or self.prepared.fleet.gives_up
             or world.n_timeline[0] < self.timeline_rows
         )
         if groups == 1 or is_common:
@@ -274,19 +275,19 @@ class Simulation:
             raise found from error
 
     def _change_chips(self, *, is_over: bool) -> None:
-        """Let chips fail or return, as timer 0 asks; without work left it is never due again."""
+        """Let chips fail or return; without work left none does again."""
         count = self.state.count[0]
         if is_over and count.arrived == count.finished + count.failed:
-            set_timer(self.state, 0, np.inf)
+            self.world.outside_s[0] = np.inf
             return
         room = int(count.arrived - count.finished - count.failed) + 2  # all of it may fail
         if count.out + room > len(self.state.records):
             self.state = grow_records(self.state, room)
-        now_s, had_ended = float(self.state.timer_s[0]), int(count.out)
+        now_s, had_ended = float(self.world.outside_s[0]), int(count.out)
         while self.failures.next_s <= now_s:
             if (event := self.failures.next_event()) is not None:
                 self._change_service(*event, now_s)
-        set_timer(self.state, 0, self.failures.next_s)
+        self.world.outside_s[0] = self.failures.next_s
         give_back(self.clients, int(count.out) - had_ended, now_s)
         turns_ended(self.state, self.sessions, had_ended, now_s)
 

@@ -115,6 +115,7 @@ class World(NamedTuple):
     wires: Wires
     works: Works
     resources: Resources  # scratch, of the chip whose shares are found
+    outside_s: Any  # f8[1] when the driver acts next: a chip fails or returns; inf: never
     timeline: Any  # TIMELINE_DTYPE buffer
     n_timeline: Any  # i8[1]
 
@@ -148,6 +149,7 @@ def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any =
         wires=wires,
         works=new_works(n if works > 0 else 0, works, len(state.chip), unit),
         resources=resources,
+        outside_s=np.full(1, np.inf),
         timeline=np.zeros(max(1, timeline_rows), TIMELINE_DTYPE).view(np.recarray),
         n_timeline=np.array([0 if timeline_rows > 0 else 1], np.int64),
     )

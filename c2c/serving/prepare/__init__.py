@@ -5,6 +5,7 @@ All settings are checked here, before any work; errors name the setting.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -235,6 +236,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         deployment[row].tpot_slo_s = d.tpot_slo_s
         deployment[row].max_context = d.spec.max_position
         deployment[row].priority = d.priority
+        deployment[row].deadline_s = d.deadline_s
     fleet = Fleet(
         deployment=deployment,
         home_first=_starts([len(h) for h in where.chips]),
@@ -249,6 +251,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         layers=np.array([s.layers for s in specs], np.int64),
         layer_bytes=np.array([layer_bytes(s) for s in specs]),
         head_bytes=np.array([head_bytes(s) for s in specs]),
+        gives_up=any(d.deadline_s < math.inf for d in setup.deployments),
         max_batch=system.max_batch,
         residents=max(engines),
         most_engines=np.array(engines, np.int64),

@@ -276,12 +276,15 @@ class ServingSetup:
         self._check_roles()
         self._check_failures()
         vary, how = self.system.vary, self.system.traits.vary
+        late = min(d.deadline_s for d in self.deployments)
         timed, name = how.timer_s < math.inf, policy_name(type(vary))
         refuse(
             (self.system.layout is None and (how.follows_waits or timed), "system.vary.policy",
              name, "as_alpha where no system.layout gives a step variants"),
             (timed and not how.follows_waits, "system.vary.policy", name,
              "a policy that chooses variants (follows_waits) where it has timers"),
+            (late < math.inf and self.system.disaggregation.prompt_share > 0.0, "deadline_s", late,
+             "none with system.disaggregation.prompt_share: a KV cache on its way is not given up"),
         )  # fmt: skip
         if self.system.layout is not None:
             self._check_lanes(self.system.layout)

@@ -67,6 +67,7 @@ DEPLOYMENT_DTYPE = np.dtype(
         ("tpot_slo_s", "f8"),
         ("max_context", "i8"),
         ("priority", "i8"),  # of its requests, where they have none of their own
+        ("deadline_s", "f8"),  # of its requests, from their arrival; inf: none
     ],
     align=True,
 )
