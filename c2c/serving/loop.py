@@ -33,7 +33,6 @@ from c2c.serving.port import (
     Absent,
     Action,
     Arrival,
-    Backend,
     BlocksLost,
     Cancelled,
     DeviceBack,
@@ -64,7 +63,7 @@ from c2c.serving.state import ABSENT, PLAN_DTYPE, REPORT_DTYPE, SLOT, Fleet, Loo
 from c2c.serving.step_report import most_steps, not_in_step
 from c2c.serving.table_growth import grow_records, grow_requests
 
-__all__ = ["Step", "is_compiled", "run", "step"]
+__all__ = ["Step", "is_compiled", "step"]
 
 
 def _struct(dtype: np.dtype[Any]) -> struct.Struct:
@@ -384,12 +383,3 @@ def _kv_homes(s: Serving, d: int) -> tuple[int, ...]:
     prompts = [k for k in s.prefilling[i, : inst.n_prefill].tolist() if s.request[k].step_tokens]
     decodes = s.decoding[i, : s.plan[d].decodes, SLOT].tolist()
     return tuple(int(s.request[k].kv_home) for k in (*prompts, *decodes))
-
-
-def run(fleet: Fleet, rules: Rules, state: Serving, backend: Backend) -> Serving:
-    """Serve until the backend has no more events; `state` is donated and keeps all records."""
-    take_event = Step(Loop(fleet, rules, state), compiled=False)
-    while (event := backend.next_event()) is not None:
-        state, actions = take_event(state, event)
-        backend.submit(float(state.count[0].now_s), actions)
-    return state
