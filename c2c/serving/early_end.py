@@ -6,8 +6,6 @@ A request in the step under way ends with that step, all others at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from c2c.policies import apart, jitable
 from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, emit
@@ -24,12 +22,11 @@ from c2c.serving.state import (
     FAIL_NONE,
     NOBODY,
     RUNNING,
-    Fleet,
     Loop,
     Serving,
 )
 from c2c.serving.step import after_leaving, serve_pending
-from c2c.serving.step_report import end_in_batch
+from c2c.serving.step_report import end_in_batch, gives_up
 from c2c.serving.timers import set_timer
 
 __all__ = [
@@ -92,11 +89,7 @@ def expire(w: Loop, now_s: float, also_now: bool) -> None:
         slot = _first_late(w.s, now_s, also_now)
 
 
-def _gives_up(values: Mapping[type, Any]) -> bool:
-    return bool(values[Fleet].gives_up)
-
-
-@apart("give_up", needed=_gives_up)
+@apart("give_up", needed=gives_up)
 def give_up(w: Loop, now_s: float) -> None:
     """End the requests whose deadline has come, and set timer 0 to the next one."""
     expire(w, now_s, True)

@@ -26,6 +26,7 @@ from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Loop, Ser
 
 __all__ = [
     "end_in_batch",
+    "gives_up",
     "leave_late",
     "most_steps",
     "not_in_step",
@@ -138,11 +139,12 @@ def take_leaving(w: Loop, d: int, finished: Any, now_s: float) -> None:
             _leave(w, slot, finished, now_s)
 
 
-def _gives_up(values: Mapping[type, Any]) -> bool:
+def gives_up(values: Mapping[type, Any]) -> bool:
+    """Return True if requests of the run's fleet have deadlines."""
     return bool(values[Fleet].gives_up)
 
 
-@apart("leave_late", needed=_gives_up)
+@apart("leave_late", needed=gives_up)
 def leave_late(w: Loop, d: int, now_s: float) -> None:
     """End the requests whose deadline passed during the step of device `d`."""
     take_leaving(w, d, w.s.free_slots[:0], now_s)

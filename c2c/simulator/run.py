@@ -150,6 +150,11 @@ class Simulation:
             timeline_rows=timeline_rows,
         )
 
+    @property
+    def w(self) -> Loop:
+        """The loop over the present state."""
+        return Loop(self.prepared.fleet, self.rules, self.state)
+
     def feed(
         self,
         block: RequestBlock,
@@ -185,7 +190,7 @@ class Simulation:
         cursor = np.zeros(2, np.int64)
         while True:
             arguments: Any = (
-                Loop(self.prepared.fleet, self.rules, self.state),
+                self.w,
                 self.machine,
                 self.world,
                 self.experts,
@@ -299,23 +304,23 @@ class Simulation:
             for d in devices:
                 if has_steps_done(world, d, now_s):
                     end_phase(rules, self.machine, state, world, d, now_s)
-                    on_step_end(Loop(fleet, rules, state), d, now_s)
+                    on_step_end(self.w, d, now_s)
                     self._carry_out(d, now_s)
             for d in devices:
                 lose_phase(rules, state, world, d, now_s)
-            lose_devices(Loop(fleet, rules, state), devices, now_s)
+            lose_devices(self.w, devices, now_s)
             if self.prepared.setup.failures.host_chips > 0:
                 lose_memory(fleet, state, chips)
         for d in devices:
             if returns:
-                bring_back(Loop(fleet, rules, state), d, now_s)
+                bring_back(self.w, d, now_s)
         for c in chips:
             self._carry_out(int(state.chip[c].first), now_s)
 
     def _carry_out(self, device: int, now_s: float) -> None:
         """Carry out the decided actions and share the link of a device's chip again."""
         fleet, rules, state = self.prepared.fleet, self.rules, self.state
-        start_asked(Loop(fleet, rules, state), now_s)
+        start_asked(self.w, now_s)
         submit(fleet, rules, self.machine, state, self.world, self.experts, device, now_s)
 
     def timeline(self) -> Any:

@@ -7,12 +7,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from c2c.errors import SettingError
+from c2c.policies import BatchTraits, fill
 from c2c.serving import FAIL_NONE, ServingSetup, prepare
 from c2c.serving.schedulers.sglang import SGLang
 from c2c.serving.schedulers.token_budget import Sarathi, VllmV1
@@ -94,3 +95,20 @@ def test_what_cannot_grow_refuses_it(system: str, setting: str) -> None:
     with pytest.raises(SettingError, match=f"system.{setting}") as refused:
         replace(made.system, batch=VllmV1())
     assert "vllm_v1" in str(refused.value)
+
+
+class Pretender(NamedTuple):
+    """Says that it is the default."""
+
+    traits = BatchTraits(is_default=True)
+
+
+@fill.by(Pretender)
+def _fill(policy: Pretender, w: Any, i: int, now_s: float) -> int:
+    return 1
+
+
+def test_only_the_default_may_say_that_it_is() -> None:
+    made = prepared("serverlessllm", "roomy").setup
+    with pytest.raises(SettingError, match=r"system.batch='pretender'.*is_default"):
+        replace(made.system, batch=Pretender())

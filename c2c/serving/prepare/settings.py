@@ -19,6 +19,7 @@ from c2c.policies import (
     DECISIONS,
     PREPARATION,
     LoadTraits,
+    Reserved,
     Static,
     System,
     Traits,
@@ -181,9 +182,13 @@ class SystemSpec:
                 )
 
     def _check_batch(self) -> None:
-        if not self.traits.batch.grows:
+        name, traits = policy_name(type(self.batch)), self.traits.batch
+        refuse(
+            (traits.is_default and not isinstance(self.batch, Reserved), "system.batch", name,
+             "a policy without the trait is_default: the loop would call reserved in its place"),
+        )  # fmt: skip
+        if not traits.grows:
             return
-        name = policy_name(type(self.batch))
         refuse(
             (self.layout is not None, "system.batch", name, "reserved or prompts_alone with "
              "system.layout, whose lanes share memories by whole KV caches"),

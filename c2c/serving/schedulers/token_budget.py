@@ -68,18 +68,14 @@ def _fill_budget(w: Loop, i: int, budget: int, now_s: float) -> int:
 
 
 @joins.by(VllmV1)
-def _joins_v1(policy: VllmV1, w: Loop, i: int) -> bool:
+@joins.by(Sarathi)
+def _joins(policy: VllmV1 | Sarathi, w: Loop, i: int) -> bool:
     return could_join(w, i, 0)
 
 
 @fill.by(VllmV1)
 def _fill_v1(policy: VllmV1, w: Loop, i: int, now_s: float) -> int:
     return _fill_budget(w, i, policy.max_tokens, now_s)
-
-
-@joins.by(Sarathi)
-def _joins_sarathi(policy: Sarathi, w: Loop, i: int) -> bool:
-    return could_join(w, i, 0)
 
 
 @fill.by(Sarathi)
