@@ -49,6 +49,9 @@ class Apart(NamedTuple):
     trim_prefixes: int = 0
     leave_late: int = 0
     give_up: int = 0
+    steps_to_length: int = 0
+    end_by_length: int = 0
+    drop_sent: int = 0
 
 
 class Part(NamedTuple):

@@ -18,7 +18,6 @@ from c2c.serving.queues import end_waiting, unlink
 from c2c.serving.records import fail, write_record
 from c2c.serving.state import (
     ASSIGNED,
-    FAIL_DEADLINE,
     FAIL_NONE,
     NOBODY,
     RUNNING,
@@ -85,7 +84,7 @@ def expire(w: Loop, now_s: float, also_now: bool) -> None:
         return  # it stands at the next deadline, or before it
     slot = _first_late(w.s, now_s, also_now)
     while slot >= 0:
-        end_request(w, slot, FAIL_DEADLINE, now_s)
+        end_request(w, slot, int(w.s.request[slot].late_as), now_s)
         slot = _first_late(w.s, now_s, also_now)
 
 

@@ -26,6 +26,7 @@ from c2c.serving.pins import (
 from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import (
     FAIL_CANCELLED,
+    FAIL_DEADLINE,
     GONE,
     LOADING,
     REPORT_DTYPE,
@@ -222,6 +223,7 @@ def _arrive(w: Loop, e: Any, blocks: Any, now_s: float) -> None:
     slot = w.s.free_slots[w.s.count[0].free_slots - 1]  # that it gets
     if w.fleet.caches_prefixes:
         begin_blocks(w.s, slot, blocks, 0, e.count, e.count)
+    w.s.request[slot].late_as = FAIL_DEADLINE
     model = w.fleet.deployment[e.model]
     urgent = e.priority if e.priority != OF_MODEL else model.priority
     ends_by_s = now_s + min(e.ends_after_s, model.deadline_s)

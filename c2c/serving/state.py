@@ -323,9 +323,10 @@ REQUEST_DTYPE = np.dtype(
         ("reused", "i8"),  # tokens that it found when it joined its batch
         ("found_hbm", "i8"),  # when it first did
         ("found_host", "i8"),
-        # what only requests that come as events have (`c2c.serving.events`)
-        ("ends_by_s", "f8"),  # its deadline; inf: none
+        ("ends_by_s", "f8"),  # its deadline, or when its client leaves; inf: neither
+        ("late_as", "i8"),  # the failure that it then is
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not
+        ("length", "i8"),  # tokens of its answer, which only the simulated machine may know
     ],
     align=True,
 )

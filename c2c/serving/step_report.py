@@ -26,10 +26,13 @@ from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Loop, Ser
 
 __all__ = [
     "end_in_batch",
+    "ends_prompt",
     "gives_up",
     "leave_late",
     "most_steps",
     "not_in_step",
+    "shorten",
+    "shorten_decode",
     "take_finished",
     "take_leaving",
 ]
@@ -44,8 +47,8 @@ def _is_among(finished: Any, request_id: int) -> bool:
 
 
 @jitable
-def _ends_prompt(s: Serving, slot: int) -> bool:
-    # Whether the step computes the last of a request's prompt, and so its first token.
+def ends_prompt(s: Serving, slot: int) -> bool:
+    """Return True if the step computes the last of a request's prompt, and so its first token."""
     req = s.request[slot]
     return bool(req.step_tokens > 0 and req.prefilled + req.step_tokens >= req.prompt)
 
@@ -76,7 +79,7 @@ def not_in_step(s: Serving, d: int, finished: Any) -> int:
             is_there = is_there or s.request[s.decoding[i, j, SLOT]].id == finished[k]
         for j in range(s.instance[i].n_prefill):
             slot = s.prefilling[i, j]
-            is_there = is_there or (s.request[slot].id == finished[k] and _ends_prompt(s, slot))
+            is_there = is_there or (s.request[slot].id == finished[k] and ends_prompt(s, slot))
         if not is_there:
             return int(finished[k])
     return -1
@@ -100,24 +103,31 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
         req = s.request[slot]
         more = tokens_left(s, i, k) - steps
         if _is_among(finished, req.id):
-            _shorten(fleet, s, i, slot, more)
-            s.decoding[i, k, ENDS_AT] -= more
-            s.decoding[i, k, LENGTH] -= more
+            shorten_decode(fleet, s, i, k, more)
         elif more == 0 and req.ending == FAIL_NONE:
             emit(s, ACT_FORGET, req.id)
     for k in range(inst.n_prefill):
         slot = int(s.prefilling[i, k])
         req = s.request[slot]
-        if not _ends_prompt(s, slot):
+        if not ends_prompt(s, slot):
             continue
         if _is_among(finished, req.id):
-            _shorten(fleet, s, i, slot, req.output - 1)
+            shorten(fleet, s, i, slot, req.output - 1)
         elif req.output == 1 and req.ending == FAIL_NONE:
             emit(s, ACT_FORGET, req.id)
 
 
 @jitable
-def _shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
+def shorten_decode(fleet: Fleet, s: Serving, i: int, k: int, tokens: int) -> None:
+    """Take so many tokens from the answer of decode `k` of instance `i`."""
+    shorten(fleet, s, i, int(s.decoding[i, k, SLOT]), tokens)
+    s.decoding[i, k, ENDS_AT] -= tokens
+    s.decoding[i, k, LENGTH] -= tokens
+
+
+@jitable
+def shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
+    """Take so many tokens from the answer of a request of instance `i`, and their room."""
     req = s.request[slot]
     before = reserved_places(fleet, s, i, slot)
     req.output -= tokens

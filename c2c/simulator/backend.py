@@ -7,6 +7,8 @@ import numpy as np
 from c2c.cost import max_min_rates
 from c2c.policies import inlined, jitable
 from c2c.serving.actions import (
+    ACT_ASIDE,
+    ACT_FORGET,
     ACT_HAND,
     ACT_INTERRUPT,
     ACT_LOAD,
@@ -14,8 +16,8 @@ from c2c.serving.actions import (
     ACT_RUN,
 )
 from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
-from c2c.serving.state import Fleet, Rules, Serving
-from c2c.simulator.carrying import move_kv, send_kv
+from c2c.serving.state import Loop, Rules, Serving
+from c2c.simulator.carrying import drop_sent, move_kv, send_kv
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.fetching import experts_of_start, experts_of_step
 from c2c.simulator.graphs import (
@@ -26,6 +28,7 @@ from c2c.simulator.graphs import (
     share_among_works,
     stop_works,
 )
+from c2c.simulator.lengths import steps_to_length
 from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
 from c2c.simulator.world import CLEAN, ENDS, SHARES, Machine, World, account, note_ends
 
@@ -157,13 +160,16 @@ def _swap(
 
 @inlined
 def _begin_run(
-    fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
-    d: int, now_s: float,
-) -> None:  # fmt: skip
+    w: Loop, machine: Machine, world: World, experts: Experts, d: int, now_s: float
+) -> None:
+    fleet, rules, state = w.fleet, w.rules, w.s
     plan, p = state.plan[d], world.phase[d]
+    steps = plan.steps
+    if machine.knows_lengths:
+        steps = steps_to_length(w, machine, d)
+    p.steps = min(steps, machine.most_steps)
     if len(machine.step_plan) > 0:
         p.is_load = 0
-        p.steps = plan.steps
         _begin(world, state, d, now_s)
         begin_steps(fleet, rules, machine, state, world, d, now_s)
         return
@@ -173,7 +179,6 @@ def _begin_run(
     layers = fleet.layers[arch]
     p.is_load = 0
     p.ahead = 0.0
-    p.steps = plan.steps
     p.base_s = step_alone_s(costs, pair, plan, layers, plan.alpha)
     p.slope_s = step_growth_s(costs, pair, plan)
     p.link_bytes, p.hbm_bytes, p.hbm_growth = step_bytes(costs, pair, plan, layers, plan.alpha)
@@ -191,7 +196,7 @@ def _begin_run(
     if plan.kv_in_bytes + plan.kv_out_bytes > 0.0:
         move_kv(machine, state, world, d, p.base_s - computed_s, now_s)
     lead_s, lead_link, lead_hbm = p.base_s - computed_s, p.link_bytes - streamed, p.hbm_bytes - read
-    if plan.steps > 1 and lead_s > 0.0:
+    if p.steps > 1 and lead_s > 0.0:
         p.base_s, p.link_bytes, p.hbm_bytes = computed_s, streamed, read
         _begin(world, state, d, now_s)
         _lead(world, state, d, lead_s, lead_link, lead_hbm)
@@ -234,14 +239,14 @@ def _touched(state: Serving, k: int) -> int:
 
 @inlined
 def submit(
-    fleet: Fleet, rules: Rules, machine: Machine, state: Serving, world: World, experts: Experts,
-    ended: int, now_s: float,
-) -> None:  # fmt: skip
+    w: Loop, machine: Machine, world: World, experts: Experts, ended: int, now_s: float
+) -> None:
     """Carry out the actions of the last step and share the links of the chips that it touched.
 
     Args:
       ended: device whose phase, relayout or transfer ended; or -1.
     """
+    fleet, rules, state = w.fleet, w.rules, w.s
     for k in range(state.count[0].actions):
         code, d = state.actions[k, 0], state.actions[k, 1]
         if code == ACT_INTERRUPT:
@@ -254,9 +259,11 @@ def submit(
         elif code == ACT_HAND and state.request[d].handed_bytes > 0.0:
             send_kv(machine, state, world, d, now_s)
         elif code == ACT_RUN:  # freeing memory takes no time
-            _begin_run(fleet, rules, machine, state, world, experts, d, now_s)
+            _begin_run(w, machine, world, experts, d, now_s)
         elif code == ACT_RELAYOUT:
             begin_relayout(rules, machine, state, world, d, now_s)
+        elif fleet.hands_directly and (ACT_FORGET <= code <= ACT_ASIDE):
+            drop_sent(w, world, d)
     for k in range(state.count[0].actions + 1):
         d = ended if k == state.count[0].actions else _touched(state, k)
         if d < 0:

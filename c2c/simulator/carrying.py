@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from c2c.policies import jitable
-from c2c.serving.state import Serving
-from c2c.simulator.wires import put_on, take_off
+from c2c.policies import apart, jitable
+from c2c.serving.handover import goes_directly
+from c2c.serving.state import Loop, Serving
+from c2c.simulator.events import replay
+from c2c.simulator.wires import drop, put_on, take_off
 from c2c.simulator.world import ENDS, Machine, World
 
-__all__ = ["has_come", "move_kv", "send_kv"]
+__all__ = ["clear_wire", "drop_sent", "has_come", "move_kv", "send_kv"]
 
 
 @jitable
@@ -26,7 +28,7 @@ def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: fl
             rate = min(machine.link_cap[source.kind], machine.link_cap[target.kind])
         size, n = req.handed_bytes, len(state.device)
         world.end_s[n + req.source] = put_on(
-            world.wires, req.source, slot, target.on_device, size, size / rate, now_s
+            world.wires, req.source, slot, req.id, target.on_device, size, size / rate, now_s
         )
         _note(state, world, req.source)
         world.phase[req.source].total_hbm += size
@@ -52,6 +54,22 @@ def has_come(state: Serving, world: World, d: int) -> int:
     world.phase[target].total_hbm += size
     world.phase[target].total_kv_in += size
     return slot
+
+
+@apart("drop_sent", needed=goes_directly)
+def drop_sent(w: Loop, world: World, request_id: int) -> None:
+    """Drop a KV cache that no request waits for any more from the wires."""
+    for d in range(len(world.wires.wire)):
+        clear_wire(w.s, world, d, request_id)
+
+
+@jitable
+def clear_wire(state: Serving, world: World, d: int, request_id: int) -> None:
+    """Drop a request's KV cache, or EVERYBODY's, from the wire of device `d`."""
+    c = state.device[d].chip
+    chip, devices = state.chip[c], len(state.device)
+    world.end_s[devices + d] = drop(world.wires, d, request_id)
+    replay(world.tournament, c, world.end_s, chip.first, chip.last, devices)
 
 
 @jitable

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.policies import inlined, jitable
 from c2c.serving.early_end import give_up
+from c2c.serving.events import OF_MODEL
 from c2c.serving.kv_homes import on_relaid
 from c2c.serving.placement import start_active
 from c2c.serving.prefixes import begin_blocks
-from c2c.serving.state import Loop, Serving
+from c2c.serving.state import FAIL_CANCELLED, FAIL_DEADLINE, Loop, Serving
 from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked
 from c2c.serving.timers import answer_timer, set_timer
 from c2c.simulator.backend import end_phase, submit
@@ -20,19 +21,61 @@ from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
 from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.graphs import end_relayout, follow_works
+from c2c.simulator.lengths import end_by_length
 from c2c.simulator.sessions import Sessions, next_turn_s, skip_turns, take_turn, turns_ended
 from c2c.simulator.world import Machine, World
 
-__all__ = ["BLOCK_DONE", "CHIPS_DUE", "DRAINED", "NEED_SLOTS", "RECORDS_FULL", "drive"]
+__all__ = [
+    "BLOCK_DONE",
+    "DRAINED",
+    "NEED_SLOTS",
+    "OUTSIDE_DUE",
+    "RECORDS_FULL",
+    "Arrivals",
+    "drive",
+]
 
 # Why `drive` returned.
 BLOCK_DONE: Final = 0  # all arrivals of the block are taken; later events wait for the next block
 DRAINED: Final = 1  # no more events
 RECORDS_FULL: Final = 2  # take the records out, then call again
 NEED_SLOTS: Final = 3  # grow the request slots, then call again
-CHIPS_DUE: Final = 4  # chips fail or return at `World.outside_s`: do it, then call again
+OUTSIDE_DUE: Final = 4  # something happens at `World.outside_s`: apply it, then call again
 
 _OUTSIDE: Final = -2
+
+
+class Arrivals(NamedTuple):
+    """Requests of a block, group after group, of each ascending in time; arrays of n or 0 entries.
+
+    Attributes:
+      arrival_s, model, prompt, output, ids: [n].
+      limit: i8[n] tokens up to which an answer may grow, for which memory is reserved; empty: as
+        many as it has.
+      priority: i8[n]; empty: those of the models.
+      deadline_s, cancel_s: f8[n] from the arrival until it is given up, and until its client
+        leaves; inf: never. Empty: as the models say.
+      block_at, block_count: [n] index of each request's first block in `block_keys`, and number of
+        its blocks; empty without a prefix cache.
+      prompt_blocks: [n] number of blocks of its prompt.
+      block_keys: i8[blocks], see `c2c.workloads.RequestBlock`.
+      until: i8[groups] end of each group's arrivals; one entry: the whole fleet is one group.
+    """
+
+    arrival_s: Any
+    model: Any
+    prompt: Any
+    output: Any
+    ids: Any
+    limit: Any
+    priority: Any
+    deadline_s: Any
+    cancel_s: Any
+    block_at: Any
+    block_count: Any
+    prompt_blocks: Any
+    block_keys: Any
+    until: Any
 
 
 @inlined
@@ -60,13 +103,15 @@ def _end(w: Loop, machine: Machine, world: World, d: int, now_s: float) -> int:
     elif end_phase(rules, machine, state, world, d, now_s):
         on_ready(w, d, now_s)
     else:
+        if machine.knows_lengths:
+            end_by_length(w, machine, d)
         on_step_end(w, d, now_s)
     return d
 
 
 @inlined
 def _next_arrival(
-    arrival_s: Any, cursor: Any, n: int, clients: Clients, sessions: Sessions
+    a: Arrivals, cursor: Any, n: int, clients: Clients, sessions: Sessions
 ) -> tuple[float, bool]:
     # When the next request comes, inf: none does, and whether it is a turn that is due.
     if len(sessions.follows) > 0:
@@ -74,7 +119,7 @@ def _next_arrival(
     arrives_s = np.inf
     if cursor[0] < n:
         is_closed = len(clients.free_s) > 0
-        arrives_s = next_free_s(clients) if is_closed else arrival_s[cursor[0]]
+        arrives_s = next_free_s(clients) if is_closed else a.arrival_s[cursor[0]]
     due_s = next_turn_s(sessions)
     return min(arrives_s, due_s), due_s < arrives_s
 
@@ -90,22 +135,43 @@ def _taken(cursor: Any, is_turn: bool, clients: Clients, sessions: Sessions) -> 
     return int(cursor[0] - 1)
 
 
+@inlined
+def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
+    # Request k of the block comes.
+    state = w.s
+    m, limit = a.model[k], a.output[k]
+    model = w.fleet.deployment[m]
+    urgent, gives_up_s = model.priority, model.deadline_s
+    req = state.request[state.free_slots[state.count[0].free_slots - 1]]  # that it gets
+    req.length = limit
+    req.late_as = FAIL_DEADLINE
+    if len(a.block_at) > 0:
+        begin_blocks(
+            state, state.free_slots[state.count[0].free_slots - 1], a.block_keys, a.block_at[k],
+            a.block_count[k], a.prompt_blocks[k],
+        )  # fmt: skip
+    if len(a.limit) > 0:
+        limit = a.limit[k]
+    if len(a.priority) > 0:
+        if a.priority[k] != OF_MODEL:
+            urgent = a.priority[k]
+        gives_up_s = min(gives_up_s, a.deadline_s[k])
+        if a.cancel_s[k] < gives_up_s:
+            gives_up_s = a.cancel_s[k]
+            req.late_as = FAIL_CANCELLED
+    ends_by_s = now_s + gives_up_s
+    on_arrival(w, now_s, a.ids[k], m, a.prompt[k], limit, urgent, ends_by_s)
+    if ends_by_s < state.timer_s[0]:
+        set_timer(state, 0, ends_by_s)
+
+
 @jitable
 def drive(
     w: Loop,
     machine: Machine,
     world: World,
     experts: Experts,
-    arrival_s: Any,
-    model: Any,
-    prompt: Any,
-    output: Any,
-    ids: Any,
-    block_at: Any,
-    block_count: Any,
-    prompt_blocks: Any,
-    block_keys: Any,
-    until: Any,
+    a: Arrivals,
     cursor: Any,
     last_s: float,
     is_last: bool,
@@ -124,25 +190,19 @@ def drive(
     group's state fits the processor's caches, a large fleet's does not.
 
     Args:
-      arrival_s, model, prompt, output, ids: the block, [n] each, group after group, of each
-        ascending in time.
-      block_at, block_count: [n] index of each request's first block in `block_keys`, and number of
-        its blocks; empty without a prefix cache.
-      prompt_blocks: [n] number of blocks of its prompt.
-      block_keys: i8[blocks], see `c2c.workloads.RequestBlock`.
-      until: i8[groups] end of each group's arrivals; one entry: the whole fleet is one group.
+      a: the block.
       cursor: i8[2] index of the next arrival, and its group; kept between calls.
-      last_s: arrival time of the block's last request.
+      last_s: time before which everything happens, at least that of the block's last arrival.
       is_last: whether no block follows, so that the run continues until all work is done.
-      clients: clients of a closed loop, in which `arrival_s` is ignored.
+      clients: clients of a closed loop, in which arrival times are ignored.
       sessions: sessions of a block that holds all requests; without any its arrays are empty.
 
     Returns:
-      BLOCK_DONE, CHIPS_DUE, DRAINED, RECORDS_FULL or NEED_SLOTS.
+      BLOCK_DONE, OUTSIDE_DUE, DRAINED, RECORDS_FULL or NEED_SLOTS.
     """
     fleet, rules, state = w.fleet, w.rules, w.s
-    n = until[cursor[1]]
-    root = FLEET if len(until) == 1 else world.tournament.roots[cursor[1]]
+    n = a.until[cursor[1]]
+    root = FLEET if len(a.until) == 1 else world.tournament.roots[cursor[1]]
     room = len(state.records) - fleet.max_batch - 2
     ended = state.count[0].out
     if state.count[0].to_start != 0:
@@ -151,11 +211,15 @@ def drive(
         if state.count[0].out > room:
             return RECORDS_FULL
         d, now_s = next_end(world.tournament, root)
-        arrives_s, is_turn = _next_arrival(arrival_s, cursor, n, clients, sessions)
+        arrives_s, is_turn = _next_arrival(a, cursor, n, clients, sessions)
         k = cursor[0]
-        timer = _due_timer(state, world, now_s, arrives_s) if k < n or is_last else -1
+        timer = _due_timer(state, world, now_s, arrives_s)
+        if timer != -1 and k >= n and not is_last:
+            due_s = world.outside_s[0] if timer == _OUTSIDE else state.timer_s[timer]
+            if due_s >= last_s:
+                timer = -1
         if timer == _OUTSIDE:
-            return CHIPS_DUE
+            return OUTSIDE_DUE
         if timer >= 0:
             d = -1
             now_s = state.timer_s[timer]
@@ -168,23 +232,12 @@ def drive(
                 return NEED_SLOTS
             d = -1
             now_s = arrives_s
-            k = _taken(cursor, is_turn, clients, sessions)
-            if len(block_at) > 0:
-                slot = state.free_slots[state.count[0].free_slots - 1]
-                begin_blocks(
-                    state, slot, block_keys, block_at[k], block_count[k], prompt_blocks[k]
-                )  # fmt: skip
-            m = model[k]
-            urgent = fleet.deployment[m].priority
-            ends_by_s = now_s + fleet.deployment[m].deadline_s
-            on_arrival(w, now_s, ids[k], m, prompt[k], output[k], urgent, ends_by_s)
-            if ends_by_s < state.timer_s[0]:
-                set_timer(state, 0, ends_by_s)
+            _arrive(w, a, _taken(cursor, is_turn, clients, sessions), now_s)
         elif (k >= n and not is_last and now_s >= last_s) or now_s == np.inf:
-            if cursor[1] + 1 == len(until):
+            if cursor[1] + 1 == len(a.until):
                 return DRAINED if is_last else BLOCK_DONE
             cursor[1] += 1
-            n = until[cursor[1]]
+            n = a.until[cursor[1]]
             root = world.tournament.roots[cursor[1]]
             continue
         elif (
@@ -196,7 +249,7 @@ def drive(
         else:
             d = _end(w, machine, world, d, now_s)
         start_asked(w, now_s)
-        submit(fleet, rules, machine, state, world, experts, d, now_s)
+        submit(w, machine, world, experts, d, now_s)
         if state.count[0].out > ended:
             give_back(clients, state.count[0].out - ended, now_s)
             turns_ended(state, sessions, ended, now_s)

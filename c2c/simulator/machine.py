@@ -89,6 +89,8 @@ def build_machine(prepared: Prepared) -> Machine:
         between=float(setup.system.disaggregation.hand_over_gbps) * 1e9,
         sends_directly=prepared.fleet.hands_directly,
         max_batch=prepared.fleet.max_batch,
+        knows_lengths=False,
+        most_steps=2**62,
         misses=_misses(prepared),
         plans=tables(plans, (*RESOURCES, *resources), prepared.tables[0][0].max_tokens),
         start_plan=start_plan,

@@ -2,39 +2,66 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from c2c.compiling.mistakes import policy_error
-from c2c.serving import RESOURCES, Prepared, start_asked
+from c2c.serving import FAIL_CANCELLED, RESOURCES, Prepared, start_asked
+from c2c.serving.block_table import clear
 from c2c.serving.device_loss import bring_back, lose_devices, lose_memory
+from c2c.serving.early_end import end_request, slot_of
+from c2c.serving.events import OF_MODEL, is_lost
+from c2c.serving.pins import (
+    drop_weights_of,
+    keep_weights_of,
+    release_weights_of,
+    take_weights_of,
+)
+from c2c.serving.port import (
+    BlocksLost,
+    Cancelled,
+    DeviceBack,
+    DeviceLost,
+    DropWeights,
+    KeepWeights,
+    ReleaseWeights,
+    Weights,
+)
 from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import Loop, Rules, Serving
 from c2c.serving.step import on_step_end
 from c2c.serving.table_growth import grow_records, grow_requests
 from c2c.serving.timers import has_timers
 from c2c.simulator.backend import end_phase, submit
+from c2c.simulator.carrying import clear_wire
 from c2c.simulator.clients import Clients, give_back, new_clients
 from c2c.simulator.compiled import compiled_drive
-from c2c.simulator.core import CHIPS_DUE, DRAINED, NEED_SLOTS, RECORDS_FULL, drive
+from c2c.simulator.core import DRAINED, NEED_SLOTS, OUTSIDE_DUE, RECORDS_FULL, Arrivals, drive
+from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.experts import build_experts
 from c2c.simulator.failures import FailureRow, FailureSchedule, has_steps_done, lose_phase
+from c2c.simulator.graphs import end_relayout
 from c2c.simulator.groups import Ranges, ranges_of
+from c2c.simulator.lengths import end_by_length
 from c2c.simulator.sessions import (
     Sessions,
     begin_turns,
     new_sessions,
     turns_ended,
 )
-from c2c.simulator.world import Machine, World, new_world
+from c2c.simulator.wires import EVERYBODY
+from c2c.simulator.world import Machine, World, new_world, relayouts_at
 from c2c.workloads import ClosedLoop, RequestBlock, concatenate
 
-__all__ = ["RunStats", "Simulation", "run_blocks"]
+__all__ = ["Incident", "RunStats", "Simulation", "run_blocks"]
+
+Incident = Cancelled | DeviceLost | DeviceBack | BlocksLost | Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +137,8 @@ class Simulation:
     timeline_rows: int = 0
     next_id: int = 0
     done: bool = False
+    incidents: list[Incident] = field(default_factory=list)
+    pinned: Counter[tuple[int, int]] = field(default_factory=Counter)  # times, by model and chip
     _drive: Callable[..., int] | None = None
 
     @classmethod
@@ -123,19 +152,20 @@ class Simulation:
         timeline_rows: int = 0,
         buffer: int = 65536,
         models: Sequence[int] | None = None,
+        incidents: Sequence[Incident] = (),
     ) -> Simulation:
         """Return a simulation at time 0.
 
         Args:
           loop: clients of a closed loop; None: requests arrive at their times.
           models: models that get requests; None: all.
+          incidents: cancels, losses of devices and blocks, and pins of weights, by time.
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
         failures = FailureSchedule(prepared, prepared.chips_of(models))
         ranges = ranges_of(prepared)
         world = new_world(machine, state, timeline_rows, ranges.first_chip)
-        world.outside_s[0] = failures.next_s
-        return cls(
+        simulation = cls(
             prepared=prepared,
             rules=prepared.new_rules(),
             machine=machine,
@@ -148,7 +178,10 @@ class Simulation:
             ranges=ranges,
             compiled=compiled,
             timeline_rows=timeline_rows,
+            incidents=list(incidents),
         )
+        simulation._look_outside()
+        return simulation
 
     @property
     def w(self) -> Loop:
@@ -161,31 +194,31 @@ class Simulation:
         on_records: Callable[[Any], None],
         *,
         is_last: bool = False,
+        until_s: float | None = None,
     ) -> None:
         """Simulate a block of arrivals and pass finished requests to `on_records` (copies).
+
+        Args:
+          block: the next requests; may be empty.
+          is_last: whether no block follows, so that the run continues until all work is done.
+          until_s: time up to which everything happens, and whose records are passed; None: that of
+            the last arrival, and records are passed when there are many.
 
         Raises:
           PolicyError: a policy from outside the package failed.
           RuntimeError: a request was lost, which is a bug.
         """
+        self._allow(block)
         order, until = self._by_group(block)
         ids = self._ids(block)
         is_whole = is_last and self.next_id == 0
         if block.think_s is not None and is_whole:
             self.sessions = begin_turns(block, ids)
-        blocks = self._blocks(block, order)
-        arrivals = tuple(
-            np.ascontiguousarray(a[order], dtype)
-            for a, dtype in (
-                (block.arrival_s, np.float64),
-                (block.model, np.int64),
-                (block.prompt_tokens, np.int64),
-                (block.output_tokens, np.int64),
-                (ids, np.int64),
-            )
-        )
+        arrivals = self._arrivals(block, ids, order, until)
         is_open = len(block) > 0 and len(self.clients.free_s) == 0
         last_s = float(block.arrival_s[-1]) if is_open else -np.inf
+        if until_s is not None:
+            last_s = max(last_s, np.nextafter(until_s, np.inf))
         in_groups: list[Any] = []  # of groups, one after another
         cursor = np.zeros(2, np.int64)
         while True:
@@ -194,9 +227,7 @@ class Simulation:
                 self.machine,
                 self.world,
                 self.experts,
-                *arrivals,
-                *blocks,
-                until,
+                arrivals,
                 cursor,
                 last_s,
                 is_last,
@@ -205,12 +236,13 @@ class Simulation:
             )
             why = self._driven(arguments)
             n_out = int(self.state.count[0].out)
-            if n_out > 0 and (why == RECORDS_FULL or is_last or len(until) > 1):
+            is_wanted = why == RECORDS_FULL or is_last or until_s is not None
+            if n_out > 0 and (is_wanted or len(until) > 1):
                 records = self.state.records[:n_out].copy()
                 (on_records if len(until) == 1 else in_groups.append)(records)
                 self.state.count[0].out = 0
-            if why == CHIPS_DUE:
-                self._change_chips(is_over=is_last and cursor[0] == len(block))
+            if why == OUTSIDE_DUE:
+                self._act_outside(is_over=is_last and cursor[0] == len(block))
             elif why == NEED_SLOTS:
                 self.state = grow_requests(self.state, len(self.state.request))
             elif why != RECORDS_FULL:
@@ -228,6 +260,46 @@ class Simulation:
                 lost = RuntimeError(f"{left} of {count[0].arrived} requests were never served")
                 raise policy_error(lost, self.rules)
 
+    def _allow(self, block: RequestBlock) -> None:
+        """Let requests leave early, or end before their limits, from the first such block on."""
+        fleet, machine = self.prepared.fleet, self.machine
+        if (block.deadline_s is not None or block.cancel_s is not None) and not fleet.gives_up:
+            self.prepared = replace(self.prepared, fleet=fleet._replace(gives_up=True))
+            self._drive = None
+        if block.max_output_tokens is not None and not machine.knows_lengths:
+            self.machine = machine._replace(knows_lengths=True)
+            self._drive = None
+
+    def _arrivals(
+        self, block: RequestBlock, ids: np.ndarray, order: Any, until: np.ndarray
+    ) -> Arrivals:
+        n = len(block)
+        asks = [getattr(block, name) is not None for name in ("priority", "deadline_s", "cancel_s")]
+
+        def column(values: np.ndarray | None, dtype: type, default: float) -> np.ndarray:
+            if values is None:
+                return np.full(n if any(asks) else 0, default, dtype)
+            return np.ascontiguousarray(values[order], dtype)
+
+        limit, none = block.max_output_tokens, np.zeros(0, np.int64)
+        first, count, prompt, keys = self._blocks(block, order)
+        return Arrivals(
+            arrival_s=np.ascontiguousarray(block.arrival_s[order], np.float64),
+            model=np.ascontiguousarray(block.model[order], np.int64),
+            prompt=np.ascontiguousarray(block.prompt_tokens[order], np.int64),
+            output=np.ascontiguousarray(block.output_tokens[order], np.int64),
+            ids=np.ascontiguousarray(ids[order], np.int64),
+            limit=none if limit is None else np.ascontiguousarray(limit[order], np.int64),
+            priority=column(block.priority, np.int64, OF_MODEL),
+            deadline_s=column(block.deadline_s, np.float64, np.inf),
+            cancel_s=column(block.cancel_s, np.float64, np.inf),
+            block_at=first,
+            block_count=count,
+            prompt_blocks=prompt,
+            block_keys=keys,
+            until=until,
+        )
+
     def _by_group(self, block: RequestBlock) -> tuple[Any, NDArray[np.int64]]:
         """Return the order in which the block is served, and the end of each group's requests.
 
@@ -238,7 +310,7 @@ class Simulation:
         is_common = (
             len(self.clients.free_s) > 0
             or block.think_s is not None
-            or self.failures.next_s < np.inf
+            or world.outside_s[0] < np.inf
             or has_timers(self.rules)
             or self.prepared.fleet.gives_up
             or world.n_timeline[0] < self.timeline_rows
@@ -279,8 +351,26 @@ class Simulation:
                 raise
             raise found from error
 
-    def _change_chips(self, *, is_over: bool) -> None:
-        """Let chips fail or return; without work left none does again."""
+    @property
+    def next_s(self) -> float:
+        """Time of the next event without a further request; inf: none."""
+        ends_s = next_end(self.world.tournament, FLEET)[1]
+        timers = self.state.timer_s
+        others_s = min(float(timers[0]), float(self.world.outside_s[0]), ends_s)
+        return min(others_s, float(timers.min())) if others_s < np.inf else np.inf
+
+    def cancel(self, request: int, at_s: float, on_records: Callable[[Any], None]) -> None:
+        """End a request whose client leaves now, if it has not ended; `at_s` as `feed`'s."""
+        self.incidents.insert(0, Cancelled(at_s=at_s, request_id=request))
+        self._look_outside()
+        self.feed(concatenate([]), on_records, until_s=at_s)
+
+    def _look_outside(self) -> None:
+        incident_s = self.incidents[0].at_s if self.incidents else np.inf
+        self.world.outside_s[0] = min(self.failures.next_s, incident_s)
+
+    def _act_outside(self, *, is_over: bool) -> None:
+        """Apply what is due of failures and incidents; without work left no chip fails again."""
         count = self.state.count[0]
         if is_over and count.arrived == count.finished + count.failed:
             self.world.outside_s[0] = np.inf
@@ -291,42 +381,92 @@ class Simulation:
         now_s, had_ended = float(self.world.outside_s[0]), int(count.out)
         while self.failures.next_s <= now_s:
             if (event := self.failures.next_event()) is not None:
-                self._change_service(*event, now_s)
-        self.world.outside_s[0] = self.failures.next_s
+                self._change_chips(*event, now_s)
+        while self.incidents and self.incidents[0].at_s <= now_s:
+            self._happen(self.incidents.pop(0), now_s)
+        self._look_outside()
         give_back(self.clients, int(count.out) - had_ended, now_s)
         turns_ended(self.state, self.sessions, had_ended, now_s)
 
-    def _change_service(self, chips: Sequence[int], returns: bool, now_s: float) -> None:
+    def _change_chips(self, chips: Sequence[int], returns: bool, now_s: float) -> None:
         """Take chips that fail together out of service, or return them."""
-        fleet, rules, state, world = self.prepared.fleet, self.rules, self.state, self.world
+        state = self.state
         devices = [d for c in chips for d in range(state.chip[c].first, state.chip[c].last)]
-        if not returns:
+        if returns:
             for d in devices:
-                if has_steps_done(world, d, now_s):
-                    end_phase(rules, self.machine, state, world, d, now_s)
-                    on_step_end(self.w, d, now_s)
-                    self._carry_out(d, now_s)
-            for d in devices:
-                lose_phase(rules, state, world, d, now_s)
-            lose_devices(self.w, devices, now_s)
-            if self.prepared.setup.failures.host_chips > 0:
-                lose_memory(fleet, state, chips)
-        for d in devices:
-            if returns:
                 bring_back(self.w, d, now_s)
+        else:
+            self._lose(devices, now_s)
+            if self.prepared.setup.failures.host_chips > 0:
+                lose_memory(self.prepared.fleet, state, chips)
         for c in chips:
             self._carry_out(int(state.chip[c].first), now_s)
 
+    def _lose(self, devices: Sequence[int], now_s: float) -> None:
+        rules, state, world = self.rules, self.state, self.world
+        for d in devices:
+            if has_steps_done(world, d, now_s):
+                end_phase(rules, self.machine, state, world, d, now_s)
+                if self.machine.knows_lengths:
+                    end_by_length(self.w, self.machine, d)
+                on_step_end(self.w, d, now_s)
+                self._carry_out(d, now_s)
+        for d in devices:
+            if len(world.wires.wire) > 0:
+                clear_wire(state, world, d, EVERYBODY)
+            lose_phase(rules, state, world, d, now_s)
+            row = relayouts_at(state, world) + d
+            if row >= len(state.device) and world.busy[row]:
+                end_relayout(rules, state, world, row, now_s)
+        lose_devices(self.w, devices, now_s)
+
+    def _happen(self, incident: Incident, now_s: float) -> None:
+        w, device = self.w, -1
+        if isinstance(incident, Cancelled):
+            if (slot := slot_of(w.s, incident.request_id)) >= 0:
+                end_request(w, slot, FAIL_CANCELLED, now_s)
+        elif isinstance(incident, DeviceLost | DeviceBack | BlocksLost):
+            device = incident.device
+            lost = is_lost(w.s, device)
+            if isinstance(incident, DeviceBack) and lost:
+                bring_back(w, device, now_s)
+            elif isinstance(incident, DeviceLost) and not lost:
+                self._lose([device], now_s)
+            elif isinstance(incident, BlocksLost) and not lost:
+                clear(w.s.blocks, device)
+        else:
+            self._change_pins(incident, now_s)
+        self._carry_out(device, now_s)
+
+    def _change_pins(self, wish: Weights, now_s: float) -> None:
+        w, home = self.w, (wish.model, wish.chip)
+        if isinstance(wish, KeepWeights):
+            self.pinned[home] += keep_weights_of(w, *home, now_s)
+        elif isinstance(wish, DropWeights):
+            drop_weights_of(w, *home, now_s)
+        elif self.pinned[home] == 0:
+            return  # there was no room to keep them
+        elif isinstance(wish, ReleaseWeights):
+            self.pinned[home] -= 1
+            release_weights_of(w, *home, now_s)
+        else:
+            take_weights_of(w.fleet, w.s, *home)
+
     def _carry_out(self, device: int, now_s: float) -> None:
         """Carry out the decided actions and share the link of a device's chip again."""
-        fleet, rules, state = self.prepared.fleet, self.rules, self.state
         start_asked(self.w, now_s)
-        submit(fleet, rules, self.machine, state, self.world, self.experts, device, now_s)
+        submit(self.w, self.machine, self.world, self.experts, device, now_s)
 
     def timeline(self) -> Any:
         """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""
         kept = int(self.world.n_timeline[0]) if self.timeline_rows > 0 else 0
         return self.world.timeline[:kept].copy()
+
+    def take_timeline(self) -> Any:
+        """Return the phases kept since the last call, and make room for further ones."""
+        rows = self.timeline()
+        self.world.n_timeline[0] = 0
+        return rows
 
     def stats(self) -> RunStats:
         """Return the totals so far."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.policies import jitable
 
-__all__ = ["Wires", "drop_sent", "new_wires", "put_on", "take_off"]
+__all__ = ["EVERYBODY", "Wires", "drop", "new_wires", "put_on", "take_off"]
+
+EVERYBODY: Final = -2
 
 WIRE_DTYPE = np.dtype(
     [
@@ -22,7 +22,8 @@ WIRE_DTYPE = np.dtype(
 )
 SENT_DTYPE = np.dtype(
     [
-        ("slot", "i8"),  # of the request
+        ("slot", "i8"),  # of its request
+        ("id", "i8"),
         ("target", "i8"),  # device
         ("next", "i8"),
         ("due_s", "f8"),
@@ -51,14 +52,16 @@ def new_wires(devices: int, rows: int) -> Wires:
 
 @jitable
 def put_on(
-    wires: Wires, d: int, slot: int, target: int, size: float, seconds: float, now_s: float
-) -> float:
+    wires: Wires, d: int, slot: int, request_id: int, target: int, size: float, seconds: float,
+    now_s: float,
+) -> float:  # fmt: skip
     """Queue the cache of a request on device `d`'s wire; return the time of its next arrival."""
     wire, k = wires.wire[d], wires.unused[0]
     row = wires.sent[k]
     wires.unused[0] = row.next
     wire.free_s = max(wire.free_s, now_s) + seconds
-    row.slot, row.target, row.next, row.due_s, row.bytes = slot, target, -1, wire.free_s, size
+    row.slot, row.id, row.target, row.next = slot, request_id, target, -1
+    row.due_s, row.bytes = wire.free_s, size
     if wire.first < 0:
         wire.first = k
     else:
@@ -80,24 +83,27 @@ def take_off(wires: Wires, d: int) -> tuple[int, int, float, float]:
     return int(row.slot), int(row.target), float(row.bytes), float(next_s)
 
 
-def drop_sent(wires: Wires, d: int, goes: Callable[[int, int], bool]) -> float:
-    """Drop transfers of some requests from the wire of device `d`; return as `put_on`.
+@jitable
+def drop(wires: Wires, d: int, request_id: int) -> float:
+    """Drop a request's transfers from the wire of device `d`; return as `put_on`.
 
     Later transfers do not arrive earlier.
 
     Args:
-      goes: predicate of the device and a request's slot.
+      request_id: id of the request; EVERYBODY: all transfers go.
     """
-    kept, k = [], int(wires.wire[d].first)
+    wire, before, k = wires.wire[d], -1, wires.wire[d].first
     while k >= 0:
-        following = int(wires.sent[k].next)
-        if goes(d, int(wires.sent[k].slot)):
-            wires.sent[k].next = wires.unused[0]
+        row, following = wires.sent[k], wires.sent[k].next
+        if request_id == EVERYBODY or row.id == request_id:
+            if before < 0:
+                wire.first = following
+            else:
+                wires.sent[before].next = following
+            row.next = wires.unused[0]
             wires.unused[0] = k
         else:
-            kept.append(k)
+            before = k
         k = following
-    for k, following in pairwise([*kept, -1]):
-        wires.sent[k].next = following
-    wires.wire[d].first, wires.wire[d].last = (kept[0], kept[-1]) if kept else (-1, -1)
-    return float(wires.sent[kept[0]].due_s) if kept else np.inf
+    wire.last = before
+    return float(wires.sent[wire.first].due_s) if wire.first >= 0 else np.inf

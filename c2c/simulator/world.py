@@ -85,6 +85,8 @@ class Machine(NamedTuple):
     between: float  # bytes/s at which a KV cache goes to another chip
     sends_directly: bool  # from device to device, not through host memory
     max_batch: int
+    knows_lengths: bool  # answers may end before their limits
+    most_steps: int  # of a run
     misses: MissTable
     plans: Plans
     start_plan: Any  # i8[D, kind, cold]; empty: a start is one phase

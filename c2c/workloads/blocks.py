@@ -13,10 +13,11 @@ from c2c.errors import DataError
 from c2c.ranges import FromZero, In, check_fields
 from c2c.workloads.prefixes import Hashes, cover
 
-__all__ = ["MEASURED", "ClosedLoop", "RequestBlock", "Workload", "concatenate"]
+__all__ = ["MEASURED", "WISHES", "ClosedLoop", "RequestBlock", "Workload", "concatenate"]
 
 MEASURED = ("measured_ttft_s", "measured_tpot_s")
-_OPTIONAL = ("ids", "session", "turn", "think_s", *MEASURED)  # columns of a value a request
+WISHES = ("max_output_tokens", "priority", "deadline_s", "cancel_s")
+_OPTIONAL = ("ids", "session", "turn", "think_s", *MEASURED, *WISHES)  # a value a request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,12 @@ class RequestBlock:
         `arrival_s` then only orders it; NaN: the request arrives at `arrival_s`. None: all do.
       measured_ttft_s: f64[n], TTFT measured on the traced system, NaN if unknown; None: all are.
       measured_tpot_s: f64[n], TPOT measured there, likewise.
+      max_output_tokens: i64[n], limit of the answer, at least `output_tokens`, for which a server
+        that does not know the length reserves memory; None: the lengths are the limits.
+      priority: i64[n], higher is more urgent; None: those of the models.
+      deadline_s: f64[n], time from the arrival after which the server gives a request up, above 0;
+        inf: never. None: as the models say.
+      cancel_s: f64[n], time from the arrival after which its client leaves; inf: never.
     """
 
     arrival_s: NDArray[np.float64]
@@ -63,6 +70,10 @@ class RequestBlock:
     think_s: NDArray[np.float64] | None = None
     measured_ttft_s: NDArray[np.float64] | None = None
     measured_tpot_s: NDArray[np.float64] | None = None
+    max_output_tokens: NDArray[np.int64] | None = None
+    priority: NDArray[np.int64] | None = None
+    deadline_s: NDArray[np.float64] | None = None
+    cancel_s: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         for name in ("model", "prompt_tokens", "output_tokens"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,9 @@ import pyarrow as pa
 
 from c2c.engine.inputs import event_of
 from c2c.errors import DataError
+from c2c.serving.events import OF_MODEL
 from c2c.serving.port import Arrival, BlocksLost, Cancelled, DeviceLost, Weights
+from c2c.transformer.pages import PAGE_TOKENS
 from c2c.workloads import RequestBlock
 
 __all__ = ["Inputs", "inputs_from"]
@@ -24,23 +27,35 @@ class Inputs:
     Attributes:
       arrivals: arrivals of all requests.
       lengths: output tokens of each request; of an unfinished one, its limit of output tokens.
+      cancel_s: time from each request's arrival to its cancellation; inf: none.
       others: all other events, in order of time.
       served: records of the finished requests.
     """
 
     arrivals: tuple[Arrival, ...]
     lengths: tuple[int, ...]
-    others: tuple[Cancelled | DeviceLost | BlocksLost | Weights, ...]
+    cancel_s: tuple[float, ...]
+    others: tuple[DeviceLost | BlocksLost | Weights, ...]
     served: pa.Table
 
     def block(self) -> RequestBlock:
         """Return the requests in the simulator's form."""
-        return RequestBlock(
-            arrival_s=np.array([a.at_s for a in self.arrivals]),
-            model=np.array([a.model for a in self.arrivals], np.int32),
-            prompt_tokens=np.array([a.prompt_tokens for a in self.arrivals], np.int32),
+        asked = self.arrivals
+        block = RequestBlock(
+            arrival_s=np.array([a.at_s for a in asked]),
+            model=np.array([a.model for a in asked], np.int32),
+            prompt_tokens=np.array([a.prompt_tokens for a in asked], np.int32),
             output_tokens=np.array(self.lengths, np.int32),
+            max_output_tokens=np.array([a.max_output_tokens for a in asked]),
+            priority=np.array([OF_MODEL if a.priority is None else a.priority for a in asked]),
+            deadline_s=np.array([a.deadline_s for a in asked]),
+            cancel_s=np.array(self.cancel_s),
         )
+        if not any(a.blocks for a in asked):
+            return block
+        first = np.cumsum([0, *(len(a.blocks) for a in asked)])
+        keys = np.array([key for a in asked for key in a.blocks], np.int64).view(np.uint64)
+        return replace(block, block_tokens=PAGE_TOKENS, block_first=first, block_keys=keys)
 
     def of_served(self, records: pa.Table) -> pa.Table:
         """Return the records of requests that the live run finished.
@@ -79,17 +94,16 @@ def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> I
     served = done.set_column(done.column_names.index("id"), "id", where).sort_by("id")
     for k, length in zip(_list(served, "id"), _list(served, "output_tokens"), strict=True):
         lengths[k] = length
-    others = [
-        replace(event, request_id=number[event.request_id])
-        if isinstance(event, Cancelled)
-        else event
-        for event in given
-        if not isinstance(event, Arrival)
-    ]
+    cancel_s = [math.inf] * len(asked)
+    for event in given:
+        if isinstance(event, Cancelled):
+            k = number[event.request_id]
+            cancel_s[k] = min(cancel_s[k], max(0.0, event.at_s - asked[k].at_s))
     return Inputs(
         arrivals=tuple(replace(event, request_id=k) for k, event in enumerate(asked)),
         lengths=tuple(lengths),
-        others=tuple(others),
+        cancel_s=tuple(cancel_s),
+        others=tuple(event for event in given if not isinstance(event, Arrival | Cancelled)),
         served=served,
     )
 

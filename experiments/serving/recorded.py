@@ -13,24 +13,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from c2c.errors import DataError
 from c2c.serving import Prepared
+from c2c.serving.loop import Step
+from c2c.serving.pools import entry_of
 from c2c.serving.port import (
     Action,
+    Backend,
+    Cancelled,
     DeviceLost,
     Event,
+    KeepWeights,
     Load,
     Ready,
+    ReleaseWeights,
     RunSteps,
     SetTimer,
     StepEnd,
     Timer,
+    WeightsHere,
     new_report,
 )
+from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.state import Loop
+from c2c.simulator import requests_table
+from c2c.transformer.pages import PAGE_TOKENS
 from experiments.serving.inputs import Inputs
-from experiments.serving.replaying import records_of
 
 __all__ = ["Retold", "retell"]
 
@@ -61,7 +72,12 @@ class _Recorded:
         self._inputs = inputs
         self._made: Counter[int] = Counter()
         self._plans = _plans(steps)
-        outside = [*inputs.arrivals, *inputs.others]
+        cancels = [
+            Cancelled(at_s=a.at_s + after_s, request_id=a.request_id)
+            for a, after_s in zip(inputs.arrivals, inputs.cancel_s, strict=True)
+            if after_s < math.inf
+        ]
+        outside = [*inputs.arrivals, *cancels, *inputs.others]
         self._outside = deque(sorted(outside, key=lambda event: event.at_s))
         self._lost = {e.device for e in inputs.others if isinstance(e, DeviceLost)}
         self._later: list[tuple[float, int, Event]] = []
@@ -152,6 +168,31 @@ def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
     return found
 
 
+def _records_of(prepared: Prepared, world: Backend) -> pa.Table:
+    """Run the serving loop over a backend; return the records of all requests, by id."""
+    rules = prepared.new_rules()
+    fleet, state, kept = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
+    if fleet.caches_prefixes:  # the table grows with longer prompts
+        state = with_blocks(prepared, state, PAGE_TOKENS, 1)
+    step = Step(Loop(fleet, rules, state), compiled=True)
+    while (event := world.next_event()) is not None:
+        if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:
+            continue  # its KeepWeights was granted live but refused here, for lack of room
+        pins = _pins(fleet, state, event) if isinstance(event, KeepWeights) else 0
+        state, actions = step(state, event)
+        if isinstance(event, KeepWeights):
+            kept[event.model] += _pins(fleet, state, event) - pins
+        elif isinstance(event, ReleaseWeights):
+            kept[event.model] -= 1
+        world.submit(float(state.count[0].now_s), actions)
+    records = np.sort(np.asarray(state.records)[: state.count[0].out], order="id")
+    return requests_table(prepared, records.view(np.recarray))
+
+
+def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
+    return int(state.hold[entry_of(fleet, event.model, event.chip)].pins)
+
+
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
     """Run the loop over the inputs of a live run and the recorded seconds of its plans.
 
@@ -164,5 +205,5 @@ def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
       DataError: the loop asks for plans that were not recorded.
     """
     world = _Recorded(prepared, inputs, steps)
-    records = records_of(prepared, world)
+    records = _records_of(prepared, world)
     return Retold(requests=inputs.of_served(records), plans=world.plans, equal=world.equal)

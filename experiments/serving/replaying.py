@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +15,7 @@ from c2c.cost import load_constants
 from c2c.engine import Options, find_models, fleet_of
 from c2c.errors import DataError
 from c2c.serving import Prepared
-from c2c.serving.loop import Step
-from c2c.serving.pools import entry_of
-from c2c.serving.port import Backend, KeepWeights, ReleaseWeights, WeightsHere
-from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import Loop
-from c2c.simulator import build_machine, requests_table
-from c2c.simulator.port import SimulatorBackend
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.simulator import Machine, Simulation, build_machine, requests_table
 from experiments.serving.calibration import StepFit, fit_steps
 from experiments.serving.inputs import Inputs, inputs_from
 from experiments.serving.record import CATALOG, INPUTS, REQUESTS, SETTINGS, STEPS
@@ -157,18 +148,7 @@ def replay(
         cold_init_s=np.zeros_like(machine.cold_init_s),
         turn_s=_turn_s(turns),
     )  # fmt: skip
-    asked = inputs.arrivals
-    world = SimulatorBackend(
-        prepared,
-        machine,
-        inputs.block(),
-        max_output_tokens=np.array([a.max_output_tokens for a in asked]),
-        deadline_s=np.array([a.deadline_s for a in asked]),
-        priorities=[a.priority for a in asked],
-        blocks=[a.blocks for a in asked],
-        incidents=inputs.others,
-    )
-    return inputs.of_served(records_of(prepared, world))
+    return inputs.of_served(records_of(prepared, machine, inputs))
 
 
 def _turn_s(fits: Sequence[StepFit]) -> float:
@@ -177,29 +157,13 @@ def _turn_s(fits: Sequence[StepFit]) -> float:
     return total / max(1, sum(fit.turns for fit in fits))
 
 
-def records_of(prepared: Prepared, world: Backend) -> pa.Table:
-    """Run the serving loop over a backend; return the records of all requests, by id."""
-    rules = prepared.new_rules()
-    fleet, state, kept = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
-    if fleet.caches_prefixes:  # the table grows with longer prompts
-        state = with_blocks(prepared, state, PAGE_TOKENS, 1)
-    step = Step(Loop(fleet, rules, state), compiled=True)
-    while (event := world.next_event()) is not None:
-        if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:
-            continue  # its KeepWeights was granted live but refused here, for lack of room
-        pins = _pins(fleet, state, event) if isinstance(event, KeepWeights) else 0
-        state, actions = step(state, event)
-        if isinstance(event, KeepWeights):
-            kept[event.model] += _pins(fleet, state, event) - pins
-        elif isinstance(event, ReleaseWeights):
-            kept[event.model] -= 1
-        world.submit(float(state.count[0].now_s), actions)
-    records = np.sort(np.asarray(state.records)[: state.count[0].out], order="id")
+def records_of(prepared: Prepared, machine: Machine, inputs: Inputs) -> pa.Table:
+    """Simulate the inputs of a live run; return the records of all its requests, by id."""
+    simulation = Simulation.start(prepared, machine, incidents=inputs.others)
+    parts: list[np.ndarray] = []
+    simulation.feed(inputs.block(), parts.append, is_last=True)
+    records = np.sort(np.concatenate(parts), order="id")
     return requests_table(prepared, records.view(np.recarray))
-
-
-def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
-    return int(state.hold[entry_of(fleet, event.model, event.chip)].pins)
 
 
 def compare(

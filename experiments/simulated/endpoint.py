@@ -7,10 +7,11 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from c2c.config import RunSetup
 from c2c.engine import messages as say
@@ -22,18 +23,19 @@ from c2c.engine.frames import Connection
 from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.now import requests_now
 from c2c.engine.record import Totals
-from c2c.engine.stepping import Stepping
 from c2c.serving import FAIL_NONE
-from c2c.serving.port import Cancelled, DeviceLost, Event, Load, Ready, RunSteps, StepEnd
-from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.events import OF_MODEL
 from c2c.serving.state import IN_SERVICE
-from c2c.simulator import build_machine
-from c2c.simulator.open_world import OpenWorld
+from c2c.simulator import Simulation, build_machine
+from c2c.simulator.progress import progress
 from c2c.transformer.pages import PAGE_TOKENS
+from c2c.workloads import RequestBlock, concatenate
 
 __all__ = ["Answers", "Endpoint"]
 
-_AT_ONCE_S = 0.05  # of work between two polls of the socket, if the world is behind
+_AT_ONCE_S = 0.05  # between two polls of the socket, if the simulation is behind
+_PHASES = 65_536  # in that time
+_NOBODY = concatenate([])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +69,8 @@ class Answers:
 class Endpoint:
     """Serves the front over a Unix socket as `c2c.engine.Engine` does, from a simulated fleet.
 
-    Simulated time runs `speed` times as fast as the clock. If the loop cannot keep up with its
-    events, the world is behind: answers come late, and `/live` reports the delay.
+    Simulated time runs `speed` times as fast as the clock. If the simulation cannot keep up, it is
+    behind: answers come late, and `/live` reports the delay.
 
     Args:
       setup: the run; layouts and policies were planned for its workload.
@@ -83,33 +85,29 @@ class Endpoint:
         self.names = [d.name for d in prepared.setup.deployments]
         self._models = {name: number for number, name in enumerate(self.names)}
         self._totals = {name: Totals() for name in self.names}
-        rules = prepared.new_rules()
-        state = prepared.new_serving(buffer=1, rules=rules)
-        if prepared.fleet.caches_prefixes:
-            state = with_blocks(prepared, state, PAGE_TOKENS, 1)
-        self._stepping = Stepping(prepared.fleet, rules, state)
-        self._world = OpenWorld(prepared, build_machine(prepared), most)
+        self._simulation = Simulation.start(
+            prepared,
+            build_machine(prepared)._replace(most_steps=1),  # tokens come one by one
+            timeline_rows=_PHASES,
+        )
         self._folder = OwnFolder()  # last, so that an error above leaves no folder
         self.socket = self._folder.path / "socket"
         self.ledger = Ledger(self._tell, self._ended, found=self._found)
-        self._asked: dict[int, int] = {}  # the front's number of a request, by the loop's
-        self._slots: dict[int, int] = {}  # the loop's number, by the front's
         self._streams: dict[int, random.Random] = {}
-        self._doing: dict[int, Load | RunSteps] = {}
+        self._last_model: dict[int, int] = {}  # of a device, in its last step
         self._front: Connection | None = None
         self._server: asyncio.Server | None = None
         self._woken = asyncio.Event()
         self._begun_s = time.monotonic()
-        self._behind_s = 0.0
+        self._at_s = 0.0  # simulated so far
         self._is_draining = False
 
     async def listen(self) -> None:
-        """Open the socket, and start compiling the loop if its machine code is missing."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
+        """Compile the event loop if its machine code is missing, and open the socket."""
+        self._advance(0.0, _NOBODY)
+        self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self._connect), str(self.socket)
         )
-        self._compiling = asyncio.create_task(self._stepping.compile())
         self._begun_s = time.monotonic()
 
     def now_s(self) -> float:
@@ -131,69 +129,61 @@ class Endpoint:
                 continue
 
     def _catch_up(self) -> float:
-        """Process the events that are due; return the clock's seconds until the next one."""
+        """Simulate up to now; return the clock's seconds until the next event."""
         end_s = time.monotonic() + _AT_ONCE_S
-        while (event := self._world.next_event(self.now_s())) is not None:
-            self._behind_s = self.now_s() - event.at_s
-            self._take(event)
+        while (next_s := self._simulation.next_s) <= self.now_s():
+            self._advance(min(self.now_s(), next_s + _AT_ONCE_S * self._speed), _NOBODY)
             if time.monotonic() > end_s:
                 return 0.0
-        self._behind_s = 0.0
-        return max(0.0, (self._world.next_s - self.now_s()) / self._speed)
+        return max(0.0, (next_s - self.now_s()) / self._speed)
 
-    def _take(self, event: Event) -> None:
-        """Let the loop process an event, carry out its actions and send its answers."""
-        self._count(event)
-        now_s, actions, ended = self._stepping.take(event)
-        for action in actions:
-            if isinstance(action, Load | RunSteps):
-                self._doing[action.device] = action
-            if isinstance(action, RunSteps):
-                self._begin(action, now_s)
-        if isinstance(event, StepEnd):
-            self._deliver(event)
-        for row in ended:
-            number = self._asked.pop(int(row.id))
-            self._world.close(int(row.id))
-            del self._slots[number], self._streams[number]
-            if row.failure != FAIL_NONE:
-                self.ledger.end(number, FAILED[int(row.failure)])
-        self._world.submit(now_s, actions)
+    def _advance(self, until_s: float, block: RequestBlock) -> None:
+        """Simulate up to a time, with further requests, and send the tokens that came."""
+        self._at_s = max(self._at_s, until_s)
+        self._simulation.feed(block, self._end, until_s=self._at_s)
+        self._deliver()
 
-    def _begin(self, run: RunSteps, now_s: float) -> None:
-        """Record the requests whose first step begins."""
-        for slot, first, _ in run.prefills:
-            if (entry := self.ledger.get(self._asked[slot])) and entry.begun_s is None:
-                self.ledger.begin(self._asked[slot], now_s)
-                if first:
-                    self.ledger.find(self._asked[slot], first)
+    def _end(self, records: Any) -> None:
+        for row in records:
+            number = int(row.id)
+            if (entry := self.ledger.get(number)) is not None:
+                self._give(number, entry, int(row.output_tokens))
+                why = FAILED[int(row.failure)] if row.failure != FAIL_NONE else ""
+                self.ledger.end(number, why or ("stop" if entry.left else "length"))
+            del self._streams[number]
 
-    def _deliver(self, event: StepEnd) -> None:
-        for slot, tokens in self._world.got.items():
-            number = self._asked.get(slot)
-            if number is None:  # it was cancelled
+    def _deliver(self) -> None:
+        """Send what the open requests have got since the last time."""
+        for row in progress(self._simulation.state):
+            number = int(row["id"])
+            if (entry := self.ledger.get(number)) is None:  # cancelled, to end with its step
                 continue
-            for _ in range(tokens):
-                self.ledger.deliver(number, self._streams[number].choice(self._answers.words))
-            if slot in event.finished and (entry := self.ledger.get(number)):
-                self.ledger.end(number, "stop" if entry.left else "length")
+            if entry.begun_s is None:
+                self.ledger.begin(number, float(row["begun_s"]))
+                if row["reused"]:
+                    self.ledger.find(number, int(row["reused"]))
+            self._give(number, entry, int(row["tokens"]))
+        self._count()
 
-    def _count(self, event: Event) -> None:
-        """Add an event of a device to the totals of its model."""
-        if not isinstance(event, StepEnd | Ready | DeviceLost):
-            return
-        did = self._doing.pop(event.device, None)
-        if did is None or isinstance(event, DeviceLost):
-            return
-        total = self._totals[self.names[did.model]]
-        if isinstance(event, Ready):
-            total.loads += 1
-        elif isinstance(did, RunSteps):
-            total.steps += int(event.report.steps)
-            total.device_s += float(event.report.steps * event.report.latency_s)
-            total.prompt_tokens += sum(tokens for _, _, tokens in did.prefills)
-            total.decode_tokens += len(did.decodes) * int(event.report.steps)
-            total.turns += int(did.plan.is_turn)
+    def _give(self, number: int, entry: Entry, tokens: int) -> None:
+        for _ in range(tokens - len(entry.delivered)):
+            self.ledger.deliver(number, self._streams[number].choice(self._answers.words))
+
+    def _count(self) -> None:
+        """Add the phases that have ended to the totals of their models."""
+        for row in self._simulation.take_timeline():
+            device, model = int(row.instance), int(row.model)
+            total = self._totals[self.names[model]]
+            if row.is_load:
+                total.loads += 1
+                total.load_s += float(row.end_s - row.start_s)
+                continue
+            total.steps += int(row.steps)
+            total.device_s += float(row.end_s - row.start_s)
+            total.prompt_tokens += int(row.prefill_tokens)
+            total.decode_tokens += int(row.decode_seqs * row.steps)
+            total.turns += self._last_model.get(device, model) != model
+            self._last_model[device] = model
 
     def _connect(self, link: Connection) -> None:
         self._serving = asyncio.create_task(self._connected(link))
@@ -235,35 +225,41 @@ class Endpoint:
 
     def ask(self, ask: say.Ask) -> None:
         """Accept or refuse a request; its tokens and its end go to the front."""
-        is_full = len(self._asked) >= self._most
+        is_full = len(self.ledger) >= self._most
         is_real = ask.scores is not None or ask.prompt_scores is not None or ask.grammar
         if self._is_draining or is_full or is_real:
             why = "draining" if self._is_draining else "overloaded" if is_full else "not_simulated"
             self._say(say.Ended(request=ask.request, why=why))
             return
-        self._catch_up()
-        now_s, model = self.now_s(), self._models[ask.model]
+        now_s, model = max(self.now_s(), self._at_s), self._models[ask.model]
         stream = self._answers.draw(ask.request, ask.new)
-        keyed = self._prepared.fleet.caches_prefixes
-        blocks = block_keys(ask.model, ask.ids) if keyed else ()
-        event = self._world.open(
-            at_s=now_s,
-            model=model,
-            prompt_tokens=len(ask.ids),
-            output_tokens=self._answers.length(stream, ask.new, ask.least),
-            priority=ask.priority,
-            deadline_s=math.inf if ask.deadline_s is None else ask.deadline_s * self._speed,
-            blocks=blocks,
-        )
-        self._asked[event.request_id], self._slots[ask.request] = ask.request, event.request_id
+        blocks = block_keys(ask.model, ask.ids) if self._prepared.fleet.caches_prefixes else ()
         self._streams[ask.request] = stream
         self.ledger.open(ask, model, now_s, blocks)
-        self._take(event)
+        deadline_s = math.inf if ask.deadline_s is None else ask.deadline_s * self._speed
+        length = self._answers.length(stream, ask.new, ask.least)
+        block = RequestBlock(
+            arrival_s=np.array([now_s]),
+            model=np.array([model], np.int32),
+            prompt_tokens=np.array([len(ask.ids)], np.int32),
+            output_tokens=np.array([length], np.int32),
+            ids=np.array([ask.request]),
+            max_output_tokens=np.array([ask.new]),
+            priority=np.array([OF_MODEL if ask.priority is None else ask.priority]),
+            deadline_s=np.array([deadline_s]),
+        )
+        if blocks:
+            first = np.array([0, len(blocks)])
+            keys = np.array(blocks, np.int64).view(np.uint64)
+            block = replace(block, block_tokens=PAGE_TOKENS, block_first=first, block_keys=keys)
+        self._advance(now_s, block)
 
     def abort(self, request: int, why: str) -> None:
         """End a request; its memory is freed within a step."""
         if self.ledger.end(request, why):
-            self._take(Cancelled(at_s=self.now_s(), request_id=self._slots[request]))
+            self._at_s = max(self.now_s(), self._at_s)
+            self._simulation.cancel(request, self._at_s, self._end)
+            self._deliver()
 
     def _tell(self, request: int, token: int, _: Any) -> None:
         self._say(say.Tokens(request=request, tokens=(token,)))
@@ -276,14 +272,13 @@ class Endpoint:
 
     def live(self) -> Mapping[str, Any]:
         """Return the present state, in the form of a live engine's `/live`."""
-        state = self._stepping.state
-        workers = [self._device_now(d) for d in range(len(state.device))]
+        workers = [self._device_now(d) for d in range(len(self._simulation.state.device))]
         return {
             "uptime_s": time.monotonic() - self._begun_s,
             "is_draining": self._is_draining,
-            "is_compiled": self._stepping.is_compiled,
+            "is_compiled": True,
             "simulated_s": self.now_s(),
-            "behind_s": self._behind_s / self._speed,
+            "behind_s": self._behind_s(),
             **requests_now(self.ledger),
             "steps": sum(total.steps for total in self._totals.values()),
             "models": {name: asdict(total) for name, total in self._totals.items()},
@@ -295,8 +290,9 @@ class Endpoint:
         }
 
     def _device_now(self, d: int) -> dict[str, Any]:
-        state, doing = self._stepping.state, self._doing.get(d)
-        device = state.device[d]
+        state, world = self._simulation.state, self._simulation.world
+        device, is_busy = state.device[d], bool(world.busy[d])
+        model = int(state.instance[state.plan[d].instance].model) if is_busy else -1
         first = int(device.first)
         instances = state.instance[first : first + int(self._prepared.fleet.residents)]
         residents = sorted(self.names[m] for m in instances["model"].tolist() if m >= 0)
@@ -304,21 +300,23 @@ class Endpoint:
         return {
             "device": d,
             "pid": None,
-            "state": "lost" if is_lost else _state(doing),
+            "state": "lost" if is_lost else _state(is_busy, bool(world.phase[d].is_load)),
             "generation": 1,
             "restarts": 0,
             "residents": residents,
             "held": int((instances["n_decode"] + instances["n_prefill"]).sum()),
             "kv_bytes": float(device.kv_bytes),
             "kv_capacity_bytes": float(device.capacity_bytes - device.weight_bytes),
-            "model": None if doing is None else self.names[doing.model],
+            "model": self.names[model] if is_busy else None,
             "layout": {"variant": 0, "is_changing": False},
         }
 
+    def _behind_s(self) -> float:
+        """Return by how many of the clock's seconds due events are late."""
+        return max(0.0, self.now_s() - self._simulation.next_s) / self._speed
+
     async def close(self) -> None:
-        """Stop the loop, close the connections and remove the socket's folder."""
-        self._compiling.cancel()
-        await self._stepping.close()
+        """Close the connections and remove the socket's folder."""
         if self._front is not None:
             self._front.close()
         if self._server is not None:
@@ -326,7 +324,7 @@ class Endpoint:
         self._folder.remove()
 
 
-def _state(doing: Load | RunSteps | None) -> str:
-    if doing is None:
+def _state(is_busy: bool, is_load: bool) -> str:
+    if not is_busy:
         return "idle"
-    return "loading" if isinstance(doing, Load) else "busy"
+    return "loading" if is_load else "busy"

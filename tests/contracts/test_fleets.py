@@ -24,9 +24,9 @@ from c2c.policies import (
 )
 from c2c.serving import FAIL_NONE, Failures, Prepared, ServingSetup, prepare
 from c2c.simulator import build_machine
-from c2c.simulator.port import SimulatorBackend
 from c2c.simulator.shards import merged_stats, only, split
 from c2c.workloads import Workload
+from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve
 from tests.simulator.test_shards import run
 from tests.simulator.worlds import part_of, random_requests, setup
@@ -88,7 +88,7 @@ def test_laws_over_random_fleets(
         given_parts = [*given_parts, ("l40s", "1x48gb", 1)]
     what = prepare(fleet(given_parts, system, weights_start=start))
     block = random_requests(n, len(MODELS), rate, seed)
-    over_port, _, _ = serve(what, SimulatorBackend(what, build_machine(what), block))
+    over_port, _, _ = serve(what, Recorded(what, block))
     interpreted, stats, simulation = simulated(what, block, timeline_rows=100_000)
     compiled, compiled_stats, _ = simulated(what, block, compiled=True)
     assert over_port.tobytes() == interpreted.tobytes() == compiled.tobytes()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-from typing import Any
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -11,9 +10,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from c2c.serving import FAIL_CANCELLED, FAIL_DEADLINE, FAIL_NONE
-from c2c.serving.port import Cancelled, DeviceLost
-from c2c.simulator import build_machine
-from c2c.simulator.port import SimulatorBackend
+from c2c.serving.events import OF_MODEL
+from c2c.serving.port import DeviceLost
+from tests.contracts.recorded import Recorded
 from tests.contracts.stubborn import StubbornBackend
 from tests.contracts.systems import EACH, FLEETS, ON_FLEETS, models, prepared
 from tests.contracts.watching import serve
@@ -60,11 +59,6 @@ def test_a_stubborn_backend_is_served_in_order(
     serve(what, backend)
 
 
-def _backend(system: str, fleet: str, block: Any, **more: Any) -> SimulatorBackend:
-    what = prepared(system, fleet)
-    return SimulatorBackend(what, build_machine(what), block, **more)
-
-
 @pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
 @settings(max_examples=2, deadline=None, phases=AS_DRAWN)
 @given(load=loads)
@@ -92,7 +86,7 @@ def _hold_laws(system: str, fleet: str, load: tuple[int, float, int]) -> None:
     """Hold that records are the same in each form, and what is moved what was asked for."""
     n, rate, seed = load
     what, block = prepared(system, fleet), random_requests(n, models(system), rate, seed)
-    over_port, state, _ = serve(what, _backend(system, fleet, block))
+    over_port, state, _ = serve(what, Recorded(what, block))
     interpreted, stats, simulation = simulate(what, block, timeline_rows=100_000)
     compiled, compiled_stats, _ = simulate(what, block, compiled=True)
     assert over_port.tobytes() == interpreted.tobytes() == compiled.tobytes()
@@ -128,11 +122,9 @@ def test_a_loose_bound_on_the_output_changes_nothing_where_memory_is_not_short(
 ) -> None:
     n, rate, seed = load
     block = random_requests(n, models(system), rate, seed)
-    told = block.output_tokens + slack
-    loose, _, _ = serve(
-        prepared(system, "roomy"), _backend(system, "roomy", block, max_output_tokens=told)
-    )
-    exact, _, _ = serve(prepared(system, "roomy"), _backend(system, "roomy", block))
+    what = prepared(system, "roomy")
+    loose, _, _ = simulate(what, replace(block, max_output_tokens=block.output_tokens + slack))
+    exact, _, _ = simulate(what, block)
     for name in exact.dtype.names:
         np.testing.assert_allclose(loose[name], exact[name], rtol=1e-9, err_msg=name)
 
@@ -147,29 +139,28 @@ def test_the_simulator_takes_incidents(
     g = np.random.default_rng(seed)
     block = random_requests(n, models(system), rate, seed)
     end_s = float(block.arrival_s[-1]) + 1.0
-    cancels = [
-        Cancelled(at_s=float(block.arrival_s[k] + g.exponential(2.0)), request_id=int(k))
-        for k in np.flatnonzero(g.random(n) < 0.2)
-    ]
-    devices = len(prepared(system, fleet).kind_of)
+    leaves = g.random(n) < 0.2
+    what = prepared(system, fleet)
+    devices = len(what.kind_of)
     losses = [
         DeviceLost(at_s=float(g.uniform(0.0, end_s)), device=int(d))
         for d in g.permutation(devices)[:lost]
     ]
-    records, _, _ = serve(
-        prepared(system, fleet),
-        _backend(
-            system,
-            fleet,
-            block,
-            max_output_tokens=block.output_tokens + slack,
-            deadline_s=np.where(g.random(n) < 0.3, g.exponential(3.0, n) + 1e-3, np.inf),
-            incidents=sorted([*cancels, *losses], key=lambda i: i.at_s),
-        ),
+    wishes = replace(
+        block,
+        max_output_tokens=block.output_tokens + slack,
+        deadline_s=np.where(g.random(n) < 0.3, g.exponential(3.0, n) + 1e-3, np.inf),
+        cancel_s=np.where(leaves, g.exponential(2.0, n), np.inf),
+        priority=np.where(g.random(n) < 0.5, g.integers(0, 3, n), OF_MODEL),
     )
+    incidents = sorted(losses, key=lambda i: i.at_s)
+    records, _, _ = serve(what, Recorded(what, wishes, incidents=incidents))
+    for is_compiled in (False, True):
+        direct, _, _ = simulate(what, wishes, compiled=is_compiled, incidents=incidents)
+        assert direct.tobytes() == records.tobytes()
     served = records[records.failure == FAIL_NONE]
     assert (served.output_tokens == block.output_tokens[served.id]).all()
     cancelled = set(records.id[records.failure == FAIL_CANCELLED].tolist())
-    assert cancelled <= {c.request_id for c in cancels}
+    assert cancelled <= {*np.flatnonzero(leaves).tolist()}
     late = records[records.failure == FAIL_DEADLINE]
     assert (late.output_tokens < block.output_tokens[late.id] + slack).all()

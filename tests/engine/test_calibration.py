@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,6 @@ from c2c.serving.port import (
     ReleaseWeights,
 )
 from c2c.simulator import build_machine
-from c2c.simulator.port import SimulatorBackend
 from c2c.transformer import pieces
 from experiments.calibrate import CalibrateSettings, calibrate
 from experiments.plain_settings import read_settings
@@ -241,9 +241,9 @@ def test_cancels_and_wishes_about_weights_come_once_more() -> None:
     ]  # fmt: skip
     given = inputs(live, *others, Ready(at_s=2.0, device=0, available_gbps=1.0))
     assert [type(event).__name__ for event in given.others] == [
-        "DropWeights", "KeepWeights", "Cancelled", "ReleaseWeights"
+        "DropWeights", "KeepWeights", "ReleaseWeights"
     ]  # fmt: skip
-    assert given.others[2] == Cancelled(at_s=1.02, request_id=1)
+    assert given.cancel_s == (math.inf, pytest.approx(0.02))
     assert given.arrivals[1].deadline_s == 50.0
     assert given.arrivals[0].priority == 2
     assert given.lengths == (41, 90)
@@ -272,11 +272,7 @@ def test_a_prompt_begins_after_blocks_that_were_found_until_they_are_lost() -> N
     given = inputs(live, *asks[:2], BlocksLost(at_s=25.0, device=0), asks[2])
     assert [type(event).__name__ for event in given.others] == ["BlocksLost"]
     measured = with_costs(prepared, fit_steps([recorded()]), tuple(CHUNK))
-    world = SimulatorBackend(
-        measured, build_machine(measured), given.block(), incidents=given.others,
-        blocks=[event.blocks for event in given.arrivals],
-    )  # fmt: skip
-    found = records_of(measured, world)
+    found = records_of(measured, build_machine(measured), given)
     assert found["cached_hbm_tokens"].to_pylist() == [0, 0, 256, 0]
     first_s = np.array(found["first_token_s"]) - np.array(found["arrival_s"])
     assert first_s[2] < 0.5 * first_s[1]

@@ -17,8 +17,8 @@ from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS
 from c2c.serving.port import Action, DeviceLost, Event, Relayout, RunSteps, StepEnd
 from c2c.serving.state import SETTLED, SLOT, WAITS
 from c2c.simulator import RunStats, build_machine
-from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import RequestBlock
+from tests.contracts.recorded import Recorded
 from tests.simulator.worlds import simulate
 
 __all__ = ["Anything", "Books", "served", "served_while_lost"]
@@ -173,7 +173,7 @@ def served(what: ServingSetup, block: RequestBlock) -> tuple[Any, RunStats, Book
     assert stats.resource_s.tobytes() == others.resource_s.tobytes()
     assert (stats.relayouts, stats.relayout_bytes) == (others.relayouts, others.relayout_bytes)
     rules, machine = prepared.new_rules(), build_machine(prepared)
-    backend = SimulatorBackend(prepared, machine, block)
+    backend = Recorded(prepared, block)
     state = prepared.new_serving(slots=len(block) + 1, rules=rules)
     books = Books(prepared, np.zeros(len(machine.way_on)))
     while (event := backend.next_event()) is not None:
@@ -207,7 +207,7 @@ def served_while_lost(what: ServingSetup, block: RequestBlock, lost: DeviceLost)
     """Serve requests while a lane is lost; each has one record and nothing is held at the end."""
     prepared = prepare(what)
     rules = prepared.new_rules()
-    backend = SimulatorBackend(prepared, build_machine(prepared), block, incidents=[lost])
+    backend = Recorded(prepared, block, incidents=[lost])
     state = prepared.new_serving(slots=len(block) + 1, rules=rules)
     while (event := backend.next_event()) is not None:
         state, actions = step(prepared.fleet, rules, state, event, donate=True)

@@ -24,9 +24,8 @@ from c2c.serving.port import (
     StepEnd,
     new_report,
 )
-from c2c.simulator import build_machine
-from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import RequestBlock
+from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
@@ -135,8 +134,7 @@ def test_laws(n: int, seed: int, gbps: float, tokens: int, superchips: int, max_
     come, and at the end that there is a record of each request and everything is free."""
     made, block = _short(n, seed, gbps, tokens, superchips=superchips, max_batch=max_batch)
     what = prepare(made)
-    machine = build_machine(what)
-    over_port, _, watch = serve(what, SimulatorBackend(what, machine, block))
+    over_port, _, watch = serve(what, Recorded(what, block))
     records, stats, _ = simulate(what, block)
     assert over_port.tobytes() == records.tobytes()
     assert not records.failure.any()

@@ -12,9 +12,9 @@ from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.serving import FAIL_CONTEXT, FAIL_NONE, prepare
 from c2c.simulator import build_machine
-from c2c.simulator.port import SimulatorBackend
 from c2c.simulator.run import Simulation, run_blocks
 from c2c.workloads import ClosedLoop, RequestBlock, write_trace
+from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, setup
 from tests.tiers import tiered
@@ -117,9 +117,7 @@ def test_compiled_interpreted_and_over_the_port_are_the_same() -> None:
     )  # fmt: skip
     loop = ClosedLoop(concurrency=4, think_s=0.5)
     interpreted = simulate(prepared, loop, block)
-    over_port, _, _ = serve(
-        prepared, SimulatorBackend(prepared, build_machine(prepared), block, loop=loop)
-    )
+    over_port, _, _ = serve(prepared, Recorded(prepared, block, loop=loop))
     compiled = simulate(prepared, loop, block, compiled=True)
     assert interpreted.failure[11] == FAIL_CONTEXT
     assert interpreted.tobytes() == over_port.tobytes() == compiled.tobytes()

@@ -12,10 +12,9 @@ from c2c.config import run_totals
 from c2c.errors import SettingError
 from c2c.policies import ActivationTrace, AllExperts, ByProbability, ByScore, ExpertMap, NoPrefetch
 from c2c.serving import prepare
-from c2c.simulator import build_machine
 from c2c.simulator.miss_table import DECODES, MissTable, steps_missing
-from c2c.simulator.port import SimulatorBackend
 from c2c.workloads import Router
+from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve
 from tests.simulator.test_experts import world
 from tests.simulator.worlds import requests, setup, simulate, with_settings
@@ -101,7 +100,7 @@ def test_requests_after_a_start_find_the_traces_stored_before_it() -> None:
 def test_the_table_is_read_alike_over_the_port_interpreted_and_compiled() -> None:
     what = prepare(world(40e6, experts=ByScore(), expert_cache__misses="table"))
     block = requests(np.linspace(0.0, 0.2, 30), prompt=G.integers(1, 900, 30), output=7)
-    over_port, _, _ = serve(what, SimulatorBackend(what, build_machine(what), block))
+    over_port, _, _ = serve(what, Recorded(what, block))
     interpreted, _, _ = simulate(what, block)
     compiled, stats, _ = simulate(what, block, compiled=True)
     assert over_port.tobytes() == interpreted.tobytes() == compiled.tobytes()

@@ -20,7 +20,8 @@ from c2c.serving import (
     prepare,
 )
 from c2c.serving.prepare.tables import activation_bytes, dense_bytes
-from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
+from c2c.simulator import Machine, RunStats, Simulation, build_machine, run_blocks
+from c2c.simulator.run import Incident
 from c2c.workloads import RequestBlock
 
 
@@ -134,15 +135,18 @@ def simulate(
     compiled: bool = False,
     timeline_rows: int = 0,
     buffer: int = 256,
+    incidents: Sequence[Incident] = (),
+    machine: Machine | None = None,
 ) -> tuple[Any, RunStats, Simulation]:
     """Return the records sorted by id, the totals and the finished simulation."""
     prepared = prepare(what) if isinstance(what, ServingSetup) else what
     simulation = Simulation.start(
         prepared,
-        build_machine(prepared),
+        machine or build_machine(prepared),
         compiled=compiled,
         timeline_rows=timeline_rows,
         buffer=buffer,
+        incidents=incidents,
     )
     parts: list[Any] = []
     stats = run_blocks(simulation, blocks, parts.append)
