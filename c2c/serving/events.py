@@ -39,6 +39,7 @@ from c2c.serving.state import (
 from c2c.serving.step import account_step, end_step, on_arrival, on_carried, on_ready, start_asked
 from c2c.serving.step_report import most_steps, not_in_step, take_finished, take_leaving
 from c2c.serving.timers import answer_timer, set_timer
+from c2c.workloads import OF_MODEL
 
 __all__ = [
     "ARRIVAL",
@@ -56,7 +57,6 @@ __all__ = [
     "KEEP",
     "LEFT",
     "LOSS",
-    "OF_MODEL",
     "READY",
     "RELAID",
     "RELEASE",
@@ -82,8 +82,6 @@ KEEP: Final = 10  # of weights: model `model`, chip `where`
 HERE: Final = 11
 RELEASE: Final = 12
 DROP: Final = 13
-
-OF_MODEL: Final = -(2**62)  # a request's priority: that of its model
 
 # Fields that a kind does not have mean nothing.
 EVENT_DTYPE: Final = np.dtype(

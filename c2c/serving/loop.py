@@ -62,6 +62,7 @@ from c2c.serving.port import (
 from c2c.serving.state import ABSENT, PLAN_DTYPE, REPORT_DTYPE, SLOT, Fleet, Loop, Rules, Serving
 from c2c.serving.step_report import most_steps, not_in_step
 from c2c.serving.table_growth import grow_records, grow_requests
+from c2c.workloads import OF_MODEL
 
 __all__ = ["Step", "is_compiled", "step"]
 
@@ -198,7 +199,7 @@ class Step:
         if isinstance(event, Arrival):
             kind, request, model = events.ARRIVAL, event.request_id, event.model
             prompt, output = event.prompt_tokens, event.max_output_tokens
-            priority = events.OF_MODEL if event.priority is None else event.priority
+            priority = OF_MODEL if event.priority is None else event.priority
             ends_after_s, count = event.deadline_s, len(event.blocks)
             if count > len(self._x.blocks):
                 s = self._w.s

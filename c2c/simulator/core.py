@@ -8,7 +8,6 @@ import numpy as np
 
 from c2c.policies import inlined, jitable
 from c2c.serving.early_end import give_up
-from c2c.serving.events import OF_MODEL
 from c2c.serving.kv_homes import on_relaid
 from c2c.serving.placement import start_active
 from c2c.serving.prefixes import begin_blocks
@@ -24,6 +23,7 @@ from c2c.simulator.graphs import end_relayout, follow_works
 from c2c.simulator.lengths import end_by_length
 from c2c.simulator.sessions import Sessions, next_turn_s, skip_turns, take_turn, turns_ended
 from c2c.simulator.world import Machine, World
+from c2c.workloads import OF_MODEL
 
 __all__ = [
     "BLOCK_DONE",
@@ -111,7 +111,7 @@ def _end(w: Loop, machine: Machine, world: World, d: int, now_s: float) -> int:
 
 @inlined
 def _next_arrival(
-    a: Arrivals, cursor: Any, n: int, clients: Clients, sessions: Sessions
+    arrival_s: Any, cursor: Any, n: int, clients: Clients, sessions: Sessions
 ) -> tuple[float, bool]:
     # When the next request comes, inf: none does, and whether it is a turn that is due.
     if len(sessions.follows) > 0:
@@ -119,7 +119,7 @@ def _next_arrival(
     arrives_s = np.inf
     if cursor[0] < n:
         is_closed = len(clients.free_s) > 0
-        arrives_s = next_free_s(clients) if is_closed else a.arrival_s[cursor[0]]
+        arrives_s = next_free_s(clients) if is_closed else arrival_s[cursor[0]]
     due_s = next_turn_s(sessions)
     return min(arrives_s, due_s), due_s < arrives_s
 
@@ -201,6 +201,8 @@ def drive(
       BLOCK_DONE, OUTSIDE_DUE, DRAINED, RECORDS_FULL or NEED_SLOTS.
     """
     fleet, rules, state = w.fleet, w.rules, w.s
+    arrival_s = a.arrival_s
+    is_open = not is_last and (len(arrival_s) == 0 or last_s > arrival_s[len(arrival_s) - 1])
     n = a.until[cursor[1]]
     root = FLEET if len(a.until) == 1 else world.tournament.roots[cursor[1]]
     room = len(state.records) - fleet.max_batch - 2
@@ -211,9 +213,9 @@ def drive(
         if state.count[0].out > room:
             return RECORDS_FULL
         d, now_s = next_end(world.tournament, root)
-        arrives_s, is_turn = _next_arrival(a, cursor, n, clients, sessions)
+        arrives_s, is_turn = _next_arrival(arrival_s, cursor, n, clients, sessions)
         k = cursor[0]
-        timer = _due_timer(state, world, now_s, arrives_s)
+        timer = _due_timer(state, world, now_s, arrives_s) if k < n or is_last or is_open else -1
         if timer != -1 and k >= n and not is_last:
             due_s = world.outside_s[0] if timer == _OUTSIDE else state.timer_s[timer]
             if due_s >= last_s:

@@ -15,7 +15,7 @@ from c2c.serving import FAIL_CANCELLED, RESOURCES, Prepared, start_asked
 from c2c.serving.block_table import clear
 from c2c.serving.device_loss import bring_back, lose_devices, lose_memory
 from c2c.serving.early_end import end_request, slot_of
-from c2c.serving.events import OF_MODEL, is_lost
+from c2c.serving.events import is_lost
 from c2c.serving.pins import (
     drop_weights_of,
     keep_weights_of,
@@ -57,7 +57,7 @@ from c2c.simulator.sessions import (
 )
 from c2c.simulator.wires import EVERYBODY
 from c2c.simulator.world import Machine, World, new_world, relayouts_at
-from c2c.workloads import ClosedLoop, RequestBlock, concatenate
+from c2c.workloads import OF_MODEL, ClosedLoop, RequestBlock, concatenate
 
 __all__ = ["Incident", "RunStats", "Simulation", "run_blocks"]
 

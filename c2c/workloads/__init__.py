@@ -1,6 +1,13 @@
 """Requests: trace readers, synthetic generators, composition and trace statistics."""
 
-from c2c.workloads.blocks import MEASURED, ClosedLoop, RequestBlock, Workload, concatenate
+from c2c.workloads.blocks import (
+    MEASURED,
+    OF_MODEL,
+    ClosedLoop,
+    RequestBlock,
+    Workload,
+    concatenate,
+)
 from c2c.workloads.build import build_workload
 from c2c.workloads.describe import describe, doubts
 from c2c.workloads.files import workload_files
@@ -22,6 +29,7 @@ __all__ = [
     "EMBEDDING",
     "GUIDE_SHIFT",
     "MEASURED",
+    "OF_MODEL",
     "ClosedLoop",
     "RequestBlock",
     "Router",

@@ -13,11 +13,23 @@ from c2c.errors import DataError
 from c2c.ranges import FromZero, In, check_fields
 from c2c.workloads.prefixes import Hashes, cover
 
-__all__ = ["MEASURED", "WISHES", "ClosedLoop", "RequestBlock", "Workload", "concatenate"]
+__all__ = [
+    "MEASURED",
+    "OF_MODEL",
+    "WISHES",
+    "ClosedLoop",
+    "RequestBlock",
+    "Workload",
+    "concatenate",
+]
 
 MEASURED = ("measured_ttft_s", "measured_tpot_s")
-WISHES = ("max_output_tokens", "priority", "deadline_s", "cancel_s")
-_OPTIONAL = ("ids", "session", "turn", "think_s", *MEASURED, *WISHES)  # a value a request
+# What a request asks for, and its value where it does not say.
+OF_MODEL = -(2**62)
+WISHES = {
+    "max_output_tokens": 0, "priority": OF_MODEL, "deadline_s": np.inf, "cancel_s": np.inf
+}  # fmt: skip
+_OPTIONAL = ("ids", "session", "turn", "think_s", *MEASURED, *WISHES)  # of a request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +62,7 @@ class RequestBlock:
       measured_tpot_s: f64[n], TPOT measured there, likewise.
       max_output_tokens: i64[n], limit of the answer, at least `output_tokens`, for which a server
         that does not know the length reserves memory; None: the lengths are the limits.
-      priority: i64[n], higher is more urgent; None: those of the models.
+      priority: i64[n], higher is more urgent; OF_MODEL, None: those of the models.
       deadline_s: f64[n], time from the arrival after which the server gives a request up, above 0;
         inf: never. None: as the models say.
       cancel_s: f64[n], time from the arrival after which its client leaves; inf: never.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from c2c.workloads.assignment import OWN
-from c2c.workloads.blocks import Workload
+from c2c.workloads.blocks import WISHES, Workload
 
 __all__ = ["describe", "doubts"]
 
@@ -145,6 +145,8 @@ def _carried(said: Mapping[str, Any]) -> list[str]:
     if said["sessions"]:
         waits = ", each turn after the previous answer" if said.get("turns_wait") else ""
         lines.append(f"sessions: {said['sessions']:,}{waits}")
+    if wishes := [name for name in WISHES if name in said["columns"]]:
+        lines.append(f"a request's own: {', '.join(wishes)}")
     if said["measured"]:
         lines.append(f"measured latencies (TTFT, TPOT): {said['measured']:,} requests")
     return lines

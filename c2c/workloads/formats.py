@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from c2c.errors import DataError, SettingError
+from c2c.workloads.blocks import MEASURED, WISHES
 from c2c.workloads.containers import container_of, csv_batches, csv_names
 from c2c.workloads.guesses import guessed_columns, mapping
 from c2c.workloads.logs import LOGS, log_format_of, read_log
@@ -32,7 +33,7 @@ _LENGTHS = ("prompt_tokens", "output_tokens")
 _IDS = ("model", "session", "parent")
 _FIELDS = ("arrival_s", "model", *_LENGTHS)
 # Fields that any file may lack.
-_MORE = ("hash_ids", "session", "parent", "turn", "measured_ttft_s", "measured_tpot_s")
+_MORE = ("hash_ids", "session", "parent", "turn", *MEASURED, *WISHES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class TraceFormat:
       turn: column of positions in the conversation, from 1.
       measured_ttft_s: column of TTFTs measured on the traced system, in seconds.
       measured_tpot_s: column of TPOTs measured there, in seconds.
+      max_output_tokens, priority, deadline_s, cancel_s: columns of `c2c.workloads.RequestBlock`'s
+        fields.
     """
 
     name: str
@@ -78,6 +81,10 @@ class TraceFormat:
     turn: str | None = None
     measured_ttft_s: str | None = None
     measured_tpot_s: str | None = None
+    max_output_tokens: str | None = None
+    priority: str | None = None
+    deadline_s: str | None = None
+    cancel_s: str | None = None
 
     def columns(self) -> dict[str, str]:
         """Return field -> column for the fields this format has."""
@@ -112,6 +119,10 @@ FORMATS: dict[str, TraceFormat] = {
             turn="turn",
             measured_ttft_s="measured_ttft_s",
             measured_tpot_s="measured_tpot_s",
+            max_output_tokens="max_output_tokens",
+            priority="priority",
+            deadline_s="deadline_s",
+            cancel_s="cancel_s",
         ),
         # alibaba/clusterdata, cluster-trace-v2026-GenAI, lora_request_trace.csv. Image
         # generation: it has no token counts.

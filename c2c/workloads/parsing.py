@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from c2c.workloads.arrays import filled, nulls, scalar, values
-from c2c.workloads.blocks import MEASURED
+from c2c.workloads.blocks import MEASURED, WISHES
 from c2c.workloads.prefixes import Hashes
 
 __all__ = ["DATES", "GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_counts"]
@@ -38,6 +38,8 @@ KINDS: tuple[str, ...] = (
     ),
     *(f"{kind}_hash_ids" for kind in ("unreadable", "negative")),
     *(f"{kind}_turn" for kind in ("missing", "unreadable", "nan", "infinite", "negative")),
+    *(f"unreadable_{name}" for name in WISHES),
+    "limit_below_output",
     "unordered",
     "duplicate",
 )
@@ -84,6 +86,7 @@ class RawRows:
       parent: text, id of the request whose answer it follows; None if the file has no such column.
       turn: f64, position in the session, from 1, or 0; None if there is no such column.
       measured: f64 by name in `c2c.workloads.blocks.MEASURED`; NaN if a cell has no valid value.
+      wishes: f64 by name in `c2c.workloads.blocks.WISHES`; NaN if a cell is empty.
     """
 
     time: NDArray[np.int64] | NDArray[np.float64]
@@ -97,6 +100,7 @@ class RawRows:
     parent: pa.Array | None = None
     turn: NDArray[np.float64] | None = None
     measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    wishes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 def parse(
@@ -133,6 +137,13 @@ def parse(
         if max_total_tokens:
             total = prompt.astype(np.int64) + output
             _judge(verdict, total > max_total_tokens, "too_many_tokens")
+    wishes = {
+        name: _wishes(batch.column(columns[name]), verdict, name)
+        for name in WISHES
+        if name in columns and (with_lengths or name != "max_output_tokens")
+    }
+    if "max_output_tokens" in wishes:
+        _judge(verdict, wishes["max_output_tokens"] < output, "limit_below_output")
     return RawRows(
         time=time,
         ids=ids,
@@ -151,6 +162,7 @@ def parse(
             for name in MEASURED
             if name in columns and with_lengths
         },
+        wishes=wishes,
     )
 
 
@@ -204,6 +216,18 @@ def _measured(raw: pa.Array) -> NDArray[np.float64]:
     judged = np.full(len(raw), GOOD, np.int8)  # apart: a row without measurement is not bad
     found = _numbers(_plain(raw), judged, "tokens")
     return np.where(judged == GOOD, found, np.nan)
+
+
+def _wishes(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> NDArray[np.float64]:
+    array = _plain(raw)
+    missing, judged = nulls(array), np.full(len(array), GOOD, np.int8)
+    found = _numbers(array, judged, "tokens")
+    if name == "priority":
+        judged[judged == kind_code("negative_tokens")] = GOOD
+    is_whole = name in ("priority", "max_output_tokens")
+    bad = (judged != GOOD) | (found != np.floor(found) if is_whole else found <= 0.0)
+    _judge(verdict, bad & ~missing, f"unreadable_{name}")
+    return np.where(missing, np.nan, found)
 
 
 def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:

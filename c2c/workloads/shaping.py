@@ -179,7 +179,7 @@ def with_lengths(source: Source, pool: LengthPool, seed: int) -> Source:
             prompt, output = pool.draw(rng, len(block))
             drawn = replace(
                 block, prompt_tokens=prompt, output_tokens=output,
-                measured_ttft_s=None, measured_tpot_s=None,
+                measured_ttft_s=None, measured_tpot_s=None, max_output_tokens=None,
             )  # fmt: skip
             yield drawn.hashed(None, 0)  # hashes belong to the replaced prompts
 

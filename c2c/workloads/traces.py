@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from c2c.errors import DataError
 from c2c.workloads.arrays import to_arrow
-from c2c.workloads.blocks import RequestBlock
+from c2c.workloads.blocks import WISHES, RequestBlock
 from c2c.workloads.formats import TraceFile
 from c2c.workloads.parsing import DATES, GOOD, KINDS, RawRows, kind_code, parse
 from c2c.workloads.prefixes import Fit, Hashes, block_keys
@@ -381,6 +381,12 @@ def _with_more(
             measured_ttft_s=measured.get("measured_ttft_s", unknown),
             measured_tpot_s=measured.get("measured_tpot_s", unknown),
         )
+    wishes: dict[str, Any] = {}
+    for name, values in rows.wishes.items():
+        unset = block.output_tokens if name == "max_output_tokens" else WISHES[name]
+        kept = np.where(np.isnan(values[good]), unset, values[good])
+        wishes[name] = kept if name.endswith("_s") else kept.astype(np.int64)
+    block = replace(block, **wishes)
     if rows.hashes is None:
         return block
     hashes, size = rows.hashes.take(good), tally.fit.block_tokens

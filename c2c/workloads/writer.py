@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from c2c.atomic import atomic_file
 from c2c.errors import SettingError
-from c2c.workloads.blocks import MEASURED, RequestBlock, Workload
+from c2c.workloads.blocks import MEASURED, WISHES, RequestBlock, Workload
 
 __all__ = ["write_trace"]
 
@@ -21,13 +21,15 @@ _FIELDS = [
 ]
 _SESSION = [pa.field("session_id", pa.int64()), pa.field("turn", pa.int32())]
 _MEASURED = [pa.field(name, pa.float64()) for name in MEASURED]
+_WISHES = [pa.field(name, pa.float64() if name.endswith("_s") else pa.int64()) for name in WISHES]
 _HASHES = pa.field("hash_ids", pa.list_(pa.uint64()))
 
 
 def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False) -> int:
     """Write arrival_s, model, prompt_tokens and output_tokens to Parquet, block by block.
 
-    Sessions add the columns session_id and turn, measured latencies their own. Known prefixes add
+    Sessions add the columns session_id and turn; measured latencies, limits, priorities, deadlines
+    and cancels their own, in which an empty cell is none. Known prefixes add
     hash_ids, the keys of the prompts' blocks, and `block_tokens` in the file's metadata. The file
     is written atomically.
 
@@ -68,6 +70,9 @@ def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False
                 columns += [pa.array(block.session, mask=none), pa.array(block.turn, mask=none)]
             if block.measured_ttft_s is not None:
                 columns += [pa.array(getattr(block, name), from_pandas=True) for name in MEASURED]
+            for name, unset in WISHES.items():
+                if (values := getattr(block, name)) is not None:
+                    columns.append(pa.array(values, mask=values == unset))
             if block.block_keys is not None:
                 columns.append(_lists(block))
             file.write_batch(pa.record_batch(columns, schema=schema))
@@ -81,6 +86,7 @@ def _schema(block: RequestBlock | None) -> pa.Schema:
         fields += _SESSION
     if block is not None and block.measured_ttft_s is not None:
         fields += _MEASURED
+    fields += [f for f in _WISHES if block is not None and getattr(block, f.name) is not None]
     if block is not None and block.block_keys is not None:
         fields.append(_HASHES)
         metadata["block_tokens"] = str(block.block_tokens)

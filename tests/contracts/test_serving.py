@@ -10,8 +10,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from c2c.serving import FAIL_CANCELLED, FAIL_DEADLINE, FAIL_NONE
-from c2c.serving.events import OF_MODEL
 from c2c.serving.port import DeviceLost
+from c2c.workloads import OF_MODEL
 from tests.contracts.recorded import Recorded
 from tests.contracts.stubborn import StubbornBackend
 from tests.contracts.systems import EACH, FLEETS, ON_FLEETS, models, prepared
