@@ -1,4 +1,4 @@
-"""What the simulator's event loop meets, recorded as the events of the port."""
+"""Events of the port, recorded from what the simulator's event loop meets."""
 
 from __future__ import annotations
 
