@@ -66,6 +66,7 @@ from c2c.policies.load import (
     Swapped,
     weights_in,
 )
+from c2c.policies.option import NoOption, on_request, on_steps, on_timer
 from c2c.policies.order import FirstCome, LeastSlack, ShortestFirst, rank
 from c2c.policies.place import (
     CANDIDATE_DTYPE,
@@ -108,6 +109,7 @@ from c2c.policies.traits import (
     ExpertsTraits,
     KeepTraits,
     LoadTraits,
+    OptionTraits,
     PlaceTraits,
     PreemptTraits,
     PrefetchTraits,
@@ -186,11 +188,13 @@ __all__ = [
     "LoadTraits",
     "LongestUnused",
     "MostVisited",
+    "NoOption",
     "NoPrefetch",
     "Nothing",
     "NothingKept",
     "One",
     "OneInstance",
+    "OptionTraits",
     "Own",
     "PlaceTraits",
     "PreemptTraits",
@@ -247,6 +251,9 @@ __all__ = [
     "mass_to_fetch",
     "may_join",
     "note_end",
+    "on_request",
+    "on_steps",
+    "on_timer",
     "outside_policies",
     "place",
     "policy_name",

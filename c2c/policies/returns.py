@@ -20,6 +20,7 @@ __all__ = [
     "DUE",
     "JOINS",
     "LAYERS",
+    "NEXT",
     "SECONDS",
     "SHARE_OR_NEVER",
     "UNIT",
@@ -88,6 +89,11 @@ def _is_later(due_s: float, own: Any, table: Any, count: int, chip: int, now_s: 
     return due_s > now_s
 
 
+@jitable
+def _is_next(due_s: float, own: Any, w: Any, where: int, now_s: float) -> bool:
+    return due_s > now_s
+
+
 A_ROUTE: Final = Returns(
     int, "a row of the first `count` that takes requests and can hold `tokens`, or -1", _is_route
 )
@@ -107,6 +113,7 @@ SECONDS: Final = Returns(float, "seconds, at least 0", _is_not_negative)
 A_SHARE_OR_NONE: Final = Returns(float, "a share, at least 0", _is_not_negative)
 A_SHARE: Final = Returns(float, "a number in (0, 1]", _is_share)
 UNIT: Final = Returns(float, "a number in [0, 1]", _is_in_unit)
+NEXT: Final = Returns(float, "a time after `now_s`, or inf", _is_next)
 DUE: Final = Returns(float, "a time after `now_s`, or inf", _is_later)
 SHARE_OR_NEVER: Final = Returns(float, "a share above 0, or inf", _is_positive)
 A_PLACE_IN_WEIGHTS: Final = Returns(

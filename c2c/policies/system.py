@@ -17,6 +17,7 @@ from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, sho
 from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, prefetch_weight
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
+from c2c.policies.option import NoOption, on_request
 from c2c.policies.order import FirstCome, rank
 from c2c.policies.place import BandwidthAware, place
 from c2c.policies.route import LeastOutstanding, route
@@ -56,6 +57,7 @@ class System(NamedTuple):
     prefetch: Any = NoPrefetch()
     order: Any = FirstCome()
     batch: Any = Reserved()
+    option: Any = NoOption()
 
     def decision(self, setting: str) -> DecisionPoint:
         """Return the decision point that every policy of a setting implements."""
@@ -99,6 +101,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
     "prefetch": prefetch_weight,
     "order": rank,
     "batch": fill,
+    "option": on_request,
     "load": weights_in,
 }
 
@@ -110,6 +113,7 @@ class Own(NamedTuple):
     place: Any = Nothing()
     turn: Any = Nothing()
     vary: Any = Nothing()
+    option: Any = Nothing()
 
 
 def policy_settings(policy_type: type) -> dict[str, Any]:

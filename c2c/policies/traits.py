@@ -171,6 +171,16 @@ class BatchTraits(NamedTuple):
     grows: bool = True
 
 
+class OptionTraits(NamedTuple):
+    """Traits of an `option`.
+
+    Attributes:
+      acts: whether there is one.
+    """
+
+    acts: bool = True
+
+
 class ExpertsTraits(NamedTuple):
     """Traits of an `experts` policy.
 
@@ -226,6 +236,7 @@ class Traits(NamedTuple):
     experts: ExpertsTraits
     prefetch: PrefetchTraits
     batch: BatchTraits
+    option: OptionTraits
 
 
 _ALLOWED: Final[Mapping[str, Returns]] = {

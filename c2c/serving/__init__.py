@@ -1,5 +1,6 @@
 """The serving loop: state, pure step and actions, driven by the simulator or a live engine."""
 
+from c2c.serving import options
 from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
 from c2c.serving.plans import (
     DRAWS,
@@ -108,6 +109,7 @@ __all__ = [
     "on_arrival",
     "on_ready",
     "on_step_end",
+    "options",
     "path_ends",
     "prepare",
     "prompts_apart",

@@ -17,6 +17,7 @@ from c2c.serving.block_table import clear
 from c2c.serving.device_loss import bring_back, lose_devices
 from c2c.serving.early_end import earliest_deadline_s, end_request, expire, slot_of
 from c2c.serving.kv_homes import on_relaid
+from c2c.serving.moments import act_on_request, act_on_steps, act_on_timer
 from c2c.serving.pins import (
     drop_weights_of,
     keep_weights_of,
@@ -226,6 +227,7 @@ def _arrive(w: Loop, e: Any, blocks: Any, now_s: float) -> None:
     urgent = e.priority if e.priority != OF_MODEL else model.priority
     ends_by_s = now_s + min(e.ends_after_s, model.deadline_s)
     on_arrival(w, now_s, e.request_id, e.model, e.prompt, e.output, urgent, ends_by_s)
+    act_on_request(w, slot, now_s)
 
 
 @jitable
@@ -244,12 +246,14 @@ def _end(w: Loop, e: Any, finished: Any, now_s: float) -> None:
     account_step(w, d)
     take_leaving(w, d, finished, now_s)
     end_step(w, d, now_s)
+    act_on_steps(w, d, now_s)
 
 
 @jitable
 def _time(w: Loop, number: int, now_s: float) -> None:
     if number == 0:
         set_timer(w.s, 0, math.inf)
+        act_on_timer(w, now_s)
     elif now_s >= w.s.timer_s[number]:  # else it went off early
         answer_timer(w, number, now_s)
 

@@ -418,7 +418,7 @@ class Fleet(NamedTuple):
     layers: Any  # i8[arch]
     layer_bytes: Any  # f8[arch] weights of one layer
     head_bytes: Any  # f8[arch] weights of the output projection
-    gives_up: bool  # whether a model's requests have a deadline
+    gives_up: bool  # whether requests may end early: by a deadline, or an option
     max_batch: int
     residents: int  # maximum instances of a device
     most_engines: Any  # i8[kind] maximum instances with a model

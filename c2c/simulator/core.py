@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import inlined, jitable
-from c2c.serving.early_end import give_up
 from c2c.serving.kv_homes import on_relaid
+from c2c.serving.moments import act_on_request, act_on_steps, on_due
 from c2c.serving.placement import start_active
 from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import FAIL_CANCELLED, FAIL_DEADLINE, Loop, Serving
@@ -106,6 +106,7 @@ def _end(w: Loop, machine: Machine, world: World, d: int, now_s: float) -> int:
         if machine.knows_lengths:
             end_by_length(w, machine, d)
         on_step_end(w, d, now_s)
+        act_on_steps(w, d, now_s)
     return d
 
 
@@ -142,14 +143,12 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
     m, limit = a.model[k], a.output[k]
     model = w.fleet.deployment[m]
     urgent, gives_up_s = model.priority, model.deadline_s
-    req = state.request[state.free_slots[state.count[0].free_slots - 1]]  # that it gets
+    slot = state.free_slots[state.count[0].free_slots - 1]  # that it gets
+    req = state.request[slot]
     req.length = limit
     req.late_as = FAIL_DEADLINE
     if len(a.block_at) > 0:
-        begin_blocks(
-            state, state.free_slots[state.count[0].free_slots - 1], a.block_keys, a.block_at[k],
-            a.block_count[k], a.prompt_blocks[k],
-        )  # fmt: skip
+        begin_blocks(state, slot, a.block_keys, a.block_at[k], a.block_count[k], a.prompt_blocks[k])
     if len(a.limit) > 0:
         limit = a.limit[k]
     if len(a.priority) > 0:
@@ -161,6 +160,7 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
             req.late_as = FAIL_CANCELLED
     ends_by_s = now_s + gives_up_s
     on_arrival(w, now_s, a.ids[k], m, a.prompt[k], limit, urgent, ends_by_s)
+    act_on_request(w, slot, now_s)
     if ends_by_s < state.timer_s[0]:
         set_timer(state, 0, ends_by_s)
 
@@ -226,7 +226,7 @@ def drive(
             d = -1
             now_s = state.timer_s[timer]
             if timer == 0:
-                give_up(w, now_s)
+                on_due(w, now_s)
             else:
                 answer_timer(w, timer, now_s)
         elif arrives_s < now_s:

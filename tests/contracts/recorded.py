@@ -82,7 +82,7 @@ class _Recorder:
     def answer_timer(self, w: Loop, number: int, now_s: float) -> Iterator[Event]:
         yield Timer(at_s=float(now_s), number=int(number))
 
-    def give_up(self, w: Loop, now_s: float) -> Iterator[Event]:
+    def on_due(self, w: Loop, now_s: float) -> Iterator[Event]:
         for req in w.s.request:
             is_due = req.id != NOBODY and req.ending == FAIL_NONE and req.ends_by_s <= now_s
             if is_due and req.late_as == FAIL_CANCELLED:
@@ -109,7 +109,7 @@ class _Recorder:
 
 _IN_CORE = (
     "on_arrival", "on_step_end", "on_ready", "on_carried", "end_relayout", "answer_timer",
-    "give_up",
+    "on_due",
 )  # fmt: skip
 _IN_RUN = ("on_step_end", "lose_devices", "bring_back", "end_request")
 

@@ -25,15 +25,15 @@ from tests.simulator.worlds import requests, setup, simulate
 from tests.tiers import tiered
 
 
-def _users() -> Any:
-    """Return the scheduler of docs/recipes.md, a module outside the package."""
-    module = ModuleType("longest_goes")
-    sys.modules[module.__name__] = module
-    code = blocks(Path(__file__).parents[2])["mydir/system/longest_goes.py"]
-    file = Path(tempfile.mkdtemp()) / "longest_goes.py"
+def users_module(name: str) -> Any:
+    """Return an example of docs/recipes.md as a module outside the package."""
+    module = ModuleType(name)
+    sys.modules[name] = module
+    code = blocks(Path(__file__).parents[2])[f"mydir/system/{name}.py"]
+    file = Path(tempfile.mkdtemp()) / f"{name}.py"
     file.write_text(code)
     exec(compile(code, file, "exec"), module.__dict__)
-    return module.LongestGoes()
+    return module
 
 
 GROWING = [
@@ -41,7 +41,7 @@ GROWING = [
     VllmV0(max_tokens=600),
     Sarathi(chunk=300),
     SGLang(chunk=600, new_token_ratio=0.0, clip_tokens=1),
-    _users(),
+    users_module("longest_goes").LongestGoes(),
 ]
 NAMES = [type(batch).__name__ for batch in GROWING]
 

@@ -64,6 +64,7 @@ SIMULATED = {
         "mine_start on 1 x gh200",
     ),
     "system/batch=longest_goes": (("mydir/system/longest_goes.py",), "c2cserve on 1 x gh200"),
+    "system/option=at_most": (("mydir/system/at_most.py",), "c2cserve on 1 x gh200"),
     "hardware=lab": (
         ("mydir/hardware/lab.yaml",),
         "1 x lab, mig 1x48gb",

@@ -251,7 +251,8 @@ def prepare(setup: ServingSetup) -> Prepared:
         layers=np.array([s.layers for s in specs], np.int64),
         layer_bytes=np.array([layer_bytes(s) for s in specs]),
         head_bytes=np.array([head_bytes(s) for s in specs]),
-        gives_up=any(d.deadline_s < math.inf for d in setup.deployments),
+        gives_up=system.traits.option.acts
+        or any(d.deadline_s < math.inf for d in setup.deployments),
         max_batch=system.max_batch,
         residents=max(engines),
         most_engines=np.array(engines, np.int64),

@@ -111,6 +111,7 @@ class SystemSpec:
     prefetch: Any = field(default=_DEFAULTS["prefetch"])
     order: Any = field(default=_DEFAULTS["order"])
     batch: Any = field(default=_DEFAULTS["batch"])
+    option: Any = field(default=_DEFAULTS["option"])
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
     launch_s: Mapping[str, FromZero] = field(default_factory=dict)

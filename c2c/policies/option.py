@@ -1,0 +1,63 @@
+"""Options: mechanisms that act at moments of the serving loop, beside its policies.
+
+`c2c.serving.options` has those of the package. An option acts by the loop's own moves, such as
+`c2c.serving.early_end.end_request`, and keeps what it must know among its own arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from c2c.compiling.decision import decision, jitable
+from c2c.policies.returns import NEXT
+from c2c.policies.traits import OptionTraits
+
+__all__ = ["NoOption", "on_request", "on_steps", "on_timer"]
+
+
+@jitable
+def _never(policy: Any, own: Any, w: Any, where: int, now_s: float) -> float:
+    return math.inf
+
+
+@decision(default=_never, returns=NEXT)
+def on_request(policy: Any, own: Any, w: Any, slot: int, now_s: float) -> float:
+    """Act on a request that has come and was routed or queued.
+
+    Args:
+      policy: the option.
+      own: its own arrays.
+      w: the loop, `c2c.serving.state.Loop`.
+      slot: slot of the request.
+      now_s: current time.
+
+    Returns:
+      Time at which `on_timer` is due at the latest; inf: this changes nothing.
+    """
+
+
+@decision(default=_never, returns=NEXT)
+def on_steps(policy: Any, own: Any, w: Any, device: int, now_s: float) -> float:
+    """Act after steps of a device, whose requests have their tokens; as `on_request`."""
+
+
+@decision(default=_never, returns=NEXT)
+def on_timer(policy: Any, own: Any, w: Any, open_requests: int, now_s: float) -> float:
+    """Act at a time that was asked for, or earlier; as `on_request`.
+
+    It is not asked again while no request is open.
+    """
+
+
+class NoOption(NamedTuple):
+    """Nothing beside the policies."""
+
+    @property
+    def traits(self) -> OptionTraits:
+        """Constant traits."""
+        return OptionTraits(acts=False)
+
+
+for _moment in (on_request, on_steps, on_timer):  # that compiled code knows all three
+    _moment.by(NoOption)(_never)
