@@ -25,7 +25,7 @@ from experiments.simulation import CODE, execute, finished
 
 # Two chips, two systems and two layouts of each chip: eight kinds of fleets.
 TINY = (
-    "workload=poisson", "workload.requests=400", "catalog=dense6", "hardware=gh200,h100_sxm",
+    "workload=poisson", "workload.requests=100", "catalog=dense6", "hardware=gh200,h100_sxm",
     "system=c2cserve_plus,serverlessllm_fast", "system.max_batch=64", "slo.tpot_s=0.15",
     "slo.ttft_s=1", "figures=false", "advise.seeds=[0]", "advise.most=4",
 )  # fmt: skip
