@@ -85,9 +85,15 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_executables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep executables that tests store, here and in processes they start, from the user's."""
-    folder = tmp_path_factory.mktemp("executables")
-    folder.chmod(0o700)
+    """Keep executables that tests store from the user's; all processes of a run share them.
+
+    `C2C_TEST_EXECUTABLES` names the folder of several runs. They are found by content, and
+    compiling them is most of what tests of models and engines take.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = Path(os.environ.get("C2C_TEST_EXECUTABLES", base / "executables"))
+    folder.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALLAS_KERNELS_REPOSITORY", str(folder / "repository"))
         yield

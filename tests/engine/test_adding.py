@@ -55,12 +55,11 @@ def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def live(more: Path) -> Iterator[Live]:
-    models, store = more.parent / "models", more.parent / "executables"
+    models = more.parent / "models"
     shutil.copytree(more / "one", models / "one")
-    store.mkdir(mode=0o700)
     settings = (
-        f"catalog={models}", f"add_from={more}", "workers=2", "rows=[1,4]", "budgets=[16,64]",
-        "context=320", "pool_bytes=16000000", f"executables={store}", "weights_bytes=1000000",
+        f"catalog={models}", f"add_from={more}", "workers=2", "rows=[4]", "budgets=[32]",
+        "context=320", "pool_bytes=16000000", "weights_bytes=1000000",
     )  # fmt: skip
     make_step()
     with served(*settings, log=more.parent / "log") as live:

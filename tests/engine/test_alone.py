@@ -17,11 +17,10 @@ from tests.engine.live import make_step, served
 @pytest.mark.slow
 def test_prompts_in_steps_of_their_own_change_no_token(tmp_path: Path) -> None:
     make_catalog(tmp_path / "models")
-    store, out = tmp_path / "executables", tmp_path / "out"
-    store.mkdir(mode=0o700)
+    out = tmp_path / "out"
     settings = (
         f"catalog={tmp_path / 'models'}", "workers=1", "rows=[4]", "budgets=[32]", "context=320",
-        "pool_bytes=16000000", f"executables={store}", f"out={out}", "system/batch=prompts_alone",
+        "pool_bytes=16000000", f"out={out}", "system/batch=prompts_alone",
     )  # fmt: skip
     rng = random.Random(3)
     requests = [
@@ -34,7 +33,7 @@ def test_prompts_in_steps_of_their_own_change_no_token(tmp_path: Path) -> None:
         greedy = list(pool.map(lambda r: live.tokens(*r), requests))
         drawn = list(pool.map(lambda r: live.tokens(*r, **seeded), requests))
         assert live.state()["compiled_after_start"] == 0
-    model = load(tmp_path / "models" / "one", executables=store)
+    model = load(tmp_path / "models" / "one")
     for (_, ids, new), plain, hot in zip(requests, greedy, drawn, strict=True):
         assert plain == model.generate(ids, new)
         assert hot == model.generate(ids, new, **seeded)

@@ -20,11 +20,10 @@ def test_answers_are_whole_where_decodes_start_over(tmp_path: Path) -> None:
     for folder in make_catalog(tmp_path / "models").iterdir():
         if folder.name != "one":
             shutil.rmtree(folder)
-    store, out = tmp_path / "executables", tmp_path / "out"
-    store.mkdir(mode=0o700)
+    out = tmp_path / "out"
     settings = (
         f"catalog={tmp_path / 'models'}", "workers=1", "rows=[4]", "budgets=[32]", "context=320",
-        "pool_bytes=850000", f"executables={store}", f"out={out}", "system/batch=vllm_v1",
+        "pool_bytes=850000", f"out={out}", "system/batch=vllm_v1",
         "system.engines.residents=1",
     )  # fmt: skip
     rng = random.Random(3)
@@ -36,7 +35,7 @@ def test_answers_are_whole_where_decodes_start_over(tmp_path: Path) -> None:
     with served(*settings, log=tmp_path / "log") as live, ThreadPoolExecutor(8) as pool:
         greedy = list(pool.map(lambda r: live.tokens(*r), requests))
         assert live.state()["compiled_after_start"] == 0
-    model = load(tmp_path / "models" / "one", executables=store)
+    model = load(tmp_path / "models" / "one")
     for (_, ids, new), plain in zip(requests, greedy, strict=True):
         assert plain == model.generate(ids, new)
     steps = pq.read_table(out / "steps.parquet").to_pydict()

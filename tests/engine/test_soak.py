@@ -45,11 +45,9 @@ def request(live: Live, rng: random.Random) -> tuple[str, list[int], int]:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
 def test_faults_throughout_and_nothing_left(tmp_path: Path) -> None:
-    store = tmp_path / "executables"
-    store.mkdir(mode=0o700)
     settings = (
         f"catalog={make_catalog(tmp_path / 'models')}", "workers=2", "rows=[1,4]",
-        "budgets=[16,64]", "context=320", "pool_bytes=16000000", f"executables={store}",
+        "budgets=[16,64]", "context=320", "pool_bytes=16000000",
         "weights_bytes=400000",  # three of the four
     )  # fmt: skip
     make_step()
