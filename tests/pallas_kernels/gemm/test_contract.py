@@ -18,26 +18,13 @@ from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnavailable, missing
 from pallas_kernels import device as present_device
-from pallas_kernels.gemm import (
-    dequantise,
-    epilogue,
-    plan_launch,
-    scales_weights,
-    sm90,
-    tables_of,
-)
+from pallas_kernels.gemm import dequantise, epilogue, plan_launch, scales_weights, sm90, tables_of
 from pallas_kernels.gemm.config import sum_size
 from pallas_kernels.gemm.reference import sums_of
 from pallas_kernels.host_memory import to_host
 from pallas_kernels.mosaic import interpret_params
 from tests.compilations import compilations
-from tests.pallas_kernels.gemm.cases import (
-    CONVERTING,
-    Case,
-    clustered,
-    poisoned,
-    same,
-)
+from tests.pallas_kernels.gemm.cases import CONVERTING, Case, clustered, poisoned, same
 from tests.pallas_kernels.gemm.suite import (
     CASES,
     GGUF,
