@@ -55,6 +55,7 @@ def test_prompts_in_steps_of_their_own_change_no_token(
     asked = requests(24, 150, (1, 24))
     settings = ("pool_bytes=16000000", "system/batch=prompts_alone")
     steps = steps_of(tmp_path, asked, *settings, **draws)
+    assert sum(steps["prompt_tokens"]) == sum(len(ids) for _, ids, _ in asked)  # each once
     both = zip(steps["prompt_tokens"], steps["decodes"], strict=True)
     found = {(prompt > 0, decodes > 0) for prompt, decodes in both} - {(False, False)}  # a load
     assert found == {(True, False), (False, True)}
