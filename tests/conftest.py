@@ -64,6 +64,11 @@ _transformer.visit_FunctionDef = _not_within_another
 
 REPOSITORY = Path(__file__).parents[1]
 LARGE_BYTES = 2 << 30  # of a test process
+# Tests that take tens of seconds. A process that begins one at the end is waited for.
+LONG = (
+    "tests/experiments/bench/measured", "tests/experiments/answers", "tests/engine", "tests/docs",
+    "tests/systems/cocoserve/test_moves.py", "tests/transformer/test_ahead_of_time.py",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -102,6 +107,11 @@ def _own_executables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def pytest_collection() -> None:
     """Look for no garbage while hundreds of modules are imported, of which nearly all stays."""
     gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of the longest tests; a module's tests stay together."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_collection_finish() -> None:
