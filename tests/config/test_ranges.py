@@ -109,3 +109,17 @@ def test_values_outside_a_range_are_refused_by_their_field() -> None:
                 wrong.append(f"{kind.__module__}.{kind.__name__}.{field}={value}")
     assert wrong == []
     assert tried > 1000
+
+
+def test_every_number_of_a_policy_or_a_group_of_settings_has_a_range() -> None:
+    kinds = {kind for point in DECISIONS.values() for kind in point.policies.values()}
+    kinds |= {kind for kind in get_type_hints(SystemSpec).values() if is_dataclass(kind)}
+    numbers = {
+        (kind, name)
+        for kind in kinds
+        if kind.__module__.startswith("c2c.")
+        for name in inspect.signature(kind).parameters
+        if get_type_hints(kind)[name] in (int, float)
+    }
+    assert len(numbers) > 50
+    assert [(kind, name) for kind, name in numbers if name not in limits(kind)] == []
