@@ -69,7 +69,7 @@ test-slow: warm aot driver ray ## run the others: they take longer, or need more
 
 test-all: test test-slow ## run all tests but those of make soak
 
-soak: warm ## run the tests that take minutes: fifty kills of a sweep, the wheel in an empty environment
+soak: warm ## run the tests that take minutes: all of what the tiers sample, the wheel in an empty environment
 	$(PYTHON) -m pytest -q -n 0 -m soak $(TESTS) $(ARGS)
 
 docs: env ## the documentation as a site in build/site, links checked (.venv-docs)
@@ -101,7 +101,7 @@ notebook-sync: env
 	$(PYTHON) .ci/notebook_sync.py
 
 notebooks: warm ## execute the notebooks
-	$(PYTHON) -m pytest -q -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks/*.ipynb $(ARGS)
+	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks/*.ipynb $(ARGS)
 
 bench: warm ## requests a second and peak memory of the simulator (REQUESTS=3500000), and of every system
 	$(PYTHON) -m c2c bench simulator requests=$(REQUESTS) $(ARGS)

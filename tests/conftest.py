@@ -64,6 +64,11 @@ _transformer.visit_FunctionDef = _not_within_another
 
 REPOSITORY = Path(__file__).parents[1]
 LARGE_BYTES = 2 << 30  # of a test process
+# Tests that take tens of seconds. A process that begins one at the end is waited for.
+LONG = (
+    "tests/experiments/bench/measured", "tests/experiments/answers", "tests/engine", "tests/docs",
+    "tests/systems/cocoserve/test_moves.py", "tests/transformer/test_ahead_of_time.py",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -85,9 +90,15 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_executables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep executables that tests store, here and in processes they start, from the user's."""
-    folder = tmp_path_factory.mktemp("executables")
-    folder.chmod(0o700)
+    """Keep executables that tests store from the user's; all processes of a run share them.
+
+    `C2C_TEST_EXECUTABLES` names the folder of several runs. They are found by content, and
+    compiling them is most of what tests of models and engines take.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = Path(os.environ.get("C2C_TEST_EXECUTABLES", base / "executables"))
+    folder.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALLAS_KERNELS_REPOSITORY", str(folder / "repository"))
         yield
@@ -96,6 +107,11 @@ def _own_executables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def pytest_collection() -> None:
     """Look for no garbage while hundreds of modules are imported, of which nearly all stays."""
     gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of the longest tests; a module's tests stay together."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_collection_finish() -> None:

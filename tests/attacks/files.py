@@ -125,8 +125,7 @@ _NO_INDEX = "model.safetensors.index.json: expected weight_map from tensors to f
 
 
 def _checkpoint(
-    harm: Callable[[dict[str, Any], bytes], bytes] | None = None,
-    **config: Any,
+    harm: Callable[[dict[str, Any], bytes], bytes] | None = None, **config: Any
 ) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         write(folder, _CONFIG | config, tensors_of(_CONFIG))

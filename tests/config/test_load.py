@@ -61,31 +61,6 @@ def test_every_experiment_composes_with_quick(name: str) -> None:
     OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
 
 
-@pytest.mark.parametrize(
-    ("override", "field", "value", "allowed"),
-    [
-        (
-            "system/alpha=nope",
-            "system/alpha",
-            "nope",
-            "feedback, priced, roofline, static",
-        ),
-        ("system.max_batch=x", "system.max_batch", "x", "whole number"),
-        ("workload.rate_rps=fast", "workload.rate_rps", "fast", "number"),
-        ("system.foo=1", "system.foo", "1", "max_batch"),
-        ("a b", "override", "a b", "key=value"),
-    ],
-)
-def test_what_cannot_be_composed_is_named(
-    override: str, field: str, value: str, allowed: str
-) -> None:
-    with pytest.raises(SettingError) as caught:
-        load([override])
-    assert (caught.value.field, caught.value.value) == (field, value)
-    assert allowed in caught.value.allowed
-    assert "\n" not in str(caught.value)
-
-
 def test_loading_inside_hydra_leaves_its_state() -> None:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra

@@ -88,19 +88,6 @@ def test_a_run_says_how_its_layout_was_planned(monkeypatch: pytest.MonkeyPatch) 
     assert summary["run"]["plan"]["candidates"][0]["mig"] == "1x96gb"
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("mig.requests=0", r"mig.requests=0: expected a whole number above 0"),
-        ("mig.requests=many", r"mig.requests='many'"),
-        ("+mig.layouts=[1x96gb]", r"mig.layouts=.*: expected a key among name, requests"),
-    ],
-)
-def test_settings_of_a_plan_are_checked(override: str, message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        made("mig=planned", override)
-
-
 def test_parts_from_the_command_line_reach_the_slices() -> None:
     setup = made("mig=custom", "mig.parts=[3g.48gb,4x1g.12gb]")
     kinds = setup.prepared.slice_kinds

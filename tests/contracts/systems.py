@@ -39,7 +39,7 @@ from tests.simulator.controllers import Load
 from tests.simulator.lanes import COLD, SPEC, layout, on, over, woven
 from tests.simulator.worlds import few_experts, setup, with_room, with_settings
 
-__all__ = ["EACH", "FLEETS", "ON_FLEETS", "SYSTEMS", "models", "prepared"]
+__all__ = ["EACH", "FLEETS", "ON_FLEETS", "SYSTEMS", "in_turn", "models", "prepared"]
 
 # Policies that no file of `conf/system` names, and those of several engines a slice.
 SPREAD = {
@@ -151,9 +151,18 @@ FIRST = {
 }  # fmt: skip
 
 
-def _case(system: str, *fleet: str) -> Any:
+def _case(system: str, *fleet: str, mark: Any = pytest.mark.slow) -> Any:
     is_first = FIRST.get(system) in (fleet or FLEETS)
-    return pytest.param(system, *fleet, marks=[] if is_first else pytest.mark.slow)
+    return pytest.param(system, *fleet, marks=[] if is_first else mark)
+
+
+def in_turn(first: int) -> list[Any]:
+    """Return each system with one fleet and the other in turn; the other pairs are for soak."""
+    return [
+        _case(s, f, mark=pytest.mark.slow if (k + n + first) % 2 else pytest.mark.soak)
+        for k, s in enumerate(SYSTEMS)
+        for n, f in enumerate(FLEETS)
+    ]
 
 
 EACH = [_case(system) for system in SYSTEMS]

@@ -305,7 +305,7 @@ def test_any_order_of_events_holds_the_laws(system: str, fleet: str) -> None:
     _hold(prepared(system, fleet), 3)
 
 
-@pytest.mark.parametrize("system", tiered(sorted(SYSTEMS), "triage_3"))
+@pytest.mark.parametrize("system", tiered(sorted(SYSTEMS), "triage_3", slow=11))
 def test_any_order_holds_the_laws_where_decodes_wait_for_prompts(system: str) -> None:
     made = prepared(system, "tight").setup
     _hold(prepare(replace(made, system=replace(made.system, batch=PromptsAlone()))), 3)
@@ -316,7 +316,7 @@ def test_any_order_holds_the_laws_where_prompts_begin_with_blocks(system: str) -
     _hold(caching(system), 3)
 
 
-@pytest.mark.parametrize(("names", "fleet"), tiered(itertools.product(MIXES, FLEETS)))
+@pytest.mark.parametrize(("names", "fleet"), tiered(itertools.product(MIXES, FLEETS), slow=19))
 def test_any_order_holds_the_laws_in_any_mix_of_mechanisms(names: str, fleet: str) -> None:
     _hold(prepared(f"composed=[{names}]", fleet), 3)
 

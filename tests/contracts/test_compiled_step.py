@@ -1,10 +1,12 @@
-"""The step takes the same decisions interpreted and as machine code, for all systems."""
+"""The live engine's step, which becomes machine code while the engine serves.
+
+Interpreted and compiled step are compared event by event in `test_any_order.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,25 +14,22 @@ import pytest
 from c2c.engine import stepping
 from c2c.engine.stepping import Stepping
 from c2c.errors import BackendError
-from c2c.serving import PrefixCache, prepare
-from c2c.serving.events import is_lost
 from c2c.serving.loop import Step, step
 from c2c.serving.port import (
     Action,
     Arrival,
-    BlocksLost,
+    Cancelled,
+    DeviceLost,
     Event,
-    ForgetBlocks,
     Load,
     Ready,
     RunSteps,
     StepEnd,
     new_report,
 )
-from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import Loop, Serving
-from tests.contracts.stubborn import StubbornBackend
-from tests.contracts.systems import ON_FLEETS, models, prepared
+from c2c.serving.state import Loop
+from tests.contracts.recorded import Recorded
+from tests.contracts.systems import models, prepared
 from tests.simulator.worlds import random_requests
 
 type Taken = tuple[float, tuple[Action, ...], list[tuple[Any, ...]]]
@@ -48,11 +47,10 @@ def _plain(taken: Taken) -> tuple[Any, ...]:
 
 
 def _serve(system: str, take: Callable[[Event], Taken]) -> list[tuple[Any, ...]]:
-    """Return what was done in a world in which everything happens that may."""
-    backend, did = StubbornBackend(
-        random_requests(12, models(system), 4.0, 5), seed=5, cancel=0.2, lose=[0], deadline=0.3,
-        jump_s=0.1, tell=0.5,
-    ), []  # fmt: skip
+    """Return what is done with twelve requests, of which some are cancelled, and a lost device."""
+    what, block = prepared(system, "tight"), random_requests(12, models(system), 4.0, 5)
+    incidents = [DeviceLost(at_s=1.0, device=0), Cancelled(at_s=2.0, request_id=3)]
+    backend, did = Recorded(what, block, incidents=incidents), []
     while (event := backend.next_event()) is not None:
         taken = take(event)
         did.append(_plain(taken))
@@ -74,78 +72,6 @@ def _interpreted(system: str, fleet: str) -> list[tuple[Any, ...]]:
         return float(count.now_s), actions, [tuple(row) for row in state.records[before:seen]]
 
     return _serve(system, take)
-
-
-def _compiled(system: str, fleet: str) -> list[tuple[Any, ...]]:
-    """Return what machine code does, whose records are taken out after each event."""
-    what = prepared(system, fleet)
-    rules = what.new_rules()
-    state = what.new_serving(slots=2, buffer=1, rules=rules)
-    compiled = Step(Loop(what.fleet, rules, state), compiled=True)
-
-    def take(event: Event) -> Taken:
-        nonlocal state
-        state, actions = compiled(state, event)
-        count = state.count[0]
-        ended = [tuple(row) for row in state.records[: count.out]]
-        count.out = 0
-        return float(count.now_s), actions, ended
-
-    return _serve(system, take)
-
-
-@pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
-def test_python_and_machine_code_serve_alike(system: str, fleet: str) -> None:
-    did = _interpreted(system, fleet)
-    assert did == _compiled(system, fleet)
-    assert sum(len(ended) for _, _, ended in did) == 12
-
-
-def test_they_find_and_forget_the_same_blocks() -> None:
-    """Keys come by more than a column and a slot; blocks of a lost worker are gone."""
-    setup = prepared("engine", "tight").setup
-    cached = replace(setup.system, prefix_cache=PrefixCache(hbm=True))
-    what = prepare(replace(setup, system=cached))
-
-    def keyed(event: Event) -> Event:
-        if not isinstance(event, Arrival):
-            return event
-        keys = range(min(event.request_id % 4 * 3, (event.prompt_tokens - 1) // 64))
-        return replace(event, blocks=tuple(1000 * event.model + key for key in keys))
-
-    def serve(*, is_compiled: bool) -> tuple[list[tuple[Any, ...]], Serving]:
-        rules = what.new_rules()
-        state = with_blocks(
-            what, what.new_serving(slots=2, buffer=1, rules=rules), 64, 1, tells=True
-        )
-        compiled = Step(Loop(what.fleet, rules, state), compiled=True)
-        seen = 0
-
-        def take(event: Event) -> Taken:
-            nonlocal state, seen
-            if is_compiled:
-                state, actions = compiled(state, keyed(event))
-            else:
-                state, actions = step(what.fleet, rules, state, keyed(event), donate=True)
-            ended = [tuple(row) for row in state.records[: state.count[0].out]]
-            state.count[0].out = 0
-            seen += 1
-            if seen % 40 == 0 and not is_lost(state, 1):
-                now_s = float(state.count[0].now_s)
-                state, more = step(what.fleet, rules, state, BlocksLost(at_s=now_s, device=1))
-                actions = (*actions, *more)
-            return float(state.count[0].now_s), actions, ended
-
-        return _serve("engine", take), state
-
-    (did, after), (also, compiled) = serve(is_compiled=False), serve(is_compiled=True)
-    assert did == also
-    assert after.blocks.table[0] == compiled.blocks.table[0]
-    assert after.blocks.table[0].found_hbm_tokens > 0
-    assert sum(isinstance(a, ForgetBlocks) for _, actions, _ in did for a in actions) > 0
-    assert not after.blocks.entry.pins[after.blocks.entry.pool >= 0][
-        : after.blocks.table[0].begun
-    ].any()
 
 
 @pytest.mark.parametrize("after", [0, 20])

@@ -13,8 +13,7 @@ from c2c.serving import FAIL_CANCELLED, FAIL_DEADLINE, FAIL_NONE
 from c2c.serving.port import DeviceLost
 from c2c.workloads import OF_MODEL
 from tests.contracts.recorded import Recorded
-from tests.contracts.stubborn import StubbornBackend
-from tests.contracts.systems import EACH, FLEETS, ON_FLEETS, models, prepared
+from tests.contracts.systems import EACH, FLEETS, in_turn, models, prepared
 from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, simulate
 
@@ -25,41 +24,7 @@ seeds = st.integers(0, 2**31)
 loads = st.tuples(st.integers(1, 24), st.sampled_from([0.5, 4.0, 2000.0]), seeds)
 
 
-@pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
-@settings(max_examples=5, deadline=None, phases=AS_DRAWN)
-@given(
-    load=loads,
-    cancel=st.sampled_from([0.0, 0.3]),
-    deadline=st.sampled_from([0.0, 0.5]),
-    lost=st.lists(st.integers(0, 13), max_size=14),
-    jump_s=st.sampled_from([0.0, 0.5]),
-    tell=st.sampled_from([0.0, 1.0]),
-)
-def test_a_stubborn_backend_is_served_in_order(
-    system: str,
-    fleet: str,
-    load: tuple[int, float, int],
-    cancel: float,
-    deadline: float,
-    lost: list[int],
-    jump_s: float,
-    tell: float,
-) -> None:
-    what = prepared(system, fleet)
-    n, rate, seed = load
-    backend = StubbornBackend(
-        random_requests(n, models(system), rate, seed),
-        seed=seed,
-        cancel=cancel,
-        lose=[d for d in lost if d < len(what.kind_of)],
-        deadline=deadline,
-        jump_s=jump_s,
-        tell=tell,
-    )
-    serve(what, backend)
-
-
-@pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
+@pytest.mark.parametrize(("system", "fleet"), in_turn(0))
 @settings(max_examples=2, deadline=None, phases=AS_DRAWN)
 @given(load=loads)
 def test_the_simulator_gives_the_same_records_compiled_interpreted_and_over_the_port(
@@ -129,7 +94,7 @@ def test_a_loose_bound_on_the_output_changes_nothing_where_memory_is_not_short(
         np.testing.assert_allclose(loose[name], exact[name], rtol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
+@pytest.mark.parametrize(("system", "fleet"), in_turn(1))
 @settings(max_examples=2, deadline=None, phases=AS_DRAWN)
 @given(load=loads, slack=st.integers(0, 50), lost=st.integers(0, 14))
 def test_the_simulator_takes_incidents(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,98 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from c2c.config import load
-from c2c.cost import load_constants
-from c2c.engine import Options, fleet_of
+from c2c.engine import Options
 from c2c.engine.catalog import Entry
 from c2c.engine.fleet import pool_of, pool_with
 from c2c.errors import SettingError
 from c2c.models import from_hf_config
-from c2c.serving import Prepared
-from c2c.serving.loop import Step
-from c2c.serving.prepare.memory import remember
-from c2c.serving.state import Loop
-from c2c.serving.table_growth import grow_models
 from c2c.transformer import load as load_model
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.checkpoints import make_catalog
 from tests.engine.live import Live, make_step, served
-from tests.engine.world import ROWS, World, check
 from tests.transformer.random_checkpoints import config_of
 
-OPTIONS = Options(workers=2, rows=(1, ROWS), budgets=(64,), context=400, pool_bytes=8 << 20)
+OPTIONS = Options(workers=2, rows=(1, 4), budgets=(64,), context=400, pool_bytes=8 << 20)
 
 
 def entry_of(family: str, **more: Any) -> Entry:
     spec = from_hf_config(config_of(family) | more, family)
     return Entry(name=family, path=Path(family), spec=spec, context=400)
-
-
-@pytest.fixture(scope="module")
-def fleets() -> tuple[Prepared, Prepared]:
-    """Three models, and these with a fourth in their workers' pool."""
-    register()
-    system = settings_of(load(overrides_of(["port=0"]), "serve")).engine.system
-    entries = [entry_of(family) for family in ("qwen3", "mixtral", "qwen2", "llama")]
-    pool = pool_of(entries[:3], OPTIONS)
-    constants = load_constants("gh200")
-    return (
-        fleet_of(entries[:3], OPTIONS, system, constants, pool=pool),
-        fleet_of(
-            entries, OPTIONS, system, constants, pool=pool_with(pool, entries[3], OPTIONS)
-        ),
-    )  # fmt: skip
-
-
-class Growing(World):
-    """A world in which a further model comes as the tenth request does."""
-
-    def __init__(self, fleets: tuple[Prepared, Prepared], seed: int) -> None:
-        first, self.later = fleets
-        super().__init__(first, seed, retries=1000)
-
-    def ask(self, number: int) -> None:
-        if number == 10:
-            self._grow()
-        super().ask(number)
-
-    def _grow(self) -> None:
-        rules = self.later.new_rules()
-        remember(rules.own, self.rules.own)
-        self.rules = rules
-        before = self.state
-        self.state = grow_models(self.state, self.later.fleet)
-        assert len(self.state.model) == len(before.model) + 1
-        for old, new in zip(before, self.state, strict=True):
-            if isinstance(old, np.ndarray):
-                assert new[: len(old)].tobytes() == old.tobytes()
-        self.prepared, self.fleet = self.later, self.later.fleet
-        self.step = Step(Loop(self.fleet, rules, self.state), compiled=True)
-        self.backend.adopt(self.later)
-        self.sizes = dict(zip(self.backend.names, self.fleet.weight_bytes, strict=True))
-        self.keeper._models["llama"] = 3
-
-
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    loss=st.sampled_from([0.0, 0.05]),
-    cancel=st.sampled_from([0.0, 0.01]),
-)
-def test_requests_end_once_with_their_tokens_while_a_model_comes(
-    fleets: tuple[Prepared, Prepared], seed: int, loss: float, cancel: float
-) -> None:
-    async def scenario() -> World:
-        world = Growing(fleets, seed)
-        await world.run(25, loss, cancel, 0.0, 0.1)
-        return world
-
-    check(asyncio.run(scenario()), is_kept=not cancel)
 
 
 def test_a_pool_takes_models_that_divide_it() -> None:
@@ -128,12 +55,11 @@ def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def live(more: Path) -> Iterator[Live]:
-    models, store = more.parent / "models", more.parent / "executables"
+    models = more.parent / "models"
     shutil.copytree(more / "one", models / "one")
-    store.mkdir(mode=0o700)
     settings = (
-        f"catalog={models}", f"add_from={more}", "workers=2", "rows=[1,4]", "budgets=[16,64]",
-        "context=320", "pool_bytes=16000000", f"executables={store}", "weights_bytes=1000000",
+        f"catalog={models}", f"add_from={more}", "workers=2", "rows=[4]", "budgets=[32]",
+        "context=320", "pool_bytes=16000000", "weights_bytes=1000000",
     )  # fmt: skip
     make_step()
     with served(*settings, log=more.parent / "log") as live:

@@ -42,12 +42,7 @@ from experiments.serving.machine import write_machine
 from experiments.serving.record import STEPS
 from experiments.serving.recorded import retell
 from experiments.serving.replaying import compare, records_of, replay
-from experiments.serving.settings import (
-    ServeConf,
-    overrides_of,
-    register,
-    settings_of,
-)
+from experiments.serving.settings import ServeConf, overrides_of, register, settings_of
 from experiments.serving.steps_file import read_steps
 from tests.transformer.random_checkpoints import config_of
 

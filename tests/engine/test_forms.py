@@ -47,11 +47,9 @@ def schema(value: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("forms")
-    (folder / "executables").mkdir(mode=0o700)
     settings = (
         f"catalog={make_talking(folder / 'models')}", "workers=1", "rows=[1,4]", "budgets=[64]",
         "context=null", "pool_bytes=32000000", "sampling=checkpoint",
-        f"executables={folder / 'executables'}",
         "retries=100", "patience=1000",
     )  # fmt: skip
     make_step()

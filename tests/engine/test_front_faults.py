@@ -203,10 +203,7 @@ def test_what_nobody_foresaw_has_a_form_and_an_id_that_the_log_has(
 
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_stream_that_fails_ends_with_an_error(
-    catalog: Path,
-    begins: bool,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    catalog: Path, begins: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = FakeLink.ask
 

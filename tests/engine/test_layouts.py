@@ -31,7 +31,6 @@ SCALED = ("system=cocoserve", "node=cpu_x4", "rows=[4]", "budgets=[32]", "contex
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("layouts")
     make_catalog(folder / "models")
-    (folder / "executables").mkdir(mode=0o700)
     return folder
 
 
@@ -95,7 +94,7 @@ def live(folder: Path) -> Iterator[Live]:
         f"catalog={folder / 'models' / 'one'}", *SCALED, "system.layout.replicated=2",
         "system.layout.copies=3", "system.layout.migrated=1", "system.layout.between=1",
         "system.vary.prompts=2", "system.vary.window_s=0.1", "pool_bytes=16000000",
-        f"executables={folder / 'executables'}", f"out={folder / 'out'}", "retries=100",
+        f"out={folder / 'out'}", "retries=100",
         "patience=1000",
     )  # fmt: skip
     with served(*settings, log=folder / "log") as live:
@@ -107,7 +106,7 @@ def test_tokens_are_those_of_one_device_while_layers_move_and_workers_are_killed
     folder: Path, live: Live
 ) -> None:
     asked, over = asked_for(90), threading.Event()
-    model = load(folder / "models" / "one", executables=folder / "executables")
+    model = load(folder / "models" / "one")
     wanted = [model.generate(ids, new, stop_at_eos=False) for ids, new in asked]
     kills = []
 

@@ -69,14 +69,12 @@ def watched(address: str) -> Iterator[Watch]:
 def test_the_page_goes_on_over_a_kill_and_a_restart(tmp_path: Path) -> None:
     if not BROWSER.exists():
         pytest.skip("there is no browser: make browser")
-    store = tmp_path / "executables"
-    store.mkdir(mode=0o700)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     settings = (
         f"catalog={make_catalog(tmp_path / 'models')}", f"port={port}", "rows=[4]", "budgets=[32]",
-        "context=320", "pool_bytes=16000000", f"executables={store}", "weights_bytes=400000",
+        "context=320", "pool_bytes=16000000", "weights_bytes=400000",
         "compiled=false",
     )  # fmt: skip
     page_at = f"http://127.0.0.1:{port}/"

@@ -101,10 +101,7 @@ def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], n
         ("documents", {"documents": "text"}),
         ("chat_template_kwargs", {"chat_template_kwargs": [1]}),
         ("continue_final_message", {"continue_final_message": "perhaps"}),
-        (
-            "add_generation_prompt",
-            {"continue_final_message": True, "add_generation_prompt": True},
-        ),
+        ("add_generation_prompt", {"continue_final_message": True, "add_generation_prompt": True}),
         ("top_logprobs", {"top_logprobs": 2}),
         ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
         ("logprobs", {"logprobs": 5}),

@@ -22,9 +22,6 @@ NAMES = ("one", "two")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prefix")
     make_catalog(folder / "models")
-    store = folder / "executables"
-    store.mkdir()
-    store.chmod(0o700)
     return folder
 
 
@@ -32,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live(folder: Path) -> Iterator[Live]:
     settings = (
         f"catalog={folder / 'models'}", "rows=[4]", "budgets=[32]", "context=320",
-        f"executables={folder / 'executables'}", f"out={folder / 'out'}", "retries=100",
+        f"out={folder / 'out'}", "retries=100",
         "patience=1000", "pool_bytes=6000000", "system.prefix_cache.hbm=true",
     )  # fmt: skip
     make_step()
@@ -42,8 +39,7 @@ def live(folder: Path) -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def models(folder: Path) -> dict[str, Model]:
-    store = folder / "executables"
-    return {name: load(folder / "models" / name, executables=store) for name in NAMES}
+    return {name: load(folder / "models" / name) for name in NAMES}
 
 
 def talk(rng: random.Random, turns: int) -> list[list[int]]:

@@ -27,9 +27,6 @@ NAMES = ("one", "two", "three", "bare")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("engine")
     make_catalog(folder / "models")
-    store = folder / "executables"
-    store.mkdir()
-    store.chmod(0o700)
     return folder
 
 
@@ -37,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live(folder: Path) -> Iterator[Live]:
     settings = (  # few shapes: each takes a second to compile
         f"catalog={folder / 'models'}", "workers=2", "rows=[4]", "budgets=[32]",
-        "context=320", "pool_bytes=16000000", f"executables={folder / 'executables'}",
+        "context=320", "pool_bytes=16000000",
         f"out={folder / 'out'}", "retries=100", "patience=1000",
         "weights_bytes=400000",  # three of the four
     )  # fmt: skip
@@ -49,8 +46,7 @@ def live(folder: Path) -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def models(folder: Path) -> dict[str, Model]:
-    store = folder / "executables"  # three of them are of one architecture
-    return {name: load(folder / "models" / name, executables=store) for name in NAMES}
+    return {name: load(folder / "models" / name) for name in NAMES}
 
 
 def asked(seed: int, count: int) -> list[tuple[str, list[int], int]]:

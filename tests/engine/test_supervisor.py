@@ -252,9 +252,7 @@ def test_a_place_gets_a_process_once_the_machine_has_room_for_one(
     asyncio.run(scenario())
 
 
-def test_starts_that_fail_are_tried_again_later_and_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_starts_that_fail_are_tried_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:

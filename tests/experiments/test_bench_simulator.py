@@ -50,18 +50,6 @@ def test_a_point_measures_a_run_that_happened() -> None:
     assert 50 < point["peak_mb"] < 1000
 
 
-@pytest.mark.parametrize(
-    "argument",
-    ["requests=many", "requests=10", "superchips=2", "fleets=[0]", "systems=[none]", "nope=1"],
-)
-def test_bad_settings_are_one_line(
-    argument: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([argument, f"out={tmp_path / 'bench'}"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert argument.split("=", maxsplit=1)[0] in line
-
-
 @pytest.mark.slow
 def test_the_whole_benchmark_leaves_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,47 +1,74 @@
-"""One number scaled at a time: nothing else moves, and every time moves the right way."""
+"""One number scaled at a time: every time moves the right way, or not at all."""
 
 from __future__ import annotations
 
-import functools
 import math
-import os
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from c2c.cost import (
+    Constants,
     gemm_time,
     load_constants,
     prefill_attention_s,
     step_table,
     step_time,
 )
-from c2c.errors import SettingError
-from c2c.hardware import link_gbps, load_platform, slices
+from c2c.hardware import Platform, link_gbps, load_platform, scaled, slices
 from c2c.models import load_spec
-from experiments.c2cserve.starts import cold_s, switch_s
-from experiments.figure import Context, figures
-from tests.experiments.knobs import Knob, changed, chip_knobs, constant_knobs, setting_knob
-from tests.tiers import tiered
+from c2c.policies import Resident, Stream
+from tests.simulator.worlds import requests, setup, simulate
 
-QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
-COLD, SWITCH = (figures()[name].settings(QUICK) for name in ("fig10", "fig11"))
-KNOBS = {knob.name: knob for knob in (*chip_knobs(), *constant_knobs())}
+type World = tuple[Platform, Constants]
+
+WORLD: World = (load_platform("gh200"), load_constants("gh200"))
+
+
+def constant(name: str) -> Callable[[World, float], World]:
+    def change(world: World, factor: float) -> World:
+        value = float(getattr(world[1], name))
+        if name.endswith("_efficiency"):
+            factor = min(factor, 1.0 / value)
+        return world[0], world[1].having({name: value * factor})
+
+    return change
+
+
+def of_part(part: str, name: str) -> Callable[[World, float], World]:
+    def change(world: World, factor: float) -> World:
+        inside: Any = getattr(world[0], part)
+        changed: Any = {part: replace(inside, **{name: factor * getattr(inside, name)})}
+        return replace(world[0], **changed), world[1]
+
+    return change
+
+
+KNOBS: dict[str, Callable[[World, float], World]] = {
+    "link rate": lambda world, factor: (scaled(world[0], link=factor), world[1]),
+    "HBM rate": lambda world, factor: (scaled(world[0], hbm=factor), world[1]),
+    "SMs": lambda world, factor: (scaled(world[0], sms=factor), world[1]),
+    "tensor-core peak": of_part("gpu", "bf16_tflops"),
+    "host memory's rate": of_part("host", "memory_gbps"),
+    "disk rate": of_part("host", "disk_gbps"),
+    **{name: constant(name) for name in WORLD[1].sources},
+}
 # More of these is slower; more of anything else is faster.
 SLOWER = {
     "gemm_intensity", "gemm_throttle", "expert_intensity", "prefill_kv_weight", "prefill_spill",
 } | {name for name in KNOBS if name.endswith("_s")}  # fmt: skip
-# Numbers of starts: the system, and whether it starts cold or switches from one model to another.
-DENSE, MIXTURE = ("llama-3-3b", "llama-3-8b"), ("llama-3-3b", "qwen3-30b-a3b")
-OF_STARTS: dict[str, tuple[str, tuple[str, str] | None]] = {
-    "disk rate": ("c2cserve", None),
-    "engine_init_s": ("c2cserve", None),
-    "switch_dense_s": ("c2cserve", DENSE),
-    "switch_moe_s": ("c2cserve", MIXTURE),
-    "sllm_init_dense_s": ("serverlessllm", DENSE),
-    "sllm_init_moe_s": ("serverlessllm", MIXTURE),
+# Numbers of starts: the model, whether its weights are streamed, and where they are before.
+DENSE, MIXTURE = "llama-3-8b", "qwen3-30b-a3b"
+OF_STARTS = {
+    "disk rate": (DENSE, Stream(), "disk"),
+    "engine_init_s": (DENSE, Stream(), "disk"),
+    "switch_dense_s": (DENSE, Stream(), "host"),
+    "switch_moe_s": (MIXTURE, Stream(), "host"),
+    "sllm_init_dense_s": (DENSE, Resident(), "host"),
+    "sllm_init_moe_s": (MIXTURE, Resident(), "host"),
 }
 # What no request of one model meets: memory read by the host, a cache that fits into the L2.
 OF_NOTHING_HERE = {"host memory's rate", "l2_gain"}
@@ -52,9 +79,9 @@ LONG = 2**12  # cached tokens of a prompt's chunk
 WEIGHTS: tuple[Literal["host", "hbm", "staged"], ...] = ("host", "hbm", "staged")
 
 
-def steps() -> dict[str, float]:
+def steps(world: World) -> dict[str, float]:
     """Seconds of steps of streamed and resident models, and of the two dataflows."""
-    platform, constants = load_platform("gh200"), load_constants()
+    platform, constants = world
     shared = link_gbps(platform.link, "measured")
     found = {}
     for layout in ("1x96gb", "7x12gb"):
@@ -88,31 +115,23 @@ def steps() -> dict[str, float]:
     return found
 
 
-def start(system: str, models: tuple[str, str] | None) -> dict[str, float]:
-    """Seconds of a cold start, or of a switch from one model to another."""
-    if models is None:
-        return {f"cold start, {system}": cold_s(QUICK, COLD, DENSE[1], system)}
-    return {f"switch, {system}, {models[1]}": switch_s(QUICK, SWITCH, *models, system)}
+def start(world: World, model: str, load: Any, weights: str) -> dict[str, float]:
+    """Seconds from the arrival of a model's first request to its first step."""
+    what = setup(
+        model, mig="1x96gb", platform=world[0], constants=world[1], load=load, weights_start=weights
+    )
+    records, _, _ = simulate(what, requests([0.0], output=1))
+    return {f"start of {model}, {load}": float(records.started_s[0])}
 
 
-@pytest.fixture(scope="module")
-def base() -> dict[str, float]:
-    return steps()
+@pytest.mark.parametrize("name", KNOBS)
+def test_half_and_twice_of_every_number_move_times_the_right_way(name: str) -> None:
+    def measure(world: World) -> dict[str, float]:
+        return start(world, *OF_STARTS[name]) if name in OF_STARTS else steps(world)
 
-
-@pytest.mark.parametrize("name", tiered(KNOBS, *list(KNOBS)[::5]))
-def test_half_and_twice_of_every_number_move_times_the_right_way(
-    base: dict[str, float], name: str
-) -> None:
-    knob = KNOBS[name]
-    measure: Callable[[], dict[str, float]] = steps
-    if name in OF_STARTS:
-        measure = functools.partial(start, *OF_STARTS[name])
-    before = measure() if name in OF_STARTS else base
-    moved = 0.0
-    for factor in (0.5, min(2.0, knob.most)):
-        with changed(knob, factor):
-            after = measure()
+    before, moved = measure(WORLD), 0.0
+    for factor in (0.5, 2.0):
+        after = measure(KNOBS[name](WORLD, factor))
         sign = math.copysign(1.0, factor - 1.0) * (1.0 if name in SLOWER else -1.0)
         for what, seconds in before.items():
             change = sign * (after[what] / seconds - 1.0)
@@ -120,43 +139,3 @@ def test_half_and_twice_of_every_number_move_times_the_right_way(
             assert change >= least, f"{what}: {seconds} to {after[what]} with {name} x {factor}"
             moved = max(moved, change)
     assert (moved > 1e-6) == (name not in OF_NOTHING_HERE), f"{name} moves by {moved}"
-
-
-def test_only_the_number_is_scaled_and_all_is_as_before_afterwards() -> None:
-    before, conf = load_constants(), os.environ.get("C2C_CONF")
-    knob = KNOBS["gemm_launch_s"]  # carried over: it stands in another chip's file
-    assert knob.entries[0][0] == "calibration/h100_sxm.yaml"
-    with changed(knob, 3.0):
-        assert load_constants() == before.having({"gemm_launch_s": 3 * before.gemm_launch_s})
-        assert load_platform("gh200") == load_platform("gh200")
-    assert load_constants() == before
-    assert os.environ.get("C2C_CONF") == conf
-
-
-def test_slices_are_scaled_with_their_chip() -> None:
-    with changed(KNOBS["SMs"], 2.0):
-        doubled = load_platform("gh200")
-        assert doubled.gpu.sm_count == 264
-        assert slices(doubled, "7x12gb")[0].sm_count == 32
-    with changed(KNOBS["link rate"], 0.5):
-        assert load_platform("gh200").link.measured_gbps == 187.5
-
-
-def test_numbers_that_are_not_there_are_refused() -> None:
-    assert setting_knob("system/moe_infinity.yaml", "start.1.gbps", "read").value == 0.58
-    for key in ("start.9.gbps", "nothing", "name"):
-        with pytest.raises(SettingError, match=r"moe_infinity.yaml.*expected a number"):
-            setting_knob("system/moe_infinity.yaml", key, "read")
-    with pytest.raises(SettingError, match="factor=0"), changed(KNOBS["SMs"], 0.0):
-        pass
-
-
-def test_a_number_of_a_systems_file_reaches_the_simulator() -> None:
-    from c2c.config import build, load
-
-    knob: Knob = setting_knob("system/moe_infinity.yaml", "expert_cache.host_s", "host's work")
-    settings = ["hardware=gh200", "catalog.models=[{spec: mixtral-8x7b}]", "workload=deterministic",
-                "workload.requests=1", "system=moe_infinity", "system.check_slo=false"]  # fmt: skip
-    with changed(knob, 2.0):
-        found = build(load(settings)).serving.system.expert_cache.host_s
-    assert found == pytest.approx(2 * knob.value)

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from c2c.config import build, load
-from c2c.errors import SettingError
 from experiments.simulation import execute
 from experiments.simulation.execute import chosen_shards
 
@@ -88,21 +87,6 @@ def test_a_fleet_in_one_piece_says_so() -> None:
     cut = build(load([*FLEET, "workload.requests=100", "shards=2", "cells=2"]))
     assert len(chosen_shards(cut)) == 2
     assert not any("shards" in note for note in cut.notes)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("shards=0", "shards=0: expected auto, or a whole number above 0"),
-        ("shards=many", "shards='many': expected auto"),
-        ("shards=1.5", r"shards=1\.5: expected auto"),
-        ("cells=0", "cells=0: expected a whole number above 0"),
-        ("cells=5", "cells=5: expected 1 to superchips=4"),
-    ],
-)
-def test_numbers_that_cannot_be(setting: str, message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        build(load([*FLEET, "workload.requests=100", setting]))
 
 
 @pytest.mark.slow

@@ -28,13 +28,7 @@ PREFILLS = {
         queries=256, keys=4096, heads=2, kv_heads=1, dim=128, offsets=(3840,)
     ),
     "batch of lengths": Case(
-        queries=64,
-        keys=1024,
-        heads=8,
-        kv_heads=2,
-        dim=128,
-        offsets=(960, 100),
-        lengths=(1024, 164),
+        queries=64, keys=1024, heads=8, kv_heads=2, dim=128, offsets=(960, 100), lengths=(1024, 164)
     ),
     "64 wide, float16": Case(queries=512, keys=512, heads=4, dim=64, dtype="float16"),
 }

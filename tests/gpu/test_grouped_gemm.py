@@ -131,9 +131,7 @@ def with_nan(w: Any, sizes: np.ndarray) -> Any:
 def described(rows: int, k: int, n: int, w: Any, experts: int) -> Gemm:
     """Return what is multiplied."""
     weights = Quantised(
-        kind=w.kind,
-        group=w.group,
-        offset_dtype=None if w.offsets is None else str(w.offsets.dtype),
+        kind=w.kind, group=w.group, offset_dtype=None if w.offsets is None else str(w.offsets.dtype)
     )
     return Gemm(m=rows, k=k, n=n, quantised=weights, w_layout="nk", experts=experts)
 

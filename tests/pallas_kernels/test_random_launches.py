@@ -1,8 +1,8 @@
 """Launches drawn at random, beyond what the suites list, in interpret mode against float64.
 
-Minutes, so a part of `make soak`: every op with what combines (tiles, rings, clusters, warpgroups,
-layouts, types, kinds of weights, experts, layers, splits, limits)
-and sizes that fit nothing. A number draws the same launch for ever; others are drawn by
+A few are slow, the others a part of `make soak`: every op with what combines (tiles, rings,
+clusters, warpgroups, layouts, types, kinds of weights, experts, layers, splits, limits) and sizes
+that fit nothing. A number draws the same launch for ever; others are drawn by
 
     LAUNCHES_FROM=1000 make soak TESTS=tests/pallas_kernels/test_random_launches.py
 """
@@ -34,6 +34,15 @@ REGISTERS = {1: (232, 40), 2: (232, 40), 3: (160, 24), 4: (112, 24)}
 TRIES = 400
 
 Draw = np.random.Generator
+
+
+def few(numbers: range, slow: int) -> list[Any]:
+    """Return numbers of which the first are slow and the others for soak."""
+    mark = pytest.mark
+    return [
+        pytest.param(number, marks=mark.slow if k < slow else mark.soak)
+        for k, number in enumerate(numbers)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +163,7 @@ def run(launch: Launch) -> None:
     same(case.run(x, w, **options), case.right(x, exact))
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", few(NUMBERS, 6))
 def test_a_product_equals_float64_to_the_bit(number: int) -> None:
     run(drawn(number))
 
@@ -235,9 +243,8 @@ OTHERS: dict[str, Callable[[Draw], None]] = {
 }
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("op", OTHERS)
-@pytest.mark.parametrize("number", NUMBERS[::8])
+@pytest.mark.parametrize("number", few(NUMBERS[::8], 4))
 def test_other_ops_are_within_their_bounds(op: str, number: int) -> None:
     OTHERS[op](np.random.default_rng([13, number]))
 

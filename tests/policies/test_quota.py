@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2c.errors import SettingError
-from c2c.policies import Quota, make_policy, quota_s, round_alpha, turn_taken
+from c2c.policies import Quota, quota_s, round_alpha, turn_taken
 from c2c.policies.quota import Turns
 from c2c.policies.turn import ENGINE_DTYPE
 
@@ -42,14 +41,3 @@ def test_an_engine_that_decodes_alone_goes_on_until_another_does() -> None:
 
     assert turn(1, 0) == turn(-1, 0) == turn(-1, 3) > 1e9  # beside nobody with work
     assert turn(1, 3) < 1e4
-
-
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [({"most_s": 0}, "most_s"), ({"most_s": float("inf")}, "most_s"), ({"group": 0}, "group")],
-)
-def test_what_cannot_be_a_quota_is_refused(values: dict[str, float], field: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        make_policy("turn", {"policy": "quota", **values})
-    assert caught.value.field == f"system.turn.{field}"
-    assert make_policy("turn", {"policy": "quota"}) == Quota()

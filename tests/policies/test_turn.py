@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2c.errors import SettingError
-from c2c.policies import ENGINE_DTYPE, GateAndTriage, Nothing, check_policy, urgency
+from c2c.policies import ENGINE_DTYPE, GateAndTriage, Nothing, urgency
 from c2c.serving.turns import _watch_others
 
 seconds = st.floats(0.001, 1e4)
@@ -100,9 +99,3 @@ def test_a_round_is_what_the_link_takes_for_a_step_of_each_not_protected(rows: l
     watched: Any = s
     _watch_others(fleet, watched, 0, len(rows), 375.0)
     assert s.engines.round_s == pytest.approx(expected_bytes / 375e9)
-
-
-@pytest.mark.parametrize("rest", [-0.1, float("nan")])
-def test_a_share_below_nothing_is_refused(rest: float) -> None:
-    with pytest.raises(SettingError, match=r"system\.turn\.rest=.*at least 0, or inf"):
-        check_policy("turn", GateAndTriage(rest=rest))

@@ -107,21 +107,6 @@ def test_alphas_variant_needs_no_word_of_waits() -> None:
     assert ByWaiting().traits.follows_waits
 
 
-@pytest.mark.parametrize(
-    ("policy", "field"),
-    [
-        (ByWait(window_s=0.0), "window_s"),
-        (ByWait(threshold=-1.0), "threshold"),
-        (ByWait(band=1.0), "band"),
-        (ByWaiting(window_s=-1.0), "window_s"),
-        (ByWaiting(prompts=0.0), "prompts"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(policy: Any, field: str) -> None:
-    with pytest.raises(SettingError, match=rf"system\.vary\.{field}"):
-        check_policy("vary", policy)
-
-
 def test_a_share_of_the_sequences_is_away_by_a_draw_of_each() -> None:
     table = np.zeros(2, HOME_DTYPE).view(np.recarray)
     table["home"], table["room_tokens"] = [0, 1], [500, 500]

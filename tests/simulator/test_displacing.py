@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from c2c.config import build, load
-from c2c.errors import SettingError
 from c2c.hardware import MigConfig
 from c2c.policies import (
     AtBacklog,
@@ -190,20 +189,3 @@ def test_what_waits_on_a_device_is_found_behind_a_place_without_an_engine() -> N
     state.request.prompt[7], state.request.output[7], state.request.next[7] = 100, 50, -1
     assert state.instance[0].state == FREE
     assert _most_waiting(what.fleet, state, 0) == request_bytes(what.fleet, state, 1, 150) > 0
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"displace": 0.0}, r"keep.displace=0.0.*a number in \(0, 1\], or inf"),
-        ({"displace": 1.5}, r"keep.displace=1.5"),
-        ({"spare_bytes": -1.0}, r"keep.spare_bytes=-1.0.*at least 0"),
-        ({"stay": -1.0}, r"turn.stay=-1.0.*at least 0"),
-        ({"stay": math.inf}, r"turn.stay=inf"),
-        ({"engines__share": 0.0}, r"system.engines.share=0.0.*a number in \(0, 1\], or inf"),
-        ({"engines__share": 2.0}, r"system.engines.share=2.0"),
-    ],
-)
-def test_what_cannot_work_is_refused(change: dict[str, float], message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        shared("llama-3-3b", **change)

@@ -146,20 +146,6 @@ def test_slices_of_one_chip_share_the_roles_and_a_single_device_has_both() -> No
     assert prepare(apart("llama-3-3b", superchips=1)).fleet.role.tolist() == [0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"disaggregation__prompt_share": 1.0}, "prompt_share"),
-        ({"disaggregation__prompt_share": -0.1}, "prompt_share"),
-        ({"disaggregation__hand_over_gbps": 0.0}, "hand_over_gbps"),
-        ({"disaggregation__hand_over_gbps": np.inf}, "hand_over_gbps"),
-    ],
-)
-def test_roles_that_cannot_be_are_refused_by_name(changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(SettingError, match=field):
-        apart(**changes)
-
-
 def test_cells_and_roles_do_not_go_together() -> None:
     with pytest.raises(SettingError, match="cells"):
         prepare(replace(apart(), cells=2))

@@ -116,17 +116,3 @@ def test_one_slice_each_is_refused_where_slices_are_short() -> None:
     assert (stats.switches, stats.evictions) == (0, 0)
     with pytest.raises(SettingError, match=r"^system\.one_each="):
         prepare(setup(*models, mig="1x96gb", **system))
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"engines__turn_s": -1.0}, "system.engines.turn_s"),
-        ({"on_oom": "wait"}, "system.on_oom"),
-        ({"engines__residents": 2}, "system.engines.residents"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_by_name(changes: Any, field: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        setup("llama-3-3b", **(OWN | changes))
-    assert caught.value.field == field

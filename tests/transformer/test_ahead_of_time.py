@@ -21,10 +21,14 @@ KERNELS = 7
     [
         ({"rows": 8, "chunk": 1}, KERNELS),
         ({"rows": 1, "chunk": 512, "tied": True}, KERNELS),
-        ({"rows": 8, "chunk": 1, "experts": 8}, KERNELS),
+        pytest.param({"rows": 8, "chunk": 1, "experts": 8}, KERNELS, marks=pytest.mark.soak),
         ({"rows": 8, "chunk": 1, "experts": 8, "quantize": "int8"}, KERNELS),
         # Rows of an embedding in few bits, and of its scales.
-        ({"rows": 8, "chunk": 1, "tied": True, "quantize": "int4"}, KERNELS + 1),
+        pytest.param(
+            {"rows": 8, "chunk": 1, "tied": True, "quantize": "int4"},
+            KERNELS + 1,
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=["decode", "chunk-tied", "moe", "moe-int8", "int4-tied"],
 )

@@ -15,16 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.transformer import (
-    Executables,
-    KvPool,
-    Model,
-    Request,
-    Runner,
-    Sampling,
-    Shapes,
-    serve,
-)
+from c2c.transformer import Executables, KvPool, Model, Request, Runner, Sampling, Shapes, serve
 from tests.tiers import tiered
 
 HOT = Sampling(temperature=1.3, top_k=30, top_p=0.9, repetition_penalty=1.2)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from c2c.transformer import Reference, Staged, load
+from c2c.transformer import load
 from tests.tiers import tiered
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import VARIANTS, write
@@ -52,25 +52,6 @@ def test_short_prompts_are_not_stretched(name: str, made: Make) -> None:
         assert np.abs(model.logits(ids) - expected).max() < TOLERANCE
     whole = model.logits(prompt(3, 21))[:17]
     assert np.abs(model.logits(ids) - whole).max() > 10 * TOLERANCE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("linear", [Reference(by_layer=False), Staged()])
-def test_layers_that_are_not_alike_under_other_strategies(linear: Any, made: Make) -> None:
-    model, _, _ = made("mixed")
-    other, _, _ = made("mixed", "float32", linear)
-    ids = prompt(4)
-    assert np.abs(model.logits(ids) - other.logits(ids)).max() < TOLERANCE / 4
-    assert model.generate(ids, 4) == other.generate(ids, 4)
-
-
-@pytest.mark.slow
-def test_layers_that_are_not_alike_in_host_memory(made: Make) -> None:
-    """Two-byte floats: activations are rounded in the same places, sums are in another order."""
-    ids = prompt(6)
-    expected = made("mixed", "bfloat16")[0].logits(ids)
-    found = made("mixed", "bfloat16", "hybrid")[0].logits(ids)
-    assert np.sqrt(((found - expected) ** 2).mean()) < 0.05 * expected.std()
 
 
 def test_experts_that_are_one_tensor_a_layer(tmp_path: Path, made: Make) -> None:

@@ -78,10 +78,7 @@ def floats(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Floats]:
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    tiered(
-        product(["llama_biased", "qwen3", "mixtral"], BITS),
-        ("mixtral", "int4"),
-    ),
+    tiered(product(["llama_biased", "qwen3", "mixtral"], BITS), ("mixtral", "int4")),
 )
 def test_logits_are_those_of_the_dequantised_weights(
     family: str, name: Any, floats: Callable[[str], Floats]

@@ -198,37 +198,6 @@ def test_poisson_popularity_follows_zipf() -> None:
     np.testing.assert_allclose(counts, np.array([6, 3, 2]) / 11, atol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"kind": "magic"}, r"workload\.kind='magic': expected one of trace, synthetic"),
-        ({"kind": "trace"}, r"workload\.path"),
-        ({"kind": "poisson", "rate_rps": -1.0}, r"workload\.rate_rps=-1\.0"),
-        ({"kind": "poisson", "rate_rps": float("inf")}, r"workload\.rate_rps"),
-        ({"kind": "poisson", "requests": 0}, r"workload\.requests=0"),
-        ({"kind": "poisson", "requests": "many"}, r"workload\.requests='many'.*a whole number"),
-        ({"kind": "poisson", "zipf_exponent": -1.0}, r"workload\.zipf_exponent"),
-        ({"kind": "deterministic", "zipf_exponent": 1.0}, r"zipf_exponent.*deterministic"),
-        ({"rate": 1}, r"workload\.rate=1: .*Did you mean rate_rps"),
-        ({"compression": 0.0}, r"workload\.compression=0\.0"),
-        ({"replicas": 0}, r"workload\.replicas=0"),
-        ({"start_s": -1.0}, r"workload\.start_s"),
-        ({"max_requests": -1}, r"workload\.max_requests"),
-        ({"prompt_tokens": 0}, r"workload\.prompt_tokens"),
-        ({"lengths": "trace"}, r"workload\.lengths='trace'"),
-        ({"lengths": "nowhere.json"}, r"workload\.lengths='nowhere\.json'"),
-        ({"on_bad_row": "ignore"}, r"workload\.on_bad_row='ignore': expected one of reject, skip"),
-        ({"sort": "yes"}, r"workload\.sort='yes'.*true or false"),
-        ({"columns": "a"}, r"workload\.columns"),
-        ({"assignment": "best"}, r"workload\.assignment='best'"),
-        ({"models": 10, "assignment_map": {"model-99": "small"}}, r"workload\.assignment_map"),
-    ],
-)
-def test_impossible_settings_are_refused_by_name(settings: dict[str, Any], match: str) -> None:
-    with pytest.raises(SettingError, match=match):
-        build(**settings)
-
-
 def test_catalog_and_seed_are_checked() -> None:
     with pytest.raises(SettingError, match="catalog"):
         build(catalog=())

@@ -15,14 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import DataError, SettingError
-from c2c.workloads import (
-    RequestBlock,
-    Workload,
-    build_workload,
-    concatenate,
-    describe,
-    write_trace,
-)
+from c2c.workloads import RequestBlock, Workload, build_workload, concatenate, describe, write_trace
 from c2c.workloads.formats import open_trace
 
 MODELS = ("small", "large")

@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 
 from c2c.compiling.making import OPTIONS
 from c2c.draws import draw, hashed
-from c2c.errors import SettingError
 from c2c.simulator.tokens import Followed, draw_token, follow, nothing_followed, token_experts
-from c2c.workloads import (
-    EMBEDDING,
-    Router,
-    RouterTables,
-    embed,
-    router_tables,
-    token_key,
-    topic_of,
-)
+from c2c.workloads import EMBEDDING, Router, RouterTables, embed, router_tables, token_key, topic_of
 
 SHAPE = (4, 16, 2)
 
@@ -174,12 +165,3 @@ def test_draws_are_uniform_and_unrelated() -> None:
     assert drawn.mean() == pytest.approx(0.5, abs=0.02)
     assert drawn.var() == pytest.approx(1 / 12, abs=0.005)
     assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("skew", -1.0), ("locality", 1.0), ("topics", 0), ("skew", float("nan"))],
-)
-def test_a_setting_that_cannot_work_is_refused_by_name(field: str, value: float) -> None:
-    with pytest.raises(SettingError, match=rf"^router\.{field}="):
-        Router(**{field: value})  # type: ignore[arg-type]

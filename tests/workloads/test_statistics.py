@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import DataError
-from c2c.workloads import (
-    RequestBlock,
-    build_workload,
-    concatenate,
-    shared_dir,
-    trace_statistics,
-)
+from c2c.workloads import RequestBlock, build_workload, concatenate, shared_dir, trace_statistics
 
 
 def block(arrival_s: np.ndarray, model: np.ndarray) -> RequestBlock:

@@ -25,7 +25,7 @@ from experiments.simulation import CODE, execute, finished
 
 # Two chips, two systems and two layouts of each chip: eight kinds of fleets.
 TINY = (
-    "workload=poisson", "workload.requests=400", "catalog=dense6", "hardware=gh200,h100_sxm",
+    "workload=poisson", "workload.requests=100", "catalog=dense6", "hardware=gh200,h100_sxm",
     "system=c2cserve_plus,serverlessllm_fast", "system.max_batch=64", "slo.tpot_s=0.15",
     "slo.ttft_s=1", "figures=false", "advise.seeds=[0]", "advise.most=4",
 )  # fmt: skip
@@ -145,8 +145,13 @@ def test_what_cannot_work_is_refused_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rate", [0.5, 4.0, 12.0])
+@pytest.mark.parametrize(
+    "rate",
+    [
+        pytest.param(4.0, marks=pytest.mark.slow),
+        *(pytest.param(rate, marks=pytest.mark.soak) for rate in (0.5, 12.0)),
+    ],
+)
 def test_the_answer_is_the_cheapest_of_all_fleets(
     rate: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,13 +160,11 @@ def test_the_answer_is_the_cheapest_of_all_fleets(
     assert advise.main(given) in (0, 1)
     (file,) = tmp_path.glob("poisson_*/answer.json")
     found = json.loads(file.read_text())
-    arms = space(*(g for g in given if not g.startswith("advise."))).arms()
+    whole = space(*(g for g in given if not g.startswith("advise.")))
     serving = []
-    for arm, chips in product(arms, range(1, 5)):
-        words = [f"{k}={v}" for k, v in arm.params.items()]
-        fixed = [g for g in TINY if not g.startswith(("advise.", "hardware=", "system="))]
+    for arm, chips in product(whole.arms(), range(1, 5)):
         try:
-            run = build(load([*fixed, f"workload.rate_rps={rate}", *words, f"superchips={chips}"]))
+            run = build(whole.settings(arm.params, {"superchips": chips}))
         except SettingError:
             continue
         if simulate(run).summary["verdict"]["state"] == "served":

@@ -90,21 +90,6 @@ def test_commas_become_lists() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("profile", "slow"),
-        ("link_variant", "fast"),
-        ("seeds", "many"),
-        ("seeds", [0, 0]),
-        ("traces", "/no/such/folder"),
-    ],
-)
-def test_bad_settings_are_refused(field: str, value: object) -> None:
-    with pytest.raises(SettingError, match=field):
-        context_of({**DEFAULTS, field: value})
-
-
 def test_seeds_follow_the_profile_unless_given() -> None:
     assert len(context_of(DEFAULTS).seeds) == 3
     assert len(context_of({**DEFAULTS, "profile": "full"}).seeds) == 5

@@ -13,6 +13,7 @@ from pallas_kernels.ahead_of_time.descriptors import Descriptor
 from pallas_kernels.ahead_of_time.ptx import Facts, follow, kernels
 from pallas_kernels.ahead_of_time.rules import RULES, findings
 from tests.pallas_kernels.ahead_of_time.texts import KEPT, kept
+from tests.tiers import tiered
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -72,7 +73,16 @@ FAULTS = [  # rule, program, what of its PTX is replaced, by what, how many of i
 ]
 
 
-@pytest.mark.parametrize(("rule", "name", "old", "new", "count"), FAULTS)
+# Rules that follow paths take seconds on the longer programs.
+QUICK = [
+    fault
+    for fault in FAULTS
+    if fault[0] in ("R1", "R8", "R9") or fault[1] in ("rows", "send")
+    or (fault[1] == "attention" and fault[0] != "R4")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "name", "old", "new", "count"), tiered(FAULTS, *QUICK, slow=14))
 def test_a_fault_is_found(rule: str, name: str, old: str, new: str, count: int) -> None:
     ptx, table, _ = kept(name)
     faulty, changed = re.subn(old, new, ptx, count=count)

@@ -67,13 +67,7 @@ class Exact:
 
 
 def visible_keys(
-    queries: int,
-    keys: int,
-    *,
-    causal: bool,
-    window: int | None,
-    q_offset: int,
-    kv_length: int,
+    queries: int, keys: int, *, causal: bool, window: int | None, q_offset: int, kv_length: int
 ) -> Bool[np.ndarray, "t s"]:
     """Return the mask of keys that each query of one row sees (see `prefill_attention`)."""
     position = np.arange(queries)[:, None] + q_offset
@@ -145,9 +139,7 @@ def exact_attention(
     )
 
 
-def exact_merge(
-    parts: list[tuple[Float[np.ndarray, "*r d"], Float[np.ndarray, "*r"]]],
-) -> Exact:
+def exact_merge(parts: list[tuple[Float[np.ndarray, "*r d"], Float[np.ndarray, "*r"]]]) -> Exact:
     """Merge parts, taken as exact, in float64, and bound the error of a merge in float32."""
     outs = np.stack([np.asarray(out, np.float64) for out, _ in parts])
     lses = np.stack([np.asarray(lse, np.float64) for _, lse in parts])

@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pallas_kernels.attention import (
     DecodeConfig,
@@ -155,37 +153,6 @@ def test_kernels_under_vmap() -> None:
 
     part = within(lambda: jax.vmap(one)(q, k, v, jnp.array(case.offsets)))
     assert case.exact("float32").worst(part.out[:, 0], part.lse[:, 0]) <= 1
-
-
-@settings(max_examples=5)
-@given(
-    offsets=st.tuples(*[st.integers(-30, 150)] * 2),
-    lengths=st.tuples(*[st.integers(0, CHUNK.keys)] * 2),
-    window=st.none() | st.integers(1, 150),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_any_prefill(
-    offsets: tuple[int, ...], lengths: tuple[int, ...], window: int | None, seed: int
-) -> None:
-    case = replace(CHUNK, offsets=offsets, lengths=lengths, window=window, seed=seed)
-    part = within(
-        lambda: partial_prefill(*case.arrays, **case.options(), config=SMALL, **INTERPRET)
-    )
-    assert case.exact("float32").worst(part.out, part.lse) <= 1
-
-
-@settings(max_examples=5)
-@given(
-    lengths=st.tuples(*[st.integers(0, SIXTEENS.keys)] * 2),
-    window=st.none() | st.integers(1, 256),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_any_decode(lengths: tuple[int, ...], window: int | None, seed: int) -> None:
-    offsets = tuple(length - 1 for length in lengths)
-    case = replace(SIXTEENS, offsets=offsets, lengths=lengths, window=window, seed=seed)
-    part = decode(paged(case, 16, seed=seed), 3)
-    exact = case.exact("float32", merges=3)
-    assert exact.worst(part.out[:, None], part.lse[:, None]) <= 1
 
 
 def prefill_races() -> bool:

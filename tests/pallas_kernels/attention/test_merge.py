@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.attention import (
-    Partial,
-    merge_partial,
-    partial_decode,
-    partial_prefill,
-)
+from pallas_kernels.attention import Partial, merge_partial, partial_decode, partial_prefill
 from pallas_kernels.attention.partial import merge_stacked
 from tests.pallas_kernels.attention.cases import Case, decoding, paged
 from tests.pallas_kernels.attention.exact import exact_merge

@@ -106,10 +106,7 @@ def test_the_bound_notices_one_dropped_key() -> None:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_pages_in_any_order(
-    shape: tuple[int, int, int, int],
-    lengths: tuple[int, ...],
-    window: int | None,
-    seed: int,
+    shape: tuple[int, int, int, int], lengths: tuple[int, ...], window: int | None, seed: int
 ) -> None:
     page, each, rows, group = shape
     case = decoding(

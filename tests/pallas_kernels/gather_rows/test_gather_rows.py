@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnavailable, device, missing
@@ -75,48 +75,6 @@ def test_every_type_through_the_kernel(dtype: str) -> None:
     ids = np.array([10, 0, 5, 5, 9, 1, 2], np.int32)
     out = within(lambda: gather_rows(to_host(table), ids, config=SMALL, backend="interpret"))
     same(out, table[ids])
-
-
-@settings(max_examples=6)
-@given(
-    tokens=st.integers(1, 9),
-    rows=st.integers(1, 12),
-    units=st.integers(1, 12),
-    cut=st.integers(0, 30),
-    dtype=st.sampled_from(["bfloat16", "float32", "int8"]),
-    layers=st.sampled_from([None, 1, 2]),
-    limit=st.integers(1, 3),
-    stages=st.integers(2, 4),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_any_shape_through_the_kernel(
-    tokens: int,
-    rows: int,
-    units: int,
-    cut: int,
-    dtype: str,
-    layers: int | None,
-    limit: int,
-    stages: int,
-    seed: int,
-) -> None:
-    stored = units * 16 // np.dtype(jnp.dtype(dtype)).itemsize
-    columns = max(1, stored - cut)
-    table = table_of(layers or 1, rows, stored, dtype=dtype, seed=seed)
-    ids = np.random.default_rng(seed).integers(0, rows, tokens, dtype=np.int32)
-    layer = None if layers is None else layers - 1
-    out = within(
-        lambda: gather_rows(
-            jnp.asarray(table if layers else table[0]),
-            ids,
-            layer=layer,
-            columns=columns,
-            sm_limit=limit,
-            config=replace(SMALL, stages=stages),
-            backend="interpret",
-        )
-    )
-    same(out, table[layer or 0][ids, :columns].copy())
 
 
 def test_each_row_is_fetched_once_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,27 +18,13 @@ from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnavailable, missing
 from pallas_kernels import device as present_device
-from pallas_kernels.gemm import (
-    Quantised,
-    dequantise,
-    epilogue,
-    plan_launch,
-    scales_weights,
-    sm90,
-    tables_of,
-)
+from pallas_kernels.gemm import dequantise, epilogue, plan_launch, scales_weights, sm90, tables_of
 from pallas_kernels.gemm.config import sum_size
 from pallas_kernels.gemm.reference import sums_of
 from pallas_kernels.host_memory import to_host
 from pallas_kernels.mosaic import interpret_params
 from tests.compilations import compilations
-from tests.pallas_kernels.gemm.cases import (
-    CONVERTING,
-    Case,
-    clustered,
-    poisoned,
-    same,
-)
+from tests.pallas_kernels.gemm.cases import CONVERTING, Case, clustered, poisoned, same
 from tests.pallas_kernels.gemm.suite import (
     CASES,
     GGUF,
@@ -256,37 +242,6 @@ def test_traced_sizes_out_of_range_are_clamped(backend: str) -> None:
         as_given = np.array(given_sizes, np.int32)
         out = within(lambda s=as_given: np.asarray(run(s)))  # type: ignore[misc]
         same(out, case.right(x, exact, meant))
-
-
-@pytest.mark.slow
-@settings(max_examples=4)
-@given(
-    m=st.integers(1, 130),
-    k=st.integers(1, 260),
-    n=st.integers(1, 140),
-    seed=st.integers(0, 2**32 - 1),
-    dtype=st.sampled_from(["bfloat16", "float16"]),
-    f32=st.booleans(),
-    weights=st.sampled_from([None, Quantised(), INT4, GGUF]),
-    alpha=st.floats(0, 1),
-    sms=st.integers(2, 5),
-)
-def test_any_shape_type_alpha_and_split(
-    m: int,
-    k: int,
-    n: int,
-    seed: int,
-    dtype: str,
-    f32: bool,
-    weights: Quantised | None,
-    alpha: float,
-    sms: int,
-) -> None:
-    config = replace(SMALL if weights is None else CONVERTING, sm_count=sms)
-    out = "float32" if f32 else None
-    case = Case(m=m, k=k, n=n, dtype=dtype, out_dtype=out, weights=weights, config=config)
-    x, w, exact = case.operands(seed)
-    same(case.run(x, w, alpha=alpha), case.right(x, exact))
 
 
 @each_op

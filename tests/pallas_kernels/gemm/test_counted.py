@@ -16,6 +16,12 @@ from tests.tiers import tiered
 
 COUNTED = {
     "both paths, a short last slice": Case(m=256, k=192, n=256, alphas=(0.5,)),
+    "both paths, a cluster of 2, two readings": Case(
+        m=264, k=192, n=192, config=clustered(SMALL, 2), alphas=(0.45, 1.0)
+    ),
+    "passes of unlike length": Case(
+        m=136, k=256, n=256, config=replace(SMALL, stagger=True), alphas=(0.0, 0.3)
+    ),
     "tiles of K converted": Case(
         m=136, k=384, n=128, weights=INT4, config=CONVERTING, alphas=(0.5,)
     ),
@@ -65,7 +71,8 @@ def test_counted_copies_are_the_traffic(case: Case, monkeypatch: pytest.MonkeyPa
     # tm is not tn or tk, so that tiles of X and W differ in shape
     config = case.config
     warpgroups = 2 if case.weights is None else 1
-    config = replace(config, tm=128, warpgroups=warpgroups, stagger=False)
+    is_staggered = case == COUNTED["passes of unlike length"]
+    config = replace(config, tm=128, warpgroups=warpgroups, stagger=is_staggered)
     case = replace(case, config=config)
     gemm, (x, w, _) = case.gemm, case.operands()
     w_tile = (config.tk, config.tn)
@@ -96,3 +103,6 @@ def test_counted_copies_are_the_traffic(case: Case, monkeypatch: pytest.MonkeyPa
         assert sum(s.nbytes for s in of_o) == model.o_store_bytes
         of_partial = [s for s in copies.stores if s.of == "float32" and s not in of_o]
         assert bool(of_partial) == (model.sums_store_bytes > 0)
+        # each CTA has sums of its own: interpreted clusters run in turn, values would not show it
+        owners = {(s.first, s.cluster) for s in of_partial}
+        assert len({first for first, _ in owners}) == len(owners)

@@ -26,13 +26,7 @@ from pallas_kernels.gemm import (
     smallest_cluster,
     sums_shape,
 )
-from pallas_kernels.gemm.config import (
-    ROW_TILES,
-    SUM_BYTES,
-    o_epilogue,
-    sums_apart,
-    sums_epilogue,
-)
+from pallas_kernels.gemm.config import ROW_TILES, SUM_BYTES, o_epilogue, sums_apart, sums_epilogue
 from pallas_kernels.gemm.heuristics import candidates
 from pallas_kernels.gemm.rows import OneMatrix, Place
 from pallas_kernels.gemm.schedule import Plan, counts, first_pass, passes

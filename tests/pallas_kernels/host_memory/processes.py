@@ -88,7 +88,6 @@ class Other:
 def opened(path: Path) -> Iterator[Other]:
     """A process that has the pool at `path` open as `pool`."""
     with Other(
-        "from pallas_kernels.host_memory import *",
-        f"pool = SharedPool.open({str(path)!r})",
+        "from pallas_kernels.host_memory import *", f"pool = SharedPool.open({str(path)!r})"
     ) as other:
         yield other

@@ -363,8 +363,7 @@ def test_what_is_shared_lies_in_pages() -> None:
 
 def test_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pallas_kernels.woven.api.interpret_settings",
-        lambda _: interpret_params(detect_races=True),
+        "pallas_kernels.woven.api.interpret_settings", lambda _: interpret_params(detect_races=True)
     )
     pair = Pair(decoding((70,), 128, heads=4), splits=2, backend="interpret")
     try:

@@ -16,15 +16,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.host_memory import PoolCorruptError, PoolError, PoolStaleError
-from pallas_kernels.woven import (
-    Receiver,
-    Sender,
-    Slot,
-    SlotError,
-    SlotShape,
-    Status,
-    TaskFailed,
-)
+from pallas_kernels.woven import Receiver, Sender, Slot, SlotError, SlotShape, Status, TaskFailed
 from pallas_kernels.woven.words import _CODE, Word, ahead
 
 ROOT = Path(__file__).parents[3]
