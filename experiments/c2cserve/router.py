@@ -66,6 +66,7 @@ class _Model:
     turn: int = 0  # of the round robin
     idle_s: float = 0.0
     balances: bool = False
+    looked_s: float = math.nan  # last look of a balancer that waits for an instance
     scales: bool = False
     must_stop: bool = False  # the scaler waits for an instance to stop
 
@@ -143,13 +144,15 @@ class _Run:
 
     def _balance(self, now_s: float, one: _Model) -> None:
         wait_s = self.router.poll_s
-        if one.ready:
-            found = one.ready[one.turn % len(one.ready)]
-            one.turn += 1
-            if found.requests < self.router.target:
-                self._serve(now_s, one, found, one.queue.popleft())
-            else:
-                wait_s *= 2.0
+        if not one.ready:  # its looks go on in vain until an instance has started
+            one.looked_s = now_s
+            return
+        found = one.ready[one.turn % len(one.ready)]
+        one.turn += 1
+        if found.requests < self.router.target:
+            self._serve(now_s, one, found, one.queue.popleft())
+        else:
+            wait_s *= 2.0
         one.balances = bool(one.queue)
         if one.balances:
             self._at(now_s + wait_s, lambda t: self._balance(t, one))
@@ -223,6 +226,9 @@ class _Run:
         def starts(at_s: float) -> None:
             one.starting -= 1
             one.ready.append(_Instance(number))
+            if not math.isnan(one.looked_s):
+                next_s, one.looked_s = self._tick_s(at_s, one.looked_s), math.nan
+                self._at(next_s, lambda t: self._balance(t, one))
             self._rescale(at_s, one)
 
         self._at(now_s + self.load_s[number], starts)
