@@ -74,8 +74,8 @@ _PAPER: Final = "c2cserve"  # its figures have names without a prefix
 # Order of the page and of `figures=all`; other figures follow.
 _ORDER: Final = tuple(
     """
-    table1 table2 fig2 fig4 fig5 fig6 fig8 fig9 fig10 fig11 fig12 fig12moe fig13 anchors fig14
-    fleets projection
+    table1 table2 fig2 fig4 fig5 fig6 fig8 fig9 fig10 fig11 fig12 fig12moe fig13 anchors streaming
+    fig14 fleets projection
     medusa.fig8 medusa.fig9 medusa.fig10 medusa.switch
     cocoserve.table2 cocoserve.fig3 cocoserve.fig11 cocoserve.fig8 cocoserve.fig9 cocoserve.fig10
     cocoserve.fig6 cocoserve.host_copies cocoserve.two_cards

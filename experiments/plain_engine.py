@@ -10,6 +10,7 @@ import numpy as np
 
 from c2c.config import build, load
 from c2c.cost import Engine, calibration_for, load_constants
+from c2c.hardware import load_platform
 from c2c.models import Deployment, ModelSpec
 from c2c.policies import make_policy
 from c2c.serving import FAIL_NONE, Prepared, ServingSetup, activation_bytes, prepare
@@ -116,7 +117,8 @@ def prepared_group(group: Group, spec: ModelSpec, engine: Engine) -> Prepared:
       SettingError: the model does not fit, or cannot be shared by the chips.
     """
     # hashable parts only: an engine's sources are a mapping
-    constants = engine.constants(load_constants(calibration_for(group.platform)))
+    factor = load_platform(group.platform).host.host_factor
+    constants = engine.constants(load_constants(calibration_for(group.platform)), factor)
     return _prepared(
         group, spec, constants, engine.memory_share, engine.chunk_tokens, engine.max_batch,
         engine.batch,

@@ -336,7 +336,7 @@ def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[st
     name = calibration_for(platform.name) if wanted == "auto" else wanted
     constants = load_constants(name)
     if engine is not None:
-        constants = load_engine(engine).constants(constants)
+        constants = load_engine(engine).constants(constants, platform.host.host_factor)
     if name != GENERIC or wanted == GENERIC:
         return constants, ()
     return constants, (

@@ -26,6 +26,7 @@ from c2c.cost.constants import (
 from c2c.cost.contention import max_min, max_min_rates
 from c2c.cost.engines import Engine, engine_names, load_engine
 from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
+from c2c.cost.host import HostTime
 from c2c.cost.kernels import KERNELS, Kernel, kernel_of, kernels
 from c2c.cost.profile import ChunkProfile, chunk_profile
 from c2c.cost.ranks import all_reduce_s, ranks_table
@@ -65,6 +66,7 @@ __all__ = [
     "Constants",
     "Engine",
     "ExpertLoad",
+    "HostTime",
     "Kernel",
     "KernelTiles",
     "Prediction",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import yaml
 
+from c2c.cost.host import HostTime
 from c2c.errors import DataError, SettingError
 from c2c.hardware import Slice, conf_file, conf_names
 from c2c.ranges import AboveZero, FromZero, SomeShare, check_fields
@@ -68,7 +69,11 @@ class CalibrationInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Constants of the cost model; `sources` gives the origin of each value."""
+    """Constants of the cost model; `sources` gives the origin of each value.
+
+    `host` is the part of an engine (`c2c.cost.Engine`); without one, a captured graph launches a
+    step.
+    """
 
     name: str
     # HybridGEMM over weights in host memory
@@ -113,6 +118,7 @@ class Constants:
     engine_init_s: FromZero  # C2CServe: engine start on an empty slice
     sllm_init_dense_s: FromZero  # ServerlessLLM: engine initialisation without the weight copy
     sllm_init_moe_s: FromZero
+    host: HostTime = field(default_factory=HostTime)
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -235,10 +241,10 @@ def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constan
     entries = data.get("constants") if isinstance(data, dict) else None
     if not isinstance(entries, dict):
         raise DataError(where, "expected a mapping named 'constants'")
-    wanted = {f.name for f in fields(Constants)} - {"name", "sources"}
+    wanted = {f.name for f in fields(Constants)} - {"name", "host", "sources"}
     if wrong := wanted.symmetric_difference(entries):
         raise DataError(where, f"missing or unknown constants: {', '.join(sorted(wrong))}")
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     for key, entry in entries.items():
         source = _source(entry, f"{where}: {key}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from c2c.cost.constants import Constants
+from c2c.cost.host import HostTime
 from c2c.cost.step import ELEMENTWISE_KERNELS_PER_LAYER
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.hardware import conf_names, read_yaml
@@ -19,6 +20,7 @@ _NUMBERS: Final = (
     "step_overhead_s", "layer_s", "request_s", "memory_share", "chunk_tokens", "max_batch",
 )  # fmt: skip
 _KEYS: Final = {"name", "version", "batch", *_NUMBERS}
+_HOST: Final = ("layer_s", "expert_s", "visits", "sequence_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class Engine:
       chunk_tokens: tokens of a step at most.
       max_batch: requests of a step at most.
       batch: name of its batch scheduler, a policy of `system/batch`.
+      host: host time of a step that the GPU hides, on the host that it was measured
+        on (`c2c.hardware.Host.host_factor`); none if a graph launches the step.
       sources: source of each number.
     """
 
@@ -47,6 +51,7 @@ class Engine:
     chunk_tokens: Count
     max_batch: Count
     batch: str
+    host: HostTime
     sources: Mapping[str, str]
 
     @property
@@ -54,12 +59,18 @@ class Engine:
         """Name and version, as in the output of runs."""
         return f"{self.name} {self.version}"
 
-    def constants(self, known: Constants) -> Constants:
-        """Return the constants of a chip with this engine's times of a step and of a layer."""
+    def constants(self, known: Constants, host_factor: float | None = None) -> Constants:
+        """Return the constants of a chip with this engine's times of a step and of a layer.
+
+        Args:
+          known: constants of the chip.
+          host_factor: time of the chip's host over the one that the engine was measured on;
+            None: equal.
+        """
         changed = {"step_overhead_s": self.step_overhead_s}
         if self.layer_s is not None:
             changed["elementwise_s"] = self.layer_s / ELEMENTWISE_KERNELS_PER_LAYER
-        return known.having(changed)
+        return replace(known.having(changed), host=self.host.scaled(host_factor or 1.0))
 
 
 def engine_names() -> tuple[str, ...]:
@@ -71,18 +82,22 @@ def load_engine(name: str) -> Engine:
     """Return an engine by name, or by name and version.
 
     A name alone, such as "vllm", is its newest file; a version without a file, such as
-    "vllm-0.16", the nearest one. "-" is an unknown version.
+    "vllm-0.16", the nearest one. "-" is an unknown version. A mode of a version, such as
+    "vllm-0.5.1-eager", is chosen by its whole name alone.
 
     Raises:
       SettingError: there is no engine of this name.
       DataError: the file does not describe an engine.
     """
     names = engine_names()
+    if name.lower() in names:
+        return _read(name.lower())
     family, _, version = name.partition("-")
     versions = sorted(
-        (n.partition("-")[2] for n in names if n.partition("-")[0] == family.lower()),
+        (n.partition("-")[2] for n in names if n.partition("-")[0] == family.lower()
+         and n.count("-") == 1),
         key=_parts,
-    )
+    )  # fmt: skip
     if not versions:
         raise unknown_name("engine", name, sorted({n.partition("-")[0] for n in names} | {*names}))
     if version and version != "-":
@@ -106,20 +121,22 @@ def _parts(version: str) -> tuple[int, ...]:
 
 def _read(name: str) -> Engine:
     data, where = read_yaml("engines", name), f"conf/engines/{name}.yaml"
-    if wrong := _KEYS.symmetric_difference(data):
+    if wrong := _KEYS.symmetric_difference(data.keys() - {"host"}):
         raise DataError(where, f"missing or unknown keys: {', '.join(sorted(map(str, wrong)))}")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for key in _NUMBERS:
-        entry = data[key]
+    host = data.get("host", {})
+    if not isinstance(host, dict) or not set(host) <= {*_HOST}:
+        raise DataError(f"{where}: host", f"expected some of {', '.join(_HOST)}, found {host!r}")
+    for key, entry in (*((n, data[n]) for n in _NUMBERS), *((f"host.{n}", host[n]) for n in host)):
         if not isinstance(entry, dict) or set(entry) != {"value", "source"} or not entry["source"]:
             raise DataError(f"{where}: {key}", f"expected a value with a source, found {entry!r}")
         values[key], sources[key] = entry["value"], str(entry["source"])
-    engine = Engine(
-        name=str(data["name"]), version=str(data["version"]),
-        batch=str(data["batch"]), sources=sources, **values,
-    )  # fmt: skip
     try:
+        engine = Engine(
+            name=str(data["name"]), version=str(data["version"]), batch=str(data["batch"]),
+            host=HostTime(**{n: values.pop(f"host.{n}") for n in host}), sources=sources, **values,
+        )  # fmt: skip
         check_fields(engine, where)
     except SettingError as error:
         raise DataError(where, str(error)) from error

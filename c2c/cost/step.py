@@ -67,6 +67,8 @@ class StepTable:
     pair of prefill, and the rest of the calls: `prefill_attention_s[t]` for t tokens of a chunk,
     `decode_attention_s[n]` for n decoding sequences; entry 0 of both is 0. A layer with a window
     counts the tokens in its window, see `cache`. `step_overhead_s` is added once per step.
+    Where the host of `Constants.host` takes longer, `body_*` has the rest of its time beside one
+    row of logits and the calls of attention; reads of the KV cache come on top.
     `link_cap_gbps`: link rate of this slice alone with this kernel.
     """
 
@@ -256,6 +258,18 @@ def step_table(
     # decoding, all heads read one latent vector; linear attention reads and writes its state
     readers = 1 if spec.latent else spec.kv_heads
     states_s = 2.0 * state_bytes(spec) / kv_rate * counts
+    prompts_s = attending * prefill_attention_s(
+        counts, heads=spec.heads, kv_heads=spec.kv_heads, slice_=slice_, constants=constants,
+        head_dim=spec.head_dim, element_bytes=spec.dtype_bytes,
+    )  # fmt: skip
+    decodes_s = states_s + attending * decode_attention_s(
+        counts, kv_heads=readers, slice_=slice_, constants=constants
+    )
+    host = constants.host
+    launches_s = host.launches_s(spec, tokens, routing, experts_over)
+    hidden_s = body.seconds + head.seconds[1] + _column(np.minimum(prompts_s, decodes_s))
+    body.seconds += np.maximum(0.0, launches_s - hidden_s)
+    head.seconds += host.sequence_s * rows
     return StepTable(
         alphas=split,
         body_s=body.seconds,
@@ -269,19 +283,8 @@ def step_table(
         kv_read_s_per_token=kv_bytes / kv_rate,
         attn_s_per_pair=attending
         * pair_s(spec.heads, dims / 2, slice_=slice_, constants=constants),
-        prefill_attention_s=attending
-        * prefill_attention_s(
-            counts,
-            heads=spec.heads,
-            kv_heads=spec.kv_heads,
-            slice_=slice_,
-            constants=constants,
-            head_dim=spec.head_dim,
-            element_bytes=spec.dtype_bytes,
-        ),
-        decode_attention_s=states_s
-        + attending
-        * decode_attention_s(counts, kv_heads=readers, slice_=slice_, constants=constants),
+        prefill_attention_s=prompts_s,
+        decode_attention_s=decodes_s,
         cache=cache_shape(spec),
         link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )

@@ -125,11 +125,16 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Host memory, and the disk from which models are first read (sequential reads)."""
+    """Host memory, and the disk from which models are first read (sequential reads).
+
+    `host_factor` is the time of a kernel's launch on this CPU over that on an x86 server's, which
+    scales an engine's host time (`c2c.cost.HostTime`); None: not measured, as on x86.
+    """
 
     memory_bytes: Count
     memory_gbps: AboveZero
     disk_gbps: AboveZero
+    host_factor: AboveZero | None = None
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

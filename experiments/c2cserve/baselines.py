@@ -13,7 +13,8 @@ from c2c.config import SimulationResult, build, simulate
 from experiments.c2cserve.settings import GH200, composed
 from experiments.figure import Context
 
-__all__ = ["DENSE", "MOE", "NAMES", "PROMPT", "Alone", "serve_alone"]
+__all__ = ["DENSE", "MOE", "NAMES", "PROMPT", "Alone", "chunk_settings", "engine_settings",
+           "serve_alone"]  # fmt: skip
 
 DENSE, MOE = ("llama-3-3b", "llama-3-8b"), ("qwen3-30b-a3b", "mixtral-8x7b")
 # The 95th percentile of ShareGPT's prompts. C2CServe's section 9.1 takes lengths from ShareGPT and
@@ -32,6 +33,35 @@ NAMES: Final[Mapping[str, str]] = {
     "aegaeon_hybrid": "Aegaeon + HybridGEMM",
     "serverlessllm_hybrid": "ServerlessLLM + HybridGEMM",
 }
+
+
+EAGER: Final = ("transformers-4.51", "vllm-0.5.1-eager")  # of Aegaeon the second
+CACHES: Final = ("moe_infinity", "finemoe")
+
+
+def engine_settings(system: str, engine: str) -> tuple[str, ...]:
+    """Return a system's settings under a value of the reading `engine`.
+
+    Transformers' time of an expert replaces the one fitted to MoE-Infinity's README.
+    """
+    if engine == "gpu_bound" or system.startswith("c2cserve"):
+        return ()
+    base = system.removesuffix("_hybrid")
+    settings = [f"engine={EAGER[base == 'aegaeon']}"]
+    if engine == "public_x86":
+        settings.append("hardware.host.host_factor=1")
+    if base in CACHES:
+        settings.append("system.expert_cache.host_s=0")
+    return tuple(settings)
+
+
+def chunk_settings(system: str, chunk: str | int) -> tuple[str, ...]:
+    """Return C2CServe's settings under a value of the reading `chunk`; none for other systems."""
+    if system != "c2cserve" or chunk == "table":
+        return ()
+    return (
+        "system/chunk=fixed", f"system.chunk.tokens={chunk}", f"system.profile.chunks=[{chunk}]"
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,12 +12,21 @@ import pyarrow as pa
 
 from c2c.config import SimulationResult
 from c2c.ranges import AboveZero, Count
+from experiments.c2cserve.baselines import engine_settings
+from experiments.c2cserve.public import (
+    aegaeon_ttft_s,
+    requests_of,
+    routed_ttft_s,
+    served_ttft_s,
+)
 from experiments.c2cserve.replay import TRACES, busy_share, describe, fit_load, load_of_half, replay
 from experiments.claims import Result, answer, claim
+from experiments.claims.classes import readings
+from experiments.claims.robust import readings_table, under_all
 from experiments.experiment import named
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
-__all__ = ["Replay", "Systems", "compute", "totals"]
+__all__ = ["Replay", "Systems", "bands", "compute", "totals"]
 
 PERCENTS: Final = np.linspace(0.0, 100.0, 201)  # of the curves of TTFT
 
@@ -83,15 +92,16 @@ def compute(context: Context, experiment: Replay) -> Computed:
         got = replay(context, compression, experiment.of(name), seed)
         windows += _windows(name, seed, got, experiment.windows)
         summary.append({"system": name, "seed": seed, **totals(got, experiment.windows)})
-        values = np.percentile(_ttft_s(got), PERCENTS, method="inverted_cdf").tolist()
+        values = np.percentile(served_ttft_s(got)[0], PERCENTS, method="inverted_cdf").tolist()
         curves += [
             {"system": name, "seed": seed, "percent": percent, "ttft_s": value}
             for percent, value in zip(PERCENTS.tolist(), values, strict=True)
         ]
         link_gbps = got.stats.link_capacity_gbps
+    results = _results(summary, context, experiment, compression)
     caption = (
         "(a) Requests over time. (b) Share of requests by TTFT; bands: range over seeds. (c) p5 to "
-        "p95 of the medians of windows, which the printed curve shows. GH200, "
+        "p95 of the windows' 95th percentiles of TTFT. GH200, "
         f"{context.link_text(link_gbps)}."
     )
     load = (
@@ -108,14 +118,17 @@ def compute(context: Context, experiment: Replay) -> Computed:
         "silent; 'plus' is our system.",
         f"A window is {experiment.windows.width_s / 60:g} minutes and counts if it has at least "
         f"{experiment.windows.least_requests} requests.",
+        "Every load, statistic, engine and scheduler of experiments/claims/readings.yaml is "
+        "computed, too, with the first seed; two at once, in the full profile all.",
     )
     return Computed(
         tables={
             "ttft": pa.Table.from_pylist(curves),
             "windows": pa.Table.from_pylist(windows),
             "summary": pa.Table.from_pylist(summary),
+            "readings": readings_table(results),
         },
-        results=_results(summary, context, experiment),
+        results=results,
         caption=caption,
         finding=_finding(summary, experiment),
         assumptions=assumptions,
@@ -174,38 +187,57 @@ def _report(
     return (head, *body)
 
 
-def _ttft_s(got: SimulationResult) -> Any:
-    """Return TTFT by request; inf for one that failed."""
-    ttft = got.requests["first_token_s"].to_numpy() - got.requests["arrival_s"].to_numpy()
-    served = np.asarray(got.requests["status"].to_pylist()) == "finished"
-    return np.where(served, ttft, np.inf)
-
-
 def _windows(name: str, seed: int, got: SimulationResult, windows: Windows) -> list[dict[str, Any]]:
-    ttft = _ttft_s(got)
-    window = (got.requests["arrival_s"].to_numpy() // windows.width_s).astype(int)
+    ttft, arrival = served_ttft_s(got)
+    return [
+        {"system": name, "seed": seed, **row} for row in _window_rows(ttft, arrival, windows)
+    ]  # fmt: skip
+
+
+def _window_rows(ttft: Any, arrival: Any, windows: Windows) -> list[dict[str, Any]]:
+    window = (arrival // windows.width_s).astype(int)
     rows = []
     for index, count in zip(*np.unique(window, return_counts=True), strict=True):
         chosen = ttft[(window == index) & np.isfinite(ttft)]
         if len(chosen):
             rows.append(
                 {
-                    "system": name,
-                    "seed": seed,
                     "start_h": float(index * windows.width_s / 3600),
                     "hours": windows.width_s / 3600,
                     "requests": int(count),
                     "counts": bool(count >= windows.least_requests),
                     "p50_s": float(np.median(chosen)),
+                    "p95_s": float(np.percentile(chosen, 95)),
                 }
             )
     return rows
 
 
+def bands(ttft: Any, arrival: Any, windows: Windows) -> dict[str, list[float]]:
+    """Return the 5th and 95th percentile of a curve's points by the reading `statistic`.
+
+    Args:
+      ttft: seconds by request; inf for one that failed.
+      arrival: seconds by request.
+      windows: windows of the curve.
+    """
+    rows = [r for r in _window_rows(ttft, arrival, windows) if r["counts"]]
+    points = {
+        "p95": [r["p95_s"] for r in rows],
+        "medians": [r["p50_s"] for r in rows],
+        "requests": ttft[np.isfinite(ttft)],
+    }
+    return {
+        name: np.percentile(values if len(values) else [math.nan], (5, 95)).tolist()
+        for name, values in points.items()
+    }
+
+
 def totals(got: SimulationResult, windows: Windows) -> dict[str, Any]:
     """Return latencies, attainment and busy time of a replay."""
     s = got.summary
-    arrival = got.requests["arrival_s"].to_numpy()
+    ttft, arrival = served_ttft_s(got)
+    low, high = bands(ttft, arrival, windows)["p95"]
     return {
         "requests": s["requests"],
         "rate_rps": s["requests"] / float(arrival.max()),
@@ -213,46 +245,113 @@ def totals(got: SimulationResult, windows: Windows) -> dict[str, Any]:
         "failed": s["failed"],
         **{f"ttft_{p}_s": s["ttft_s"][p] for p in ("p50", "p95", "p99")},
         **{f"tpot_{p}_s": s["tpot_s"][p] for p in ("p50", "p95", "p99")},
-        **_curve(got, windows),
-        "within_target_percent": 100.0 * float(np.mean(_ttft_s(got) <= windows.target_s)),
+        "curve_p5_s": low,
+        "curve_p95_s": high,
+        "within_target_percent": 100.0 * float(np.mean(ttft <= windows.target_s)),
         "attainment_both_percent": 100.0 * s["attainment"]["both"],
     }
 
 
-def _curve(got: SimulationResult, windows: Windows) -> dict[str, float]:
-    """Return the band of the drawn curve: the 5th and 95th percentile of its windows' medians."""
-    rows = _windows("", 0, got, windows)
-    medians = [r["p50_s"] for r in rows if r["counts"]] or [math.nan]
-    low, high = np.percentile(medians, (5, 95)).tolist()
-    return {"curve_p5_s": low, "curve_p95_s": high}
-
-
 def _results(
-    summary: list[dict[str, Any]], context: Context, experiment: Replay
+    summary: list[dict[str, Any]], context: Context, experiment: Replay, compression: float
 ) -> tuple[Result, ...]:
+    found = _Readings(context, experiment, compression)
+
     def middle(system: str, column: str) -> float:
         return float(np.median([r[column] for r in summary if r["system"] == system]))
 
-    def band(system: str) -> list[float]:
-        return [middle(system, "curve_p5_s"), middle(system, "curve_p95_s")]
-
     ours = (
-        "5th and 95th percentile of the windows' medians, which the curve shows; the load is set "
-        "by ServerlessLLM's busy time, see the figure's assumptions."
+        "5th and 95th percentile of the windows' 95th percentiles; the load is set by "
+        "ServerlessLLM's busy time, see the figure's assumptions."
     )
     within = f"Share of requests with TTFT within {experiment.windows.target_s:g} s."
     both = "TTFT and TPOT targets of catalog dense6; the paper prints no TPOT target."
-    answers: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
-        ("fig12.dense.c2cserve.ttft", "C2CServe", ours, band),
-        ("fig12.dense.sllm.ttft", "ServerlessLLM", ours, band),
-        ("fig12.dense.aegaeon.ttft", "Aegaeon", ours, band),
-        ("fig12.attainment", "C2CServe", within,
-         lambda s: middle(s, "within_target_percent")),
-        ("abstract.slo_attainment", "C2CServe", both,
-         lambda s: middle(s, "attainment_both_percent")),
-    )  # fmt: skip
-    return tuple(
-        answer(f"c2cserve.{name}", of(system), note, link_variant=context.link_variant)
-        for name, system, note, of in answers
-        if system in experiment.shown
+    claims: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+        ("fig12.dense.c2cserve.ttft", "C2CServe", ours, ("curve_p5_s", "curve_p95_s")),
+        ("fig12.dense.sllm.ttft", "ServerlessLLM", ours, ("curve_p5_s", "curve_p95_s")),
+        ("fig12.dense.aegaeon.ttft", "Aegaeon", ours, ("curve_p5_s", "curve_p95_s")),
+        ("fig12.attainment", "C2CServe", within, ("within_target_percent",)),
+        ("abstract.slo_attainment", "C2CServe", both, ("attainment_both_percent",)),
     )
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        is_default = all(
+            value == readings("c2cserve")[name].default for name, value in reading.items()
+        )
+        for name, system, note, columns in claims:
+            if system not in experiment.shown:
+                continue
+
+            def value(system: str = system, columns: tuple[str, ...] = columns) -> Any:
+                if is_default:
+                    values = [middle(system, column) for column in columns]
+                elif len(columns) == 1:
+                    values = [found.totals(reading["load"])[columns[0]]]
+                else:
+                    values = found.band(system, **reading)
+                return values if len(values) > 1 else values[0]
+
+            yield answer(f"c2cserve.{name}", value, note, link_variant=context.link_variant)
+
+    names = ("engine", "sllm_system", "aegaeon_system", "statistic", "load")
+    return under_all(answers, names, "c2cserve", together=2 if context.quick else None)
+
+
+class _Readings:
+    """Bands of TTFT under other readings, with the first seed; each run is computed once."""
+
+    def __init__(self, context: Context, experiment: Replay, compression: float) -> None:
+        self._context, self._experiment = context, experiment
+        self._loads = {"half_busy": compression, "own_speed": 1.0, "twice": 2.0}
+        self._kept: dict[tuple[str, ...], Any] = {}
+
+    def totals(self, load: str) -> dict[str, Any]:
+        """Return the totals of C2CServe's run at a load."""
+        got = self._once(("run", "C2CServe", load), lambda: self._replayed("C2CServe", load, ()))
+        return totals(got, self._experiment.windows)
+
+    def band(
+        self, system: str, *, engine: str, sllm_system: str, aegaeon_system: str, statistic: str,
+        load: str,
+    ) -> list[float]:  # fmt: skip
+        """Return a system's band under a value of each reading."""
+        return self._bands(system, engine, sllm_system, aegaeon_system, load)[statistic]
+
+    def _bands(
+        self, system: str, engine: str, sllm: str, aegaeon: str, load: str
+    ) -> dict[str, list[float]]:
+        windows, (seed, *_) = self._experiment.windows, self._context.seeds
+        if system == "C2CServe":
+            got = self._once(("run", system, load), lambda: self._replayed(system, load, ()))
+            return bands(*served_ttft_s(got), windows)
+        of, compression = self._experiment.of(system), self._loads[load]
+        if system == "Aegaeon":
+            settings = [s for s in of if not s.startswith("system=")]
+            ttft_s, arrival_s = self._once(("aegaeon", engine, aegaeon, load), lambda: (
+                aegaeon_ttft_s(self._context, compression, settings, engine=engine,
+                               scheduler=aegaeon, seed=seed)
+            ))  # fmt: skip
+        elif sllm == "mechanism":
+            more = engine_settings("serverlessllm", engine)
+            ttft_s, arrival_s = self._once(("sllm", engine, load), lambda: served_ttft_s(
+                self._replayed(system, load, more)
+            ))  # fmt: skip
+        else:
+            requests = self._once(("requests", load), lambda: requests_of(
+                self._context, compression, of, seed
+            ))  # fmt: skip
+            arrival_s = requests.block.arrival_s
+            ttft_s = self._once((sllm, engine, load), lambda: routed_ttft_s(
+                requests, self._context, engine, at_client=sllm == "public_client",
+                has_ticks=sllm == "public_start", seed=seed,
+            ))  # fmt: skip
+        return bands(ttft_s, arrival_s, windows)
+
+    def _replayed(self, system: str, load: str, more: Sequence[str]) -> SimulationResult:
+        settings = [*self._experiment.of(system), *more]
+        return replay(self._context, self._loads[load], settings, self._context.seeds[0])
+
+    def _once(self, key: tuple[str, ...], value: Callable[[], Any]) -> Any:
+        if key not in self._kept:
+            self._kept[key] = value()
+        return self._kept[key]

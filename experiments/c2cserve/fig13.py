@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,9 +14,12 @@ import pyarrow.compute as pc
 from c2c.config import SimulationResult
 from c2c.ranges import AboveZero, Count, FromZero, Share
 from experiments.c2cserve.anchors import FETCH_S
-from experiments.c2cserve.baselines import NAMES, serve_alone
+from experiments.c2cserve.baselines import NAMES, engine_settings, serve_alone
+from experiments.c2cserve.public import aegaeon_ttft_s
 from experiments.c2cserve.replay import TRACES, describe, load_of_half, replay
 from experiments.claims import Result, answer, claim
+from experiments.claims.classes import readings
+from experiments.claims.robust import readings_table, under_all
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["compute"]
@@ -125,6 +128,8 @@ def compute(context: Context, experiment: Hybrids) -> Computed:
         "(*) In a second reading, shown for Mixtral, the host works for each expert that is "
         "fetched and goes.",
         "Both readings fit the published times a token.",
+        "Every engine, scheduler, load and model of experiments/claims/readings.yaml is computed, "
+        "too; two at once, in the full profile all.",
         "(c) The reduction depends on the host's work and on the cache's size; no paper prints "
         "either.",
         "(d) The host's work is 0.",
@@ -132,9 +137,12 @@ def compute(context: Context, experiment: Hybrids) -> Computed:
     for row in rows:
         row["published_s"] = _printed(row)
     table: Any = pa.Table.from_pylist
+    default = (*_results(context, rows), _seventy(context, experiment, seventy.ttft_s))
+    results = _under_readings(context, experiment, rows, default, compression)
     return Computed(
-        tables={name: table(found) for name, found in tables.items() if found},
-        results=(*_results(context, rows), _seventy(context, experiment, seventy.ttft_s)),
+        tables={name: table(found) for name, found in tables.items() if found}
+        | {"readings": readings_table(results)},
+        results=results,
         caption=caption,
         finding=_finding(rows),
         assumptions=assumptions,
@@ -310,6 +318,65 @@ def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
         f" Copies at {gbps:.0f} GB/s would give the printed TTFT on {MIXTRAL}: a prompt fetches "
         f"{row['fetched_gb']:.0f} GB, and the link carries 375 GB/s."
     )
+
+
+def _under_readings(
+    context: Context, experiment: Hybrids, rows: list[dict[str, Any]],
+    default: tuple[Result, ...], compression: float,
+) -> tuple[Result, ...]:  # fmt: skip
+    """Return the results with TTFT under other engines, schedulers, loads and models."""
+    loads = {"half_busy": compression, "own_speed": 1.0, "twice": 2.0}
+    kept: dict[tuple[Any, ...], float] = {}
+
+    def once(key: tuple[Any, ...], value: Callable[[], float]) -> float:
+        if key not in kept:
+            kept[key] = value()
+        return kept[key]
+
+    def of_turns(hybrid: bool, reading: Mapping[str, Any]) -> float:
+        scheduler, load = reading["aegaeon_system"], reading["load"]
+        ttft_s, _ = aegaeon_ttft_s(
+            context, loads[load], experiment.turns.settings, engine=reading["engine"],
+            scheduler=scheduler, seed=context.seeds[0], hybrid=hybrid,
+        )  # fmt: skip
+        return float(np.percentile(ttft_s, 95))
+
+    def of_cache(kind: str, model: str, engine: str) -> float:
+        if engine == "gpu_bound":
+            return _by_model(rows, kind, "p95_s", "use")[model]
+        settings = engine_settings(kind, engine)
+        return float(_of_one(context, experiment, kind, model, *settings)["p95_s"])
+
+    def ttft_s(system: str, hybrid: bool, reading: Mapping[str, Any]) -> float:
+        engine = reading["engine"]
+        if system == "aegaeon":
+            key = (hybrid, engine, reading["aegaeon_system"], reading["load"])
+            return once(key, lambda: of_turns(hybrid, reading))
+        kind, model = system + "_hybrid" * hybrid, reading["fig13_model"]
+        models = experiment.caches.models if model == "mean" else (model,)
+        found = [once((kind, m, engine), partial(of_cache, kind, m, engine)) for m in models]
+        return float(np.mean(found))
+
+    def of_claim(result: Result, reading: Mapping[str, Any]) -> float:
+        _, _, system, what = result.claim_id.split(".")
+        if system == "sllm_70b":
+            return serve_alone(
+                context, experiment.seventy, "serverlessllm_hybrid", output=2, requests=2,
+                prompt=experiment.prompt_tokens,
+                overrides=engine_settings("serverlessllm_hybrid", reading["engine"]),
+            ).ttft_s  # fmt: skip
+        name = next(n for n, short in SHORT.items() if short == system)
+        before, after = (ttft_s(name, hybrid, reading) for hybrid in (False, True))
+        return {"before": before, "after": after, "reduction": _cut(before, after)}[what]
+
+    def answers(**reading: Any) -> Iterator[Result]:
+        is_default = all(v == readings("c2cserve")[n].default for n, v in reading.items())
+        for result in default:
+            ours = result.ours if is_default else partial(of_claim, result, reading)
+            yield replace(result, ours=ours)
+
+    names = ("engine", "aegaeon_system", "load", "fig13_model")
+    return under_all(answers, names, "c2cserve", together=2 if context.quick else None)
 
 
 def _seventy(context: Context, experiment: Hybrids, ttft_s: float) -> Result:

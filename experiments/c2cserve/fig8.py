@@ -60,13 +60,13 @@ def compute(context: Context, experiment: Tiles) -> Computed:
         )
     counts = " to ".join(f"{rows[i]['accumulation_steps']:,.0f}" for i in (0, -1))
     note = (
-        f"Bytes. They do not depend on the M tile as long as the pinned K slice is the same; the "
-        f"number of reductions falls from {counts}."
+        f"Accumulation steps, from {counts}, as the text of section 5.2.3 counts (read so on "
+        "2026-11-29; before as bytes, which stay, as each element of O is updated once a K slice)."
     )
     result = answer(
         "c2cserve.fig8.m_tile",
         {
-            "hbm_traffic": [r["hbm_gb"] for r in rows],
+            "hbm_traffic": [r["accumulation_steps"] for r in rows],
             "onchip_use": [r["smem_kib"] + r["accumulator_kib"] for r in rows],
         },
         note,

@@ -11,9 +11,17 @@ import pyarrow as pa
 
 from c2c.models import load_spec, weight_bytes
 from c2c.ranges import Count
-from experiments.c2cserve.baselines import DENSE, MOE, NAMES, serve_alone
+from experiments.c2cserve.baselines import (
+    DENSE,
+    MOE,
+    NAMES,
+    chunk_settings,
+    engine_settings,
+    serve_alone,
+)
 from experiments.c2cserve.settings import gh200_of_the_paper
 from experiments.claims import Result, answer, claim
+from experiments.claims.robust import readings_table, under_all
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["answered", "compute"]
@@ -45,8 +53,25 @@ class OneByOne:
         draw="baselines.draw_fig9", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: OneByOne) -> Computed:
     """Return TTFT and TPOT of each model on each system, and the answers to the claims."""
-    rows = _served(context, experiment)
+    served: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def rows_under(engine: str = "gpu_bound", chunk: str | int = "table") -> list[dict[str, Any]]:
+        """Return one row with TTFT and TPOT for each model and system."""
+        rows = []
+        for model, system in pairs:
+            more = (*engine_settings(system, engine), *chunk_settings(system, chunk))
+            key = (model, system, *more)
+            if key not in served:
+                served[key] = _served(context, experiment, model, system, more)
+            rows.append(served[key])
+        return rows
+
+    pairs = [(model, system) for model, names in experiment.systems.items() for system in names]
+    rows = rows_under()
     rows = [row | _printed(row, rows) for row in rows]
+    results = under_all(
+        lambda **reading: answered(context, rows_under(**reading)), ("engine", "chunk"), "c2cserve"
+    )
     caption = (
         "Bars: mean TTFT and TPOT of requests that are served one at a time on a whole GH200, link "
         f"variant '{context.link_variant}'. Diamonds: our C2CServe times the ratio that the paper "
@@ -58,11 +83,12 @@ def compute(context: Context, experiment: OneByOne) -> Computed:
         "The engine has started before the first request.",
         "The prompt is the 95th percentile of ShareGPT's lengths, both of which section 9.1 names.",
         "The paper states neither load nor batch, and prints ratios only.",
+        "Every engine and chunk of experiments/claims/readings.yaml is computed, too.",
         _why(),
     )
     return Computed(
-        tables={"latency": pa.Table.from_pylist(rows)},
-        results=answered(context, rows),
+        tables={"latency": pa.Table.from_pylist(rows), "readings": readings_table(results)},
+        results=results,
         caption=caption,
         finding=_finding(rows),
         assumptions=assumptions,
@@ -70,26 +96,22 @@ def compute(context: Context, experiment: OneByOne) -> Computed:
     )
 
 
-def _served(context: Context, experiment: OneByOne) -> list[dict[str, Any]]:
-    """Return one row with TTFT and TPOT for each model and system."""
-    rows = []
-    pairs = [(model, system) for model, names in experiment.systems.items() for system in names]
-    for model, system in context.each(pairs):
-        got = serve_alone(
-            context, model, system, output=experiment.output_tokens,
-            prompt=experiment.prompt_tokens, requests=experiment.requests,
-        )  # fmt: skip
-        rows.append(
-            {
-                "model": model,
-                "system": system,
-                "ttft_s": got.ttft_s,
-                "tpot_s": got.tpot_s,
-                "out_of_memory": got.failed > 0,
-                "experts_found": got.found_share,
-            }
-        )
-    return rows
+def _served(
+    context: Context, experiment: OneByOne, model: str, system: str, more: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return a row with TTFT and TPOT of a model on a system with further settings."""
+    got = serve_alone(
+        context, model, system, output=experiment.output_tokens, prompt=experiment.prompt_tokens,
+        requests=experiment.requests, overrides=more,
+    )  # fmt: skip
+    return {
+        "model": model,
+        "system": system,
+        "ttft_s": got.ttft_s,
+        "tpot_s": got.tpot_s,
+        "out_of_memory": got.failed > 0,
+        "experts_found": got.found_share,
+    }
 
 
 def _finding(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from c2c.config import SimulationResult, build, simulate
 from experiments.c2cserve.settings import GH200, composed
 from experiments.figure import Context
 
-__all__ = ["TRACES", "busy_share", "describe", "fit_load", "load_of_half", "replay"]
+__all__ = ["TRACES", "busy_share", "describe", "fit_load", "load_of_half", "replay",
+           "replay_settings"]  # fmt: skip
 
 ARRIVALS, LENGTHS = "gentd26_requests.parquet", "sharegpt_lengths.parquet"
 TRACES = (ARRIVALS, LENGTHS)
@@ -32,6 +34,13 @@ def replay(
       overrides: system, layout and changes of an ablation, as on the command line.
       seed: seed of drawn lengths, synthetic arrivals and random policies.
     """
+    return simulate(build(composed(*replay_settings(context, compression, overrides, seed))))
+
+
+def replay_settings(
+    context: Context, compression: float, overrides: Sequence[str], seed: int
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the overrides and values of a replay, as `composed` takes them."""
     files = _files(context)
     if files is not None:
         source = [
@@ -45,11 +54,10 @@ def replay(
             f"workload.requests={SYNTHETIC_REQUESTS}",
             f"workload.days={SYNTHETIC_DAYS}",
         ]
-    settings = composed(
+    return (
         [*GH200, *source, f"link={context.link_variant}", *overrides],
         {"workload.compression": compression, "seed": seed},
     )
-    return simulate(build(settings))
 
 
 def fit_load(

@@ -21,6 +21,7 @@ __all__ = [
     "Reclassified",
     "class_of",
     "classes",
+    "computed_in_full",
     "readings",
     "readings_of",
     "reclassified",
@@ -163,18 +164,25 @@ def readings(system: str) -> Mapping[str, Reading]:
 
 
 def readings_of(claim_id: str) -> tuple[Reading, ...] | None:
-    """Return the readings on which a claim depends; None if its system has no readings."""
+    """Return the readings on which a claim depends; None if nobody has written them down."""
     system = claim_id.split(".", 1)[0]
     if system not in _systems():
         return None
-    return tuple(
+    found = tuple(
         r for r in readings(system).values() if any(_starts(claim_id, system, s) for s in r.claims)
     )
+    return found or (None if system in computed_in_full() else ())
+
+
+@cache
+def computed_in_full() -> frozenset[str]:
+    """Return the systems whose figures compute every alternative, also of misses."""
+    return frozenset(_mapping(READINGS_PATH)["public"])
 
 
 @cache
 def _systems() -> Mapping[str, Mapping[str, Any]]:
-    return _mapping(READINGS_PATH)
+    return {name: entry for name, entry in _mapping(READINGS_PATH).items() if name != "public"}
 
 
 def _starts(claim_id: str, system: str, start: str) -> bool:

@@ -16,6 +16,7 @@ from experiments.claims.classes import ClassName, class_of, reclassified, relabe
 from experiments.claims.compare import Comparison, Result, compare
 from experiments.claims.load import Claim, claim, explanations
 from experiments.claims.nulls import beside
+from experiments.claims.public import Interval, intervals_beside, public_interval
 from experiments.claims.robust import Standing, standing
 
 if TYPE_CHECKING:
@@ -74,6 +75,13 @@ class Row:
         return standing(self.result)
 
     @property
+    def public(self) -> Interval | None:
+        """Interval of a prediction over public engines and schedulers; None for other rows."""
+        if self.status != "out-of-sample" or not self.comparison or self.comparison.ratio is None:
+            return None
+        return public_interval(self.claim, self.result)
+
+    @property
     def agrees(self) -> bool | None:
         """True if our result agrees, and for an order all its members; None without a result."""
         if self.comparison is None:
@@ -116,6 +124,9 @@ class Row:
             "status": self.status,
             "standing": self.standing,
             "by_reading": dict(self.result.by_reading) if self.result else {},
+            "public_low": list(self.public.low) if self.public else None,
+            "public_high": list(self.public.high) if self.public else None,
+            "inside_public": self.public.is_inside if self.public else None,
             "by_seed": list(r.by_seed) if r else [],
             "link_variant": r.link_variant if r else "",
             "note": self.note,
@@ -199,6 +210,11 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         system: beside([r for r in unseen if r.claim.system == system])
         for system in out["out_of_sample_by_system"]
     }
+    intervals = {
+        system: intervals_beside([r for r in unseen if r.claim.system == system])
+        for system in out["out_of_sample_by_system"]
+    }
+    out["public_intervals"] = {system: found for system, found in intervals.items() if found}
     out["reclassified"] = len(reclassified()) + len(relabelled())
     misses = [r for r in rows if r.is_miss]
     out["misses"] = {
@@ -245,6 +261,8 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
                 ("within_20", pa.bool_()),
                 ("agrees", pa.bool_()),
                 *((n, pa.string()) for n in ("status", "standing", "by_reading")),
+                *((n, pa.list_(pa.float64())) for n in ("public_low", "public_high")),
+                ("inside_public", pa.bool_()),
                 *((n, pa.string()) for n in ("by_seed", "link_variant", "note")),
                 ("why_missed", pa.string()),
             ]
@@ -307,6 +325,12 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
             f"with no effect; median error {n['median_error'] or 0.0:.0%}; "
             f"rank correlation {ranks or 'of too few numbers'}"
         )
+    for system, n in found["public_intervals"].items():
+        console.print(
+            f"public intervals, {system}: {n['inside']} of {n['numbers']} numbers lie between our "
+            f"lowest and highest value over public engines and schedulers, {n['by_chance']} would "
+            "by chance"
+        )
     console.print(
         f"{found['claims']} claims: {found['out-of-sample']} out-of-sample, "
         f"{found['in-sample']} in-sample, {found['identity']} identities (arithmetic of inputs), "
@@ -350,6 +374,16 @@ def _amount(value: Any, item: Claim) -> str:
 def printed(item: Claim) -> str:
     """Return a claim's value as a short text, with its qualifier and unit."""
     return f"{item.qualifier.replace('_', ' ')} {_amount(item.value, item)}".strip()
+
+
+def public(row: Row) -> str:
+    """Return a row's interval over public engines as a short text; "" without one."""
+    if row.public is None:
+        return ""
+    ends = zip(row.public.low, row.public.high, strict=True)
+    text = "; ".join(f"{brief(low)} to {brief(high)}" for low, high in ends)
+    width = "" if row.public.width == 1.0 else f", {row.public.width:.2g} times"
+    return f"{text}{width}: {'inside' if row.public.is_inside else 'outside'}"
 
 
 def ours(row: Row) -> str:

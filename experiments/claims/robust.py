@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from experiments.claims.classes import Reading, class_of, readings, readings_of
 from experiments.claims.compare import Result, compare
 from experiments.claims.load import claim
 
-__all__ = ["Standing", "readings_table", "standing", "under_readings"]
+__all__ = ["Standing", "readings_table", "standing", "under_all", "under_readings"]
 
 type Answers = Callable[..., Iterable[Result]]
 Standing = Literal["robust", "fragile", "untried"]
@@ -46,6 +47,39 @@ def under_readings(
             for result in answers(**{reading.name: value}) if asked else ():
                 if result.claim_id in asked:
                     told[result.claim_id][_label(reading, value)] = _valued(result).ours
+    return tuple(replace(result, by_reading=told[result.claim_id]) for result in found)
+
+
+def under_all(
+    answers: Answers, names: Sequence[str], system: str, *, together: int | None = None
+) -> tuple[Result, ...]:
+    """Return results with our values under combinations of some readings.
+
+    A claim has the combinations of the readings that name it, others at their default.
+
+    Args:
+      answers: function that accepts a value of each reading by its name.
+      names: names of the readings.
+      system: their system.
+      together: readings at most that differ from their default at once; None: any number.
+    """
+    asked = [readings(system)[name] for name in names]
+    found = tuple(map(_valued, answers(**{r.name: r.default for r in asked})))
+    told: dict[str, dict[str, Any]] = {result.claim_id: {} for result in found}
+    for values in product(*((r.default, *r.alternatives) for r in asked)):
+        other = [(r, v) for r, v in zip(asked, values, strict=True) if v != r.default]
+        if together is not None and len(other) > together:
+            continue
+        named = [
+            result.claim_id for result in found
+            if other and {r.name for r, _ in other}
+            <= {r.name for r in readings_of(result.claim_id) or ()}
+        ]  # fmt: skip
+        label = ", ".join(_label(r, v) for r, v in other)
+        given = {r.name: v for r, v in zip(asked, values, strict=True)}
+        for result in answers(**given) if named else ():
+            if result.claim_id in named:
+                told[result.claim_id][label] = _valued(result).ours
     return tuple(replace(result, by_reading=told[result.claim_id]) for result in found)
 
 

@@ -25,7 +25,7 @@ from experiments.figures.style import (
     rows_of,
 )
 
-__all__ = ["draw_anchors", "draw_fig9", "draw_fig13"]
+__all__ = ["draw_anchors", "draw_fig9", "draw_fig13", "draw_streaming"]
 
 SHARE = 0.4  # of the free HBM, for the caches in (c) and (d)
 MODELS = {
@@ -185,3 +185,32 @@ def draw_anchors(tables: Tables, caption: str) -> Figure:
     axes.set_yticks(range(len(rows)), [f"{r['what']} ({r['kind']})" for r in rows], fontsize=8)
     axes.set(xlabel="ours over published")
     return finish(figure, "Public measurements beside the simulator's", caption)
+
+
+def draw_streaming(tables: Tables, caption: str) -> Figure:
+    """Draw measured and computed time between tokens by run; whiskers are the range of layouts."""
+    rows = rows_of(tables["streaming"])
+    runs = list(dict.fromkeys(r["run"] for r in rows))
+    figure, panels = canvas(9.6, 4.2, columns=len(runs))
+    for axes, run in zip(panels, runs, strict=True):
+        here = [r for r in rows if r["run"] == run]
+        models = list(dict.fromkeys(r["model"] for r in here))
+        for place, model in enumerate(models):
+            alike = [r for r in here if r["model"] == model]
+            ours = [r["ours_ms"] for r in alike]
+            middle = float(np.median(ours))
+            axes.bar(
+                place - 0.2, alike[0]["measured_ms"], 0.4, color=GREY, label="public prototype"
+            )
+            axes.bar(
+                place + 0.2, middle, 0.4, color=BLUE, label="simulator",
+                yerr=[[middle - min(ours)], [max(ours) - middle]], ecolor=INK, capsize=3,
+            )  # fmt: skip
+            text = f"{middle / alike[0]['measured_ms']:.2f}"
+            axes.annotate(
+                text, (place + 0.2, max(ours)), (0, 4), textcoords="offset points", ha="center",
+                fontsize=8,
+            )  # fmt: skip
+        axes.set_xticks(range(len(models)), [m.removeprefix("qwen3-").upper() for m in models])
+        axes.set(xlabel=f"Qwen3, {len(models)} at once", ylabel="time between tokens (ms)")
+    return finish(figure, "Streamed decode beside a public prototype", caption, panels[0], 2)

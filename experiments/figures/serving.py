@@ -152,7 +152,7 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
     bands.set(xscale="log", xlabel="TTFT (s)", ylim=(len(systems) - 0.5, -0.5))
     bands.set_yticks(range(len(systems)), systems)
     bands.grid(visible=True, axis="x")
-    bands.set_title("(c) Medians of windows, p5 to p95", fontsize=9.5)
+    bands.set_title("(c) p95 of windows, p5 to p95", fontsize=9.5)
     bands.legend(loc="best")
     shown = [*curves.get_xlim(), *bands.get_xlim()]
     for axes in (curves, bands):

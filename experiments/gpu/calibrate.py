@@ -88,7 +88,7 @@ def updated(
     stored: Constants, found: Mapping[str, Measured], where: str
 ) -> tuple[dict[str, float], dict[str, Source]]:
     """Return values and sources with measured ones replaced; `where` is added to the reason."""
-    names = [f.name for f in fields(Constants) if f.name not in ("name", "sources")]
+    names = [f.name for f in fields(Constants) if f.name not in ("name", "host", "sources")]
     values = {name: float(getattr(stored, name)) for name in names}
     sources = dict(stored.sources)
     for name, one in found.items():

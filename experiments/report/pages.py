@@ -14,7 +14,7 @@ import matplotlib as mpl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from experiments.claims import Improvement, Row, totals
-from experiments.claims.fidelity import brief, ours, printed
+from experiments.claims.fidelity import brief, ours, printed, public
 from experiments.figures.claims import CAPTION, draw_claims
 from experiments.figures.style import look
 from experiments.gpu.command import RESULTS
@@ -57,7 +57,7 @@ def report_pages(
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"printed": printed, "ours": ours, "brief": brief}
+    environment.filters |= {"printed": printed, "ours": ours, "brief": brief, "public": public}
     values = {
         "profile": profile,
         "commit": str((provenance.get("git") or {}).get("commit"))[:12],

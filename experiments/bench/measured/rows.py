@@ -57,11 +57,28 @@ COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("output_tokens", "count"), ("ttft_p50_ms", "positive"), ("ttft_p99_ms", "positive"),
         ("itl_mean_ms", "positive"), ("e2e_p50_ms", "positive"), ("seconds", "positive"),
     ),
+    "model_shapes": (
+        ("model", "text"), ("layers", "count"), ("hidden", "count"), ("heads", "count"),
+        ("kv_heads", "count"), ("head_dim", "count"), ("intermediate", "count"),
+        ("vocab", "count"), ("tied", "0 1"), ("experts", "whole"), ("experts_per_token", "whole"),
+        ("moe_intermediate", "whole"), ("shared_intermediate", "whole"),
+    ),
+    "single_requests": (
+        ("model", "text"), ("chip", "text"), ("gpus", "count"), ("transformers", "text"),
+        ("engine", "text"), ("tokens_per_s", "positive"),
+    ),
+    "engine_steps": (
+        ("model", "text"), ("chip", "text"), ("prompt_tokens", "count"), ("batch", "count"),
+        ("prefill_ms", "positive"), ("decode_ms", "positive"),
+    ),
+    "streamed_tokens": (("run", "text"), ("model", "text"), ("tbt_ms", "positive")),
 }  # fmt: skip
 
+_NUMBERS = ("count", "whole", "positive")
 _ALLOWED = {
     "text": "a name",
     "count": "a whole number above 0",
+    "whole": "a whole number",
     "positive": "a number above 0",
 }
 
@@ -138,7 +155,7 @@ def _read(path: Path, columns: Sequence[tuple[str, str]]) -> Rows:
     return Rows(
         name=path.stem,
         columns={
-            name: np.array(values[name], dtype=float if kind in ("count", "positive") else object)
+            name: np.array(values[name], dtype=float if kind in _NUMBERS else object)
             for name, kind in columns
         },
     )
@@ -156,7 +173,8 @@ def _value(text: str, kind: str, where: str) -> str | float:
             number = float(text)
         except ValueError:
             number = math.nan
-        if math.isfinite(number) and number > 0 and (kind != "count" or number.is_integer()):
+        is_enough = number >= 0 if kind == "whole" else number > 0
+        if math.isfinite(number) and is_enough and (kind == "positive" or number.is_integer()):
             return number
     allowed = _ALLOWED.get(kind, " or ".join(kind.split()))
     raise DataError(where, f"expected {allowed}, found {text!r}")

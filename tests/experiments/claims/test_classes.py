@@ -93,6 +93,8 @@ def test_readings_of_a_claim() -> None:
     assert "load" in {r.name for r in classes.readings_of("cocoserve.fig11b.coco_full")}
     assert classes.readings_of("cocoserve.table1.qkvo") == ()
     assert classes.readings_of("c2cserve.fig4b.tradeoff") is None
+    assert "engine" in {r.name for r in classes.readings_of("c2cserve.fig13.sllm_70b.after")}
+    assert classes.readings_of("medusa.fig7a.vs_vllm") is None
     with pytest.raises(SettingError, match="one of cocoserve, weaver"):
         classes.readings("vllm")
 

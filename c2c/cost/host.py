@@ -1,0 +1,67 @@
+"""Host seconds of a step, which the GPU's work hides where it takes longer."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from c2c.cost.routing import Routing, expert_load
+from c2c.models import ModelSpec
+from c2c.ranges import FromZero, check_fields
+
+__all__ = ["HostTime"]
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTime:
+    """Host seconds of an engine that launches a step's kernels one after another.
+
+    Launches are asynchronous, so a step takes the longer of host and GPU. With a captured graph
+    nothing is left of them. An engine whose experts are a loop launches the kernels of each expert
+    on its own.
+
+    Attributes:
+      layer_s: seconds of a layer.
+      expert_s: seconds of an expert of one layer, for each that the step visits.
+      visits: experts that a step visits: those with rows (hit), or all.
+      sequence_s: seconds of a sequence that gets a token, in scheduler and sampler: the GPU waits.
+    """
+
+    layer_s: FromZero = 0.0
+    expert_s: FromZero = 0.0
+    visits: Literal["hit", "all"] = "hit"
+    sequence_s: FromZero = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "host")
+
+    def scaled(self, factor: float) -> "HostTime":
+        """Return the times on a host that takes `factor` times as long."""
+        return HostTime(
+            layer_s=factor * self.layer_s, expert_s=factor * self.expert_s, visits=self.visits,
+            sequence_s=factor * self.sequence_s,
+        )  # fmt: skip
+
+    def launches_s(
+        self, spec: ModelSpec, tokens: npt.ArrayLike, routing: Routing, experts_over: int = 1
+    ) -> Values:
+        """Return the seconds of a step's launches; 0 without tokens.
+
+        Args:
+          spec: the model.
+          tokens: tokens of the step, any shape.
+          routing: distribution of tokens over experts.
+          experts_over: number of GPUs that share a layer's experts, each with a host process.
+        """
+        count = np.asarray(tokens, np.float64)
+        seconds = np.full(count.shape, spec.layers * self.layer_s)
+        if spec.experts and self.expert_s:
+            load = expert_load(count, spec.experts, spec.experts_per_token, routing)
+            visited = float(spec.experts) if self.visits == "all" else load.active
+            mixed = spec.layers - len(spec.dense_layers)
+            seconds = seconds + mixed * self.expert_s * visited / experts_over
+        launches: Values = np.where(count > 0, seconds, 0.0)
+        return launches

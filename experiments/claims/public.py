@@ -1,0 +1,106 @@
+"""Intervals of our values over readings: the public engines and schedulers of baselines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from experiments.claims.classes import computed_in_full
+from experiments.claims.compare import Comparison, Result
+from experiments.claims.load import Claim
+
+__all__ = ["Interval", "intervals_beside", "public_interval"]
+
+
+class Answered(Protocol):
+    """A claim, our result and their comparison; None without a result."""
+
+    @property
+    def claim(self) -> Claim: ...
+    @property
+    def result(self) -> Result | None: ...
+    @property
+    def comparison(self) -> Comparison | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Lowest and highest of our values over all readings, for each printed number of a claim.
+
+    A number has one end, a printed range two. Without readings that change it, low equals high.
+    """
+
+    printed: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def is_inside(self) -> bool:
+        """True if each printed number lies in its interval."""
+        return self.holds(self.printed)
+
+    @property
+    def width(self) -> float:
+        """The largest ratio of highest to lowest; inf if a lowest one is not above 0."""
+        pairs = zip(self.low, self.high, strict=True)
+        return max(high / low if low > 0 else math.inf for low, high in pairs)
+
+    def holds(self, values: Sequence[float]) -> bool:
+        """Return True if values lie in the interval, end by end."""
+        ends = zip(self.low, values, self.high, strict=True)
+        return all(low <= value <= high for low, value, high in ends)
+
+
+def public_interval(claim: Claim, result: Result | None) -> Interval | None:
+    """Return the interval of a result over its readings; None if they are not all computed."""
+    if result is None or claim.system not in computed_in_full():
+        return None
+    printed = _ends(claim.value)
+    found = [_ends(value) for value in (result.ours, *result.by_reading.values())]
+    ours = [ends for ends in found if ends is not None]
+    if printed is None or len(ours) < len(found) or any(len(e) != len(printed) for e in ours):
+        return None
+    by_end = list(zip(*ours, strict=True))
+    return Interval(
+        printed=printed, low=tuple(map(min, by_end)), high=tuple(map(max, by_end))
+    )  # fmt: skip
+
+
+def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
+    """Return how many printed numbers lie in our intervals, and how many would by chance.
+
+    By chance: the mean over the other printed values of the same unit and shape, for each interval.
+
+    Returns:
+      numbers, inside, by_chance, outside (ids); {} without an interval.
+    """
+    numbers = [r for r in rows if r.comparison is not None and r.comparison.ratio is not None]
+    known: dict[str, tuple[str, Interval]] = {}
+    for row in numbers:
+        if (one := public_interval(row.claim, row.result)) is not None:
+            known[row.claim.id] = (row.claim.unit, one)
+    if not known:
+        return {}
+    by_chance = 0.0
+    for name, (unit, one) in known.items():
+        others = [
+            other.printed for key, (of, other) in known.items()
+            if key != name and of == unit and len(other.printed) == len(one.printed)
+        ]  # fmt: skip
+        by_chance += sum(map(one.holds, others)) / max(1, len(others))
+    return {
+        "numbers": len(known),
+        "inside": sum(one.is_inside for _, one in known.values()),
+        "by_chance": round(by_chance, 1),
+        "outside": [name for name, (_, one) in known.items() if not one.is_inside],
+    }
+
+
+def _ends(value: Any) -> tuple[float, ...] | None:
+    """Return a number or a range as floats; None for other values."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        return None
+    return tuple(map(float, values))
