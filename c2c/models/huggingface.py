@@ -45,6 +45,8 @@ def from_hf_config(
         raise SettingError(field, family, f"one of {', '.join(families)}", near)
     kind = FAMILIES[str(family)]
     config = {**kind.defaults, **config}
+    if kind.prepare is not None:
+        config |= kind.prepare(config)
     read = Reader(config, f"model.{name}")
     values = _common(read) | kind.fields(read)
     if not kind.turns_part and values["rope_scaling"] is None:
