@@ -201,7 +201,7 @@ def step_table(
 
     Raises:
       SettingError: a size, an alpha or `weights` is out of range; the model demands kernels that
-        the chip lacks.
+        the chip lacks, or the chip's kernels cannot read host memory.
     """
     split = np.asarray(alphas, dtype=np.float64)
     if split.ndim != 1 or not len(split) or not ((split >= 0) & (split <= 1)).all():
@@ -210,6 +210,11 @@ def step_table(
     check_value(max_rows, Count, "max_rows")
     check_value(weights, Literal["host", "hbm", "staged"], "weights")
     check_value(link_gbps, AboveZero, "link_gbps")
+    if weights == "host" and not slice_.kernels_read:
+        raise SettingError(
+            "hardware.link.kernels_read", False, "true for a system that streams weights into "
+            "kernels", "Others copy them, such as system=serverlessllm.",
+        )  # fmt: skip
     form, known = spec.weights, ("bf16", *kernels(constants.name))
     if form is not None and form.is_demanded and form.kernel not in known:
         allowed = f"one of {', '.join(known)} on {constants.name}"

@@ -37,8 +37,8 @@ RECIPE = "docs/recipes.md, 'A model family', has the recipe."
 def nearest(family: object, config: Mapping[str, Any]) -> str:
     """Return the family most similar to an unknown one, by name, else by fields.
 
-    >>> nearest("gemma4", {}), nearest("hy", {"kv_lora_rank": 512})
-    ('gemma3', 'deepseek_v3')
+    >>> nearest("gemma7", {}), nearest("hy", {"kv_lora_rank": 512})
+    ('gemma4', 'deepseek_v3')
     """
     if found := difflib.get_close_matches(str(family), FAMILIES, n=1, cutoff=0.7):
         return found[0]

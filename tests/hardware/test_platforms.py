@@ -29,6 +29,8 @@ from c2c.hardware import (
 WANTED = {
     "gh200", "gb200", "rubin", "h200_pcie5", "h100_sxm", "a100_40", "a100_80", "a100_sxm",
     "l40s", "rtx_a5000", "rtx_pro_6000", "b200", "cpu", "gh200_144", "h100_nvl", "b300", "gb300",
+    "h20", "h100_pcie", "l4", "a10g", "rtx_4090", "rtx_5090", "rtx_a6000", "mi300x", "mi355x",
+    "tpu_v5e", "tpu_v6e",
 }  # fmt: skip
 
 
