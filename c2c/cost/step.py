@@ -69,8 +69,8 @@ class StepTable:
     layers is added: `kv_read_s_per_token` per cached token read, `attn_s_per_pair` per (query, key)
     pair of prefill, and the rest of the calls: `prefill_attention_s[t]` for t tokens of a chunk,
     `decode_attention_s[n]` for n decoding sequences; entry 0 of both is 0. A layer with a window
-    counts the tokens in its window, see `cache`. `sparse` is what attention reads where that is less
-    than `cache`, which a sequence holds. `step_overhead_s` is added once per step.
+    counts the tokens in its window, see `cache`. `sparse` is what attention reads where that is
+    less than `cache`, which a sequence holds. `step_overhead_s` is added once per step.
     `link_cap_gbps`: link rate of this slice alone with this kernel.
     """
 

@@ -54,9 +54,7 @@ def nearest(family: object, config: Mapping[str, Any]) -> str:
 
 
 def _llama(read: Reader) -> dict[str, Any]:
-    return (
-        sizes(read) | biases(read, out=True) | {"mlp_bias": read.flag("mlp_bias", default=False)}
-    )
+    return sizes(read) | biases(read, out=True) | {"mlp_bias": read.flag("mlp_bias", default=False)}
 
 
 def _mixtral(read: Reader) -> dict[str, Any]:

@@ -132,7 +132,8 @@ _KIMI_NAMES = {
 def _kimi_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
     found = {new: config[old] for old, new in _KIMI_NAMES.items() if old in config}
     sizes = [config.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim")]
-    return found | ({"head_dim": sum(sizes)} if all(type(n) is int for n in sizes) else {})
+    known = [size for size in sizes if type(size) is int]
+    return found | ({"head_dim": sum(known)} if len(known) == len(sizes) else {})
 
 
 _KIMI = Family(

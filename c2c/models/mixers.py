@@ -110,9 +110,7 @@ def _windowed(spec: ModelSpec) -> tuple[frozenset[int], int]:
     return frozenset(layers) & frozenset(some), spec.partial_window
 
 
-def _heads(
-    spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool
-) -> Mixer:
+def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
     """Return attention with keys and values of their own."""
     own = Heads(
         heads=spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim,
@@ -149,9 +147,7 @@ def _heads(
     )  # fmt: skip
 
 
-def _latent(
-    spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool
-) -> Mixer:
+def _latent(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
     """Return latent attention, with an index where it has one."""
     latent, at, h = spec.latent, "self_attn", spec.hidden
     assert latent is not None
@@ -188,9 +184,7 @@ def _latent(
     )  # fmt: skip
 
 
-def _compressed(
-    spec: ModelSpec, form: Compressed, layers: tuple[int, ...], ratio: int
-) -> Mixer:
+def _compressed(spec: ModelSpec, form: Compressed, layers: tuple[int, ...], ratio: int) -> Mixer:
     """Return attention over a window and compressed positions of one ratio."""
     at, h, d, heads = "attn", spec.hidden, spec.head_dim, spec.heads
     is_indexed = 0 < ratio == form.index_ratio
@@ -217,9 +211,10 @@ def _compressed(
         ]
         further += ratio * 2 * of + of
         caches.append(Cache(of, form.index_heads * of, ratio=ratio))
+    groups, narrow = form.out_groups, form.out_groups * form.out_rank
     products += [
-        Product("o_a", heads * d // form.out_groups, {f"{at}.wo_a": form.out_groups * form.out_rank}),
-        Product("o_b", form.out_groups * form.out_rank, {f"{at}.wo_b": h}),
+        Product("o_a", heads * d // groups, {f"{at}.wo_a": narrow}),
+        Product("o_b", narrow, {f"{at}.wo_b": h}),
     ]
     return Mixer(
         layers=layers, products=tuple(products), parameters=further, caches=tuple(caches),

@@ -38,9 +38,7 @@ class Modules:
         parts = name.split(".")
         above = [".".join(parts[i:j]) for i, j in itertools.combinations(range(len(parts) + 1), 2)]
         some = set[int]().union(*(self._some.get(one, ()) for one in above))
-        return tuple(
-            layer for layer in layers if layer in some or self._matches(layer, name)
-        )
+        return tuple(layer for layer in layers if layer in some or self._matches(layer, name))
 
     def _translated(self, module: str) -> str:
         for ours, theirs in self._names:

@@ -1,5 +1,6 @@
 """Quantisation of a published checkpoint: bytes of weights and of cached values."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -153,16 +154,16 @@ def _assigned(
         raise SettingError(f"{where}.quantized_layers", named, "a mapping of mappings")
     wide, formats = Modules(kept, spec.family, field), dict[WeightFormat, list[str]]()
     for name, value in named.items():
-        one = _modelopt(value, f"{where}.quantized_layers.{name}")
-        if one is not None:
+        if (one := _modelopt(value, f"{where}.quantized_layers.{name}")) is not None:
             formats.setdefault(one, []).append(name)
     apart = [
         (one, Modules(names, spec.family, f"{where}.quantized_layers"))
         for one, names in formats.items()
     ]
     found: dict[str, dict[int, WeightFormat | None]] = {}
-    weight: dict[WeightFormat, int] = {}
+    weight = Counter[WeightFormat]()
     for gemm in gemms(replace(spec, weights=None)):
+        copies = spec.experts if gemm.kind == "expert" else 1
         for module, n in gemm.parts:
             usual = form if form and is_quantised(form, gemm.kind, module) else None
             here = dict.fromkeys(gemm.layers, usual)
@@ -171,26 +172,32 @@ def _assigned(
             for one, names in apart:
                 here |= dict.fromkeys(names.layers(module, gemm.layers), one)
             if gemm.kind == "expert" and len(set(here.values())) > 1:
-                raise SettingError(field, f"{module} of some layers",
-                                   f"all {gemm.count} layers or none")  # fmt: skip
+                allowed = f"all {gemm.count} layers or none"
+                raise SettingError(field, f"{module} of some layers", allowed)
             found.setdefault(module, {}).update(here)
-            for one in here.values():
-                if one is not None:
-                    copies = spec.experts if gemm.kind == "expert" else 1
-                    weight[one] = weight.get(one, 0) + gemm.k * n * copies
+            for one in filter(None, here.values()):
+                weight[one] += gemm.k * n * copies
     main = form or max(weight, key=lambda one: weight[one], default=None)
     if main is None:
         return spec
-    others: list[OtherFormat] = []
-    for module, forms in found.items():
-        for one in dict.fromkeys(forms.values()):
-            some = tuple(layer for layer, other in forms.items() if other == one)
-            if one != main:
-                everywhere = len(some) == len(forms)
-                others.append(OtherFormat(module, None if everywhere else some, one))
-            elif not form or module == "lm_head":  # against what is usual for such a module
-                others.append(OtherFormat(module, some, one))
+    others = [
+        OtherFormat(module, None if len(some) == len(forms) else some, one)
+        for module, forms in found.items()
+        for one, some in _layers_of(forms).items()
+        # of the usual format only where another is usual for such a module
+        if one != main or not form or module == "lm_head"
+    ]
     return replace(spec, weights=replace(main, others=tuple(others)))
+
+
+def _layers_of(
+    forms: Mapping[int, WeightFormat | None],
+) -> dict[WeightFormat | None, tuple[int, ...]]:
+    """Return the layers of each format."""
+    return {
+        one: tuple(layer for layer, other in forms.items() if other == one)
+        for one in dict.fromkeys(forms.values())
+    }
 
 
 def _block(config: Mapping[str, Any], where: str, name: str) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.models.family import Family, all_but_each, biases, dense_layers, shared_experts, sizes
+from c2c.models.family import Family, all_but_each, biases, shared_experts, sizes
 from c2c.models.reader import Reader
 from c2c.models.spec import Heads
 
@@ -86,14 +86,18 @@ def _mimo_v2(read: Reader) -> dict[str, Any]:
         value_dim=read.whole("swa_v_head_dim", "v_head_dim"),
         sinks=read.flag("add_swa_attention_sink_bias", default=False),
     )
-    return shared_experts(read) | biases(read, out=False) | {
-        "value_dim": read.whole("v_head_dim"),
-        "windowed_heads": local,
-        "attention_sinks": read.flag("add_full_attention_sink_bias", default=False),
-        "norm_eps": read.factor("layernorm_epsilon", 1e-6),
-        "router_sigmoid": True,
-        "router_bias": True,
-    }
+    return (
+        shared_experts(read)
+        | biases(read, out=False)
+        | {
+            "value_dim": read.whole("v_head_dim"),
+            "windowed_heads": local,
+            "attention_sinks": read.flag("add_full_attention_sink_bias", default=False),
+            "norm_eps": read.factor("layernorm_epsilon", 1e-6),
+            "router_sigmoid": True,
+            "router_bias": True,
+        }
+    )
 
 
 def _mimo_windowed(read: Reader, layers: int) -> Iterable[int]:
@@ -125,6 +129,10 @@ def _step3(read: Reader) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _step_windowed(_: Reader, layers: int) -> Iterable[int]:
+    return (i for i in range(layers) if i % 4)
+
+
 _STEP_NAMES = {
     "moe_num_experts": "n_routed_experts", "moe_top_k": "num_experts_per_tok",
     "num_attention_groups": "num_key_value_heads", "share_expert_dims": "share_expert_dim",
@@ -139,8 +147,7 @@ def _step_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
     layers, sparse = config.get("num_hidden_layers"), config.get("moe_layers_enum")
     if sparse is not None and type(layers) is int:
         chosen = set(map(int, sparse.split(",") if isinstance(sparse, str) else sparse))
-        kinds = ["sparse" if i in chosen else "dense" for i in range(layers)]
-        found["mlp_layer_types"] = kinds
+        found["mlp_layer_types"] = ["sparse" if i in chosen else "dense" for i in range(layers)]
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and type(layers) is int:  # blocks for further tokens stand behind
         found["layer_types"] = kinds[:layers]
@@ -149,8 +156,10 @@ def _step_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _nas(read: Reader) -> dict[str, Any]:
     """Read blocks of several widths, or none, under attention of several layers or none."""
-    hidden, layers, heads = read.whole("hidden_size"), read.layers(), read.whole(
-        "num_attention_heads"
+    hidden, layers, heads = (
+        read.whole("hidden_size"),
+        read.layers(),
+        read.whole("num_attention_heads"),
     )
     blocks = read.config.get("block_configs")
     where = f"{read.where}.block_configs"
@@ -206,7 +215,7 @@ _LLAMA4 = Family(
 _STEP3 = Family(
     fields=_step3,
     prepare=_step_names,
-    windowed=lambda read, layers: (i for i in range(layers) if i % 4),
+    windowed=_step_windowed,
     defaults={"rms_norm_eps": 1e-5, "norm_topk_prob": True, "first_k_dense_replace": 3},
 )
 

@@ -75,8 +75,10 @@ def _expert_width(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _deepseek_v4(read: Reader) -> dict[str, Any]:
-    layers, heads, hidden = read.layers(), read.whole("num_attention_heads"), read.whole(
-        "hidden_size"
+    layers, heads, hidden = (
+        read.layers(),
+        read.whole("num_attention_heads"),
+        read.whole("hidden_size"),
     )
     ratios = read.config.get("compress_ratios")
     if not isinstance(ratios, list) or len(ratios) < layers:
@@ -111,7 +113,8 @@ def _deepseek_v4_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(form, Mapping):
         return found
     kind = config.get("expert_dtype")
-    packed = {"scale_bytes": 1} if form.get("scale_fmt") == "ue8m0" and kind != "fp8" else {}
+    is_short = form.get("scale_fmt") == "ue8m0" and kind != "fp8"
+    packed: dict[str, Any] = {"scale_bytes": 1} if is_short else {}
     if kind == "fp4" and not form.get("quantized_layers"):
         packed["quantized_layers"] = {"ffn.experts": {"quant_algo": "MXFP4"}}
     return found | {"quantization_config": {**form, **packed}}

@@ -66,8 +66,9 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
     """
     products: dict[tuple[str, int, tuple[tuple[str, int], ...]], list[int]] = {}
     for mixer in mixers(spec):
-        for name, k, parts in mixer.products:
-            products.setdefault((name, k, tuple(parts.items())), []).extend(mixer.layers)
+        for one in mixer.products:
+            shape = (one.name, one.k, tuple(one.parts.items()))
+            products.setdefault(shape, []).extend(mixer.layers)
     found: list[Gemm] = []
 
     def add(
@@ -278,9 +279,7 @@ def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
     In a layer with a window, a token beyond it overwrites the oldest one. A state does not grow,
     see `state_bytes`; an entry of several tokens grows evenly.
     """
-    return sum(
-        each for cache, each in _caches(spec) if not cache.held or position < cache.held
-    )
+    return sum(each for cache, each in _caches(spec) if not cache.held or position < cache.held)
 
 
 def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
@@ -385,9 +384,7 @@ def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
     used = {"dense": 1, "head": 1, "expert": spec.experts_per_token}
     matrices = sum(2 * g.k * g.n * g.count * used[g.kind] for g in gemms(spec))
     seen = [
-        (len(mixer.layers) * cache.pair, cache)
-        for mixer in mixers(spec)
-        for cache in mixer.caches
+        (len(mixer.layers) * cache.pair, cache) for mixer in mixers(spec) for cache in mixer.caches
     ]
     pairs = sum(
         2.0 * each * (np.minimum(keys, cache.limit) if cache.limit else keys) / cache.ratio
