@@ -82,8 +82,8 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
                      layers=tuple(some), forms=forms)
             )  # fmt: skip
 
-    for (name, k, parts), layers in products.items():
-        add(name, k, parts, sorted(layers))
+    for (name, k, columns), layers in products.items():
+        add(name, k, columns, sorted(layers))
     h, sparse = spec.hidden, spec.expert_layers
     width, inner = spec.expert_hidden or h, spec.moe_intermediate
     at = "mlp.experts"
