@@ -96,12 +96,12 @@ def _deepseek_v4(read: Reader) -> dict[str, Any]:
     wide = 2 * layers * block + streams * streams * hidden + streams + 1
     values = shared_experts(read)
     hashed = read.whole("num_hash_layers", default=3, least=0)
-    tables = hashed * (8 * vocab * values["experts_per_token"] - 4 * values["experts"])
+    missing = hashed * values["experts"]  # biases: a table has the experts of each token instead
+    tables = 8 * hashed * vocab * values["experts_per_token"]
     return values | {
         "compressed": form,
-        "more_parameters": wide,
-        # float32 for streams and learned logits; expert numbers of each token instead of a bias
-        "more_bytes": 2 * wide + 2 * layers * heads + tables,
+        "more_parameters": wide - missing,
+        "more_bytes": 2 * wide - 2 * missing + 2 * layers * heads + tables,  # the rest of float32
         "router_bias": True,
     }
 

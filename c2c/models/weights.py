@@ -148,7 +148,8 @@ def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
     """Return whether a format quantises a module of such a GEMM; routers and heads never."""
     if kind == "head" or module in ("mlp.gate", "mlp.shared_expert_gate"):
         return False
-    return kind == "expert" or not (form.experts_only or module.endswith("weights_proj"))
+    is_wide = module.endswith("weights_proj") or ".compressor." in module
+    return kind == "expert" or not (form.experts_only or is_wide)
 
 
 @lru_cache(maxsize=4096)
@@ -244,7 +245,7 @@ def _caches(spec: ModelSpec) -> list[tuple[Cache, int]]:
 
 def cache_shape(spec: ModelSpec) -> CacheShape:
     """Return what a sequence holds, in units of kv_bytes_per_token / (full + windowed) bytes."""
-    return _shape(spec, [(cache.held, each) for cache, each in _caches(spec)])
+    return _shapes(spec)[0]
 
 
 def read_shape(spec: ModelSpec) -> CacheShape:
@@ -253,24 +254,29 @@ def read_shape(spec: ModelSpec) -> CacheShape:
     Sparse attention reads its best positions, as a window of that length. Where windows have
     several lengths, a shorter one counts as a part of the longest.
     """
-    limits = [(cache.limit, each) for cache, each in _caches(spec)]
-    longest = max((limit for limit, _ in limits), default=0)
-    merged = [
-        (longest if limit else 0, each * limit // longest if limit else each)
-        for limit, each in limits
+    return _shapes(spec)[1]
+
+
+def _shapes(spec: ModelSpec) -> tuple[CacheShape, CacheShape]:
+    caches, state = _caches(spec), state_bytes(spec)
+    held = [(cache.held, each) for cache, each in caches]
+    longest = max((cache.limit for cache, _ in caches), default=0)
+    read = [
+        (longest, each * cache.limit // longest) if cache.limit else (0, each)
+        for cache, each in caches
     ]
-    return _shape(spec, merged)
-
-
-def _shape(spec: ModelSpec, windows: list[tuple[int, int]]) -> CacheShape:
-    """Return a shape from pairs of a window, 0 for none, and bytes a token."""
-    length, state = max((window for window, _ in windows), default=0), state_bytes(spec)
-    full = sum(each for window, each in windows if not window)
-    windowed = sum(each for window, each in windows if window)
-    held = [(cache.held, each) for cache, each in _caches(spec)]
-    sizes = (sum(b for w, b in held if not w), sum(b for w, b in held if w))
-    place = math.gcd(*sizes, full, windowed, state) or 1
-    return CacheShape(full // place, windowed // place, length if windowed else 0, state // place)
+    sizes = [
+        (sum(each for w, each in some if not w), sum(each for w, each in some if w),
+         max((w for w, _ in some), default=0))
+        for some in (held, read)
+    ]  # fmt: skip
+    place = math.gcd(state, *(size for full, windowed, _ in sizes for size in (full, windowed)))
+    place = place or 1
+    first, second = (
+        CacheShape(full // place, windowed // place, window, state // place)
+        for full, windowed, window in sizes
+    )
+    return first, second
 
 
 def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
