@@ -132,12 +132,12 @@ def test_the_cpu_platform_is_this_machine() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("H100", "Did you mean h100_nvl, h100_pcie or h100_sxm?"),
-        ("h100_pcie6", "Did you mean h100_nvl, h100_pcie or h100_sxm?"),
+        ("H100", "Did you mean h100_nvl or h100_pcie or h100_sxm?"),
+        ("h100_pcie6", "Did you mean h100_nvl or h100_pcie or h100_sxm?"),
         ("NVIDIA H200", "Did you mean h200_pcie5?"),
         ("gh200-288", "Did you mean gh200 or gh200_144?"),
         *((name, "expected one of a100_40, ") for name in (
-            "h2", "mi250", "l40", "t4", "rtx_3090", "tpu_v4", "gh20", "b20",
+            "h2", "mi250", "l20", "t4", "rtx_3090", "tpu_v4", "gh20", "b20",
         )),
     ],
 )  # fmt: skip
