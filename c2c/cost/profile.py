@@ -126,7 +126,7 @@ def _pairs_and_keys(
     offset: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64], table: StepTable
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return (query, key) pairs and cached tokens read, as arrays, means over the layers."""
-    full, windowed, window, _ = table.cache
+    full, windowed, window, _ = table.reads
     pairs, keys = full * (chunk * offset + chunk * (chunk + 1) // 2), full * (offset + chunk)
     if windowed:
         rising = np.clip(window - offset, 0, chunk)  # queries that see all earlier tokens

@@ -180,6 +180,7 @@ def expert_layer_time(
     stored: float | None = None,
     xp: Any = np,
     over: int = 1,
+    gated: bool = True,
 ) -> ResidentTime:
     """Return the time of one MoE layer's fused experts, gate and up and then down.
 
@@ -197,6 +198,7 @@ def expert_layer_time(
       stored: bytes of one stored weight; default `element_bytes`.
       xp: NumPy, or jax.numpy for traced constants; tokens are NumPy's.
       over: number of GPUs that share the experts; the time is for one with a mean load.
+      gated: whether an expert has a gate beside its matrix up.
     """
     count = np.asarray(tokens, dtype=np.float64)
     load = expert_load(count, experts, experts_per_token, routing or Routing())
@@ -204,14 +206,14 @@ def expert_layer_time(
         load.active / over, count * experts_per_token / over,
         {tm: load.tiles(tm) / over for tm in EXPERT_ROWS}, hidden=hidden,
         intermediate=intermediate, slice_=slice_, constants=constants,
-        element_bytes=element_bytes, stored=stored, xp=xp,
+        element_bytes=element_bytes, stored=stored, xp=xp, gated=gated,
     )  # fmt: skip
 
 
 def routed_time(
     active: Values, routed: Values, tiles_of: Mapping[int, Values], *, hidden: npt.ArrayLike,
     intermediate: npt.ArrayLike, slice_: Slice, constants: Constants, element_bytes: float = 2,
-    stored: float | None = None, xp: Any = np,
+    stored: float | None = None, xp: Any = np, gated: bool = True,
 ) -> ResidentTime:  # fmt: skip
     """Return `expert_layer_time` of known loads; all arguments broadcast.
 
@@ -219,12 +221,13 @@ def routed_time(
       active: experts with rows.
       routed: rows of all experts together; 0 takes no time.
       tiles_of: tiles of the experts' rows, by the rows of a tile in `EXPERT_ROWS`.
-      hidden, intermediate, slice_, constants, element_bytes, stored, xp: see `expert_layer_time`.
+      hidden, intermediate, slice_, constants, element_bytes, stored, xp, gated: see
+        `expert_layer_time`.
     """
     sm_flops = _sm_flops(slice_, constants.expert_mma_efficiency, element_bytes)
     hbm_rate = slice_.hbm_gbps * 1e9 * constants.expert_hbm_efficiency
     wide, inner = np.asarray(hidden, np.float64), np.asarray(intermediate, np.float64)
-    shapes = ((wide, 2 * inner), (inner, wide))
+    shapes = ((wide, (1 + gated) * inner), (inner, wide))
     weight_bytes = element_bytes if stored is None else stored
     result_bytes = max(RESULT_BYTES, element_bytes)
     moved = [

@@ -4,6 +4,7 @@
 its rows. `step_time` is the closed form of a whole step.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -34,6 +35,8 @@ from c2c.models import (
     gemm_bytes,
     gemms,
     kv_bytes_per_token,
+    mixers,
+    read_shape,
     state_bytes,
 )
 from c2c.ranges import AboveZero, Count, check_value
@@ -66,7 +69,8 @@ class StepTable:
     layers is added: `kv_read_s_per_token` per cached token read, `attn_s_per_pair` per (query, key)
     pair of prefill, and the rest of the calls: `prefill_attention_s[t]` for t tokens of a chunk,
     `decode_attention_s[n]` for n decoding sequences; entry 0 of both is 0. A layer with a window
-    counts the tokens in its window, see `cache`. `step_overhead_s` is added once per step.
+    counts the tokens in its window, see `cache`. `sparse` is what attention reads where that is
+    less than `cache`, which a sequence holds. `step_overhead_s` is added once per step.
     Where the host of `Constants.host` takes longer, `body_*` has the rest of its time beside one
     row of logits and the calls of attention; reads of the KV cache come on top.
     `link_cap_gbps`: link rate of this slice alone with this kernel.
@@ -87,6 +91,7 @@ class StepTable:
     decode_attention_s: Grid
     cache: CacheShape
     link_cap_gbps: float
+    sparse: CacheShape | None = None
 
     @property
     def max_tokens(self) -> int:
@@ -97,6 +102,11 @@ class StepTable:
     def max_rows(self) -> int:
         """Largest number of rows that need logits in a step."""
         return len(self.head_s) - 1
+
+    @property
+    def reads(self) -> CacheShape:
+        """Cache positions that attention reads, in the unit of `cache`."""
+        return self.cache if self.sparse is None else self.sparse
 
     @property
     def token_places(self) -> int:
@@ -125,23 +135,18 @@ def elementwise_bytes_per_token(spec: ModelSpec) -> int:
     four) that also add the residual (read x and residual, write both: 4 x hidden each), rotary
     embedding of q and k in place (read and write), v copied into the cache (read and write),
     attention reading q and writing its output, activation (read gate and up, write their product;
-    all chosen experts).
+    all chosen experts; a block without a gate counts as much).
     Once: the embedding row written and the final norm.
     """
-    q = spec.heads * spec.head_dim
-    kv = spec.kv_heads * spec.head_dim
-    turned, copied = q + kv, kv
-    if (latent := spec.latent) is not None:  # heads share the rotated part of a key, and the copy
-        turned, copied = q + latent.rope_dim, latent.kv_rank
-    attention = 2 * turned + 2 * copied + 2 * q
     middle = spec.intermediate
     if spec.experts:
         middle = spec.experts_per_token * spec.moe_intermediate + spec.shared_intermediate
-    layer = 4 * max(2, spec.norms_per_layer) * spec.hidden
-    total = spec.layers * (layer + 3 * middle) + spec.cached_layers * attention
-    if (linear := spec.linear) is not None:  # convolution, read of its result, then a gated norm
-        values = linear.value_heads * linear.value_dim
-        total += len(linear.layers) * (3 * linear.channels + 4 * values)
+    blocks = spec.layers - len(spec.without_feed_forward)
+    halves = len(spec.without_attention) + len(spec.without_feed_forward)
+    norms = max(2, spec.norms_per_layer)
+    total = 4 * spec.hidden * (norms * spec.layers - norms // 2 * halves)
+    total += 3 * middle * blocks
+    total += sum(len(mixer.layers) * mixer.moved for mixer in mixers(spec))
     return int(spec.dtype_bytes * (total + 3 * spec.hidden))
 
 
@@ -198,7 +203,7 @@ def step_table(
 
     Raises:
       SettingError: a size, an alpha or `weights` is out of range; the model demands kernels that
-        the chip lacks.
+        the chip lacks, or the chip's kernels cannot read host memory.
     """
     split = np.asarray(alphas, dtype=np.float64)
     if split.ndim != 1 or not len(split) or not ((split >= 0) & (split <= 1)).all():
@@ -207,6 +212,11 @@ def step_table(
     check_value(max_rows, Count, "max_rows")
     check_value(weights, Literal["host", "hbm", "staged"], "weights")
     check_value(link_gbps, AboveZero, "link_gbps")
+    if weights == "host" and not slice_.kernels_read:
+        raise SettingError(
+            "hardware.link.kernels_read", False, "true for a system that streams weights into "
+            "kernels", "Others copy them, such as system=serverlessllm.",
+        )  # fmt: skip
     form, known = spec.weights, ("bf16", *kernels(constants.name))
     if form is not None and form.is_demanded and form.kernel not in known:
         allowed = f"one of {', '.join(known)} on {constants.name}"
@@ -252,22 +262,29 @@ def step_table(
     body.seconds[1:] += ELEMENTWISE_KERNELS_PER_LAYER * spec.layers * constants.elementwise_s
     kv_bytes = kv_bytes_per_token(spec)
     kv_rate = hbm * constants.decode_hbm_efficiency
-    counts, attending = tokens[:, 0], spec.cached_layers
-    # query-key and weight-value products, whose sizes may differ
-    dims = spec.head_dim + (spec.latent.value_dim if spec.latent else spec.head_dim)
-    # decoding, all heads read one latent vector; linear attention reads and writes its state
-    readers = 1 if spec.latent else spec.kv_heads
-    states_s = 2.0 * state_bytes(spec) / kv_rate * counts
-    prompts_s = attending * prefill_attention_s(
-        counts, heads=spec.heads, kv_heads=spec.kv_heads, slice_=slice_, constants=constants,
-        head_dim=spec.head_dim, element_bytes=spec.dtype_bytes,
-    )  # fmt: skip
-    decodes_s = states_s + attending * decode_attention_s(
-        counts, kv_heads=readers, slice_=slice_, constants=constants
-    )
+    counts = tokens[:, 0]
+    # layers by the multiply-adds of a query with a cached position, and by their heads: products
+    # of queries with keys and of weights with values, whose sizes may differ
+    pairs, shapes = Counter[float](), Counter[tuple[int, int, int, int]]()
+    for mixer in mixers(spec):
+        if mixer.caches:
+            pairs[sum(cache.pair / cache.ratio for cache in mixer.caches)] += len(mixer.layers)
+            shape = (mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.readers)
+            shapes[shape] += len(mixer.layers)
+    attention_s, decoding_s = np.zeros_like(counts), 2.0 * state_bytes(spec) / kv_rate * counts
+    for (heads, kv_heads, head_dim, readers), layers in shapes.items():
+        attention_s = attention_s + layers * prefill_attention_s(
+            counts, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+            element_bytes=spec.dtype_bytes, slice_=slice_, constants=constants,
+        )  # fmt: skip
+        # decoding, all heads read one latent vector; a state is read and written
+        decoding_s = decoding_s + layers * decode_attention_s(
+            counts, kv_heads=readers, slice_=slice_, constants=constants
+        )
+    held, read = cache_shape(spec), read_shape(spec)
     host = constants.host
     launches_s = host.launches_s(spec, tokens, routing, experts_over)
-    hidden_s = body.seconds + head.seconds[1] + _column(np.minimum(prompts_s, decodes_s))
+    hidden_s = body.seconds + head.seconds[1] + _column(np.minimum(attention_s, decoding_s))
     body.seconds += np.maximum(0.0, launches_s - hidden_s)
     head.seconds += host.sequence_s * rows
     return StepTable(
@@ -281,11 +298,16 @@ def step_table(
         step_overhead_s=constants.step_overhead_s,
         kv_bytes_per_token=int(kv_bytes),
         kv_read_s_per_token=kv_bytes / kv_rate,
-        attn_s_per_pair=attending
-        * pair_s(spec.heads, dims / 2, slice_=slice_, constants=constants),
-        prefill_attention_s=prompts_s,
-        decode_attention_s=decodes_s,
-        cache=cache_shape(spec),
+        attn_s_per_pair=float(
+            sum(
+                layers * pair_s(1, pair / 2, slice_=slice_, constants=constants)
+                for pair, layers in pairs.items()
+            )
+        ),
+        prefill_attention_s=attention_s,
+        decode_attention_s=decoding_s,
+        cache=held,
+        sparse=None if read == held else read,
         link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )
 
@@ -297,12 +319,14 @@ def _resident(
     """Return the time of a GEMM over weights in HBM, or of a layer of fused experts."""
     width: float = spec.dtype_bytes
     stored = _stored(gemm, spec)
-    if spec.weights is not None and stored < width:
-        constants, width = kernel_of(constants, spec.weights.kernel, width)
+    if stored < width:
+        kernel = next((form.kernel for form in gemm.forms if form is not None), "bf16")
+        constants, width = kernel_of(constants, kernel, width)
     constants = constants.on(slice_)
     if gemm.kind == "expert":
         return expert_layer_time(
-            m[:, 0], hidden=spec.hidden, intermediate=spec.moe_intermediate, experts=spec.experts,
+            m[:, 0], hidden=spec.expert_hidden or spec.hidden, gated=spec.gated_mlp,
+            intermediate=spec.moe_intermediate, experts=spec.experts,
             experts_per_token=spec.experts_per_token, slice_=slice_, constants=constants,
             element_bytes=width, routing=routing, stored=stored, over=experts_over,
         )  # fmt: skip
@@ -411,8 +435,8 @@ def step_time(
     alone += table.kv_read_s_per_token * decode_kv_tokens
     alone += float(table.decode_attention_s[decode_seqs])
     if prefill_tokens > 0:
-        pairs = cache_pairs(context_tokens, prefill_tokens, table.cache) / table.token_places
-        keys = chunk_places(context_tokens, prefill_tokens, table.cache) / table.token_places
+        pairs = cache_pairs(context_tokens, prefill_tokens, table.reads) / table.token_places
+        keys = chunk_places(context_tokens, prefill_tokens, table.reads) / table.token_places
         alone += max(table.attn_s_per_pair * pairs, table.kv_read_s_per_token * keys)
         alone += float(table.prefill_attention_s[prefill_tokens])
         kv_tokens += keys

@@ -15,6 +15,7 @@ from c2c.ranges import allowed, typed
 
 __all__ = [
     "SOURCE_KINDS",
+    "bases",
     "conf_dir",
     "conf_file",
     "conf_folders",
@@ -136,6 +137,13 @@ def read_yaml(group: str, name: str) -> dict[str, Any]:
       DataError: the file is not YAML or not a mapping; its defaults are no such list or circular.
     """
     return _composed(group, name, ())
+
+
+def bases(group: str, name: str) -> tuple[str, ...]:
+    """Return the files that a file's `defaults` name, the nearest first, with theirs."""
+    own = _mapping(conf_file(group, name)).get("defaults", [])
+    found = [base for base in reversed(own) if base != "_self_"]
+    return (*found, *(base for one in found for base in bases(group, one)))
 
 
 def _composed(group: str, name: str, within: tuple[str, ...]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from c2c.errors import SettingError
-from c2c.hardware.conf import read_fields, read_yaml
+from c2c.hardware.conf import bases, conf_names, read_fields, read_yaml
 from c2c.hardware.mig import WHOLE, MigConfig, MigProfile, load_mig
 from c2c.hardware.placement import Extent, Partition, free_for, starts, where_they_go
 from c2c.hardware.platform import Gpu, Platform, Ranks, load_platform
@@ -21,7 +21,8 @@ class Slice:
     """Resources of one slice: a MIG instance, a whole chip, or several GPUs.
 
     `link_cap_gbps` is the rate that it draws if alone on the link. `is_cut` is true for a part of a
-    chip and false for a whole one. `ranks` is set for several GPUs, None for one.
+    chip and false for a whole one. `ranks` is set for several GPUs, None for one. `kernels_read` is
+    whether kernels read host memory themselves, see `Link`.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Slice:
     link_cap_gbps: float
     is_cut: bool = False
     ranks: Ranks | None = None
+    kernels_read: bool = True
 
 
 def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
@@ -96,15 +98,20 @@ def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
 def profiles(platform: Platform) -> tuple[MigProfile, ...]:
     """Return the profiles that an instance may have on a platform, small ones first.
 
+    A chip without profiles of its own has those of the nearest chip that its file is based on.
+
     Raises:
       SettingError: the platform's table of `conf/mig_table` does not exist or has a wrong value.
     """
     chip, table = platform.partition, platform.mig_table
-    rows = dict(read_yaml("mig_table", table).get(platform.name, {})) if chip else {}
-    if chip is None or not rows:
+    every = read_yaml("mig_table", table) if chip else {}
+    is_file = platform.name in conf_names("hardware")
+    names = (platform.name, *(bases("hardware", platform.name) if is_file else ()))
+    owner = next((name for name in names if every.get(name)), None)
+    if chip is None or owner is None:
         return ()
-    where, source = f"mig_table.{table}.{platform.name}", rows.pop("source", None)
-    gpu = load_platform(platform.name).gpu
+    rows, where = dict(every[owner]), f"mig_table.{table}.{owner}"
+    source, gpu = rows.pop("source", None), load_platform(owner).gpu
 
     def profile(name: str, entry: Mapping[str, Any]) -> MigProfile:
         text = dict.fromkeys(("sm_count", "hbm_bytes"), entry.get("source", source))
@@ -146,6 +153,7 @@ def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
         link_cap_gbps=min(link.datasheet_gbps, in_flight_gbps),
         is_cut=is_cut,
         ranks=platform.ranks,
+        kernels_read=link.kernels_read,
     )
 
 

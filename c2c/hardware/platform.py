@@ -36,7 +36,8 @@ class Link:
     second. Without a measurement `measured_gbps` is None, and `derived_efficiency` is the share of
     the datasheet's number that a comparable, measured link attains. Reads by SMs, which kernels
     over host memory do, may be slower than copies: public measurements of them lie between
-    `sm_read_low_gbps` and `sm_read_high_gbps`, by host; None without any.
+    `sm_read_low_gbps` and `sm_read_high_gbps`, by host; None without any. `kernels_read` is false
+    for a device whose kernels read host memory by copies alone.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Link:
     derived_efficiency: SomeShare | None = None
     sm_read_low_gbps: AboveZero | None = None
     sm_read_high_gbps: AboveZero | None = None
+    kernels_read: bool = True
     remote_gbps: float | None = None  # from another socket's memory; None: not measured
     source: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

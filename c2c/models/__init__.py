@@ -5,6 +5,7 @@ from c2c.models.families import FAMILIES
 from c2c.models.huggingface import from_hf_config
 from c2c.models.json_file import json_object, read_json_object, read_text
 from c2c.models.load import catalog_names, load_spec, name_of, spec_files
+from c2c.models.mixers import Mixer, mixers
 from c2c.models.precision import PRECISIONS, at_precision
 from c2c.models.quantisation import read_config
 from c2c.models.ranks import rank_of
@@ -21,6 +22,7 @@ from c2c.models.weights import (
     kv_bytes,
     kv_bytes_per_token,
     param_count,
+    read_shape,
     state_bytes,
     streamed_bytes,
     weight_bytes,
@@ -34,6 +36,7 @@ __all__ = [
     "Gemm",
     "Latent",
     "LinearAttention",
+    "Mixer",
     "ModelSpec",
     "RopeScaling",
     "WeightFormat",
@@ -53,11 +56,13 @@ __all__ = [
     "kv_bytes_per_token",
     "load_catalog",
     "load_spec",
+    "mixers",
     "name_of",
     "param_count",
     "rank_of",
     "read_config",
     "read_json_object",
+    "read_shape",
     "read_text",
     "spec_files",
     "state_bytes",

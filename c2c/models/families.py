@@ -7,44 +7,38 @@ ones, and an entry with transformers' defaults. Other tensor names also need an 
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-from c2c.errors import SettingError
+from c2c.models.family import (
+    Family,
+    all_but_each,
+    biases,
+    deepseek_v2,
+    deepseek_v3,
+    every_layer,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    shared_experts,
+    sizes,
+    the_last,
+)
+from c2c.models.hybrids import HYBRIDS
 from c2c.models.reader import Reader
-from c2c.models.spec import Latent, LinearAttention
+from c2c.models.several_heads import SEVERAL_HEADS
+from c2c.models.sparse_attention import SPARSE
 
 __all__ = ["FAMILIES", "RECIPE", "Family", "nearest"]
 
 RECIPE = "docs/recipes.md, 'A model family', has the recipe."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """Reader of configs of one model_type.
-
-    Attributes:
-      fields: function that returns the spec's fields beyond the common ones.
-      defaults: transformers' defaults for absent fields; a null field is not absent.
-      windowed: function from a config without layer names to the layers with a window; None if a
-        window in the config has no effect.
-      names_layers: whether transformers reads the layer kinds that a config names.
-      turns_part: whether it reads the fraction of a head that is rotated.
-    """
-
-    fields: Callable[[Reader], dict[str, Any]]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    windowed: Callable[[Reader, int], Iterable[int]] | None = None
-    names_layers: bool = True
-    turns_part: bool = False
-
-
 def nearest(family: object, config: Mapping[str, Any]) -> str:
     """Return the family most similar to an unknown one, by name, else by fields.
 
-    >>> nearest("gemma4", {}), nearest("hy", {"kv_lora_rank": 512})
-    ('gemma3', 'deepseek_v3')
+    >>> nearest("gemma7", {}), nearest("hy", {"kv_lora_rank": 512})
+    ('gemma4', 'deepseek_v3')
     """
     if found := difflib.get_close_matches(str(family), FAMILIES, n=1, cutoff=0.7):
         return found[0]
@@ -59,31 +53,8 @@ def nearest(family: object, config: Mapping[str, Any]) -> str:
     return next((k for k, names in marks.items() if any(n in config for n in names)), "llama")
 
 
-def _sizes(read: Reader) -> dict[str, Any]:
-    return {
-        "intermediate": read.whole("intermediate_size"),
-        "max_position": read.whole("max_position_embeddings"),
-    }
-
-
-def _biases(read: Reader, *, out: bool) -> dict[str, Any]:
-    bias = read.flag("attention_bias", default=False)
-    return {"qkv_bias": bias, "o_bias": bias and out}
-
-
 def _llama(read: Reader) -> dict[str, Any]:
-    return (
-        _sizes(read) | _biases(read, out=True) | {"mlp_bias": read.flag("mlp_bias", default=False)}
-    )
-
-
-def _qwen2(read: Reader) -> dict[str, Any]:
-    # biases on q, k and v, without a config field
-    return _sizes(read) | {"qkv_bias": True}
-
-
-def _qwen3(read: Reader) -> dict[str, Any]:
-    return _sizes(read) | _biases(read, out=True) | {"qk_norm": True}
+    return sizes(read) | biases(read, out=True) | {"mlp_bias": read.flag("mlp_bias", default=False)}
 
 
 def _mixtral(read: Reader) -> dict[str, Any]:
@@ -94,25 +65,6 @@ def _mixtral(read: Reader) -> dict[str, Any]:
         "experts": read.whole("num_local_experts", "num_experts"),
         "experts_per_token": read.whole("num_experts_per_tok"),
         "moe_intermediate": width,
-    }
-
-
-def _qwen3_moe(read: Reader) -> dict[str, Any]:
-    values = _qwen3(read)
-    layers, step = read.layers(), read.whole("decoder_sparse_step", default=1)
-    only = read.config.get("mlp_only_layers") or []
-    if not isinstance(only, list) or not all(type(layer) is int for layer in only):
-        raise SettingError(f"{read.where}.mlp_only_layers", only, "a list of layers")
-    experts = read.whole("num_experts", "num_local_experts", least=0)
-    dense = tuple(i for i in range(layers) if not experts or i in only or (i + 1) % step)
-    if len(dense) == layers:
-        return values
-    return values | {
-        "experts": experts,
-        "experts_per_token": read.whole("num_experts_per_tok"),
-        "moe_intermediate": read.whole("moe_intermediate_size"),
-        "dense_layers": dense,
-        "norm_topk": read.flag("norm_topk_prob", default=False),
     }
 
 
@@ -157,8 +109,8 @@ def _falcon(read: Reader) -> dict[str, Any]:
 def _gemma2(read: Reader) -> dict[str, Any]:
     hidden = read.whole("hidden_size")
     return (
-        _sizes(read)
-        | _biases(read, out=True)
+        sizes(read)
+        | biases(read, out=True)
         | {
             "norms_per_layer": 4,
             "norm_place": "around",
@@ -189,7 +141,7 @@ def _cap(read: Reader, name: str) -> float:
 
 def _olmo2(read: Reader) -> dict[str, Any]:
     own = {"norm_place": "after", "qk_norm": True, "qk_norm_whole": True}
-    return _sizes(read) | _biases(read, out=True) | own
+    return sizes(read) | biases(read, out=True) | own
 
 
 def _granite(read: Reader) -> dict[str, Any]:
@@ -203,30 +155,7 @@ def _granite(read: Reader) -> dict[str, Any]:
 
 def _glm4(read: Reader) -> dict[str, Any]:
     own = {"norms_per_layer": 4, "norm_place": "around", "rotary_interleaved": True}
-    return _sizes(read) | _biases(read, out=False) | own
-
-
-def _shared_experts(read: Reader) -> dict[str, Any]:
-    """Read experts of DeepSeek-style configs, whose first layers are dense."""
-    layers = read.layers()
-    dense = min(layers, read.whole("first_k_dense_replace", default=0, least=0))
-    width = read.whole("moe_intermediate_size")
-    values = _sizes(read) | {
-        "experts": read.whole("n_routed_experts", "num_experts"),
-        "experts_per_token": read.whole("num_experts_per_tok"),
-        "moe_intermediate": width,
-        "shared_intermediate": width * read.whole("n_shared_experts", default=0, least=0),
-        "dense_layers": tuple(range(dense)),
-        "norm_topk": read.flag("norm_topk_prob", default=False),
-        "routed_scale": read.factor("routed_scaling_factor", 1.0),
-    }
-    if dense == layers:
-        names = ("experts", "experts_per_token", "moe_intermediate", "shared_intermediate")
-        return values | dict.fromkeys(names, 0) | {"dense_layers": ()}
-    return values | {
-        "expert_groups": read.whole("n_group", default=1),
-        "groups_per_token": read.whole("topk_group", default=1),
-    }
+    return sizes(read) | biases(read, out=False) | own
 
 
 def _glm4_moe(read: Reader) -> dict[str, Any]:
@@ -235,71 +164,7 @@ def _glm4_moe(read: Reader) -> dict[str, Any]:
         "router_sigmoid": True,
         "router_bias": True,
     }
-    return _shared_experts(read) | _biases(read, out=False) | own
-
-
-def _deepseek_v2(read: Reader) -> dict[str, Any]:
-    read.demand("moe_layer_freq", 1, 1)
-    read.demand("attention_bias", False, False)
-    rank = read.config.get("q_lora_rank")
-    latent = Latent(
-        kv_rank=read.whole("kv_lora_rank"),
-        rope_dim=read.whole("qk_rope_head_dim"),
-        nope_dim=read.whole("qk_nope_head_dim"),
-        value_dim=read.whole("v_head_dim"),
-        q_rank=0 if rank is None else read.whole("q_lora_rank"),
-    )
-    own = {"latent": latent, "head_dim": latent.nope_dim + latent.rope_dim}
-    return _shared_experts(read) | own
-
-
-def _deepseek_v3(read: Reader) -> dict[str, Any]:
-    # The block that predicts further tokens is left out, as by transformers.
-    return _deepseek_v2(read) | {"router_sigmoid": True, "router_bias": True}
-
-
-def _qwen3_next(read: Reader) -> dict[str, Any]:
-    layers, kinds = read.layers(), read.config.get("layer_types")
-    if kinds is None:
-        step = read.whole("full_attention_interval", default=4)
-        chosen = tuple(i for i in range(layers) if (i + 1) % step)
-    else:
-        chosen = tuple(i for i, kind in enumerate(kinds) if kind == "linear_attention")
-    linear = LinearAttention(
-        layers=chosen,
-        key_heads=read.whole("linear_num_key_heads"),
-        value_heads=read.whole("linear_num_value_heads"),
-        key_dim=read.whole("linear_key_head_dim"),
-        value_dim=read.whole("linear_value_head_dim"),
-        kernel=read.whole("linear_conv_kernel_dim"),
-    )
-    return _qwen3_moe(read) | {
-        "linear": linear if chosen else None,
-        "attention_gate": True,
-        "norm_offset": 1.0,
-        "shared_intermediate": read.whole("shared_expert_intermediate_size"),
-        "shared_gate": True,
-    }
-
-
-def _every_layer(_: Reader, layers: int) -> Iterable[int]:
-    return range(layers)
-
-
-def _the_last(read: Reader, layers: int) -> Iterable[int]:
-    """Return the windowed layers of Qwen: all but the first max_window_layers."""
-    full = read.whole("max_window_layers", default=layers, least=0)
-    return range(min(layers, full), layers)
-
-
-def _all_but_each(default: int) -> Callable[[Reader, int], Iterable[int]]:
-    """Return Gemma's function of windowed layers: all but each n-th."""
-
-    def windowed(read: Reader, layers: int) -> Iterable[int]:
-        step = read.whole("sliding_window_pattern", default=default)
-        return (i for i in range(layers) if (i + 1) % step)
-
-    return windowed
+    return shared_experts(read) | biases(read, out=False) | own
 
 
 _QWEN_WINDOW = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
@@ -313,7 +178,7 @@ _GEMMA2 = Family(
         **_GEMMA, "num_key_value_heads": 4, "max_position_embeddings": 8192, "vocab_size": 256000,
         "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
     },
-    windowed=_all_but_each(2),
+    windowed=all_but_each(2),
 )  # fmt: skip
 _GEMMA3 = Family(
     fields=_gemma3,
@@ -321,13 +186,20 @@ _GEMMA3 = Family(
         **_GEMMA, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208,
         "max_position_embeddings": 131072, "rope_theta": 1e6,
     },
-    windowed=_all_but_each(6),
+    windowed=all_but_each(6),
 )  # fmt: skip
-_QWEN2 = Family(fields=_qwen2, defaults=_QWEN_WINDOW, windowed=_the_last)
-_DEEPSEEK_V3 = Family(fields=_deepseek_v3, defaults={"norm_topk_prob": True})
+_QWEN2 = Family(fields=qwen2, defaults=_QWEN_WINDOW, windowed=the_last)
+_QWEN3 = Family(fields=qwen3, defaults={**_QWEN_WINDOW, "head_dim": 128}, windowed=the_last)
+_QWEN3_MOE = Family(
+    fields=qwen3_moe,
+    defaults={"num_key_value_heads": 4, "sliding_window": 4096},
+    windowed=every_layer,
+    names_layers=False,
+)
+_DEEPSEEK_V3 = Family(fields=deepseek_v3, defaults={"norm_topk_prob": True})
 
 FAMILIES: dict[str, Family] = {
-    "deepseek_v2": Family(fields=_deepseek_v2),
+    "deepseek_v2": Family(fields=deepseek_v2),
     "deepseek_v3": _DEEPSEEK_V3,
     "falcon": Family(fields=_falcon),
     "gemma2": _GEMMA2,
@@ -346,44 +218,38 @@ FAMILIES: dict[str, Family] = {
         },
         turns_part=True,
     ),
-    "gpt_oss": Family(fields=_gpt_oss, windowed=_every_layer),
+    "gpt_oss": Family(fields=_gpt_oss, windowed=every_layer),
     "granite": Family(fields=_granite),
     "kimi_k2": _DEEPSEEK_V3,
+    "kimi_k25": _DEEPSEEK_V3,
     "llama": Family(fields=_llama),
+    "mimo": Family(fields=qwen2, windowed=the_last),
     # no biases, whatever a config says
     "mistral": Family(
-        fields=_sizes,
+        fields=sizes,
         defaults={"num_key_value_heads": 8, "sliding_window": 4096},
-        windowed=_every_layer,
+        windowed=every_layer,
     ),
     "mixtral": Family(
         fields=_mixtral,
         defaults={"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
-        windowed=_every_layer,
+        windowed=every_layer,
         names_layers=False,
     ),
     "olmo2": Family(fields=_olmo2, defaults={"rms_norm_eps": 1e-5}),
     "phi3": Family(
-        fields=_sizes,
+        fields=sizes,
         defaults={"rms_norm_eps": 1e-5},
-        windowed=_every_layer,
+        windowed=every_layer,
         turns_part=True,
     ),
     "qwen2": _QWEN2,
-    "qwen2_5_vl": Family(fields=_qwen2, windowed=_the_last),
-    "qwen3": Family(fields=_qwen3, defaults={**_QWEN_WINDOW, "head_dim": 128}, windowed=_the_last),
-    "qwen3_moe": Family(
-        fields=_qwen3_moe,
-        defaults={"num_key_value_heads": 4, "sliding_window": 4096},
-        windowed=_every_layer,
-        names_layers=False,
-    ),
-    "qwen3_next": Family(
-        fields=_qwen3_next,
-        defaults={
-            "num_key_value_heads": 2, "head_dim": 256, "partial_rotary_factor": 0.25,
-            "norm_topk_prob": True,
-        },
-        turns_part=True,
-    ),
+    "qwen2_5_vl": Family(fields=qwen2, windowed=the_last),
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3_MOE,
+    **HYBRIDS,
+    **SEVERAL_HEADS,
+    **SPARSE,
 }  # fmt: skip

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.models.families import FAMILIES, RECIPE, Family, nearest
+from c2c.models.families import FAMILIES, RECIPE, nearest
+from c2c.models.family import Family, the_last
 from c2c.models.quantisation import FIELDS, quantised
 from c2c.models.reader import Reader
 from c2c.models.spec import ModelSpec, RopeScaling
@@ -45,6 +46,8 @@ def from_hf_config(
         raise SettingError(field, family, f"one of {', '.join(families)}", near)
     kind = FAMILIES[str(family)]
     config = {**kind.defaults, **config}
+    if kind.prepare is not None:
+        config |= kind.prepare(config)
     read = Reader(config, f"model.{name}")
     values = _common(read) | kind.fields(read)
     if not kind.turns_part and values["rope_scaling"] is None:
@@ -166,9 +169,8 @@ def _windows(read: Reader, family: Family, layers: int) -> dict[str, Any]:
     window = 0 if not given or given == -1 else read.whole("sliding_window")
     if not window or family.windowed is None:
         return {}
-    if str(read.config["model_type"]).startswith("qwen") and not read.flag(
-        "use_sliding_window", default=False
-    ):
+    has_switch = family.windowed is the_last or str(read.config["model_type"]).startswith("qwen")
+    if has_switch and not read.flag("use_sliding_window", default=False):
         return {}
     kinds = read.config.get("layer_types") if family.names_layers else None
     if kinds is None:

@@ -1,16 +1,16 @@
 """Quantisation of a published checkpoint: bytes of weights and of cached values."""
 
-import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from c2c.errors import DataError, SettingError
 from c2c.models.json_file import read_json_object
+from c2c.models.modules import Modules
 from c2c.models.reader import Reader
-from c2c.models.spec import ModelSpec, WeightFormat
+from c2c.models.spec import ModelSpec, OtherFormat, WeightFormat
 from c2c.models.weights import gemms, is_quantised
 
 __all__ = ["FIELDS", "config_files", "quantised", "read_config"]
@@ -33,6 +33,11 @@ _MODELOPT: Mapping[str, WeightFormat] = {
     "NVFP4": WeightFormat(
         kind="modelopt", bits=4, block=(1, 16), scale_bytes=1, matrix_bytes=4, kernel="nvfp4"
     ),
+    # the kernels widen these
+    "W4A16_NVFP4": WeightFormat(
+        kind="modelopt", bits=4, block=(1, 16), scale_bytes=1, matrix_bytes=4
+    ),
+    "MXFP4": WeightFormat(kind="modelopt", bits=4, block=(1, 32), scale_bytes=1, kernel="mxfp4"),
 }
 _CACHED = {"FP8": 1, "INT8": 1, "NONE": 0}  # bytes of a cached value; 0: those of the model's type
 _PACKED = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
@@ -86,12 +91,14 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
         kind = "modelopt"
     kept: Any = next((config[name] for name in _KEPT if config.get(name)), ())
     form: WeightFormat | None
-    cached = _cached(where, config)
+    cached, named = _cached(where, config), config.get("quantized_layers")
     if kind == "fp8":
         block = _block(config, where, "weight_block_size")
         form = WeightFormat(
-            kind="fp8", bits=8, block=block, kernel="fp8" if block == _MATRIX else "fp8_block"
-        )
+            kind="fp8", bits=8, block=block, kernel="fp8" if block == _MATRIX else "fp8_block",
+            scale_bytes=read.whole("scale_bytes", default=4),
+        )  # fmt: skip
+        kept = () if named else kept  # which are not of the other format
     elif kind == "mxfp4":
         form = WeightFormat(
             kind="mxfp4", bits=4, block=(1, 32), scale_bytes=1, experts_only=True, kernel="mxfp4"
@@ -110,8 +117,11 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
         inner = config.get("quantization", config)
         if not isinstance(inner, Mapping):
             raise SettingError(f"{where}.quantization", inner, "a mapping")
-        form, cached = _modelopt(inner, where), _cached(where, inner)
-        kept = inner.get("exclude_modules") or kept
+        kept, named = inner.get("exclude_modules") or kept, inner.get("quantized_layers")
+        is_mixed = str(inner.get("quant_algo")).upper() == "MIXED_PRECISION"
+        form, cached = None if is_mixed else _modelopt(inner, where), _cached(where, inner)
+        if is_mixed and not named:
+            raise SettingError(f"{where}.quantized_layers", named, "a mapping of modules")
     elif kind == "compressed-tensors":
         form = _compressed(spec, config, where)
     else:
@@ -119,9 +129,75 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
             f"{where}.quant_method", kind, "fp8, mxfp4, awq, gptq, modelopt or compressed-tensors",
             "Use the config of the unquantised model.",
         )  # fmt: skip
-    if form is not None:
-        form = replace(form, kept=_kept(where, spec, form, kept))
-    return replace(spec, weights=form, kv_dtype_bytes=cached)
+    spec = replace(spec, kv_dtype_bytes=cached)
+    if form is None and not named:
+        return spec
+    return _assigned(spec, form, where, kept, named or {})
+
+
+def _assigned(
+    spec: ModelSpec, form: WeightFormat | None, where: str, kept: Any, named: Any
+) -> ModelSpec:
+    """Return a spec whose modules have a format, none, or one that a config names for them.
+
+    Args:
+      spec: the unquantised spec.
+      form: format of all other modules; None if they are not quantised.
+      where: name of the config's field.
+      kept: names and patterns of unquantised modules.
+      named: names and patterns of modules, and a mapping with `quant_algo` of each.
+    """
+    field = f"{where}.modules_to_not_convert"
+    if isinstance(kept, str) or not all(isinstance(entry, str) for entry in kept):
+        raise SettingError(field, kept, "a list of names")
+    if not isinstance(named, Mapping) or not all(isinstance(v, Mapping) for v in named.values()):
+        raise SettingError(f"{where}.quantized_layers", named, "a mapping of mappings")
+    wide, formats = Modules(kept, spec.family, field), dict[WeightFormat, list[str]]()
+    for name, value in named.items():
+        if (one := _modelopt(value, f"{where}.quantized_layers.{name}")) is not None:
+            formats.setdefault(one, []).append(name)
+    apart = [
+        (one, Modules(names, spec.family, f"{where}.quantized_layers"))
+        for one, names in formats.items()
+    ]
+    found: dict[str, dict[int, WeightFormat | None]] = {}
+    weight = Counter[WeightFormat]()
+    for gemm in gemms(replace(spec, weights=None)):
+        copies = spec.experts if gemm.kind == "expert" else 1
+        for module, n in gemm.parts:
+            usual = form if form and is_quantised(form, gemm.kind, module) else None
+            here = dict.fromkeys(gemm.layers, usual)
+            if usual is not None:
+                here |= dict.fromkeys(wide.layers(module, gemm.layers), None)
+            for one, names in apart:
+                here |= dict.fromkeys(names.layers(module, gemm.layers), one)
+            if gemm.kind == "expert" and len(set(here.values())) > 1:
+                allowed = f"all {gemm.count} layers or none"
+                raise SettingError(field, f"{module} of some layers", allowed)
+            found.setdefault(module, {}).update(here)
+            for one in filter(None, here.values()):
+                weight[one] += gemm.k * n * copies
+    main = form or max(weight, key=lambda one: weight[one], default=None)
+    if main is None:
+        return spec
+    others = [
+        OtherFormat(module, None if len(some) == len(forms) else some, one)
+        for module, forms in found.items()
+        for one, some in _layers_of(forms).items()
+        # of the usual format only where another is usual for such a module
+        if one != main or not form or module == "lm_head"
+    ]
+    return replace(spec, weights=replace(main, others=tuple(others)))
+
+
+def _layers_of(
+    forms: Mapping[int, WeightFormat | None],
+) -> dict[WeightFormat | None, tuple[int, ...]]:
+    """Return the layers of each format."""
+    return {
+        one: tuple(layer for layer, other in forms.items() if other == one)
+        for one in dict.fromkeys(forms.values())
+    }
 
 
 def _block(config: Mapping[str, Any], where: str, name: str) -> tuple[int, int]:
@@ -222,74 +298,3 @@ def _kernel(kind: str, bits: int, inputs: object, block: tuple[int, int]) -> Any
     if not inputs:
         return "bf16"
     return "fp8_block" if min(block) > 1 else "fp8"
-
-
-def _kept(where: str, spec: ModelSpec, form: WeightFormat, entries: Any) -> tuple[str, ...]:
-    """Return the unquantised modules of a layer, by their names below the layer."""
-    field = f"{where}.modules_to_not_convert"
-    if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
-        raise SettingError(field, entries, "a list of names")
-    every, some, patterns = set[str](), dict[str, set[int]](), set[str]()
-    for entry in (re.sub(r"^((language_|text_)?model\.)+", "", each) for each in entries):
-        path = entry.split(".")
-        if entry.startswith("re:"):
-            patterns.add(_glob(field, entry))
-        elif path[0] == "layers" and len(path) > 2 and path[1].isdigit() and "*" not in entry:
-            some.setdefault(".".join(path[2:]), set()).add(int(path[1]))
-        elif "*" in entry and path[:2] != ["layers", "*"]:
-            patterns.add(entry)
-        else:
-            name = ".".join(path[2:] if path[0] == "layers" else path)
-            patterns.add(f"*.{name}") if "*" in name else every.add(name)
-    kept = []
-    for gemm in gemms(spec):
-        for module, _ in gemm.parts:
-            if not is_quantised(form, gemm.kind, module):
-                continue
-            layers = set[int]().union(*(some[name] for name in some if _holds(name, module)))
-            layers |= {
-                layer for layer in range(spec.layers)
-                if any(_matches(pattern, layer, module) for pattern in patterns)
-            }  # fmt: skip
-            if any(_holds(name, module) for name in every) or len(layers) == spec.layers:
-                kept.append(module)
-            elif layers and len(layers) < gemm.count:
-                raise SettingError(
-                    field, f"{module} of {len(layers)} layers", f"all {gemm.count} layers or none"
-                )
-            elif layers:
-                kept.append(module)
-    return tuple(kept)
-
-
-def _glob(field: str, entry: str) -> str:
-    r"""Return the pattern of a regular expression of names and `.*`.
-
-    >>> _glob("ignore", r"re:.*mlp\.gate$"), _glob("ignore", "re:.*self_attn")
-    ('*mlp.gate', '*self_attn*')
-    """
-    text = entry.removeprefix("re:").removeprefix("^")
-    whole = text.removesuffix("$")
-    parts = [re.fullmatch(r"(?:\w|\\\.|\.)*", part) for part in whole.split(".*")]
-    if not all(parts):
-        raise SettingError(field, entry, "a name, or an expression of names and .*")
-    found = "*".join(p[0].replace("\\.", "\0").replace(".", "?") for p in parts if p)
-    return found.replace("\0", ".") + ("" if text.endswith("$") else "*")
-
-
-def _matches(pattern: str, layer: int, module: str) -> bool:
-    """Return whether a pattern holds a layer's module, in any of the names of its path."""
-    one = module.replace("experts.", "experts.0.") if ".experts." in f".{module}" else module
-    return any(
-        fnmatchcase(f"{start}layers.{layer}.{name}", pattern)
-        for start in ("", "model.") for name in (module, one)
-    )  # fmt: skip
-
-
-def _holds(name: str, module: str) -> bool:
-    """Return whether a name is the module itself or one of its parents.
-
-    >>> _holds("self_attn", "self_attn.q_proj"), _holds("gate", "mlp.gate_proj")
-    (True, False)
-    """
-    return f".{name}." in f".{module}."

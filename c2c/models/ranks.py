@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from c2c.errors import SettingError
-from c2c.models.spec import ModelSpec
+from c2c.models.spec import LinearAttention, ModelSpec
 
 __all__ = ["rank_of"]
 
@@ -17,8 +17,8 @@ def rank_of(spec: ModelSpec, ranks: int, *, experts_apart: bool = False) -> Mode
     """Return the part of a model on one tensor-parallel rank, as a narrower model.
 
     Heads, feed-forward columns and the vocabulary are split; norms, routers and projections to a
-    latent vector are replicated. Each rank has at least one key/value head, so ranks share heads if
-    there are fewer heads than ranks.
+    latent vector and indices of sparse attention are replicated. Each rank has at least one
+    key/value head, so ranks share heads if there are fewer heads than ranks.
 
     Args:
       spec: the whole model.
@@ -43,16 +43,45 @@ def rank_of(spec: ModelSpec, ranks: int, *, experts_apart: bool = False) -> Mode
         raise _uneven(spec, "experts", spec.experts, ranks)
     if spec.latent is None and max(spec.kv_heads, ranks) % min(spec.kv_heads, ranks):
         raise _uneven(spec, "kv_heads", spec.kv_heads, ranks)
-    if spec.linear is not None:
-        raise SettingError(
-            "tensor_parallel", ranks, f"1 for {spec.name}, whose linear attention is not shared out"
-        )
     for name, value in shared.items():
         if value % ranks:
             raise _uneven(spec, name, value, ranks)
     keys = spec.kv_heads if spec.latent is None else spec.heads
-    return replace(
+    part = replace(
         spec, kv_heads=max(1, keys // ranks), **{k: v // ranks for k, v in shared.items()}
+    )
+    if spec.widths:
+        part = replace(part, widths=tuple(width // ranks for width in spec.widths))
+    if (local := spec.windowed_heads) is not None:
+        if local.heads % ranks or max(local.kv_heads, ranks) % min(local.kv_heads, ranks):
+            raise _uneven(spec, "windowed_heads", local.heads, ranks)
+        kv_heads = max(1, local.kv_heads // ranks)
+        local = replace(local, heads=local.heads // ranks, kv_heads=kv_heads)
+        part = replace(part, windowed_heads=local)
+    if (form := spec.compressed) is not None:
+        if form.out_groups % ranks:
+            raise _uneven(spec, "out_groups", form.out_groups, ranks)
+        form = replace(form, out_groups=form.out_groups // ranks)
+        part = replace(part, compressed=form)
+    if spec.linear is not None:
+        part = replace(part, linear=_states(spec, spec.linear, ranks))
+    return part
+
+
+def _states(spec: ModelSpec, linear: LinearAttention, ranks: int) -> LinearAttention:
+    """Return the heads of a rank; projections to a narrow vector (`*_a_proj`) are replicated."""
+    for name in ("key_heads", "value_heads"):
+        if getattr(linear, name) % ranks:
+            raise _uneven(spec, name, getattr(linear, name), ranks)
+    return replace(
+        linear,
+        key_heads=linear.key_heads // ranks,
+        value_heads=linear.value_heads // ranks,
+        inputs=tuple(
+            (module, n if module.endswith("_a_proj") else n // ranks) for module, n in linear.inputs
+        ),
+        inner=tuple((module, k, n // ranks) for module, k, n in linear.inner),
+        parameters=-(-linear.parameters // ranks),
     )
 
 

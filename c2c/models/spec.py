@@ -6,7 +6,17 @@ from typing import Literal
 from c2c.errors import refuse
 from c2c.ranges import AboveZero, Count, FromZero, Index, check_fields
 
-__all__ = ["Latent", "LinearAttention", "ModelSpec", "RopeScaling", "WeightFormat"]
+__all__ = [
+    "Compressed",
+    "Heads",
+    "Indexer",
+    "Latent",
+    "LinearAttention",
+    "ModelSpec",
+    "OtherFormat",
+    "RopeScaling",
+    "WeightFormat",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +73,85 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Attention heads of the layers with a window where other layers have other ones.
+
+    Attributes:
+      heads: number of query heads.
+      kv_heads: number of key/value heads.
+      head_dim: size of a query or key head.
+      value_dim: size of a value head.
+      sinks: whether each query head has a learned logit.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """Sparse attention: small heads score all cached keys, and attention reads the best of them.
+
+    Attributes:
+      heads: number of index heads; one index key serves all of them.
+      dim: size of an index head.
+      top_k: cached positions that attention reads at most.
+      layers: layers with an index of their own, in order; other sparse layers use the last one.
+      sparse: layers whose attention is sparse.
+      is_weighted: whether each head has a weight, projected from the activations.
+
+    Source: DeepSeek-V3.2-Exp, arXiv:2512.02556, section 2.1.
+    """
+
+    heads: int
+    dim: int
+    top_k: int
+    layers: tuple[int, ...]
+    sparse: tuple[int, ...]
+    is_weighted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compressed:
+    """Attention over the last positions and over compressed earlier ones (DeepSeek-V4).
+
+    One head of `ModelSpec.head_dim` is key and value at once. A layer of ratio r has beside its
+    window one entry for each r positions; layers of the ratio `index_ratio` read the best `top_k`
+    of them, by an index that is compressed alike.
+
+    Attributes:
+      ratios: ratio of each layer; 0: the window alone.
+      window: positions that are held uncompressed.
+      q_rank: size of the latent vector of queries.
+      out_rank: size of a group's latent output.
+      out_groups: number of groups of heads with an output projection of their own.
+      index_ratio: ratio of the layers with an index.
+      index_heads: number of index heads.
+      index_dim: size of an index head.
+      top_k: compressed entries that attention reads at most.
+    """
+
+    ratios: tuple[int, ...]
+    window: int
+    q_rank: int
+    out_rank: int
+    out_groups: int
+    index_ratio: int
+    index_heads: int
+    index_dim: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinearAttention:
-    """Linear-attention layers, whose state has a fixed size (gated DeltaNet, arXiv:2412.06464).
+    """Layers with a state of a fixed size for each sequence instead of a cache.
+
+    Gated DeltaNet (arXiv:2412.06464), Kimi Delta Attention (arXiv:2510.26692) and Mamba-2
+    (arXiv:2405.21060) differ in the projections around the state. Mamba-2's groups, state size and
+    head size are key heads, key size and value size here.
 
     Attributes:
       layers: indices of the layers.
@@ -73,6 +160,11 @@ class LinearAttention:
       key_dim: size of a key head.
       value_dim: size of a value head.
       kernel: width of the convolution over queries, keys and values, in positions.
+      inputs: modules that project the activations, and the columns of each.
+      inner: further modules, their inputs and columns.
+      output: module that projects the result.
+      parameters: parameters of a layer outside of projections: convolution, norms, decays.
+      element_bytes: bytes of a value of the state.
     """
 
     layers: tuple[int, ...]
@@ -81,6 +173,11 @@ class LinearAttention:
     key_dim: int
     value_dim: int
     kernel: int
+    inputs: tuple[tuple[str, int], ...]
+    output: str
+    parameters: int
+    inner: tuple[tuple[str, int, int], ...] = ()
+    element_bytes: int = 4
 
     @property
     def channels(self) -> int:
@@ -101,7 +198,7 @@ class WeightFormat:
       input_bytes: further bytes for each input, such as GPTQ's order of groups.
       matrix_bytes: further bytes for each matrix, such as NVFP4's scale of scales.
       experts_only: whether only experts are quantised.
-      kept: unquantised modules, by their names below the layer.
+      others: modules of another format, or of none.
       kernel: precision of the kernels that multiply by these weights, see `conf/kernels`; "bf16":
         weights are widened.
       is_demanded: whether a chip without such kernels is refused; otherwise it widens weights.
@@ -115,9 +212,21 @@ class WeightFormat:
     input_bytes: int = 0
     matrix_bytes: int = 0
     experts_only: bool = False
-    kept: tuple[str, ...] = ()
+    others: tuple["OtherFormat", ...] = ()
     kernel: Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"] = "bf16"
     is_demanded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFormat:
+    """Modules of one name, below the layer, whose format is not that of the checkpoint's others.
+
+    `layers` are those of which it holds, None for all; `form` is None for unquantised modules.
+    """
+
+    module: str
+    layers: tuple[int, ...] | None
+    form: WeightFormat | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +237,9 @@ class ModelSpec:
     latter case `partial_window` is the window of the `partial_window_layers` layers listed in
     `window_layers`. `intermediate` is the width of a dense feed-forward block, `moe_intermediate`
     that of one expert. `dense_layers` are the layers of an MoE model with a dense block instead of
-    experts. `shared_intermediate` is the total width of the shared experts. With `latent`,
-    `head_dim` is the size of a query head.
+    experts. `shared_intermediate` is the total width of the shared experts, or of a dense block
+    beside the experts. With `latent`, `head_dim` is the size of a query head. A layer without
+    attention or without a feed-forward block has one of the two and half of the norms.
     """
 
     name: str
@@ -150,7 +260,15 @@ class ModelSpec:
     qk_norm_whole: bool = False  # one such norm over all heads together instead
     latent: Latent | None = None
     linear: LinearAttention | None = None
-    attention_gate: bool = False  # sigmoid gate as wide as the queries
+    index: Indexer | None = None
+    compressed: Compressed | None = None
+    windowed_heads: Heads | None = None  # None: those of all layers
+    value_dim: Index = 0  # of a head; 0: head_dim
+    keys_are_values: bool = False  # one projection of both, outside of windowed_heads
+    without_attention: tuple[int, ...] = ()
+    without_feed_forward: tuple[int, ...] = ()
+    attention_gate: bool = False  # sigmoid gate as wide as attention's result
+    head_gate: bool = False  # one sigmoid value a head instead
     gated_mlp: bool = True  # gate and up; False: one matrix up
     norms_per_layer: Count = 2
     norm_place: Literal["before", "after", "around"] = "before"  # relative to a block
@@ -170,6 +288,8 @@ class ModelSpec:
     experts: Index = 0  # 0: dense
     experts_per_token: Index = 0
     moe_intermediate: Index = 0
+    expert_hidden: Index = 0  # width between two projections around the experts; 0: hidden
+    widths: tuple[int, ...] = ()  # of each layer's dense block; empty: intermediate
     expert_bias: bool = False  # biases of the router and of each expert's matrices
     dense_layers: tuple[int, ...] = ()
     norm_topk: bool = True  # whether the chosen experts' weights are renormalised
@@ -187,26 +307,23 @@ class ModelSpec:
     rotary_fraction: AboveZero = 1.0  # rotated share of head_dim, from its start
     rotary_interleaved: bool = False  # pairs are neighbours, not half of the rotated part apart
     norm_eps: AboveZero = 1e-5
+    more_parameters: Index = 0  # in all layers together, outside of matrices: scales, streams
+    more_bytes: Index = 0  # stored beside: tables, and what such parameters have over dtype_bytes
     dtype_bytes: Count = 2
     kv_dtype_bytes: Index = 0  # of a cached value; 0: dtype_bytes
     weights: WeightFormat | None = None  # None: dtype_bytes per weight
 
     @property
-    def cached_layers(self) -> int:
-        """Number of layers whose cache grows with the sequence."""
-        return self.layers - (len(self.linear.layers) if self.linear else 0)
+    def attention_layers(self) -> tuple[int, ...]:
+        """Layers whose cache grows with the sequence, in order."""
+        others = {*(self.linear.layers if self.linear else ()), *self.without_attention}
+        return tuple(layer for layer in range(self.layers) if layer not in others)
 
     @property
-    def cached_values(self) -> int:
-        """Number of values per token in the cache of such a layer."""
-        if self.latent is not None:
-            return self.latent.kv_rank + self.latent.rope_dim
-        return 2 * self.kv_heads * self.head_dim
-
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of a token in the cache of such a layer."""
-        return self.cached_values * (self.kv_dtype_bytes or self.dtype_bytes)
+    def expert_layers(self) -> tuple[int, ...]:
+        """Layers with experts, in order."""
+        others = set(self.dense_layers) if self.experts else range(self.layers)
+        return tuple(layer for layer in range(self.layers) if layer not in others)
 
     def __post_init__(self) -> None:
         check_fields(self, f"model.{self.name}")

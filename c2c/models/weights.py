@@ -1,7 +1,7 @@
 """Counts from a model's shape: parameters, GEMMs, bytes and FLOPs."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from c2c.errors import SettingError
+from c2c.models.mixers import Cache, mixers
 from c2c.models.spec import ModelSpec, WeightFormat
 
 __all__ = [
@@ -25,10 +26,13 @@ __all__ = [
     "kv_bytes",
     "kv_bytes_per_token",
     "param_count",
+    "read_shape",
     "state_bytes",
     "streamed_bytes",
     "weight_bytes",
 ]
+
+Kind = Literal["dense", "expert", "head"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +40,22 @@ class Gemm:
     """A weight matrix [k, n] that a forward pass multiplies `count` times (once a layer, or once).
 
     `kind`: "dense" processes every token, "expert" is one of `ModelSpec.experts` equal matrices
-    (`experts_per_token` for each token), "head" processes only the rows that need logits.
+    (`experts_per_token` for each token), "head" processes only the rows that need logits. GEMMs of
+    one name have other shapes or formats in other layers.
     """
 
     name: str
     k: int
     n: int
-    count: int
-    kind: Literal["dense", "expert", "head"]
+    kind: Kind
     parts: tuple[tuple[str, int], ...]  # fused modules of a layer, and the columns of each
+    layers: tuple[int, ...]  # -1: none of them
+    forms: tuple[WeightFormat | None, ...]  # stored format of each part
+
+    @property
+    def count(self) -> int:
+        """Number of such matrices, an expert's once a layer."""
+        return len(self.layers)
 
 
 @lru_cache(maxsize=256)
@@ -53,92 +64,111 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
 
     Matrices with the same input are fused into one GEMM, as in engines: q, k, v; gate and up.
     """
-    h, layers = spec.hidden, spec.layers
-    sparse = layers - len(spec.dense_layers) if spec.experts else 0
+    products: dict[tuple[str, int, tuple[tuple[str, int], ...]], list[int]] = {}
+    for mixer in mixers(spec):
+        for one in mixer.products:
+            shape = (one.name, one.k, tuple(one.parts.items()))
+            products.setdefault(shape, []).extend(mixer.layers)
     found: list[Gemm] = []
 
     def add(
-        name: str,
-        k: int,
-        parts: Mapping[str, int],
-        count: int,
-        kind: Literal["dense", "expert", "head"] = "dense",
-    ) -> None:
-        if count:
-            n, split = sum(parts.values()), tuple(parts.items())
-            found.append(Gemm(name=name, k=k, n=n, count=count, kind=kind, parts=split))
+        name: str, k: int, parts: Iterable[tuple[str, int]], layers: Iterable[int],
+        kind: Kind = "dense",
+    ) -> None:  # fmt: skip
+        split = tuple(parts)
+        for forms, some in _by_format(spec, kind, [module for module, _ in split], layers).items():
+            found.append(
+                Gemm(name=name, k=k, n=sum(n for _, n in split), kind=kind, parts=split,
+                     layers=tuple(some), forms=forms)
+            )  # fmt: skip
 
-    for name, k, parts in _attention(spec):
-        add(name, k, parts, spec.cached_layers)
-    if (linear := spec.linear) is not None:
-        values, count = linear.value_heads * linear.value_dim, len(linear.layers)
-        into = {"in_proj_qkvz": linear.channels + values, "in_proj_ba": 2 * linear.value_heads}
-        add("linear_in", h, {f"linear_attn.{name}": n for name, n in into.items()}, count)
-        add("linear_out", values, {"linear_attn.out_proj": h}, count)
-    m, shared = spec.moe_intermediate, spec.shared_intermediate
-    add("router", h, {"mlp.gate": spec.experts}, sparse)
-    add("expert_gate_up", h, _gate_up("mlp.experts", m), sparse, "expert")
-    add("expert_down", m, {"mlp.experts.down_proj": h}, sparse, "expert")
-    if shared:
-        add("shared_gate_up", h, _gate_up("mlp.shared_experts", shared), sparse)
-        add("shared_down", shared, {"mlp.shared_experts.down_proj": h}, sparse)
+    for (name, k, columns), layers in products.items():
+        add(name, k, columns, sorted(layers))
+    h, sparse = spec.hidden, spec.expert_layers
+    width, inner = spec.expert_hidden or h, spec.moe_intermediate
+    at = "mlp.experts"
+    add("router", h, [("mlp.gate", spec.experts)], sparse)
+    if spec.expert_hidden:
+        add("experts_in", h, [("mlp.experts_in", width)], sparse)
+    for name, k, parts in _feed_forward(spec, "expert_", at, width, inner):
+        add(name, k, parts, sparse, "expert")
+    if spec.expert_hidden:
+        add("experts_out", width, [("mlp.experts_out", h)], sparse)
+    if spec.shared_intermediate:
+        at = "mlp.shared_experts"
+        for name, k, parts in _feed_forward(spec, "shared_", at, h, spec.shared_intermediate):
+            add(name, k, parts, sparse)
         if spec.shared_gate:
-            add("shared_gate", h, {"mlp.shared_expert_gate": 1}, sparse)
-    m = spec.intermediate
-    if spec.gated_mlp:
-        add("gate_up", h, _gate_up("mlp", m), layers - sparse)
-    else:
-        add("up", h, {"mlp.up_proj": m}, layers - sparse)
-    add("down", m, {"mlp.down_proj": h}, layers - sparse)
-    add("lm_head", h, {"lm_head": spec.vocab}, 1, "head")
+            add("shared_gate", h, [("mlp.shared_expert_gate", 1)], sparse)
+    others = {*sparse, *spec.without_feed_forward}
+    dense = [layer for layer in range(spec.layers) if layer not in others]
+    for m in dict.fromkeys(spec.widths[i] if spec.widths else spec.intermediate for i in dense):
+        some = [i for i in dense if not spec.widths or spec.widths[i] == m]
+        for name, k, parts in _feed_forward(spec, "", "mlp", h, m):
+            add(name, k, parts, some)
+    add("lm_head", h, [("lm_head", spec.vocab)], (-1,), "head")
     return tuple(found)
 
 
-def _gate_up(folder: str, width: int) -> dict[str, int]:
-    return {f"{folder}.gate_proj": width, f"{folder}.up_proj": width}
+def _feed_forward(
+    spec: ModelSpec, start: str, at: str, width: int, inner: int
+) -> list[tuple[str, int, list[tuple[str, int]]]]:
+    """Return (name, depth, columns by module) of the products of a feed-forward block."""
+    up = [(f"{at}.up_proj", inner)]
+    if spec.gated_mlp:
+        up = [(f"{at}.gate_proj", inner), *up]
+    name = f"{start}gate_up" if spec.gated_mlp else f"{start}up"
+    return [(name, width, up), (f"{start}down", inner, [(f"{at}.down_proj", width)])]
 
 
-def _attention(spec: ModelSpec) -> list[tuple[str, int, dict[str, int]]]:
-    """Return (name, depth, columns by module) of attention's GEMMs."""
-    h, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    at = "self_attn"
-    if (latent := spec.latent) is None:
-        into = {"q_proj": q * (1 + spec.attention_gate), "k_proj": kv, "v_proj": kv}
-        out = ("o", q, {f"{at}.o_proj": h})
-        return [("qkv", h, {f"{at}.{name}": n for name, n in into.items()}), out]
-    first = {f"{at}.q_a_proj": latent.q_rank} if latent.q_rank else {f"{at}.q_proj": q}
-    first[f"{at}.kv_a_proj_with_mqa"] = latent.kv_rank + latent.rope_dim
-    second = [("q_b", latent.q_rank, {f"{at}.q_b_proj": q})] if latent.q_rank else []
-    keys_and_values = spec.heads * (latent.nope_dim + latent.value_dim)
-    return [
-        ("qkv_a", h, first),
-        *second,
-        ("kv_b", latent.kv_rank, {f"{at}.kv_b_proj": keys_and_values}),
-        ("o", spec.heads * latent.value_dim, {f"{at}.o_proj": h}),
-    ]
+def _by_format(
+    spec: ModelSpec, kind: Kind, modules: list[str], layers: Iterable[int]
+) -> Mapping[tuple[WeightFormat | None, ...], list[int]]:
+    """Return the layers of a GEMM by the formats of its modules."""
+    found: dict[tuple[WeightFormat | None, ...], list[int]] = {}
+    main = spec.weights
+    others = {module: [] for module in modules} if main is None else {
+        module: [o for o in main.others if o.module == module] for module in modules
+    }  # fmt: skip
+    usual = {
+        module: main if main is not None and is_quantised(main, kind, module) else None
+        for module in modules
+    }
+    for layer in layers:
+        forms = tuple(
+            next((o.form for o in others[module] if o.layers is None or layer in o.layers),
+                 usual[module])
+            for module in modules
+        )  # fmt: skip
+        found.setdefault(forms, []).append(layer)
+    return found
+
+
+def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
+    """Return whether a format quantises a module of such a GEMM; routers and heads never."""
+    if kind == "head" or module in ("mlp.gate", "mlp.shared_expert_gate"):
+        return False
+    is_wide = module.endswith("weights_proj") or ".compressor." in module
+    return kind == "expert" or not (form.experts_only or is_wide)
 
 
 @lru_cache(maxsize=4096)
 def gemm_bytes(spec: ModelSpec, gemm: Gemm) -> int:
     """Return the stored bytes of one matrix of a model's GEMM."""
-    return sum(_stored_bytes(spec, gemm, module, n) for module, n in gemm.parts)
+    return sum(
+        _stored_bytes(form, gemm.k, n, spec.dtype_bytes)
+        for (_, n), form in zip(gemm.parts, gemm.forms, strict=True)
+    )
 
 
-def _stored_bytes(spec: ModelSpec, gemm: Gemm, module: str, n: int) -> int:
-    form, k = spec.weights, gemm.k
-    if form is None or not is_quantised(form, gemm.kind, module):
-        return k * n * spec.dtype_bytes
+def _stored_bytes(form: WeightFormat | None, k: int, n: int, wide: int) -> int:
+    if form is None:
+        return k * n * wide
     rows, columns = form.block
     scales = (-(-n // rows) if rows else 1) * (-(-k // columns) if columns else 1)
     zeros = scales * form.bits // 8 if form.has_zeros else 0
     beside = scales * form.scale_bytes + zeros + k * form.input_bytes + form.matrix_bytes
     return k * n * form.bits // 8 + beside
-
-
-def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
-    """Return whether a format quantises a module of such a GEMM; routers and heads never."""
-    never = kind == "head" or module in ("mlp.gate", "mlp.shared_expert_gate", *form.kept)
-    return not never and (kind == "expert" or not form.experts_only)
 
 
 @lru_cache(maxsize=256)
@@ -157,44 +187,44 @@ def _matrices(spec: ModelSpec) -> int:
 
 
 def _router_biases(spec: ModelSpec) -> int:
-    return spec.router_bias * spec.experts * (spec.layers - len(spec.dense_layers))
+    return spec.router_bias * spec.experts * len(spec.expert_layers)
 
 
 def _others(spec: ModelSpec) -> int:
     """Count norms, biases, sinks, convolutions, the embedding and the head."""
-    h, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    h = spec.hidden
     norm = h * (2 if spec.norm_bias else 1)
-    layer = spec.norms_per_layer * norm
+    halves = len(spec.without_attention) + len(spec.without_feed_forward)
+    total = norm * (1 + spec.norms_per_layer * spec.layers - spec.norms_per_layer // 2 * halves)
     if spec.experts:
-        layer += spec.expert_bias * (spec.experts + spec.experts * (2 * spec.moe_intermediate + h))
+        one = 2 * spec.moe_intermediate + h
+        total += spec.layers * spec.expert_bias * spec.experts * (1 + one)
     else:
-        layer += spec.mlp_bias * ((1 + spec.gated_mlp) * spec.intermediate + h)
-    attention = spec.qkv_bias * (q + 2 * kv) + spec.o_bias * h + spec.attention_sinks * spec.heads
-    if spec.qk_norm:
-        attention += q + kv if spec.qk_norm_whole else 2 * spec.head_dim
-    if spec.latent is not None:  # a norm before each second product
-        attention += spec.latent.q_rank + spec.latent.kv_rank
-    total = spec.layers * layer + spec.cached_layers * attention + norm
-    if (linear := spec.linear) is not None:
-        # convolution, two numbers a head, a norm of one head
-        own = linear.channels * linear.kernel + 2 * linear.value_heads + linear.value_dim
-        total += len(linear.layers) * own
-    return total + h * spec.vocab * (1 if spec.tie_embeddings else 2)
+        total += spec.layers * spec.mlp_bias * ((1 + spec.gated_mlp) * spec.intermediate + h)
+    total += sum(len(mixer.layers) * mixer.parameters for mixer in mixers(spec))
+    return total + spec.more_parameters + h * spec.vocab * (1 if spec.tie_embeddings else 2)
 
 
 @lru_cache(maxsize=256)
 def weight_bytes(spec: ModelSpec) -> int:
     """Return the stored bytes of all parameters."""
-    matrices = sum(gemm_bytes(spec, g) * _copies(spec, g) for g in gemms(spec) if g.kind != "head")
-    return matrices + _others(spec) * spec.dtype_bytes + _router_biases(spec) * 4
+    stored = [gemm_bytes(spec, g) * _copies(spec, g) for g in gemms(spec) if g.kind != "head"]
+    beside = _router_biases(spec) * 4 + spec.more_bytes + _packed_head(spec)
+    return sum(stored) + _others(spec) * spec.dtype_bytes + beside
+
+
+def _packed_head(spec: ModelSpec) -> int:
+    """Return the bytes of a head over those in the model's type; negative for a quantised one."""
+    (head,) = (g for g in gemms(spec) if g.kind == "head")
+    return 0 if spec.tie_embeddings else gemm_bytes(spec, head) - head.k * head.n * spec.dtype_bytes
 
 
 class CacheShape(NamedTuple):
     """Cache positions of a sequence: full * t + windowed * min(t, window) + state for t tokens.
 
     The unit is the greatest common divisor of the bytes per token of full layers, of windowed
-    layers, and of the linear-attention state. A model without windows or state has one position per
-    token.
+    layers, and of the state. A model without windows or state has one position per token. Entries
+    of several tokens count evenly over these.
     """
 
     full: int  # per token, layers without a window
@@ -203,24 +233,59 @@ class CacheShape(NamedTuple):
     state: int  # per sequence
 
 
+def _caches(spec: ModelSpec) -> list[tuple[Cache, int]]:
+    """Return each cache and the bytes that a token adds to it in all of its layers."""
+    width = spec.kv_dtype_bytes or spec.dtype_bytes
+    return [
+        (cache, len(mixer.layers) * cache.values * width // cache.ratio)
+        for mixer in mixers(spec)
+        for cache in mixer.caches
+    ]
+
+
 def cache_shape(spec: ModelSpec) -> CacheShape:
-    """Return the cache shape, in units of kv_bytes_per_token / (full + windowed) bytes."""
-    windowed, window = _windowed(spec)
-    each, state = spec.cached_bytes, state_bytes(spec)
-    full, windowed = (spec.cached_layers - windowed) * each, windowed * each
-    place = math.gcd(full, windowed, state)
-    return CacheShape(full // place, windowed // place, window if windowed else 0, state // place)
+    """Return what a sequence holds, in units of kv_bytes_per_token / (full + windowed) bytes."""
+    return _shapes(spec)[0]
+
+
+def read_shape(spec: ModelSpec) -> CacheShape:
+    """Return what attention reads of a sequence, in the unit of `cache_shape`.
+
+    Sparse attention reads its best positions, as a window of that length. Where windows have
+    several lengths, a shorter one counts as a part of the longest.
+    """
+    return _shapes(spec)[1]
+
+
+def _shapes(spec: ModelSpec) -> tuple[CacheShape, CacheShape]:
+    caches, state = _caches(spec), state_bytes(spec)
+    held = [(cache.held, each) for cache, each in caches]
+    longest = max((cache.limit for cache, _ in caches), default=0)
+    read = [
+        (longest, each * cache.limit // longest) if cache.limit else (0, each)
+        for cache, each in caches
+    ]
+    sizes = [
+        (sum(each for w, each in some if not w), sum(each for w, each in some if w),
+         max((w for w, _ in some), default=0))
+        for some in (held, read)
+    ]  # fmt: skip
+    place = math.gcd(state, *(size for full, windowed, _ in sizes for size in (full, windowed)))
+    place = place or 1
+    first, second = (
+        CacheShape(full // place, windowed // place, window, state // place)
+        for full, windowed, window in sizes
+    )
+    return first, second
 
 
 def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
     """Return the bytes that the token at a position, from 0, adds to a sequence's cache.
 
-    In a layer with a window, a token beyond it overwrites the oldest one. The state of linear
-    attention does not grow, see `state_bytes`.
+    In a layer with a window, a token beyond it overwrites the oldest one. A state does not grow,
+    see `state_bytes`; an entry of several tokens grows evenly.
     """
-    windowed, window = _windowed(spec)
-    growing = spec.cached_layers - (windowed if position >= window else 0)
-    return growing * spec.cached_bytes
+    return sum(each for cache, each in _caches(spec) if not cache.held or position < cache.held)
 
 
 def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
@@ -234,33 +299,32 @@ def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
       SettingError: negative or NaN tokens.
     """
     count = _tokens(tokens).astype(np.int64)
-    windowed, window = _windowed(spec)
-    places = (spec.cached_layers - windowed) * count + windowed * np.minimum(count, window)
-    cached = places * spec.cached_bytes
+    cached = np.zeros_like(count)
+    for cache, each in _caches(spec):
+        cached = cached + each * (np.minimum(count, cache.held) if cache.held else count)
     return np.asarray(cached + np.where(count > 0, state_bytes(spec), 0))
 
 
 def state_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of a sequence's linear-attention state, for any length; 0 without one.
+    """Return the bytes of a sequence's states, for any length; 0 without one.
 
-    One float32 matrix per value head, as in the reference, and the convolution's past inputs in the
-    model's type.
+    A matrix per value head, in float32 unless the config says otherwise, and the convolution's past
+    inputs in the model's type.
     """
-    if (linear := spec.linear) is None:
-        return 0
-    matrix = 4 * linear.value_heads * linear.key_dim * linear.value_dim
-    past = spec.dtype_bytes * linear.channels * (linear.kernel - 1)
-    return len(linear.layers) * (matrix + past)
+    return sum(len(mixer.layers) * mixer.state_bytes for mixer in mixers(spec))
 
 
 def check_plain_layers(spec: ModelSpec) -> None:
     """Validate that a layer is q, k, v and o, then one dense block or experts alone.
 
     Raises:
-      SettingError: attention is latent or linear or has a gate, there are shared experts, or
-        weights are quantised.
+      SettingError: attention is not of that kind, there are shared experts, or weights are
+        quantised.
     """
-    if spec.latent or spec.linear or spec.attention_gate or spec.shared_intermediate:
+    other = (spec.latent, spec.linear, spec.index, spec.compressed, spec.windowed_heads,
+             spec.value_dim, spec.without_attention, spec.without_feed_forward, spec.widths,
+             spec.attention_gate, spec.head_gate, spec.shared_intermediate)  # fmt: skip
+    if any(other):
         raise SettingError(
             f"model.{spec.name}.family", spec.family, "a family with keys and values of its own in "
             "each layer, without gates and shared experts",
@@ -268,13 +332,6 @@ def check_plain_layers(spec: ModelSpec) -> None:
     if spec.weights is not None:
         field = f"model.{spec.name}.quantization_config.quant_method"
         raise SettingError(field, spec.weights.kind, "unquantised weights")
-
-
-def _windowed(spec: ModelSpec) -> tuple[int, int]:
-    """Return the number of layers with a window, and its length."""
-    if spec.sliding_window:
-        return spec.cached_layers, spec.sliding_window
-    return spec.partial_window_layers, spec.partial_window
 
 
 def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
@@ -332,20 +389,15 @@ def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
     keys = _tokens(context, "context")
     used = {"dense": 1, "head": 1, "expert": spec.experts_per_token}
     matrices = sum(2 * g.k * g.n * g.count * used[g.kind] for g in gemms(spec))
-    windowed, window = _windowed(spec)
-    clipped = np.minimum(keys, window) if windowed else keys
-    seen = windowed * clipped + (spec.cached_layers - windowed) * keys
-    value_dim = spec.latent.value_dim if spec.latent else spec.head_dim
-    pairs = 2.0 * spec.heads * (spec.head_dim + value_dim) * seen
-    return np.asarray(matrices + pairs + _state_flops(spec))
-
-
-def _state_flops(spec: ModelSpec) -> int:
-    """Count FLOPs of linear attention: read, write and decay of each state, and convolutions."""
-    if (linear := spec.linear) is None:
-        return 0
-    state = linear.value_heads * linear.key_dim * linear.value_dim
-    return len(linear.layers) * (7 * state + 2 * linear.channels * linear.kernel)
+    seen = [
+        (len(mixer.layers) * cache.pair, cache) for mixer in mixers(spec) for cache in mixer.caches
+    ]
+    pairs = sum(
+        2.0 * each * (np.minimum(keys, cache.limit) if cache.limit else keys) / cache.ratio
+        for each, cache in seen
+    )
+    states = sum(len(mixer.layers) * mixer.state_flops for mixer in mixers(spec))
+    return np.asarray(matrices + pairs + states)
 
 
 def _tokens(tokens: ArrayLike, name: str = "tokens") -> NDArray[np.float64]:

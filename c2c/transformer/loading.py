@@ -23,6 +23,7 @@ from c2c.transformer.weights.formats import Quantization, Quantize, quantization
 from c2c.transformer.weights.fused_experts import split_experts
 from c2c.transformer.weights.layout import EMBEDDING, FAMILIES, HEAD, check_supported
 from c2c.transformer.weights.leaves import Source
+from c2c.transformer.weights.packed import IS_READ, is_read
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf
@@ -225,7 +226,7 @@ def _open_folder(path: Path, config: Path) -> _Opened:
     spec = _spec(read_config(config), name_of(path), config)
     source = SafetensorsCheckpoint(path)
     form = spec.weights
-    source.scale(None if form is None else form.block)
+    source.widen(None if form is None else form.block)
     spec = replace(spec, weights=None, kv_dtype_bytes=0)  # widened on reading
     split_experts(source, spec.family)
     if spec.tie_embeddings and HEAD in source.names and not source.are_equal(HEAD, EMBEDDING):
@@ -250,11 +251,11 @@ def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
         spec = from_hf_config(config, name, families=FAMILIES)
         check_supported(spec)
         form = spec.weights
-        if form is not None and not (form.kind == "fp8" and all(form.block)):
+        if form is not None and not is_read(form):
             raise SettingError(
-                f"model.{name}.quantization_config.quant_method", form.kind,
-                "fp8 with weight_block_size, or none", "For 4-bit weights load the "
-                "unquantised checkpoint with quantize='int4', or a GGUF file.",
+                f"model.{name}.quantization_config.quant_method", form.kind, IS_READ,
+                "For other 4-bit weights load the unquantised checkpoint with quantize='int4', or "
+                "a GGUF file.",
             )  # fmt: skip
     except SettingError as error:
         raise DataError(str(file), str(error).rstrip(".")) from None

@@ -18,6 +18,7 @@ from c2c.hardware import (
     platforms,
     profiles,
     search_also,
+    slices,
 )
 from c2c.workloads.formats import FORMATS, TraceFormat
 
@@ -96,6 +97,18 @@ def test_a_node_of_own_chips_serves(own: Path) -> None:
     setup = build(load(told, folder=own))
     assert setup.serving.platform == load_platform("lab")
     assert [p.gpu.name for p in load_node("pair").platforms] == ["Lab", "Lab"]
+
+
+def test_a_chip_based_on_another_has_its_profiles(tmp_path: Path) -> None:
+    (tmp_path / "hardware").mkdir()
+    content = {"defaults": ["h100_sxm", "_self_"], "name": "half", "gpu": {
+        "name": "Half", "sm_count": 66, "source": {"sm_count": "assumption: for the test"},
+    }}  # fmt: skip
+    (tmp_path / "hardware" / "half.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    models = "catalog.models=[{spec: llama-3-3b}]"
+    setup = build(load(["hardware=half", "mig=3g_4x1g", models, *SHORT], folder=tmp_path))
+    found = {(s.sm_count, s.hbm_bytes) for s in slices(setup.serving.platform, "3g_4x1g")}
+    assert found == {(30, 42_412_802_048), (8, 10_468_982_784)}
 
 
 def test_a_run_without_the_folder_does_not_find_it(own: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from c2c.cost import Constants, step_table
+from c2c.cost import Constants, step_table, step_time
 from c2c.cost.gemm_time import gemm_time
 from c2c.cost.kernel_graph import Batch, step_kernels
 from c2c.cost.resident import expert_layer_time, resident_gemm_time
@@ -23,8 +23,9 @@ from c2c.models import (
 )
 from c2c.serving.prepare import tables
 from c2c.systems.cocoserve.modules import modules
-from tests.models.published import CONFIGS
+from tests.models import published, recent
 
+CONFIGS = published.CONFIGS | recent.CONFIGS
 LINK = 375.0
 SIZE = {"max_tokens": 4, "max_rows": 2}
 SHAPE = {"hidden": 2048, "intermediate": 768, "experts": 128, "experts_per_token": 8}
@@ -105,6 +106,56 @@ def test_latent_attention_reads_little_and_computes_much(
     plain = step_table(replace(spec, latent=None), full_gpu, constants, LINK, **SIZE)
     assert plain.attn_s_per_pair / table.attn_s_per_pair == pytest.approx(2 * 192 / (192 + 128))
     assert plain.kv_bytes_per_token / table.kv_bytes_per_token == 2 * 128 * 192 / 576
+
+
+def test_sparse_attention_reads_its_best_positions(full_gpu: Slice, constants: Constants) -> None:
+    sparse, whole = (
+        step_table(spec_of("glm5", index_topk=k), full_gpu, constants, LINK, **SIZE)
+        for k in (2048, 10**6)
+    )
+    assert sparse.cache == sparse.reads._replace(
+        full=sparse.cache.full, windowed=0, window=0
+    )  # all are held
+    ends = [
+        [step_time(t, prefill_tokens=4, context_tokens=n).alone_s for n in (1024, 65_536)]
+        for t in (sparse, whole)
+    ]
+    assert ends[0][0] == pytest.approx(ends[1][0])
+    # the index alone grows: 128 of 704 values and a ninth of the products
+    assert ends[0][1] - ends[0][0] < 0.3 * (ends[1][1] - ends[1][0])
+
+
+def test_heads_of_several_sizes_take_the_time_of_each(
+    full_gpu: Slice, constants: Constants
+) -> None:
+    spec = spec_of("gemma4_26b_a4b")
+    table = step_table(spec, full_gpu, constants, LINK, **SIZE)
+    alike = step_table(replace(spec, windowed_heads=None), full_gpu, constants, LINK, **SIZE)
+    # 25 layers of 16 x 256 and 5 of 16 x 512, or 30 of these
+    assert table.attn_s_per_pair / alike.attn_s_per_pair == pytest.approx((25 + 10) / 60)
+
+
+@pytest.mark.parametrize("weights", ["host", "hbm"])
+def test_experts_without_a_gate_and_in_a_narrow_space_cost_less(
+    weights: str, full_gpu: Slice, constants: Constants
+) -> None:
+    spec = spec_of("nemotron3_super")
+    narrow, wide, gated = (
+        step_table(s, full_gpu, constants, LINK, weights=weights, **SIZE)  # type: ignore[arg-type]
+        for s in (spec, replace(spec, expert_hidden=0), replace(spec, gated_mlp=True))
+    )
+    assert narrow.body_s[4, 0] < wide.body_s[4, 0]
+    assert narrow.body_s[4, 0] < gated.body_s[4, 0]
+
+
+def test_kernels_that_cannot_read_host_memory_stream_no_weights(
+    full_gpu: Slice, constants: Constants
+) -> None:
+    copies = replace(full_gpu, kernels_read=False)
+    spec = spec_of("olmo2_7b")
+    assert step_table(spec, copies, constants, LINK, weights="staged", **SIZE)
+    with pytest.raises(SettingError, match=r"link\.kernels_read=False: expected true for a system"):
+        step_table(spec, copies, constants, LINK, **SIZE)
 
 
 def test_parts_of_a_layer_are_named_of_usual_layers_only() -> None:

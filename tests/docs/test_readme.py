@@ -81,7 +81,7 @@ def test_its_chips_and_prices_are_those_of_the_settings() -> None:
 
 def test_its_model_families_are_those_of_the_readers() -> None:
     rows = table("model families")
-    told = {name: set(re.findall(r"`(\w+)`", cells[0])) for name, cells in rows.items()}
+    told = {name: set(re.findall(r"`([\w-]+)`", cells[0])) for name, cells in rows.items()}
     assert told == {"simulated": set(FAMILIES), "of these live": set(LIVE)}
 
 

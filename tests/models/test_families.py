@@ -336,10 +336,10 @@ def test_more_layers_cost_what_a_layer_does(name: str) -> None:
                 "quantization_config": {
                     "quant_method": "fp8",
                     "weight_block_size": [128, 128],
-                    "modules_to_not_convert": ["model.layers.3.self_attn"],
+                    "modules_to_not_convert": ["model.layers.3.mlp.experts"],
                 }
             },
-            "self_attn.q_a_proj of 1 layers': expected all 61 layers or none",
+            "mlp.experts.gate_proj of some layers': expected all 58 layers or none",
         ),
         ("qwen3_next_80b", {"linear_num_key_heads": 0}, "linear_num_key_heads=0"),
         ("gemma2_9b", {"attn_logit_softcapping": -1.0}, "attn_logit_softcapping=-1.0"),
@@ -353,8 +353,8 @@ def test_what_is_wrong_is_named(name: str, changes: dict[str, Any], message: str
 
 
 def test_an_unknown_family_names_the_nearest_and_the_recipe() -> None:
-    with pytest.raises(SettingError, match=r"'gemma4'.*gemma3 is nearest.*A model family"):
-        spec_of("gemma3_4b", model_type="gemma4")
+    with pytest.raises(SettingError, match=r"'gemma7'.*gemma4 is nearest.*A model family"):
+        spec_of("gemma3_4b", model_type="gemma7")
     assert nearest("longcat", {"kv_lora_rank": 512}) == "deepseek_v3"
     assert nearest(None, {"num_experts": 8}) == "qwen3_moe"
     assert nearest("x", {}) == "llama"

@@ -1,7 +1,7 @@
 """The table of families in docs/transformer.md, made by `python -m tests.transformer.family_table`.
 
-Parameters and bytes are of the published configs in `tests/models/published.py`; errors of logits
-are of small random checkpoints of the family, against NumPy in float64.
+Parameters and bytes are of the published configs in `tests/models/published.py` and `recent.py`;
+errors of logits are of small random checkpoints of the family, against NumPy in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from c2c.models import (
     state_bytes,
     weight_bytes,
 )
-from tests.models.published import CONFIGS
+from tests.models import published, recent
 
 __all__ = ["rows"]
 
@@ -28,6 +28,7 @@ HEAD = (
     "| model | family | parameters | weights, bytes | KV, bytes a token | "
     "beyond its windows | state, bytes | largest error of a logit |"
 )
+CONFIGS = published.CONFIGS | recent.CONFIGS
 # the small checkpoint of a family that the engine runs
 SMALL = {
     "gemma2_9b": "gemma2", "gemma3_4b": "gemma3_text", "phi3_mini": "phi3", "phi4": "phi3",

@@ -26,8 +26,8 @@ from tests.tiers import tiered
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 from tests.transformer.small_tokenizers import byte_level
-from tests.transformer.test_fp8_checkpoint import FP8
-from tests.transformer.test_fp8_checkpoint import made as published_in_fp8
+from tests.transformer.test_packed_checkpoints import FP8
+from tests.transformer.test_packed_checkpoints import made as published_in_fp8
 
 TOLERANCE = 2e-4  # of a float32 logit, as docs/transformer.md says
 Make = Callable[..., Any]

@@ -19,6 +19,7 @@ import numpy as np
 
 from c2c.errors import DataError
 from c2c.models import json_object, read_json_object
+from c2c.transformer.weights.packed import BESIDE, Packing, packing
 
 __all__ = ["SafetensorsCheckpoint"]
 
@@ -26,8 +27,16 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "F16": np.dtype(np.float16),
     "F32": np.dtype(np.float32),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),  # only with block scales
 }
+# only with scales
+_PACKED: Mapping[str, np.dtype[Any]] = {
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "I32": np.dtype(np.int32),
+    "I64": np.dtype(np.int64),
+}
+_STORED: Mapping[str, np.dtype[Any]] = {**_DTYPES, **_PACKED}
 # exponent bits, all set in infinities and NaN
 _EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F8_E4M3": 0x7F}
 _CHUNK_BYTES = 1 << 23
@@ -42,12 +51,16 @@ class _Tensor:
     dtype: str
     shape: tuple[int, ...]
     offset: int  # bytes from the start of the file
-    scales: np.ndarray | None = None  # float32, one per block
-    block: tuple[int, int] = (1, 1)
+    packing: Packing | None = None
+    width: int = 0  # of a packed row in the file, in stored elements
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return self.shape if self.packing is None else (self.shape[0], self.width)
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * _DTYPES[self.dtype].itemsize
+        return math.prod(self.stored_shape) * _STORED[self.dtype].itemsize
 
 
 class SafetensorsCheckpoint:
@@ -103,34 +116,57 @@ class SafetensorsCheckpoint:
             raise ValueError(f"{name} of {whole.nbytes} bytes: parts of {offset - whole.offset}")
         self.names = tuple(self._tensors)
 
-    def scale(self, block: tuple[int, int] | None) -> None:
-        """Apply block scales to 8-bit matrices when they are read.
+    def widen(self, block: tuple[int, int] | None) -> None:
+        """Apply scales to packed matrices when they are read, see `c2c.transformer.weights.packed`.
 
-        The scales of `x` are the tensor `x_scale_inv`, which is removed from the names.
+        The tensors beside a matrix `x.weight` or `x.weight_packed`, such as `x.weight_scale`, are
+        removed from the names; the matrix is `x.weight`.
 
         Args:
-          block: rows and columns of a block; None: 8-bit tensors are an error.
+          block: rows and columns that share a scale, by the config; None: packed tensors are an
+            error.
 
         Raises:
-          DataError: an 8-bit tensor has no scales, or scales of another shape or type.
+          DataError: a packed tensor has no scales, or scales of another shape or type.
         """
-        for name in [n for n, t in self._tensors.items() if t.dtype == "F8_E4M3"]:
-            tensor = self._tensors[name]
-            file = str(self._files[tensor.file])
-            if block is None:
-                wide = ", ".join(kind for kind in _DTYPES if kind != "F8_E4M3")
-                raise DataError(file, f"{name} is of type F8_E4M3, expected {wide}")
-            found = self._tensors.get(f"{name}_scale_inv")
-            grid = tuple(-(-n // size) for n, size in zip(tensor.shape, block, strict=False))
-            if found is None or found.shape != grid or found.dtype not in ("F32", "BF16"):
-                has = "none" if found is None else f"{found.dtype} {list(found.shape)}"
-                wanted = f"{name}_scale_inv, F32 {list(grid)}"
-                raise DataError(file, f"{name} has scales {has}, expected {wanted}")
-            scales = np.empty(grid, np.float32)
-            self.read(f"{name}_scale_inv", scales)
-            del self._tensors[f"{name}_scale_inv"]
-            self._tensors[name] = replace(tensor, scales=scales, block=block)
+        ends = (".weight", ".weight_packed")
+        matrices = [
+            name for name, t in self._tensors.items() if t.dtype in _PACKED and name.endswith(ends)
+        ]
+        if block is not None:
+            for name in matrices:
+                self._pack(name, block)
+            for name in [n for n in self._tensors if n.rpartition(".")[2] in BESIDE]:
+                del self._tensors[name]
+        for name, tensor in self._tensors.items():
+            if tensor.packing is None and tensor.dtype in _PACKED:
+                file, wide = str(self._files[tensor.file]), ", ".join(_DTYPES)
+                raise DataError(file, f"{name} is of type {tensor.dtype}, expected {wide}")
         self.names = tuple(self._tensors)
+
+    def _pack(self, name: str, block: tuple[int, int]) -> None:
+        tensor, start = self._tensors[name], name.rpartition(".")[0]
+        beside = {s: f"{start}.{s}" for s in BESIDE if f"{start}.{s}" in self._tensors}
+
+        def read(suffix: str) -> np.ndarray:
+            into = np.empty(self.shape(beside[suffix]), np.float32)
+            self.read(beside[suffix], into)
+            return into
+
+        shapes = {suffix: self.shape(other) for suffix, other in beside.items()}
+        found = packing(tensor.dtype, tensor.shape, block, shapes, read)
+        if isinstance(found, str):
+            scales = [n for s, n in beside.items() if s.startswith("weight_scale")]
+            has = ", ".join(
+                f"{self._tensors[n].dtype} {list(self.shape(n))}" for n in scales
+            ) or "none"  # fmt: skip
+            file = str(self._files[tensor.file])
+            raise DataError(file, f"{name} has scales {has}, expected {found}")
+        form, shape = found
+        del self._tensors[name]
+        self._tensors[f"{start}.weight"] = replace(
+            tensor, packing=form, shape=shape, width=tensor.shape[1]
+        )
 
     def stored_bytes(self, name: str) -> int:
         """Return the bytes of a tensor in its file."""
@@ -150,7 +186,8 @@ class SafetensorsCheckpoint:
         if into.shape != tensor.shape:
             raise ValueError(f"into of shape {into.shape}: expected {tensor.shape} for {name}")
         target = into.reshape(1) if into.ndim == 0 else into
-        direct = into.dtype == _DTYPES[tensor.dtype] and into.flags.c_contiguous
+        same = tensor.packing is None and into.dtype == _STORED[tensor.dtype]
+        direct = same and into.flags.c_contiguous
         for first, chunk in self.rows(name, target if direct else None):
             if not direct:
                 np.copyto(target[first : first + len(chunk)], chunk, casting="unsafe")
@@ -158,7 +195,7 @@ class SafetensorsCheckpoint:
     def rows(self, name: str, into: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield a tensor in its stored type in parts, each with the index of its first row.
 
-        Tensors with block scales are scaled to float32.
+        Packed matrices are scaled to float32.
 
         Args:
           name: name of the tensor.
@@ -168,8 +205,8 @@ class SafetensorsCheckpoint:
           DataError: see `read`.
         """
         tensor = self._tensors[name]
-        file, kind = self._files[tensor.file], _DTYPES[tensor.dtype]
-        count, *tail = tensor.shape or (1,)
+        file, kind = self._files[tensor.file], _STORED[tensor.dtype]
+        count, *tail = tensor.stored_shape or (1,)
         row_bytes = max(1, tensor.nbytes // max(1, count))
         step = max(1, _CHUNK_BYTES // row_bytes)
         with file.open("rb", buffering=0) as handle:
@@ -179,7 +216,8 @@ class SafetensorsCheckpoint:
                 view = memoryview(chunk.reshape(-1).view(np.uint8))
                 _fill(handle.fileno(), view, tensor.offset + first * row_bytes, file, name)
                 _check_finite(chunk, tensor.dtype, file, name)
-                yield first, chunk if tensor.scales is None else _scaled(chunk, first, tensor)
+                form = tensor.packing
+                yield first, chunk if form is None else form.widen(chunk, first)
 
     def are_equal(self, name: str, other: str) -> bool:
         """Return whether two tensors exist and have equal type, shape and bits.
@@ -266,7 +304,7 @@ def _entry(file: Path, number: int, name: str, entry: Any, begin: int) -> _Tenso
         raise DataError(str(file), f"the entry of {name} is damaged: {error!r}") from error
     if any(type(value) is not int or value < 0 for value in whole):
         raise DataError(str(file), f"{name} has sizes {whole}, expected whole numbers from 0")
-    if kind not in _DTYPES:
+    if kind not in _STORED:
         raise DataError(str(file), f"{name} is of type {kind}, expected {', '.join(_DTYPES)}")
     tensor = _Tensor(file=number, dtype=kind, shape=tuple(shape), offset=begin + first)
     if last - first != tensor.nbytes:
@@ -290,16 +328,10 @@ def _fill(descriptor: int, view: memoryview, offset: int, file: Path, name: str)
 
 def _check_finite(values: np.ndarray, dtype: str, file: Path, name: str) -> None:
     """Check that values are finite by their bits, since NumPy is slow on bfloat16."""
+    if dtype not in _EXPONENTS:
+        return
     mask = _EXPONENTS[dtype]
     kind = {"F32": np.uint32, "F8_E4M3": np.uint8}.get(dtype, np.uint16)
     bits: Any = values.reshape(-1).view(kind)
     if bits.size and np.max(bits & bits.dtype.type(mask)) == mask:
         raise DataError(str(file), f"{name} holds NaN or infinity: corrupt")
-
-
-def _scaled(values: np.ndarray, first: int, tensor: _Tensor) -> np.ndarray:
-    """Return rows of a matrix times their block scales, in float32."""
-    rows = (first + np.arange(len(values))) // tensor.block[0]
-    assert tensor.scales is not None
-    wide = np.repeat(tensor.scales[rows], tensor.block[1], axis=1)[:, : values.shape[1]]
-    return np.asarray(values.astype(np.float32) * wide)

@@ -1,0 +1,171 @@
+"""Readers that families share: a family is a function from a config to fields of the spec."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from c2c.errors import SettingError
+from c2c.models.reader import Reader
+from c2c.models.spec import Latent
+
+__all__ = [
+    "Family",
+    "all_but_each",
+    "biases",
+    "deepseek_v2",
+    "deepseek_v3",
+    "dense_layers",
+    "every_layer",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "shared_experts",
+    "sizes",
+    "the_last",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Reader of configs of one model_type.
+
+    Attributes:
+      fields: function that returns the spec's fields beyond the common ones.
+      defaults: transformers' defaults for absent fields; a null field is not absent.
+      windowed: function from a config without layer names to the layers with a window; None if a
+        window in the config has no effect.
+      names_layers: whether transformers reads the layer kinds that a config names.
+      turns_part: whether it reads the fraction of a head that is rotated.
+      prepare: function from a config to its fields under the names that other families have.
+      modules: starts of modules' names in checkpoints, where they differ from `gemms`'.
+    """
+
+    fields: Callable[[Reader], dict[str, Any]]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    windowed: Callable[[Reader, int], Iterable[int]] | None = None
+    names_layers: bool = True
+    turns_part: bool = False
+    prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+
+def sizes(read: Reader) -> dict[str, Any]:
+    """Read the widths that every config has."""
+    return {
+        "intermediate": read.whole("intermediate_size"),
+        "max_position": read.whole("max_position_embeddings"),
+    }
+
+
+def biases(read: Reader, *, out: bool) -> dict[str, Any]:
+    """Read the biases of attention, that of its output only if `out`."""
+    bias = read.flag("attention_bias", default=False)
+    return {"qkv_bias": bias, "o_bias": bias and out}
+
+
+def qwen2(read: Reader) -> dict[str, Any]:
+    """Read attention with biases of q, k and v."""
+    # biases on q, k and v, without a config field
+    return sizes(read) | {"qkv_bias": True}
+
+
+def qwen3(read: Reader) -> dict[str, Any]:
+    """Read attention with norms of q and k."""
+    return sizes(read) | biases(read, out=True) | {"qk_norm": True}
+
+
+def qwen3_moe(read: Reader) -> dict[str, Any]:
+    """Read Qwen3's experts."""
+    values = qwen3(read)
+    layers, step = read.layers(), read.whole("decoder_sparse_step", default=1)
+    only = read.config.get("mlp_only_layers") or []
+    if not isinstance(only, list) or not all(type(layer) is int for layer in only):
+        raise SettingError(f"{read.where}.mlp_only_layers", only, "a list of layers")
+    experts = read.whole("num_experts", "num_local_experts", least=0)
+    dense = tuple(i for i in range(layers) if not experts or i in only or (i + 1) % step)
+    if len(dense) == layers:
+        return values
+    return values | {
+        "experts": experts,
+        "experts_per_token": read.whole("num_experts_per_tok"),
+        "moe_intermediate": read.whole("moe_intermediate_size"),
+        "dense_layers": dense,
+        "norm_topk": read.flag("norm_topk_prob", default=False),
+    }
+
+
+def dense_layers(read: Reader) -> tuple[int, ...]:
+    """Read the layers without experts: a list of kinds or of 0 and 1, or a number of first ones."""
+    layers = read.layers()
+    for name, sparse in (("mlp_layer_types", "sparse"), ("moe_layer_freq", 1)):
+        kinds = read.config.get(name)
+        if isinstance(kinds, list):
+            if len(kinds) < layers:
+                raise SettingError(f"{read.where}.{name}", kinds, f"a list of {layers} kinds")
+            return tuple(i for i in range(layers) if kinds[i] != sparse)
+    return tuple(range(min(layers, read.whole("first_k_dense_replace", default=0, least=0))))
+
+
+def shared_experts(read: Reader) -> dict[str, Any]:
+    """Read experts of DeepSeek-style configs, some of whose layers are dense."""
+    dense, width = dense_layers(read), read.whole("moe_intermediate_size")
+    values = sizes(read) | {
+        "experts": read.whole("n_routed_experts", "num_experts", "num_local_experts"),
+        "experts_per_token": read.whole("num_experts_per_tok"),
+        "moe_intermediate": width,
+        "shared_intermediate": width * read.whole("n_shared_experts", default=0, least=0),
+        "dense_layers": dense,
+        "norm_topk": read.flag("norm_topk_prob", default=False),
+        "routed_scale": read.factor("routed_scaling_factor", 1.0),
+    }
+    if len(dense) == read.layers():
+        names = ("experts", "experts_per_token", "moe_intermediate", "shared_intermediate")
+        return values | dict.fromkeys(names, 0) | {"dense_layers": ()}
+    return values | {
+        "expert_groups": read.whole("n_group", default=1),
+        "groups_per_token": read.whole("topk_group", default=1),
+    }
+
+
+def deepseek_v2(read: Reader) -> dict[str, Any]:
+    """Read latent attention beside experts and shared ones."""
+    if not isinstance(read.config.get("moe_layer_freq"), list):
+        read.demand("moe_layer_freq", 1, 1)
+    read.demand("attention_bias", False, False)
+    rank = read.config.get("q_lora_rank")
+    latent = Latent(
+        kv_rank=read.whole("kv_lora_rank"),
+        rope_dim=read.whole("qk_rope_head_dim"),
+        nope_dim=read.whole("qk_nope_head_dim"),
+        value_dim=read.whole("v_head_dim"),
+        q_rank=0 if rank is None else read.whole("q_lora_rank"),
+    )
+    own = {"latent": latent, "head_dim": latent.nope_dim + latent.rope_dim}
+    return shared_experts(read) | own
+
+
+def deepseek_v3(read: Reader) -> dict[str, Any]:
+    """Read latent attention with biased routers."""
+    # The block that predicts further tokens is left out, as by transformers.
+    return deepseek_v2(read) | {"router_sigmoid": True, "router_bias": True}
+
+
+def every_layer(_: Reader, layers: int) -> Iterable[int]:
+    """Return all layers."""
+    return range(layers)
+
+
+def the_last(read: Reader, layers: int) -> Iterable[int]:
+    """Return the windowed layers of Qwen: all but the first max_window_layers."""
+    full = read.whole("max_window_layers", default=layers, least=0)
+    return range(min(layers, full), layers)
+
+
+def all_but_each(default: int) -> Callable[[Reader, int], Iterable[int]]:
+    """Return Gemma's function of windowed layers: all but each n-th."""
+
+    def windowed(read: Reader, layers: int) -> Iterable[int]:
+        step = read.whole("sliding_window_pattern", default=default)
+        return (i for i in range(layers) if (i + 1) % step)
+
+    return windowed

@@ -1,0 +1,244 @@
+"""Mixers of a model: the parts of its layers that pass values between positions.
+
+Each kind of attention or state is its products with weights, the caches it reads, and a state.
+Counts of parameters, memory and time are sums over them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from c2c.models.spec import Compressed, Heads, LinearAttention, ModelSpec
+
+__all__ = ["Cache", "Mixer", "Product", "mixers"]
+
+
+class Product(NamedTuple):
+    """A product with weights [k, n]; `parts` are fused modules and the columns of each."""
+
+    name: str
+    k: int
+    parts: Mapping[str, int]
+
+
+class Cache(NamedTuple):
+    """A cache of one layer.
+
+    `values` are those of an entry, and an entry is of `ratio` positions. `held` positions are kept
+    at most and `read` at most by a query; 0: all. `pair` is the multiply-adds of a query with an
+    entry, over all heads.
+    """
+
+    values: int
+    pair: int
+    held: int = 0
+    read: int = 0
+    ratio: int = 1
+
+    @property
+    def limit(self) -> int:
+        """Positions that a query reads at most; 0: all."""
+        return self.read or self.held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixer:
+    """Equal mixers of some layers.
+
+    Attributes:
+      layers: indices of the layers.
+      products: products with weights, in order.
+      parameters: parameters of a layer outside of the products.
+      moved: values that its kernels read and write for a token, but for products and caches.
+      caches: caches of a layer.
+      heads: query heads of a layer's attention; 0 for a state.
+      kv_heads: key/value heads.
+      readers: heads of the cache that a decode step reads apart.
+      head_dim: size of a query head.
+      state_bytes: bytes of a sequence's state in a layer.
+      state_flops: operations of a token on the state of a layer.
+    """
+
+    layers: tuple[int, ...]
+    products: tuple[Product, ...]
+    parameters: int
+    moved: int
+    caches: tuple[Cache, ...] = ()
+    heads: int = 0
+    kv_heads: int = 0
+    readers: int = 0
+    head_dim: int = 0
+    state_bytes: int = 0
+    state_flops: int = 0
+
+
+@lru_cache(maxsize=256)
+def mixers(spec: ModelSpec) -> tuple[Mixer, ...]:
+    """Return the mixers of a model, those with caches first."""
+    found: list[Mixer] = []
+    kinds: dict[tuple[bool, bool, bool, int], list[int]] = {}
+    windows, window = _windowed(spec)
+    for layer in spec.attention_layers:
+        index = spec.index
+        kind = (
+            layer in windows,
+            index is not None and layer in index.layers,
+            index is not None and layer in index.sparse,
+            spec.compressed.ratios[layer] if spec.compressed else 0,
+        )
+        kinds.setdefault(kind, []).append(layer)
+    for (local, indexed, sparse, ratio), layers in kinds.items():
+        if spec.compressed is not None:
+            found.append(_compressed(spec, spec.compressed, tuple(layers), ratio))
+            continue
+        read = spec.index.top_k if spec.index is not None and sparse else 0
+        held = window if local else 0
+        make = _heads if spec.latent is None else _latent
+        found.append(make(spec, tuple(layers), held, read, indexed))
+    if spec.linear is not None:
+        found.append(_state(spec, spec.linear))
+    return tuple(found)
+
+
+def _windowed(spec: ModelSpec) -> tuple[frozenset[int], int]:
+    """Return the attention layers with a window, and its length."""
+    layers = spec.attention_layers
+    if spec.sliding_window:
+        return frozenset(layers), spec.sliding_window
+    some = spec.window_layers or layers[: spec.partial_window_layers]
+    return frozenset(layers) & frozenset(some), spec.partial_window
+
+
+def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
+    """Return attention with keys and values of their own."""
+    own = Heads(
+        heads=spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim,
+        value_dim=spec.value_dim or spec.head_dim, sinks=spec.attention_sinks,
+    )  # fmt: skip
+    is_other = held > 0 and spec.windowed_heads is not None
+    one = spec.windowed_heads if is_other and spec.windowed_heads else own
+    at, gated = "self_attn", spec.attention_gate
+    q, k = one.heads * one.head_dim, one.kv_heads * one.head_dim
+    v, result = one.kv_heads * one.value_dim, one.heads * one.value_dim
+    into = {f"{at}.q_proj": q + gated * result, f"{at}.k_proj": k}
+    if is_other or not spec.keys_are_values:
+        into[f"{at}.v_proj"] = v
+    if spec.head_gate:
+        into[f"{at}.g_proj"] = one.heads
+    products = [Product("qkv", spec.hidden, into)]
+    further = spec.qkv_bias * (q + k + v) + spec.o_bias * spec.hidden + one.sinks * one.heads
+    if spec.qk_norm:
+        further += q + k if spec.qk_norm_whole else 2 * one.head_dim
+    caches = [Cache(k + v, one.heads * (one.head_dim + one.value_dim), held, read)]
+    if indexed and spec.index is not None:
+        index = spec.index
+        products.append(
+            Product("index", spec.hidden, {f"{at}.index_q_proj": index.heads * index.dim,
+                                           f"{at}.index_k_proj": index.dim})
+        )  # fmt: skip
+        further += 2 * index.dim
+        caches.append(Cache(index.dim, index.heads * index.dim))
+    products.append(Product("o", result, {f"{at}.o_proj": spec.hidden}))
+    return Mixer(
+        layers=layers, products=tuple(products), parameters=further, caches=tuple(caches),
+        moved=2 * (q + k) + 2 * v + q + result, heads=one.heads, kv_heads=one.kv_heads,
+        readers=one.kv_heads, head_dim=one.head_dim,
+    )  # fmt: skip
+
+
+def _latent(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
+    """Return latent attention, with an index where it has one."""
+    latent, at, h = spec.latent, "self_attn", spec.hidden
+    assert latent is not None
+    q, values = spec.heads * spec.head_dim, spec.heads * latent.value_dim
+    first = {f"{at}.q_a_proj": latent.q_rank} if latent.q_rank else {f"{at}.q_proj": q}
+    first[f"{at}.kv_a_proj_with_mqa"] = latent.kv_rank + latent.rope_dim
+    if spec.attention_gate:
+        first[f"{at}.g_proj"] = values
+    products = [Product("qkv_a", h, first)]
+    if latent.q_rank:
+        products.append(Product("q_b", latent.q_rank, {f"{at}.q_b_proj": q}))
+    keys_and_values = spec.heads * (latent.nope_dim + latent.value_dim)
+    products += [
+        Product("kv_b", latent.kv_rank, {f"{at}.kv_b_proj": keys_and_values}),
+        Product("o", values, {f"{at}.o_proj": h}),
+    ]
+    further = latent.q_rank + latent.kv_rank  # a norm before each second product
+    pair = spec.heads * (spec.head_dim + latent.value_dim)
+    caches = [Cache(latent.kv_rank + latent.rope_dim, pair, held, read)]
+    if indexed and spec.index is not None:
+        index, at = spec.index, f"{at}.indexer"
+        keys = {f"{at}.wk": index.dim}
+        if index.is_weighted:
+            keys[f"{at}.weights_proj"] = index.heads
+        columns = {f"{at}.wq_b": index.heads * index.dim}
+        products += [Product("index_q", latent.q_rank or h, columns), Product("index_k", h, keys)]
+        further += 2 * index.dim  # a norm with a bias
+        caches.append(Cache(index.dim, index.heads * index.dim))
+    # heads share the rotated part of a key, and the copy
+    return Mixer(
+        layers=layers, products=tuple(products), parameters=further, caches=tuple(caches),
+        moved=2 * (q + latent.rope_dim) + 2 * latent.kv_rank + 2 * q, heads=spec.heads,
+        kv_heads=spec.kv_heads, readers=1, head_dim=spec.head_dim,
+    )  # fmt: skip
+
+
+def _compressed(spec: ModelSpec, form: Compressed, layers: tuple[int, ...], ratio: int) -> Mixer:
+    """Return attention over a window and compressed positions of one ratio."""
+    at, h, d, heads = "attn", spec.hidden, spec.head_dim, spec.heads
+    is_indexed = 0 < ratio == form.index_ratio
+    twice = 1 + is_indexed  # entries of an indexed layer overlap their neighbours
+    products = [
+        Product("qkv_a", h, {f"{at}.wq_a": form.q_rank, f"{at}.wkv": d}),
+        Product("q_b", form.q_rank, {f"{at}.wq_b": heads * d}),
+    ]
+    pair = heads * 2 * d
+    caches = [Cache(d, pair, held=form.window)]
+    further = form.q_rank + d + heads  # two norms, a learned logit a head
+    if ratio:
+        columns = {f"{at}.compressor.wkv": twice * d, f"{at}.compressor.wgate": twice * d}
+        products.append(Product("compress", h, columns))
+        further += ratio * twice * d + d  # a bias by position, a norm
+        caches.append(Cache(d, pair, read=is_indexed * form.top_k * ratio, ratio=ratio))
+    if is_indexed:
+        index, of = f"{at}.indexer", form.index_dim
+        keys = {f"{index}.compressor.wkv": 2 * of, f"{index}.compressor.wgate": 2 * of,
+                f"{index}.weights_proj": form.index_heads}  # fmt: skip
+        products += [
+            Product("index_q", form.q_rank, {f"{index}.wq_b": form.index_heads * of}),
+            Product("index_k", h, keys),
+        ]
+        further += ratio * 2 * of + of
+        caches.append(Cache(of, form.index_heads * of, ratio=ratio))
+    groups, narrow = form.out_groups, form.out_groups * form.out_rank
+    products += [
+        Product("o_a", heads * d // groups, {f"{at}.wo_a": narrow}),
+        Product("o_b", narrow, {f"{at}.wo_b": h}),
+    ]
+    return Mixer(
+        layers=layers, products=tuple(products), parameters=further, caches=tuple(caches),
+        moved=2 * (heads * d + d) + 2 * d + 2 * heads * d, heads=heads, kv_heads=1, readers=1,
+        head_dim=d,
+    )  # fmt: skip
+
+
+def _state(spec: ModelSpec, linear: LinearAttention) -> Mixer:
+    """Return layers with a state and a convolution over past inputs."""
+    values = linear.value_heads * linear.value_dim
+    matrix = values * linear.key_dim
+    past = spec.dtype_bytes * linear.channels * (linear.kernel - 1)
+    inner = (Product("linear_inner", k, {module: n}) for module, k, n in linear.inner)
+    return Mixer(
+        layers=linear.layers,
+        products=(
+            Product("linear_in", spec.hidden, dict(linear.inputs)),
+            *inner,
+            Product("linear_out", values, {linear.output: spec.hidden}),
+        ),
+        parameters=linear.parameters,
+        moved=3 * linear.channels + 4 * values,  # convolution, its result, then a gated norm
+        state_bytes=linear.element_bytes * matrix + past,
+        # read, write and decay of each state, and convolutions
+        state_flops=7 * matrix + 2 * linear.channels * linear.kernel,
+    )
