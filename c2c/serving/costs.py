@@ -88,10 +88,9 @@ def stack_tables(
     def per_pair(field: str) -> np.ndarray:
         return np.array([getattr(t, field) for t in flat], np.float64)
 
-    reads = [t.cache for t in flat]
-    holds, places = reads, per_pair("token_places")
+    holds, places = [t.cache for t in flat], per_pair("token_places")
     if not holds_windows:
-        holds = [CacheShape(c.full + c.windowed, 0, 0, c.state) for c in reads]
+        holds = [CacheShape(c.full + c.windowed, 0, 0, c.state) for c in holds]
 
     return CostTables(
         body_s=np.stack([t.body_s for t in flat]),
@@ -110,7 +109,7 @@ def stack_tables(
         kv_bytes=per_pair("kv_bytes_per_token") / places,
         decode_s=np.array([t.body_s[1, variant] + t.head_s[1, variant] for t in flat]),
         prompt_s=np.array([t.body_s[chunk, variant] / chunk for t in flat]),
-        reads=np.array(reads, np.int64),
+        reads=np.array([t.reads for t in flat], np.int64),
         holds=np.array(holds, np.int64),
         kinds=len(tables[0]),
     )
