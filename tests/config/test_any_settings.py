@@ -63,10 +63,7 @@ def overrides(draw: st.DrawFn) -> list[str]:
 
 @pytest.mark.soak
 @settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 @given(overrides())
 def test_any_settings_are_refused_or_serve_every_request(words: list[str]) -> None:

@@ -19,10 +19,7 @@ from c2c.workloads import WorkloadConfig
 
 def test_schema_has_every_field_of_the_dataclasses() -> None:
     cfg = load()
-    for node, cls in (
-        (cfg.system, SystemSpec),
-        (cfg.workload, WorkloadConfig),
-    ):
+    for node, cls in ((cfg.system, SystemSpec), (cfg.workload, WorkloadConfig)):
         assert {f.name for f in fields(cls)} == {k for k in node if not k.startswith("_")}
     assert set(cfg.system.alpha) == {"policy", *Feedback._fields}
 

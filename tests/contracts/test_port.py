@@ -177,10 +177,7 @@ def test_a_clock_that_jumps_back_does_not_turn_time() -> None:
         ),
         (
             StepEnd(
-                at_s=3.0,
-                device=0,
-                report=new_report(steps=1, available_gbps=1.0),
-                finished=(8,),
+                at_s=3.0, device=0, report=new_report(steps=1, available_gbps=1.0), finished=(8,)
             ),
             "finished",
         ),

@@ -11,14 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.policies import (
-    LeastLoaded,
-    ReserveAll,
-    RoundRobin,
-    WhereWorkIs,
-    WithinQuota,
-    make_policy,
-)
+from c2c.policies import LeastLoaded, ReserveAll, RoundRobin, WhereWorkIs, WithinQuota, make_policy
 from c2c.serving import Prepared, Serving, prepare
 from c2c.serving.loop import step
 from c2c.serving.port import Action, Arrival, Event, Ready, RunSteps, StepEnd, new_report

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from c2c.cost import (
-    cache_read_s,
-    decode_attention_s,
-    load_constants,
-    pair_s,
-    prefill_attention_s,
-)
+from c2c.cost import cache_read_s, decode_attention_s, load_constants, pair_s, prefill_attention_s
 from c2c.hardware import load_platform, slices
 
 H100 = slices(load_platform("h100_sxm"), "1x80gb")[0]

@@ -114,11 +114,7 @@ def test_alpha_0_and_1_are_the_pure_dataflows(
 @with_fixtures
 @given(gemms, st.floats(0, 1), st.floats(0.01, 0.99))
 def test_no_sm_split_beats_the_balanced_one(
-    constants: Constants,
-    full_gpu: Slice,
-    shape: tuple[int, int, int],
-    alpha: float,
-    share: float,
+    constants: Constants, full_gpu: Slice, shape: tuple[int, int, int], alpha: float, share: float
 ) -> None:
     options = {"slice_": full_gpu, "constants": constants, "link_gbps": LINK}
     balanced = gemm_time(*shape, alpha, **options).issue_s  # type: ignore[arg-type]
@@ -157,9 +153,7 @@ def test_fig4a_does_not_hinge_on_the_assumed_tensor_core_efficiency(
         assumed, gh200("1x96gb"), LINK, shape=(m, n, k), sym_s=16.4e-3, asym_s=4.0e-3
     )
     fitted = replace(
-        assumed,
-        link_efficiency=refit.link_efficiency,
-        reduce_gbps_per_sm=refit.reduce_gbps_per_sm,
+        assumed, link_efficiency=refit.link_efficiency, reduce_gbps_per_sm=refit.reduce_gbps_per_sm
     )
     sym, asym = fig4(gh200("3x24gb"), fitted)
     assert asym / sym == pytest.approx(1.15, abs=0.02)

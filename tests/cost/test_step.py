@@ -264,13 +264,7 @@ def test_a_full_table(
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"alphas": [1.5]},
-        {"alphas": []},
-        {"max_tokens": 0},
-        {"max_rows": 0},
-        {"weights": "disk"},
-    ],
+    [{"alphas": [1.5]}, {"alphas": []}, {"max_tokens": 0}, {"max_rows": 0}, {"weights": "disk"}],
 )
 def test_settings_that_cannot_work_are_refused(
     dense: ModelSpec, small_slice: Slice, constants: Constants, change: dict[str, object]

@@ -85,83 +85,57 @@ def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], n
         assert post(path, {**body, name: fine}).status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("tool_choice", {"tool_choice": "required"}),
-        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "add"}}}),
-        ("response_format", {"response_format": {"type": "yaml"}}),
-        ("guided_of_tomorrow", {"guided_of_tomorrow": 1}),
-        ("modalities", {"modalities": ["text", "audio"]}),
-        ("parallel_tool_calls", {"parallel_tool_calls": "some"}),
-        ("prompt_logprobs", {"prompt_logprobs": 0}),
-        ("tools", {"tools": "add"}),
-        ("tools", {"tools": [{"type": "retrieval"}]}),
-        ("tools", {"tools": [{"type": "function", "function": {}}]}),
-        ("documents", {"documents": "text"}),
-        ("chat_template_kwargs", {"chat_template_kwargs": [1]}),
-        ("continue_final_message", {"continue_final_message": "perhaps"}),
-        ("add_generation_prompt", {"continue_final_message": True, "add_generation_prompt": True}),
-        ("top_logprobs", {"top_logprobs": 2}),
-        ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
-        ("logprobs", {"logprobs": 5}),
-        ("max_tokens", {"max_tokens": 3, "max_completion_tokens": 4}),
-        ("max_tokens", {"max_tokens": 0}),
-        ("max_completion_tokens", {"max_completion_tokens": 0}),
-        ("stream_options", {"stream": True, "stream_options": {"every": 1}}),
-        ("stream_options", {"stream": True, "stream_options": {"continuous_usage_stats": "any"}}),
-        ("best_of", {"best_of": 2}),
-        ("presence_penalty", {"presence_penalty": 2.1}),
-        ("presence_penalty", {"presence_penalty": "much"}),
-        ("frequency_penalty", {"frequency_penalty": -2.1}),
-        ("min_p", {"min_p": -0.1}),
-        ("min_p", {"min_p": 1.1}),
-        ("logit_bias", {"logit_bias": [1]}),
-        ("logit_bias", {"logit_bias": {"1": 101}}),
-        ("logit_bias", {"logit_bias": {"1": "2"}}),
-        ("logit_bias", {"logit_bias": {"1": True}}),
-        ("logit_bias", {"logit_bias": {"1": None}}),
-        ("logit_bias", {"logit_bias": {"one": 1}}),
-        ("logit_bias", {"logit_bias": {"-1": 1}}),
-        ("logit_bias", {"logit_bias": {"01": 1}}),
-        ("logit_bias", {"logit_bias": {str(k): 1 for k in range(1025)}}),
-        ("stop_token_ids", {"stop_token_ids": [-1]}),
-        ("stop_token_ids", {"stop_token_ids": ["1"]}),
-        ("stop_token_ids", {"stop_token_ids": 5}),
-        ("include_stop_str_in_output", {"include_stop_str_in_output": "maybe"}),
-        ("seed", {"seed": 2**63}),
-        ("seed", {"seed": -(2**63) - 1}),
-        ("seed", {"seed": 1.5}),
-        ("echo", {"echo": True}),
-        ("prompt", {"prompt": "Hi"}),
-        ("messages", {"messages": []}),
-        ("messages", {"messages": [{"role": "user", "content": 1}]}),
-        ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-    ],
-)
-def test_bad_values_of_a_chat_are_refused_by_name(param: str, body: dict[str, Any]) -> None:
-    answer = post("chat/completions", CHAT | body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+# Values that a field may not have alone; then fields that are wrong beside others.
+BAD: dict[str, tuple[Any, ...]] = {
+    "tool_choice": ("required", {"type": "function", "function": {"name": "add"}}),
+    "response_format": ({"type": "yaml"},), "guided_of_tomorrow": (1,),
+    "modalities": (["text", "audio"],), "parallel_tool_calls": ("some",), "prompt_logprobs": (0,),
+    "tools": ("add", [{"type": "retrieval"}], [{"type": "function", "function": {}}]),
+    "documents": ("text",), "chat_template_kwargs": ([1],), "continue_final_message": ("perhaps",),
+    "top_logprobs": (2,), "logprobs": (5,), "max_tokens": (0,), "max_completion_tokens": (0,),
+    "best_of": (2,), "presence_penalty": (2.1, "much"), "frequency_penalty": (-2.1,),
+    "min_p": (-0.1, 1.1), "stop_token_ids": ([-1], ["1"], 5),
+    "logit_bias": (
+        [1], {"1": 101}, {"1": "2"}, {"1": True}, {"1": None}, {"one": 1}, {"-1": 1}, {"01": 1},
+        {str(k): 1 for k in range(1025)},
+    ),
+    "include_stop_str_in_output": ("maybe",), "seed": (2**63, -(2**63) - 1, 1.5), "echo": (True,),
+    "prompt": ("Hi",),
+    "messages": (
+        [], [{"role": "user", "content": 1}],
+        [{"role": "user", "content": [{"type": "image_url"}]}],
+    ),
+}  # fmt: skip
+BESIDE: list[tuple[str, dict[str, Any]]] = [
+    ("add_generation_prompt", {"continue_final_message": True, "add_generation_prompt": True}),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
+    ("max_tokens", {"max_tokens": 3, "max_completion_tokens": 4}),
+    ("stream_options", {"stream": True, "stream_options": {"every": 1}}),
+    ("stream_options", {"stream": True, "stream_options": {"continuous_usage_stats": "any"}}),
+]
+BAD_TEXTS: list[tuple[str, dict[str, Any]]] = [
+    ("best_of", {"best_of": 2}), ("best_of", {"best_of": 1, "n": 2}),
+    ("max_tokens", {"max_tokens": 0}), ("max_tokens", {"max_tokens": -1, "echo": True}),
+    ("echo", {"echo": "maybe"}), ("suffix", {"suffix": "end"}),
+    ("max_completion_tokens", {"max_completion_tokens": 5}),
+    ("tools", {"tools": [{"type": "function", "function": {"name": "add"}}]}),
+    ("messages", CHAT), ("top_logprobs", {"top_logprobs": 1}),
+    ("add_special_tokens", {"add_special_tokens": 2}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("param", "body"),
+    ("path", "body", "param", "more"),
     [
-        ("best_of", {"best_of": 2}),
-        ("best_of", {"best_of": 1, "n": 2}),
-        ("max_tokens", {"max_tokens": 0}),
-        ("max_tokens", {"max_tokens": -1, "echo": True}),
-        ("echo", {"echo": "maybe"}),
-        ("suffix", {"suffix": "end"}),
-        ("max_completion_tokens", {"max_completion_tokens": 5}),
-        ("tools", {"tools": [{"type": "function", "function": {"name": "add"}}]}),
-        ("messages", CHAT),
-        ("top_logprobs", {"top_logprobs": 1}),
-        ("add_special_tokens", {"add_special_tokens": 2}),
+        *(("chat/completions", CHAT, name, {name: v}) for name, of in BAD.items() for v in of),
+        *(("chat/completions", CHAT, *beside) for beside in BESIDE),
+        *(("completions", TEXT, *bad) for bad in BAD_TEXTS),
     ],
 )
-def test_bad_values_of_a_text_are_refused_by_name(param: str, body: dict[str, Any]) -> None:
-    answer = post("completions", TEXT | body)
+def test_bad_values_are_refused_by_name(
+    path: str, body: dict[str, Any], param: str, more: dict[str, Any]
+) -> None:
+    answer = post(path, body | more)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 

@@ -53,9 +53,7 @@ PUBLISHED = {
 }
 
 specs = st.sampled_from(catalog_names()).map(load_spec)
-moe_specs = st.sampled_from(
-    [n for n in catalog_names() if load_spec(n).experts],
-).map(load_spec)
+moe_specs = st.sampled_from([n for n in catalog_names() if load_spec(n).experts]).map(load_spec)
 
 
 @pytest.mark.parametrize("name", catalog_names())

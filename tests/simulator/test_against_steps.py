@@ -36,10 +36,7 @@ def windows(spec: ModelSpec) -> list[int]:
 
 
 def step_s(
-    prepared: Prepared,
-    prefills: Sequence[tuple[int, int]],
-    lengths: Sequence[int],
-    rows: int,
+    prepared: Prepared, prefills: Sequence[tuple[int, int]], lengths: Sequence[int], rows: int
 ) -> float:
     """Seconds of one step from the tables, layer by layer; `prefills` are (offset, tokens)."""
     t, layers = prepared.tables[0][0], windows(prepared.architectures[0])

@@ -1,44 +1,17 @@
-"""A run does not depend on how it is cut up, nor on what else runs; a step is pure."""
+"""A run does not depend on how it is cut up, nor on what else runs."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from c2c.policies import AfterWaiting
 from c2c.serving import Prepared, prepare
-from c2c.serving.loop import step
-from c2c.serving.port import Arrival
 from c2c.simulator import Simulation, build_machine
 from tests.simulator.worlds import random_requests, setup, simulate
 
 
 def _prepared() -> Prepared:
     return prepare(setup(*["llama-3-3b", "llama-3-8b"] * 5, preempt=AfterWaiting(3.0)))
-
-
-def _bytes(tables: Iterable[Any]) -> list[bytes]:
-    # Of all arrays, those in tuples included.
-    return [
-        part
-        for table in tables
-        for part in (_bytes(table) if isinstance(table, tuple) else [table.tobytes()])
-    ]
-
-
-def test_step_leaves_its_argument_alone() -> None:
-    prepared = _prepared()
-    state = prepared.new_serving()
-    before = _bytes(state)
-    event = Arrival(at_s=0.0, request_id=0, model=0, prompt_tokens=5, max_output_tokens=5)
-    first = step(prepared.fleet, prepared.rules, state, event)
-    again = step(prepared.fleet, prepared.rules, state, event)
-    assert _bytes(state) == before
-    assert first[1] == again[1]
-    assert len(first[1]) == 1
-    assert _bytes(first[0]) == _bytes(again[0])
 
 
 def test_blocks_and_buffers_do_not_change_the_result() -> None:

@@ -58,8 +58,7 @@ def test_cache_folder_follows_the_environment(
 
 
 @pytest.mark.parametrize(
-    "sizes",
-    [[1], [2], [7], [8], [9], [65], [7, 7, 7], [1, 8, 3], [1, 9, 2], [2, 1, 5, 1, 1, 6, 9]],
+    "sizes", [[1], [2], [7], [8], [9], [65], [7, 7, 7], [1, 8, 3], [1, 9, 2], [2, 1, 5, 1, 1, 6, 9]]
 )
 @pytest.mark.parametrize("rows", [1, 2], ids=["devices", "relayouts beside"])
 def test_tournament_finds_the_first_and_ties_go_to_the_lowest(sizes: list[int], rows: int) -> None:

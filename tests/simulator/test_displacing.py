@@ -139,19 +139,6 @@ def test_room_for_all_changes_nothing() -> None:
     assert runs[0].tobytes() == runs[1].tobytes()
 
 
-@pytest.mark.slow
-def test_compiled_as_interpreted_and_nothing_held_at_the_end() -> None:
-    what = prepare(shared("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-3b"))
-    block = random_requests(16, 4, 3.0, 0)
-    plain, _, simulation = simulate(what, block)
-    fast, _, _ = simulate(what, block, compiled=True)
-    assert plain.tobytes() == fast.tobytes()
-    dev = np.asarray(simulation.state.device)
-    inst = np.asarray(simulation.state.instance)
-    held = dev["holder"][0]
-    assert held < 0 or (inst["state"][held] != FREE and inst["kept"][held] > 0)
-
-
 @pytest.mark.parametrize(
     ("mig", "share", "engines"),
     [("7x12gb", 0.125, 2), ("4x24gb", 0.125, 6), ("1x96gb", 0.125, 24), ("7x12gb", 0.01, 1),

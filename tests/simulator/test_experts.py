@@ -153,10 +153,7 @@ def test_misses_are_those_of_a_plain_model(policy: Any, name: str, router: Route
     assert int(simulation.experts.held.sum()) == slots  # room is never exceeded, nor left
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [LongestUnused(), ByScore(), ByProbability(), MostVisited()],
-)
+@pytest.mark.parametrize("policy", [LongestUnused(), ByScore(), ByProbability(), MostVisited()])
 def test_no_policy_misses_less_than_belady(policy: Any) -> None:
     what = world(router=Router(skew=0.8, locality=0.3), experts=policy)
     _, stats, simulation = simulate(what, requests(np.arange(3.0), prompt=2, output=60))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from c2c.errors import SettingError
-from c2c.policies import Fixed, LeastLoaded, Quota, RoundRobin, Static, Swapped
+from c2c.policies import Fixed, LeastLoaded, RoundRobin, Static, Swapped
 from c2c.serving import ServingSetup, prepare
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
@@ -77,17 +77,6 @@ def test_a_turn_takes_the_time_of_what_comes_back() -> None:
         with_moves_s, in_s = turned_s(10e9, 1.5, link)
         assert with_moves_s - computed_s == pytest.approx(in_s, rel=0.1)
         assert in_s > 1.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("caches", [1.0, 1.5])
-def test_interpreted_and_compiled_park_alike(caches: float) -> None:
-    what = prepare(short_of_room(caches, engines__kv_host_bytes=0.4e9, turn=Quota()))
-    block = random_requests(24, 3, 12.0, 4)
-    interpreted, stats, _ = simulate(what, block)
-    compiled, again, _ = simulate(what, block, compiled=True)
-    assert interpreted.tobytes() == compiled.tobytes()
-    assert stats.kv_out_bytes == again.kv_out_bytes > 0.0
 
 
 def test_room_in_hbm_parks_nothing() -> None:

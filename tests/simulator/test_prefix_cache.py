@@ -242,10 +242,7 @@ def test_requests_at_once_share_one_copy() -> None:
     keys = np.random.default_rng(0).integers(0, 1 << 62, shared).astype(np.uint64)
     made = requests(np.r_[0.0, np.full(n - 1, 200.0)], 0, shared * BLOCK + 10, 400)
     block = replace(
-        made,
-        block_tokens=BLOCK,
-        block_first=np.arange(n + 1) * shared,
-        block_keys=np.tile(keys, n),
+        made, block_tokens=BLOCK, block_first=np.arange(n + 1) * shared, block_keys=np.tile(keys, n)
     )
     what = prepared("streamed", host_bytes=0.0)
     few = replace(what.setup, deployments=what.setup.deployments[:1])

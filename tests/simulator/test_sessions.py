@@ -90,10 +90,7 @@ def test_answers_are_found_by_the_next_turn() -> None:
             # The answer's last token is in no KV cache when the answer ends.
             known = records.prompt_tokens[before] + records.output_tokens[before] - 1
             assert found[r] == known // 32 * 32
-        assert (records.cached_hbm_tokens.any(), records.cached_host_tokens.any()) == (
-            hbm,
-            not hbm,
-        )
+        assert (records.cached_hbm_tokens.any(), records.cached_host_tokens.any()) == (hbm, not hbm)
 
 
 def test_think_time_alone_is_no_session() -> None:

@@ -10,16 +10,7 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.models import load_spec, weight_bytes
-from c2c.policies import (
-    FirstIdle,
-    Fixed,
-    LeastLoaded,
-    Quota,
-    Resident,
-    Static,
-    Stream,
-    Swapped,
-)
+from c2c.policies import FirstIdle, Fixed, LeastLoaded, Quota, Resident, Static, Stream, Swapped
 from c2c.serving import FAIL_MEMORY, FAIL_NONE, ServingSetup, prepare
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered

@@ -64,10 +64,7 @@ def test_a_model_whose_layers_all_have_a_window_has_room_for_its_whole_context()
     assert reserved(prepared, 64) == reserved(prepared, 100_000) == kv_bytes(spec, 64)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"engines__kv_windows": False}, {"prefix_cache__hbm": True}],
-)
+@pytest.mark.parametrize("changes", [{"engines__kv_windows": False}, {"prefix_cache__hbm": True}])
 def test_all_tokens_are_reserved_where_windows_are_not_counted(changes: dict[str, Any]) -> None:
     for name in ("gpt-oss-20b", "gemma3_4b"):
         spec, prepared = spec_of(name), prepare(serving(spec_of(name), **changes))

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from c2c.config import check_choices, load
 from c2c.errors import SettingError
 from c2c.hardware import conf_dir
-from experiments.composed.sets import (
-    refusal,
-    settings_of,
-    shapley,
-    subsets,
-)
+from experiments.composed.sets import refusal, settings_of, shapley, subsets
 from experiments.figure import Context, figures
 
 PAGE = Path(__file__).parents[3] / "docs" / "systems" / "composed.md"

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from c2c.errors import SettingError
-from experiments.claims import (
-    claim,
-    compare,
-    explanations,
-    fidelity_rows,
-    load_claims,
-    totals,
-)
+from experiments.claims import claim, compare, explanations, fidelity_rows, load_claims, totals
 from experiments.figure import Computed, Context
 from experiments.figures import medusa as drawing
 from experiments.medusa import switch, timeline

@@ -13,14 +13,7 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.systems.tessera import WAYS, load_pair
-from experiments.claims import (
-    claim,
-    compare,
-    explanations,
-    fidelity_rows,
-    load_claims,
-    totals,
-)
+from experiments.claims import claim, compare, explanations, fidelity_rows, load_claims, totals
 from experiments.figure import Computed, Context, choose
 from experiments.figures import tessera as drawing
 from experiments.tessera import (
@@ -37,10 +30,7 @@ from experiments.tessera.workloads import PAIRS, WORKLOADS, fitted_share
 from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
-DRAW = {
-    heterogeneity: drawing.draw_heterogeneity,
-    pipelining: drawing.draw_pipelining,
-}
+DRAW = {heterogeneity: drawing.draw_heterogeneity, pipelining: drawing.draw_pipelining}
 # Whose claims figures answer that cost seconds; here their parts are tested.
 SIMULATED = (
     "fig7.*", "fig8?.vs_*", "fig10.*", "fig11*", "intro.slo_requests", "sec3b.kernels_typical",

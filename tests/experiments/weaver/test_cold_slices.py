@@ -38,9 +38,7 @@ def test_no_slice_holds_more_than_its_memory(
     assert abs(row["away"] - ratio * row["rows"]) <= receivers
 
 
-def test_an_idle_receiver_answers_at_once_and_cuts_help_a_busy_one(
-    chip: cold_slices._Chip,
-) -> None:
+def test_an_idle_receiver_answers_at_once_and_cuts_help_a_busy_one(chip: cold_slices._Chip) -> None:
     idle, busy, cut = (
         cold_slices._row(chip, EXPERIMENT, 3, load, how, 0.6)
         for load, how in ((0.0, "none"), (1.0, "none"), (1.0, "best"))

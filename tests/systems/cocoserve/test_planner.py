@@ -23,10 +23,7 @@ SIZES = {"layer": 10.0, "kv": 2.0, "attention": 4.0, "feed_forward": 6.0}
 
 @pytest.mark.parametrize(
     ("candidates", "counts", "speedup"),
-    [
-        ("here", (3, 3, 2, 1, 1, 1, 1, 1), 96 / 85),
-        ("anywhere", (2, 2, 2, 2, 2, 1, 1, 1), 32 / 27),
-    ],
+    [("here", (3, 3, 2, 1, 1, 1, 1, 1), 96 / 85), ("anywhere", (2, 2, 2, 2, 2, 1, 1, 1), 32 / 27)],
 )
 def test_algorithm_1(candidates: str, counts: tuple[int, ...], speedup: float) -> None:
     half = Estimate.printed(0.5)

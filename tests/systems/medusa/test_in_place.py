@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from c2c.systems.medusa import (
-    Artefact,
-    OnDemand,
-    analyse,
-    make_artefact,
-    restore,
-    sides,
-    validate,
-)
+from c2c.systems.medusa import Artefact, OnDemand, analyse, make_artefact, restore, sides, validate
 from c2c.systems.program import Arenas, DeviceFault, Emulated
 from experiments.medusa.processes import Process, emulated_device, key_of
 from experiments.medusa.synthetic import Shape, random_program

@@ -8,14 +8,7 @@ from dataclasses import replace
 import pytest
 
 from c2c.errors import DataError
-from c2c.systems.medusa import (
-    Analysed,
-    Artefact,
-    Capture,
-    OnDemand,
-    analyse,
-    make_artefact,
-)
+from c2c.systems.medusa import Analysed, Artefact, Capture, OnDemand, analyse, make_artefact
 from c2c.systems.program import Argument, Launch, Program
 from experiments.medusa import ranks
 from experiments.medusa.processes import Process, key_of

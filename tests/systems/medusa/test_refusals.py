@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from c2c.errors import DataError, SettingError
-from c2c.systems.medusa import (
-    Capture,
-    analyse,
-    make_artefact,
-    read_capture,
-    restore,
-    write_capture,
-)
+from c2c.systems.medusa import Capture, analyse, make_artefact, read_capture, restore, write_capture
 from c2c.systems.program import (
     Access,
     Argument,

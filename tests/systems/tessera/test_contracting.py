@@ -86,8 +86,7 @@ def test_groups_that_cannot_be_placed_are_left_to_the_program() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "most"),
-    [(("a100_80", "l40s"), 0.25), (("h100_sxm", "rtx_pro_6000", "b200"), 0.75)],
+    ("names", "most"), [(("a100_80", "l40s"), 0.25), (("h100_sxm", "rtx_pro_6000", "b200"), 0.75)]
 )
 def test_little_is_left_of_a_step_of_a_real_model(names: tuple[str, ...], most: float) -> None:
     """A decode step over a slow link goes to one GPU but for what is pinned."""

@@ -13,14 +13,7 @@ import pytest
 from c2c.errors import DataError
 from c2c.systems.program import Launch
 from c2c.systems.program.xla import TARGETS
-from c2c.systems.tessera.ptx import (
-    Reached,
-    inject,
-    intervals_of,
-    new_records,
-    parse,
-    reach,
-)
+from c2c.systems.tessera.ptx import Reached, inject, intervals_of, new_records, parse, reach
 from tests.systems.tessera.interpreter.interpret import interpret
 from tests.systems.tessera.interpreter.memory import Memory
 from tests.systems.tessera.ptx_text import HEAD, POINTER, kernel, lanes

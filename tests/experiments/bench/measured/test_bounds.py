@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.bench.measured.chips import FITTED
-from experiments.bench.measured.compare import (
-    Comparison,
-    Skipped,
-    compare,
-    errors_by,
-    unseen_chips,
-)
+from experiments.bench.measured.compare import Comparison, Skipped, compare, errors_by, unseen_chips
 from experiments.bench.measured.errors import Error
 from experiments.bench.measured.rows import OWN, read_folder
 from tests.tiers import tiered

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from c2c.systems.program import (
-    Library,
-    entries_of,
-)
+from c2c.systems.program import Library, entries_of
 
 __all__ = ["build", "environment"]
 

@@ -1,4 +1,4 @@
-"""PTX interpreter without a GPU, for the subset that XLA emits for compute capability 8.
+"""PTX interpreter without a GPU, for the instructions of the kernels and injected code under test.
 
 All threads of several blocks run together as lanes of NumPy arrays. Each step runs the ready lanes
 at the lowest instruction, so that diverged lanes converge again.
@@ -21,7 +21,6 @@ from tests.systems.tessera.interpreter.memory import Memory
 from tests.systems.tessera.interpreter.operations import (
     DTYPES,
     OPERATIONS,
-    carried,
     compare,
     convert,
     kind_of,
@@ -29,7 +28,7 @@ from tests.systems.tessera.interpreter.operations import (
 )
 from tests.systems.tessera.interpreter.spaces import BASES, Spaces, layout_of, parameter_bytes
 from tests.systems.tessera.interpreter.tensor import MMA, load_matrices, multiply
-from tests.systems.tessera.interpreter.warps import WARP_OPERATIONS
+from tests.systems.tessera.interpreter.warps import shuffle
 
 __all__ = ["interpret"]
 
@@ -41,6 +40,7 @@ _NOTHING = frozenset({
     "griddepcontrol", "fence", "membar", "prefetch", "prefetchu", "nanosleep", "setmaxnreg",
     "pragma",
 })  # fmt: skip
+_BEYOND = frozenset({"cc", "hi", "relu"})  # qualifiers that no kernel here uses
 
 
 def interpret(
@@ -175,11 +175,13 @@ class _Batch:
             self._tensor(instruction, which)
         elif name == "cvta":
             self._to_space(instruction, which)
-        elif name in WARP_OPERATIONS:
-            WARP_OPERATIONS[name](self.lanes, instruction, which)
-        elif name in ("setp", "set", "selp", "cvt"):
+        elif _BEYOND & set(instruction.parts):
+            raise self.known.kernel.fault(instruction, "unsupported instruction")
+        elif name == "shfl":
+            shuffle(self.lanes, instruction, which)
+        elif name in _CHOICES:
             _CHOICES[name](self, instruction, which)
-        elif name in OPERATIONS or name in ("addc", "madc"):
+        elif name in OPERATIONS:
             self._arithmetic(instruction, which)
         else:
             raise self.known.kernel.fault(instruction, "unsupported instruction")
@@ -201,11 +203,6 @@ class _Batch:
     def _arithmetic(self, instruction: Instruction, which: Array) -> None:
         parts, name = instruction.parts, instruction.name
         kind = kind_of(parts)
-        if name in ("addc", "madc") or "cc" in parts:
-            self._carrying(instruction, which)
-            return
-        if name in ("lop3", "prmt"):
-            kind = "b32"
         packed = kind.endswith("x2")
         given = []
         for k in range(1, len(instruction.operands)):
@@ -223,16 +220,6 @@ class _Batch:
         if packed:
             made = np.ascontiguousarray(made).view(np.uint32)
         self.lanes.write(self.target(instruction), made, which)
-
-    def _carrying(self, instruction: Instruction, which: Array) -> None:
-        if instruction.parts[-1] not in ("u32", "s32", "b32") or instruction.name == "sub":
-            raise self.known.kernel.fault(instruction, "unsupported extended sum")
-        count = len(instruction.operands)
-        given = [self.value(instruction, k, "u32", which) for k in range(1, count)]
-        made, carry = carried(instruction.parts, given, self.lanes.carry[which])
-        self.lanes.write(self.target(instruction), made, which)
-        if "cc" in instruction.parts:
-            self.lanes.carry[which] = carry
 
     def _tensor(self, instruction: Instruction, which: Array) -> None:
         parts = instruction.parts
@@ -361,26 +348,21 @@ class _Batch:
 
     def _atomic(self, instruction: Instruction, kind: str, places: Array, which: Array) -> None:
         parts, operands = instruction.parts, instruction.operands
-        if "global" not in parts:
-            space, _ = self.spaces.space(parts, places)
-            if space != "global":
-                raise self.known.kernel.fault(instruction, "an atomic outside global memory")
-        how = next(p for p in parts[1:] if p in _ATOMICS or p == "cas")
+        how = next((p for p in parts[1:] if p in _ATOMICS or p == "cas"), None)
+        wants_old = instruction.name == "atom" and operands[0] != "_"
+        if "global" not in parts or how is None or (how != "cas" and wants_old):
+            raise self.known.kernel.fault(instruction, "unsupported atomic")
         first = 2 if instruction.name == "atom" else 1
         values = [self.value(instruction, k, kind, which) for k in range(first, len(operands))]
         cells, where = self.spaces.memory.cells(places, DTYPES[kind])
-        wants_old = instruction.name == "atom" and operands[0] != "_"
-        if not wants_old and how in ("min", "max", "add"):
-            _ATOMICS_AT[how](cells, where, values[0])
+        if how != "cas":
+            _ATOMICS[how].at(cells, where, values[0])
             return
         old = np.empty(len(which), cells.dtype)
         for k, place in enumerate(where):
             old[k] = cells[place]
-            if how == "cas":
-                if old[k] == values[0][k]:
-                    cells[place] = values[1][k]
-            else:
-                cells[place] = _ATOMICS[how](old[k], values[0][k])
+            if old[k] == values[0][k]:
+                cells[place] = values[1][k]
         if wants_old:
             self.lanes.write(str(operands[0]), old, which)
 
@@ -398,17 +380,6 @@ def _setp(batch: _Batch, instruction: Instruction, which: Array) -> None:
         results = [_JOINS[other[0]](r, given) for r in results]
     for name, result in zip(targets, results, strict=False):
         batch.lanes.write(name, result, which)
-
-
-def _set(batch: _Batch, instruction: Instruction, which: Array) -> None:
-    parts = instruction.parts
-    left, right = (batch.value(instruction, k, parts[-1], which) for k in (1, 2))
-    holds = compare(parts[1], left, right)
-    to = DTYPES[parts[-2]]
-    made = (
-        holds.astype(to) if to.kind == "f" else np.where(holds, -1, 0).astype(np.int32).view("u4")
-    )
-    batch.lanes.write(batch.target(instruction), made, which)
 
 
 def _selp(batch: _Batch, instruction: Instruction, which: Array) -> None:
@@ -433,15 +404,9 @@ def _cvt(batch: _Batch, instruction: Instruction, which: Array) -> None:
 
 
 _CHOICES: Mapping[str, Callable[[_Batch, Instruction, Array], None]] = {
-    "setp": _setp, "set": _set, "selp": _selp, "cvt": _cvt,
+    "setp": _setp, "selp": _selp, "cvt": _cvt,
 }  # fmt: skip
 _JOINS: Mapping[str, Any] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
 }  # fmt: skip
-_ATOMICS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b, "min": min, "max": max, "exch": lambda _, b: b,
-    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
-}  # fmt: skip
-_ATOMICS_AT: Mapping[str, Any] = {
-    "add": np.add.at, "min": np.minimum.at, "max": np.maximum.at,
-}  # fmt: skip
+_ATOMICS: Mapping[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum}

@@ -27,7 +27,6 @@ class Lanes:
       thread: [lane], its number in its block.
       at: [lane], index of its next instruction.
       is_alive: [lane], True until it returns.
-      carry: [lane], carry of extended sums.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class Lanes:
         self.thread = np.tile(np.arange(self.size), len(blocks))
         self.at = np.zeros(self.count, np.int64)
         self.is_alive = np.ones(self.count, bool)
-        self.carry = np.zeros(self.count, np.uint64)
         self._registers: dict[str, Array] = {}
         self._places = places  # offsets of variables and parameters in their space
         self._special = _special(grid, block, np.repeat(np.asarray(blocks), self.size), self.thread)

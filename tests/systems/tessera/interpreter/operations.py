@@ -8,7 +8,7 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DTYPES", "OPERATIONS", "carried", "compare", "convert", "kind_of", "operate"]
+__all__ = ["DTYPES", "OPERATIONS", "compare", "convert", "kind_of", "operate"]
 
 Array = Any  # one value a lane, of one type
 Operation = Callable[[tuple[str, ...], list[Array]], Array]  # (opcode and qualifiers, operands)
@@ -39,10 +39,6 @@ def compare(how: str, left: Array, right: Array) -> Array:
     unordered = np.zeros(left.shape, bool)
     if left.dtype.kind not in "iub":
         unordered = np.isnan(left.astype(np.float64)) | np.isnan(right.astype(np.float64))
-    if how in ("num", "nan"):
-        return unordered if how == "nan" else ~unordered
-    if how in ("lo", "ls", "hi", "hs"):
-        how = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}[how]
     name = how.removesuffix("u")
     made = {
         "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
@@ -65,7 +61,7 @@ def convert(parts: tuple[str, ...], to: str, value: Array) -> Array:
         made = value.astype(target)
         if "sat" in parts and is_float:
             made = np.clip(np.nan_to_num(made, nan=0.0), 0, 1).astype(target)
-        return np.maximum(made, made.dtype.type(0)) if "relu" in parts else made
+        return made
     limits = np.iinfo(target)
     wide = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
     low, high = wide <= float(limits.min), wide >= float(limits.max)
@@ -73,26 +69,10 @@ def convert(parts: tuple[str, ...], to: str, value: Array) -> Array:
     return np.where(low, limits.min, np.where(high, limits.max, made)).astype(target)
 
 
-def carried(parts: tuple[str, ...], args: list[Array], carry: Array) -> tuple[Array, Array]:
-    """Return an extended-precision sum of 32-bit words, and its carry."""
-    wide = [a.astype(np.uint64) for a in args]
-    if parts[0] in ("mad", "madc"):
-        product = wide[0] * wide[1]
-        word = product >> np.uint64(32) if "hi" in parts else product & np.uint64(0xFFFFFFFF)
-        wide = [word, wide[2]]
-    total = wide[0] + wide[1] + (carry if parts[0].endswith("c") else 0)
-    return (total & np.uint64(0xFFFFFFFF)).astype(np.uint32), total >> np.uint64(32)
-
-
 def _wide(parts: tuple[str, ...], a: Array, b: Array) -> Array:
     double = f"{a.dtype.kind}{2 * a.dtype.itemsize}"
     if "wide" in parts:
         return a.astype(double) * b.astype(double)
-    if "hi" in parts:
-        if a.dtype.itemsize == 8:
-            product = a.astype(object) * b.astype(object)
-            return np.array([int(p) >> 64 for p in product], dtype=object).astype(a.dtype)
-        return (a.astype(double) * b.astype(double) >> (8 * a.dtype.itemsize)).astype(a.dtype)
     return a * b
 
 
@@ -103,30 +83,7 @@ def _mad(parts: tuple[str, ...], args: list[Array]) -> Array:
 
 def _fma(parts: tuple[str, ...], args: list[Array]) -> Array:
     a, b, c = (each.astype(np.float64) for each in args)
-    made = (a * b + c).astype(args[0].dtype)
-    return np.maximum(made, made.dtype.type(0)) if "relu" in parts else made
-
-
-def _divide(args: list[Array]) -> Array:
-    a, b = args
-    if a.dtype.kind not in "iu":
-        return a / b
-    safe = np.where(b == 0, 1, b).astype(a.dtype)
-    if a.dtype.kind == "u":
-        return np.where(b == 0, a.dtype.type(-1 % 2 ** (8 * a.dtype.itemsize)), a // safe)
-    return np.where(b == 0, -1, _truncated(a, safe)).astype(a.dtype)
-
-
-def _remainder(args: list[Array]) -> Array:
-    a, b = args
-    safe = np.where(b == 0, 1, b).astype(a.dtype)
-    quotient = a // safe if a.dtype.kind == "u" else _truncated(a, safe)
-    return np.where(b == 0, a, a - quotient * safe).astype(a.dtype)
-
-
-def _truncated(a: Array, b: Array) -> Array:
-    quotient = a // b
-    return quotient + ((a % b != 0) & ((a < 0) != (b < 0)))
+    return (a * b + c).astype(args[0].dtype)
 
 
 def _shift(args: list[Array], *, left: bool) -> Array:
@@ -145,27 +102,6 @@ def _funnel(parts: tuple[str, ...], args: list[Array]) -> Array:
     both = (high << np.uint64(32)) | low
     made = both << by >> np.uint64(32) if "l" in parts else both >> by
     return (made & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-
-
-def _permute(args: list[Array]) -> Array:
-    a, b, selector = (x.astype(np.uint64) for x in args)
-    both = a | (b << np.uint64(32))
-    made = np.zeros_like(both)
-    for k in range(4):
-        nibble = (selector >> np.uint64(4 * k)) & np.uint64(15)
-        byte = (both >> (np.uint64(8) * (nibble & np.uint64(7)))) & np.uint64(255)
-        signs = np.where(byte & np.uint64(128), np.uint64(255), np.uint64(0))
-        made |= np.where(nibble & np.uint64(8), signs, byte) << np.uint64(8 * k)
-    return made.astype(np.uint32)
-
-
-def _lop3(args: list[Array]) -> Array:
-    a, b, c, table = args
-    made = np.zeros_like(a)
-    for k in range(8):
-        term = (a if k & 4 else ~a) & (b if k & 2 else ~b) & (c if k & 1 else ~c)
-        made = np.where((table >> k) & 1, made | term, made)
-    return made.astype(a.dtype)
 
 
 def _field(args: list[Array]) -> Array:
@@ -187,11 +123,6 @@ def _bits_of(value: int, at: int, length: int, bits: int, is_signed: bool) -> in
     return taken
 
 
-def _count_leading(args: list[Array]) -> Array:
-    bits = 8 * args[0].dtype.itemsize
-    return np.array([bits - int(x).bit_length() for x in args[0]], np.uint32)
-
-
 def _extreme(parts: tuple[str, ...], args: list[Array]) -> Array:
     a, b = args[:2]
     least = parts[0] == "min"
@@ -200,19 +131,6 @@ def _extreme(parts: tuple[str, ...], args: list[Array]) -> Array:
     if "NaN" in parts:
         return np.minimum(a, b) if least else np.maximum(a, b)
     return np.fmin(a, b) if least else np.fmax(a, b)
-
-
-def _copysign(args: list[Array]) -> Array:
-    return np.copysign(args[1], args[0])  # the sign of the first operand
-
-
-def _testp(parts: tuple[str, ...], args: list[Array]) -> Array:
-    value = args[0]
-    tests: Mapping[str, Callable[[Array], Array]] = {
-        "finite": np.isfinite, "infinite": np.isinf, "number": lambda x: ~np.isnan(x),
-        "notanumber": np.isnan,
-    }  # fmt: skip
-    return tests[parts[1]](value)
 
 
 def _unary(function: Callable[[Array], Array]) -> Callable[[list[Array]], Array]:
@@ -233,8 +151,7 @@ def _product_sum(parts: tuple[str, ...], args: list[Array]) -> Array:
 _PLAIN: Final[Mapping[str, Callable[[list[Array]], Array]]] = {
     "add": lambda a: a[0] + a[1],
     "sub": lambda a: a[0] - a[1],
-    "div": _divide,
-    "rem": _remainder,
+    "div": lambda a: a[0] / a[1],
     "abs": lambda a: np.abs(a[0]),
     "neg": lambda a: (-a[0]).astype(a[0].dtype),
     "and": lambda a: a[0] & a[1],
@@ -243,20 +160,10 @@ _PLAIN: Final[Mapping[str, Callable[[list[Array]], Array]]] = {
     "not": lambda a: ~a[0],
     "shl": lambda a: _shift(a, left=True),
     "shr": lambda a: _shift(a, left=False),
-    "prmt": _permute,
-    "lop3": _lop3,
     "bfe": _field,
-    "popc": lambda a: np.bitwise_count(a[0]).astype(np.uint32),
-    "clz": _count_leading,
     "rcp": _unary(lambda x: 1.0 / x),
-    "sqrt": _unary(np.sqrt),
     "rsqrt": _unary(lambda x: 1.0 / np.sqrt(x)),
     "ex2": _unary(np.exp2),
-    "lg2": _unary(np.log2),
-    "sin": _unary(np.sin),
-    "cos": _unary(np.cos),
-    "tanh": _unary(np.tanh),
-    "copysign": _copysign,
 }
 _QUALIFIED: Final[Mapping[str, Operation]] = {
     "mul": _product,
@@ -265,7 +172,6 @@ _QUALIFIED: Final[Mapping[str, Operation]] = {
     "min": _extreme,
     "max": _extreme,
     "shf": _funnel,
-    "testp": _testp,
 }
 OPERATIONS: Final = frozenset({*_PLAIN, *_QUALIFIED})
 """Names of the instructions that `operate` knows."""
