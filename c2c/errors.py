@@ -58,13 +58,6 @@ def unknown_name(
     link='fast': expected one of datasheet, measured.
     >>> print(unknown_name("sead", 4, ["seed", *map(str, range(20))], "sead", "a key among"))
     sead=4: expected a key that exists (of 21). Did you mean seed?
-
-    Args:
-      field: field that holds the name.
-      value: value of the field.
-      known: names that exist.
-      name: the unknown name, if it is not the whole value; None: it is.
-      kind: words that precede the list of names.
     """
     names = sorted({str(one) for one in known})
     near = difflib.get_close_matches(str(value if name is None else name), names, n=3)

@@ -18,11 +18,7 @@ _LOCK: Final = threading.RLock()
 
 
 def when_compiling(what: str, *given: Any, **named: Any) -> None:
-    """Register a function with Numba before it compiles: at once if it has compiled already.
-
-    Args:
-      what: name in `begin`'s table; its function gets the other arguments.
-    """
+    """Register a function with Numba before it compiles: at once if it has compiled already."""
     with _LOCK:
         _WAITING.append((what, given, named))
         if _TELL:

@@ -110,13 +110,7 @@ BelowOne = Annotated[float, In("[0, 1)", "a share")]
 
 
 def check_fields(settings: Any, where: str = "", schema: Any = None) -> None:
-    """Raise SettingError for a field outside its annotated range.
-
-    Args:
-      settings: a dataclass, a NamedTuple, or with `schema` a mapping.
-      where: prefix of field names in errors.
-      schema: type with the annotations; None: that of the settings.
-    """
+    """Raise SettingError for a field outside its annotated range."""
     kind: Any = schema or type(settings)
     for field, hint in _ruled(kind).items():
         value = getattr(settings, field) if schema is None else settings[field]
@@ -141,11 +135,7 @@ def allowed(hint: Any, field: str = "") -> str:
 
 
 def typed(value: Any, hint: Any, where: str) -> Any:
-    """Return a value from settings in the type of its field.
-
-    Raises:
-      SettingError: it is not of the type, or outside the annotated range.
-    """
+    """Return a value from settings in the type of its field."""
     kinds = [kind for kind, _ in map(_parted, _options(hint))]
     is_number = _is_number(value, float) and value == value
     is_whole = is_number and (_is_number(value, int) or float(value).is_integer())
@@ -162,14 +152,7 @@ def typed(value: Any, hint: Any, where: str) -> Any:
 
 
 def check_value(value: Any, hint: Any, where: str, field: str = "") -> None:
-    """Raise SettingError for a value outside its range.
-
-    Args:
-      value: a number, text or None, or several.
-      hint: type with its range, such as `Count`.
-      where: name of the setting in errors.
-      field: name with the unit, if not at the end of `where`.
-    """
+    """Raise SettingError for a value outside its range."""
     for kind, rule in map(_parted, _options(hint)):
         if (item := _item(kind)) is not None:
             if isinstance(value, Mapping):

@@ -311,11 +311,7 @@ def _end(
 
 
 def _first_that_builds(space: FleetSpace, arms: Sequence[Arm], seed: int) -> RunSetup:
-    """Return the setup of the first kind of fleet that can be built, with few chips or many.
-
-    Raises:
-      SettingError: no kind can be built.
-    """
+    """Return the setup of the first kind of fleet that can be built, with few chips or many."""
     wrong: SettingError | None = None
     for chips in (1, 64):
         for arm in arms:

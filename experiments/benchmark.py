@@ -43,17 +43,7 @@ def benchmark(
     packages: tuple[str, ...],
     name: str,
 ) -> int:
-    """Run a benchmark and return the exit status, 2 for invalid settings.
-
-    Args:
-      schema: dataclass of the settings, with those of `MeasurementSettings`. A folder in
-        `runs/bench` is named by the benchmark and the time, so that it replaces no other.
-      arguments: settings as key=value.
-      work: function that measures, writes results into the folder, and returns the table of them.
-      check: function that validates or completes the settings before the folder is made.
-      packages: packages whose source is part of the provenance.
-      name: name of the benchmark and of its result.
-    """
+    """Run a benchmark and return the exit status, 2 for invalid settings."""
     new = _new_folder(name)
     numbers = itertools.count()
 
@@ -86,15 +76,7 @@ def measure_each(
     table: Callable[[Any, Sequence[dict[str, Any]]], Table],
     name: str,
 ) -> Callable[[Any, RunDir, Console], Table]:
-    """Return the `work` of a benchmark that measures several items, one after another.
-
-    Args:
-      what: label of the progress bar.
-      of: function that returns the items of the settings.
-      measure: function that returns an item's rows, from settings and item.
-      table: function that returns a table of all rows.
-      name: name of the result, which holds the rows.
-    """
+    """Return the `work` of a benchmark that measures several items, one after another."""
 
     def work(settings: Any, folder: RunDir, out: Console) -> Table:
         items = of(settings)

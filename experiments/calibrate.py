@@ -44,12 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def calibrate(settings: CalibrateSettings) -> None:
-    """Fit step costs, check the machine and write the file.
-
-    Raises:
-      SettingError: a setting is invalid, or the machine drifted or was used too much.
-      DataError: a run has no record, or too few steps.
-    """
+    """Fit step costs, check the machine and write the file."""
     from c2c.errors import SettingError
     from experiments.serving.drift import drift_of
     from experiments.serving.machine import read_machine

@@ -73,11 +73,7 @@ def usable_cores(most: int = 0) -> set[int]:
 
 
 def workers_of(given: object, field: str) -> int:
-    """Return the number of processes to use: `given`, or the number of cores for None.
-
-    Raises:
-      SettingError: `given` is not a whole number above 0; the error names `field`.
-    """
+    """Return the number of processes to use: `given`, or the number of cores for None."""
     if given is None:
         return len(usable_cores())
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
@@ -162,14 +158,7 @@ def answer_of(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Any:
-    """Run a command and return its last line of output, parsed as JSON.
-
-    Args:
-      command: program and arguments.
-      failed: function that makes the error to raise, from the reason, if the command fails or
-        exceeds its time limit.
-      limit_s, env, apart: see `run`.
-    """
+    """Run a command and return its last line of output, parsed as JSON."""
     done = run(command, limit_s=limit_s, env=env, apart=apart)
     if done.code is None:
         raise failed(f"not finished within {limit_s:.0f} s")
@@ -269,12 +258,7 @@ class Lines:
     def line(
         self, until: float | None = None, waiting: Callable[[], object] = lambda: None
     ) -> bytes | None:
-        """Return the next line, b"" if the process closed its output, None after the time limit.
-
-        Args:
-          until: time limit on the monotonic clock, seconds; None for none.
-          waiting: called now and then while no line comes.
-        """
+        """Return the next line, b"" if the process closed its output, None after the time limit."""
         with selectors.DefaultSelector() as channel:
             channel.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
@@ -330,15 +314,6 @@ def worker_pool(
     """Yield a pool of spawned processes that leave Ctrl-C to this process.
 
     They end with the block, in the middle of their work if an error or a signal ends it.
-
-    Args:
-      workers: largest number of processes.
-      begin: function that each process calls with `given` before its first task.
-      given: arguments of `begin`, such as shared arrays, which only a starting process can inherit.
-      lost: rest of the error message on a killed process, after "one".
-
-    Raises:
-      DataError: a process was killed from outside.
     """
     pool = ProcessPoolExecutor(
         workers,

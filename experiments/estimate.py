@@ -125,11 +125,7 @@ def _run(settings: EstimateSettings) -> None:
 
 
 def estimate_lines(settings: EstimateSettings) -> list[str]:
-    """Return the lines of an answer.
-
-    Raises:
-      SettingError: a setting is wrong, or the model does not fit.
-    """
+    """Return the lines of an answer."""
     if settings.clients and settings.rate:
         raise SettingError("rate", settings.rate, "0 with clients")
     if settings.ep and settings.tp == 1:

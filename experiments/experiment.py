@@ -43,18 +43,7 @@ def overrides_in(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 def read_experiment[T](
     kind: type[T], name: str, overrides: Sequence[str] = (), *, quick: bool = False
 ) -> T:
-    """Return the settings in `conf/experiment/<name>.yaml`, with overrides.
-
-    Args:
-      kind: dataclass of the settings.
-      name: paper and figure, such as "weaver/fig5".
-      overrides: Hydra's overrides, such as "experiment.shares.hot_rps=12".
-      quick: whether to take the smaller values of the quick profile.
-
-    Raises:
-      SettingError: a setting that the figure has not, of another type, or out of its range.
-      DataError: the file is not such a mapping.
-    """
+    """Return the settings in `conf/experiment/<name>.yaml`, with overrides."""
     paper, _, figure = name.rpartition("/")
     given = read_yaml(f"experiment/{paper}", figure)
     smaller = given.pop(_QUICK, {})

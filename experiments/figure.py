@@ -169,11 +169,7 @@ class FigureSpec:
     beyond: bool = False
 
     def settings(self, context: Context) -> Any:
-        """Return the figure's experiment with the overrides of the context; None if it has none.
-
-        Raises:
-          SettingError: an override that the figure has not, or that is not allowed.
-        """
+        """Return the figure's experiment with the overrides of the context; None if it has none."""
         if self.experiment is None:
             if context.overrides:
                 key, _, value = context.overrides[0].partition("=")

@@ -48,9 +48,6 @@ def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
 
     Source: NVIDIA Multi-Instance GPU User Guide, "Getting Started with MIG", and
     `nvidia-smi mig --help`: a profile's name, then after a colon the memory slice of its start.
-
-    Raises:
-      SettingError: the GPU has no MIG, or does not support this layout.
     """
     platform, name = layout.platform, layout.mig.name
     if platform.partition is None:
@@ -75,9 +72,6 @@ def changing(layout: Layout, before: str, gpu: int = 0) -> Iterator[str]:
     """Yield the lines of a shell script that changes a GPU's layout, with comments.
 
     Comments name the slices that stay and the duration.
-
-    Raises:
-      SettingError: the GPU has no MIG, or does not support one of the layouts.
     """
     platform = layout.platform
     try:

@@ -41,11 +41,7 @@ def chip_of(name: str) -> str | None:
 
 
 def chip_named(name: str, field: str = "chip") -> str:
-    """Return the platform of a chip's name.
-
-    Raises:
-      SettingError: there is none; names the closest ones.
-    """
+    """Return the platform of a chip's name."""
     if (found := chip_of(name)) is None:
         raise unknown_name(field, name, sorted({*platforms(), *CHIPS}))
     return found
@@ -65,12 +61,7 @@ def model_of(name: str) -> ModelSpec | None:
 
 
 def model_named(name: str, field: str = "model") -> ModelSpec:
-    """Return the shape of a model's public name or path.
-
-    Raises:
-      SettingError: there is none; names the closest ones. Or its config is not supported.
-      DataError: a config that cannot be read.
-    """
+    """Return the shape of a model's public name or path."""
     if (found := model_of(name)) is None:
         error = unknown_name(field, name, sorted({*catalog_names(), *_SHAPES}))
         hint = f"{error.hint} Or the path of a folder with its config.json.".strip()

@@ -111,11 +111,7 @@ def _base(group: Group, chunk_tokens: int) -> ServingSetup:
 
 
 def prepared_group(group: Group, spec: ModelSpec, engine: Engine) -> Prepared:
-    """Return the engine on the chips with one model, ready to simulate.
-
-    Raises:
-      SettingError: the model does not fit, or cannot be shared by the chips.
-    """
+    """Return the engine on the chips with one model, ready to simulate."""
     # hashable parts only: an engine's sources are a mapping
     factor = load_platform(group.platform).host.host_factor
     constants = engine.constants(load_constants(calibration_for(group.platform)), factor)

@@ -32,19 +32,7 @@ class Ran(NamedTuple):
 
 
 def read_settings(schema: type, arguments: Sequence[str]) -> Any:
-    """Return the settings of a command line.
-
-    Args:
-      schema: dataclass of the settings, with their defaults.
-      arguments: settings as key=value. `--help` prints all settings and exits.
-
-    Raises:
-      SystemExit: `--help` was given.
-      SettingError: a list in place of a mapping or the reverse, for which OmegaConf does not name
-        the setting; or a list of other than plain values, as YAML reads `[random:]` as a mapping,
-        which OmegaConf accepts as text.
-      OmegaConfBaseException: any other invalid setting.
-    """
+    """Return the settings of a command line."""
     if {"--help", "-h"} & set(arguments):
         print(_plain_help(schema))
         raise SystemExit(0)
@@ -86,14 +74,7 @@ def run_each(
     work: Callable[[Any], Ran | int | None],
     check: Callable[[Any], None] = lambda _: None,
 ) -> int:
-    """Run the settings of a command line or, with -m, each of its points, then print one table.
-
-    Args:
-      schema: dataclass of the settings.
-      arguments: settings as key=value, and perhaps -m.
-      work: function that runs settings.
-      check: function that validates or completes settings, for all points before any work.
-    """
+    """Run the settings of a command line or, with -m, each of its points, then print one table."""
 
     def read(own: Sequence[str]) -> Any:
         settings = read_settings(schema, own)

@@ -17,12 +17,7 @@ def cluster_is_named() -> bool:
 
 
 def started_ray(**init: Any) -> Any:
-    """Return the module `ray`, connected to a cluster or to a new local Ray.
-
-    Args:
-      init: arguments of `ray.init`; `address` or RAY_ADDRESS names a cluster, without either Ray
-        starts on this machine.
-    """
+    """Return the module `ray`, connected to a cluster or to a new local Ray."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
     # Ray leaves the visibility of accelerators unchanged for tasks that need none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -14,11 +14,7 @@ _told: list[int] = []
 
 @contextmanager
 def heeded_signals(*, once: bool = False) -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does: with crash.json and without partial files.
-
-    Args:
-      once: whether a second signal is ignored, so that the run's last files are complete.
-    """
+    """Let SIGTERM end a run as Ctrl-C does: with crash.json and without partial files."""
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's protocol)
         if _told and once:

@@ -70,14 +70,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 def print_table(
     out: Console, draw: Callable[[frozenset[str]], Table], spare: Sequence[str] = ()
 ) -> None:
-    """Print a table; where it is too wide, leave out columns, then narrow the first one.
-
-    Args:
-      out: console to print on.
-      draw: function that makes the table without some of the spare columns; its other columns do
-        not wrap.
-      spare: names of columns to leave out, the first one first.
-    """
+    """Print a table; where it is too wide, leave out columns, then narrow the first one."""
     table = draw(frozenset())
     for count in range(len(spare) + 1):
         table = draw(frozenset(spare[:count]))

@@ -47,11 +47,7 @@ def sm_count(backend: Backend, cluster: int = 1) -> int:
 
 
 def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
-    """Return the value as a Python number of `kind`, or None if it is traced.
-
-    Raises:
-      ValueError: the value is no scalar, or no number of this kind.
-    """
+    """Return the value as a Python number of `kind`, or None if it is traced."""
     if np.ndim(value) != 0:
         raise ValueError(f"{name} of shape {np.shape(value)}: expected a scalar")
     if isinstance(value, jax.core.Tracer):
@@ -65,15 +61,7 @@ def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
 
 
 def layer_index(layer: Number | None, layers: int | None) -> Any:
-    """Return the index into a stack: a Python integer, or a traced int32 clamped to the stack.
-
-    Args:
-      layer: the caller's argument; None only for weights without a stack.
-      layers: size of the stack; None for a single matrix.
-
-    Raises:
-      ValueError: `layer` is missing, superfluous or outside the stack.
-    """
+    """Return the index into a stack: a Python integer, or a traced int32 clamped to the stack."""
     if layers is None:
         if layer is not None:
             raise ValueError(f"layer={layer}: expected None, since w is one matrix and no stack")
@@ -113,18 +101,7 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
 def check_activations(
     x: Any, k: int, out_dtype: Any, *, w_dtype: Any = None, rows: str = "M"
 ) -> tuple[int, str]:
-    """Return the number of rows of x and the name of the result's dtype.
-
-    Args:
-      x: the caller's activations, [rows, K].
-      k: K of the weights.
-      out_dtype: the caller's argument; None for the dtype of x.
-      w_dtype: dtype of the weights, which must equal that of x; None for quantised weights.
-      rows: name of the rows axis in errors.
-
-    Raises:
-      ValueError: x is no matrix of K columns in device memory, or a type is none of the kernel's.
-    """
+    """Return the number of rows of x and the name of the result's dtype."""
     if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
         shape = getattr(x, "shape", type(x).__name__)
         raise ValueError(f"x: got {shape}, expected an array [{rows}, K]")
@@ -146,11 +123,7 @@ def check_activations(
 
 
 def dtype_name(name: str, dtype: Any) -> str:
-    """Return the name of a dtype given in any form.
-
-    Raises:
-      ValueError: the argument is no dtype.
-    """
+    """Return the name of a dtype given in any form."""
     try:
         return str(jnp.dtype(dtype))
     except TypeError:
@@ -167,11 +140,7 @@ def interpret_settings(backend: Backend) -> Any:
 
 
 def check_cluster(cluster: Any) -> None:
-    """Check that a cluster has a launchable size, or None to choose it.
-
-    Raises:
-      ValueError: the size is none of 1, 2, 4 and 8.
-    """
+    """Check that a cluster has a launchable size, or None to choose it."""
     if cluster is not None and (type(cluster) is not int or cluster not in CLUSTERS):
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
 

@@ -49,14 +49,6 @@ def check_registers(warpgroups: int, compute_registers: int, load_registers: int
 
     If the sum exceeds the launch allocation, `setmaxnreg` waits for registers that are never
     freed: the kernel hangs without a message.
-
-    Args:
-      warpgroups: number of compute warpgroups; one more loads.
-      compute_registers: registers per thread of a compute warpgroup.
-      load_registers: registers per thread of the load warpgroup.
-
-    Raises:
-      ValueError: the hardware does not support a number, or the sum is too large.
     """
     expect(warpgroups in LAUNCH_REGISTERS, "warpgroups", warpgroups, "1, 2, 3 or 4")
     for name, value in (
@@ -125,15 +117,7 @@ def epilogue(warpgroup_rows: int, tn: int, itemsize: int) -> Epilogue:
 
 
 def check_shared_bytes(need: int, lower: str) -> None:
-    """Check that one CTA can have `need` bytes of shared memory.
-
-    Args:
-      need: bytes of the configuration.
-      lower: fields of the configuration that reduce it, with their values.
-
-    Raises:
-      ValueError: `need` exceeds `SHARED_BYTES_LIMIT`.
-    """
+    """Check that one CTA can have `need` bytes of shared memory."""
     if need > SHARED_BYTES_LIMIT:
         raise ValueError(
             f"config: needs {need} bytes of shared memory, expected at most {SHARED_BYTES_LIMIT}. "

@@ -52,12 +52,7 @@ def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUPa
 
 
 def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
-    """Return the transforms of a tile in shared memory that TMA writes and wgmma reads.
-
-    Args:
-      columns: length of a row of the tile.
-      dtype: type of the elements, of at least four bits.
-    """
+    """Return the transforms of a tile in shared memory that TMA writes and wgmma reads."""
     bits = 4 if str(dtype) in ("int4", "uint4") else jnp.dtype(dtype).itemsize * 8
     swizzle = plgpu.find_swizzle(columns * bits)  # a row in bits, answer in bytes
     return plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle)

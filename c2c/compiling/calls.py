@@ -62,13 +62,7 @@ def _called(
 
 
 def call_linked(name: str, signature: Signature, place: int) -> Callable[..., Any]:
-    """Return a function for compiled code: `(at, own, arguments)` calls one decision of a table.
-
-    Args:
-      name: name of the decision, for errors.
-      signature: signature of the decision.
-      place: index of its function in a table.
-    """
+    """Return a function for compiled code: `(at, own, arguments)` calls one decision of a table."""
     returns = type_of(signature.returns)
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
@@ -97,12 +91,7 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
 
 
 def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function for compiled code: `(address, arguments)` calls machine code there.
-
-    Args:
-      function: function with that machine code; its annotations give the argument types.
-      name: name of the part, for errors.
-    """
+    """Return a function for compiled code: `(address, arguments)` calls machine code there."""
     hints = get_type_hints(function)
     returns = _returned(hints.pop("return"))
     numbers = [NUMBERS.get(hint) for hint in hints.values()]

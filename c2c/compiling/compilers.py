@@ -22,9 +22,6 @@ def compilers(version: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Without linking both are empty: the loop does the same, and takes three times as long to
     compile.
-
-    Args:
-      version: version of Numba.
     """
     try:
         from c2c.compiling.linking import InnerCompiler, OuterCompiler

@@ -40,14 +40,7 @@ class Made(NamedTuple):
 def address_of(
     folder: Path | None, name: str, takes: Sequence[str], make: Callable[[], Made]
 ) -> int:
-    """Return the address of a function's machine code, read from its file or compiled and kept.
-
-    Args:
-      folder: folder of the files; None: the machine code is not kept.
-      name: name of the function.
-      takes: types of its arguments, by `kind_of`.
-      make: function that compiles.
-    """
+    """Return the address of a function's machine code, read from its file or compiled and kept."""
     if folder is None:
         return make().address
     path = _path(folder, name, ",".join(takes))

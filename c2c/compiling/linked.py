@@ -48,12 +48,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, protocol: Callable[..., Any], rows: np.dtype[Any] | None) -> Signature | None:
-        """Return the signature from a decision's annotations; None if they give none.
-
-        Args:
-          protocol: the function.
-          rows: dtype of the rows of an argument `table`, or of an argument `row`.
-        """
+        """Return the signature from a decision's annotations; None if they give none."""
         hints = get_type_hints(protocol)
         returns = hints.pop("return", Any)
         hints.pop("policy", None)

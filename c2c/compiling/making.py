@@ -33,16 +33,7 @@ begin(TELL)
 
 
 def decide_at(point: Any, kind: Any, memory: Any, fields: int, own: int, arguments: Any) -> Any:
-    """Decide by the policy whose fields are at an address; compiled for each policy.
-
-    Args:
-      point: the decision point, a type with its name.
-      kind: type of the policy.
-      memory: type of its own arrays.
-      fields: address of the words of the policy's fields.
-      own: address of the words of its arrays.
-      arguments: arguments of the decision.
-    """
+    """Decide by the policy whose fields are at an address; compiled for each policy."""
     return _returned(point, _decided(point, read(kind, fields), read(memory, own), arguments))
 
 

@@ -59,15 +59,7 @@ def overload_decision(
     returns: Returns | None,
     unguarded: Callable[..., Any],
 ) -> None:
-    """Register a decision for calls from compiled code.
-
-    Args:
-      point: the decision point.
-      made: implementations by policy type; more may be added.
-      default: implementation for policies without their own.
-      returns: allowed results of policies from outside the package.
-      unguarded: function that calls the implementation without that check.
-    """
+    """Register a decision for calls from compiled code."""
 
     def implementation(policy: Any) -> Callable[..., Any] | None:
         if not isinstance(policy, _NAMED) or policy.instance_class is Linked:
@@ -118,14 +110,7 @@ def overload_function(function: Callable[..., Any], *, is_inlined: bool) -> None
 def overload_part(
     either: Callable[..., Any], function: Callable[..., Any], name: str, number: int
 ) -> None:
-    """Register a part of the loop, called at its address in the rules.
-
-    Args:
-      either: function that is called, interpreted or compiled.
-      function: function whose machine code is at the address.
-      name: name of the part.
-      number: index of its field in `Apart`.
-    """
+    """Register a part of the loop, called at its address in the rules."""
     call, address = call_at(function, name), word_of(number)
     names = list(signature(function).parameters)
     has_loop = "w" in names
@@ -169,16 +154,7 @@ def guarded_compiled(
     call: Callable[..., Any],
     options: Any,
 ) -> Callable[..., Any]:
-    """Return a compiled implementation that checks its results, like `guard.guarded`.
-
-    Args:
-      decision: name of the decision point.
-      policy: name of the policy.
-      function: implementation.
-      returns: allowed results.
-      call: stand-in for the implementation in compiled code.
-      options: compiler options for the type check.
-    """
+    """Return a compiled implementation that checks its results, like `guard.guarded`."""
     at = f"{where_is(function)}: {decision} returned"
     problem = f"{at} something that is not {returns.allowed}"
     test = returns.test

@@ -35,16 +35,6 @@ def bill(
     proportion to their HBM bytes. A byte on the link costs as much energy as one of HBM, because
     no figure for the link is published. Steps over a node count seconds, not bytes: its GPUs read
     HBM at the full rate while they compute, so that their energy is an upper bound.
-
-    Args:
-      prepared: fleet of the run.
-      totals: result of `run_totals`.
-      models: rows of the summary's models, with prompt_tokens and output_tokens.
-
-    Returns:
-      usd, usd_per_million_tokens, energy_j, power_w (mean), joules_per_million_tokens and unknown,
-      the reasons for missing values. Tokens are output tokens. None: a GPU lacks a price or watts,
-      or no token was made.
     """
     names = {d.name: d.spec for d in prepared.setup.deployments}
     flops = sum(

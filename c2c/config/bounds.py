@@ -34,12 +34,7 @@ COST_ROW_BYTES = 17 * 8 * 14
 
 
 def check_numbers(settings: Mapping[str, Any]) -> None:
-    """Raise for a number out of range or a text that is not valid Unicode.
-
-    Raises:
-      SettingError: an integer beyond 64 bits, NaN, a float outside `SMALLEST` to `LARGEST`, or text
-        that UTF-8 cannot encode.
-    """
+    """Raise for a number out of range or a text that is not valid Unicode."""
     for field, value in _leaves(settings, ""):
         if isinstance(value, bool) or value is None:
             continue
@@ -77,11 +72,7 @@ def check_workload(config: WorkloadConfig, free: int) -> None:
 
 
 def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
-    """Raise if tables and state of a run take more memory than is free.
-
-    Raises:
-      SettingError: names the first setting whose tables do not fit, with bytes needed and free.
-    """
+    """Raise if tables and state of a run take more memory than is free."""
     system = setup.system
     architectures = len({d.spec for d in setup.deployments})
     cuts = [(part.count, chip_places(setup, part)) for part in setup.parts]

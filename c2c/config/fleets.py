@@ -45,16 +45,7 @@ class GivenPart:
 
 
 def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart, ...]:
-    """Return the parts of a run's fleet, each `superchips` times; one part without `fleet`.
-
-    Args:
-      plain: settings of the run.
-      node: node of the run, whose first GPU is the platform; None without a node.
-
-    Raises:
-      SettingError: node, hardware, mig or constants beside a fleet; an unknown chip or layout; an
-        invalid count.
-    """
+    """Return the parts of a run's fleet, each `superchips` times; one part without `fleet`."""
     given, copies = plain["fleet"]["parts"], plain["superchips"]
     if not given:
         if plain["fleet"]["name"] is not None:
@@ -97,12 +88,7 @@ def of_devices(system: SystemSpec, count: int) -> SystemSpec:
 
 
 def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> GivenPart:
-    """Return the part with each group of `tensor_parallel` chips as one device.
-
-    Raises:
-      SettingError: a count that is no multiple of the group, MIG slices, changes of layouts, or a
-        node.
-    """
+    """Return the part with each group of `tensor_parallel` chips as one device."""
     count, apart, mig = plain["tensor_parallel"], plain["expert_parallel"], dict(part.mig)
     if count == 1 and apart:
         raise SettingError("expert_parallel", True, "false with tensor_parallel=1")

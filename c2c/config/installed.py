@@ -30,22 +30,14 @@ GROUP = "c2c.plugins"
 
 
 def load_installed() -> None:
-    """Import the installed plug-ins once and add their settings to Hydra's search path.
-
-    Raises:
-      DataError: a plug-in that cannot be imported, with the reason.
-    """
+    """Import the installed plug-ins once and add their settings to Hydra's search path."""
     plug_ins()
     for plug_in in (LayoutNames, C2cPlugins):
         Plugins.instance().register(plug_in)
 
 
 def search_settings(own: Iterable[str | Path]) -> None:
-    """Search these folders and those of plug-ins for chips, layouts, nodes and calibrations.
-
-    Raises:
-      SettingError: a path that is no folder.
-    """
+    """Search these folders and those of plug-ins for chips, layouts, nodes and calibrations."""
     folders = [settings_folder(folder, "conf") for folder in own]
     search_also([*folders, *_settings_of_plug_ins().values()])
 

@@ -24,11 +24,7 @@ NAMELESS: Mapping[str, Mapping[str, Any]] = {
 
 
 def planned_requests(settings: Mapping[str, Any]) -> int:
-    """Return the number of requests to plan the layout with; 0 unless `mig=planned`.
-
-    Raises:
-      SettingError: a number that is not a whole number above 0, or an unknown key.
-    """
+    """Return the number of requests to plan the layout with; 0 unless `mig=planned`."""
     if settings.get("name") != PLANNED:
         return 0
     check_keys(settings, NAMELESS[PLANNED], "mig")

@@ -22,12 +22,7 @@ __all__ = ["is_default_hardware", "node_of"]
 
 
 def node_of(plain: Mapping[str, Any]) -> Node | None:
-    """Return the node of a run, whose chips are its GPUs; None without a node.
-
-    Raises:
-      SettingError: a node without `system.layout` or the reverse; hardware, MIG slices or a scale
-        beside a node, where they would change nothing.
-    """
+    """Return the node of a run, whose chips are its GPUs; None without a node."""
     has_layout = plain["system"].get("layout") is not None
     if not plain["node"]:
         if has_layout:

@@ -87,16 +87,6 @@ def plan_layout(
     The best layout has the largest share of requests within both targets. Ties go to the lower p99
     of TTFT, then to the earlier layout. Equal arguments give equal plans: the setup's seed is the
     only source of chance.
-
-    Args:
-      serving: setup of the run; its layout does not matter.
-      layouts: names of the candidates.
-      workload: requests of the run.
-      requests: number of first requests to simulate.
-      compiled: True for machine code, False for the interpreter; results are equal.
-
-    Raises:
-      SettingError: no layout is given, or none can serve the catalog.
     """
     if not layouts:
         raise SettingError("layouts", list(layouts), "at least one name")

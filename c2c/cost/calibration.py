@@ -62,15 +62,6 @@ def fit_kernel(
 
     Minimises the squared log ratios of predicted and given latency over the logarithms of the two
     constants, with the traffic and time formulas of the simulator's tables.
-
-    Args:
-      constants: fixed constants, and the starting point of the two fitted ones.
-      slice_: slice of the latency measurements; the full GPU.
-      link_capacity_gbps: capacity of the link; a kernel rate above it shows up in the loss.
-      shape: (M, N, K) of the GEMM.
-      sym_s: GEMM latency at alpha = 1.
-      asym_s: GEMM latency at alpha = 0.
-      steps: number of L-BFGS iterations.
     """
     import jax
     import jax.numpy as jnp

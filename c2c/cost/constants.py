@@ -155,11 +155,7 @@ def calibration_names() -> tuple[str, ...]:
 
 
 def calibration_path(name: str) -> Path:
-    """Return the path of a calibration file.
-
-    Raises:
-      SettingError: the file does not exist; the error lists the available names.
-    """
+    """Return the path of a calibration file."""
     known = calibration_names()
     if name not in known:
         raise SettingError("calibration", name, f"one of {', '.join(known) or '(none found)'}")
@@ -189,12 +185,7 @@ def in_sample_claims(name: str = "gh200") -> frozenset[str]:
 
 
 def calibration_inputs(name: str = "gh200") -> CalibrationInputs:
-    """Return the inputs of a calibration's fitted constants.
-
-    Raises:
-      SettingError: unknown name.
-      DataError: the file has no usable `inputs`, or they differ from the claims of its sources.
-    """
+    """Return the inputs of a calibration's fitted constants."""
     path = calibration_path(name)
     entry = yaml.safe_load(path.read_text(encoding="utf-8")).get("inputs")
     wanted = {f.name for f in fields(CalibrationInputs)}

@@ -132,14 +132,6 @@ def time_of(
     paths run on different SMs at once, so balanced they take (work_sym + work_asym) / SMs. The
     minimum is the longest tile of one CTA: GEMMs with fewer tiles than SMs leave SMs idle.
 
-    Args:
-      traffic: counts of `gemm_traffic`.
-      rates: rates of the device or slice that this kernel attains.
-      sm_count: SMs of the slice.
-      sm_split: share of SMs for SymGEMM; None balances the two paths. The paper uses one number
-        for columns and SMs; they balance only if both paths cost the same a column.
-      xp: NumPy or jax.numpy.
-
     Source: C2CServe Fig. 4(a); that bandwidths alone do not give its crossover is derived in the
     notes of claims c2cserve.fig4a.*.
     """

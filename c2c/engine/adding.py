@@ -79,12 +79,7 @@ class Adding:
     """
 
     def __init__(self, parts: Parts, pool: Pool) -> None:
-        """Create it for a serving engine.
-
-        Args:
-          parts: parts of the engine.
-          pool: pool of each worker.
-        """
+        """Create it for a serving engine."""
         self._parts, self._pool = parts, pool
         by_name = {entry.name: entry for entry in parts.entries}
         self._rows = [by_name[name] for name in parts.models]
@@ -129,13 +124,7 @@ class Adding:
         self._parts.answer(answer)
 
     async def _add(self, wish: say.Add) -> str:
-        """Add a checkpoint; return its model name.
-
-        Raises:
-          SettingError: the path is no checkpoint, the name is taken, or memory is too small.
-          DataError: the checkpoint cannot be read or compiled.
-          _NoRoom: weights in use leave no room.
-        """
+        """Add a checkpoint; return its model name."""
         parts = self._parts
         entry = await asyncio.to_thread(self._found, wish)
         pool = pool_with(self._pool, entry, parts.settings.options)
@@ -202,11 +191,7 @@ class Adding:
         return await done
 
     async def _remove(self, model: str) -> None:
-        """Remove a model after its open requests have ended.
-
-        Raises:
-          SettingError: no model has this name.
-        """
+        """Remove a model after its open requests have ended."""
         parts = self._parts
         entry = next((e for e in parts.entries if e.name == model), None)
         if entry is None:

@@ -72,17 +72,7 @@ class LiveBackend:
         between: Between,
         store: Store | None = None,
     ) -> None:
-        """Create a backend over ready workers.
-
-        Args:
-          prepared: setup of the serving loop.
-          places: worker slots, by device.
-          ledger: open requests.
-          retries: consecutive worker losses, without a token between, that a request survives.
-          on_step: called with the row of each step.
-          between: runs postponed work and polls for reports.
-          store: host weights that are loaded and dropped; None: all weights stay in memory.
-        """
+        """Create a backend over ready workers."""
         self._places, self._ledger = places, ledger
         self._retries, self._on_step, self._store = retries, on_step, store
         self._between = between

@@ -33,13 +33,7 @@ class Between:
         clock: Callable[[], float] = time.monotonic,
         give_way: Callable[[], None] = os.sched_yield,
     ) -> None:
-        """Create an empty queue.
-
-        Args:
-          looks: True to poll for reports; else the process sleeps until they arrive.
-          clock: returns the time in seconds.
-          give_way: yields the core to other processes.
-        """
+        """Create an empty queue."""
         self._looks, self._clock, self._give_way = looks, clock, give_way
         self._work: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._took: dict[Hashable, float] = {}  # seconds of the last step of a kind

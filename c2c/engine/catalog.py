@@ -83,13 +83,7 @@ def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> 
 
 
 def _checkpoints(folder: Path, skipped: list[str], within: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield names and paths of the checkpoints of a folder and of the folders in it.
-
-    Args:
-      folder: folder to search.
-      skipped: list to which folders without a checkpoint are added.
-      within: prefix of the names; "" for the catalog itself.
-    """
+    """Yield names and paths of the checkpoints of a folder and of the folders in it."""
     for path in [folder] if _is_cached(folder) else sorted(folder.iterdir()):
         own = f"{within}{_name(path)}"
         found: list[tuple[str, Path]] = []

@@ -35,12 +35,7 @@ class Grammars:
     """Grammars over one model's tokens; creation takes a second for a large vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
-        """Read the text of every token.
-
-        Args:
-          tokenizer: tokenizer of the model.
-          vocab: size of the logits, at least the number of tokens.
-        """
+        """Read the text of every token."""
         from llguidance import LLTokenizer
 
         spelling = tokenizer.spelling
@@ -54,12 +49,7 @@ class Grammars:
         self._tokens = LLTokenizer(wrapped, n_vocab=vocab + 1, eos_token=vocab)
 
     def begin(self, grammar: str, drawn: Sequence[int]) -> Constraint:
-        """Return the constraint of a text.
-
-        Args:
-          grammar: grammar in llguidance's form; an invalid one fails at the first token.
-          drawn: tokens of the text so far.
-        """
+        """Return the constraint of a text."""
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokens, grammar, log_level=0)
@@ -80,11 +70,7 @@ class Constraint:
         return bool(self._matcher.is_error())
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
-        """Return the mask of allowed next tokens: uint32 [words], one bit a token.
-
-        Args:
-          ends: tokens that end the text, allowed once the grammar is satisfied.
-        """
+        """Return the mask of allowed next tokens: uint32 [words], one bit a token."""
         if self.has_failed:  # reported with the next token
             return np.full(words(self._vocab), 2**32 - 1, np.uint32)
         found = np.zeros(words(self._vocab), np.uint32)

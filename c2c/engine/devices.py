@@ -160,13 +160,7 @@ def pick(
 
 
 def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
-    """Return the environment variables that bind a worker's process to its devices.
-
-    Args:
-      bound: GPUs or MIG instances to bind to; (): the process sees all devices.
-      devices: number of devices that the worker computes with. Without a binding, jax divides the
-        CPU into as many devices.
-    """
+    """Return the environment variables that bind a worker's process to its devices."""
     if bound:
         seen = ",".join(device.uuid for device in bound)
         return {"CUDA_VISIBLE_DEVICES": seen, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -183,15 +177,7 @@ def bound_to(bound: Sequence[Device]) -> tuple[Bound, ...]:
 
 
 def check_seen(planned: Sequence[Bound], seen: Sequence[Any] | None = None) -> None:
-    """Check that this process sees exactly its planned devices.
-
-    Args:
-      planned: devices as NVML described them, in order.
-      seen: devices of jax; None: `jax.devices()` of this process.
-
-    Raises:
-      DataError: the number, platform, SMs or memory of the devices differ from the plan.
-    """
+    """Check that this process sees exactly its planned devices."""
     if seen is None:
         import jax
 

@@ -116,11 +116,7 @@ def shapes_of(options: Options) -> Shapes:
 
 
 def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
-    """Return the KV pool of a worker for these models.
-
-    Raises:
-      SettingError: the pool is too small for a batch of the largest model.
-    """
+    """Return the KV pool of a worker for these models."""
     superblock, superblock_bytes, block_bytes, slack = _sizes(entries, options)
     given = options.pool_bytes
     if given is None:
@@ -140,11 +136,7 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
 
 
 def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
-    """Return the pool with usable bytes and slack that also fit an added model.
-
-    Raises:
-      SettingError: the model's blocks do not divide the superblocks, or the pool is too small.
-    """
+    """Return the pool with usable bytes and slack that also fit an added model."""
     assert entry.spec is not None
     spec, item = entry.spec, _item_bytes(options)
     block = block_elements(spec)
@@ -196,11 +188,7 @@ def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
 
 
 def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None:
-    """Check that memory has room for all weights and pools.
-
-    Raises:
-      SettingError: weights and pools exceed this machine's memory.
-    """
+    """Check that memory has room for all weights and pools."""
     item, weights = _item_bytes(options), host_weight_bytes(entries, options)
     devices = options.workers * options.devices
     copies = devices if options.linear == "reference" else 1
@@ -244,11 +232,7 @@ def _weights(entry: Entry, options: Options) -> float:
 
 
 def check_system(system: SystemSpec) -> None:
-    """Check that workers support all that a system uses.
-
-    Raises:
-      SettingError: the system hands over prompts, or keeps KV caches in host memory.
-    """
+    """Check that workers support all that a system uses."""
     lacking = {
         "disaggregation.prompt_share": "a live worker computes prefill and decode, and sends no KV "
         "cache to others",

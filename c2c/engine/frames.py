@@ -35,11 +35,7 @@ def packed(*frames: Frame) -> bytes:
 
 
 def frames_in(data: bytearray) -> list[AnyFrame]:
-    """Remove the complete frames from received bytes, and return them.
-
-    Raises:
-      ValueError: the bytes are no frames.
-    """
+    """Remove the complete frames from received bytes, and return them."""
     found, at = [], 0
     while len(data) >= at + _LENGTH.size:
         (length,) = _LENGTH.unpack_from(data, at)
@@ -140,11 +136,7 @@ class SocketFrames:
             return None
 
     def receive(self, *, waits: bool) -> list[AnyFrame] | None:
-        """Return the received frames, possibly none; None at the end of the stream.
-
-        Args:
-          waits: True to wait for bytes if none have arrived.
-        """
+        """Return the received frames, possibly none; None at the end of the stream."""
         data = self._look()
         if data is None and waits:
             # Waking takes longer than most waits, so poll first, yielding the core to others.

@@ -19,13 +19,7 @@ __all__ = ["infos_of", "items_of", "setup_of"]
 def items_of(
     entries: Sequence[Entry], settings: EngineSettings, temporary: Path
 ) -> tuple[Item, ...]:
-    """Return the models for workers; the folder of weight files is created.
-
-    Args:
-      entries: models of the catalog.
-      settings: engine settings, with the folder of weight files in `pools`.
-      temporary: folder of weight files if `pools` is None.
-    """
+    """Return the models for workers; the folder of weight files is created."""
     options = settings.options
     has_files = options.linear != "reference"
     folder = settings.pools or temporary

@@ -37,15 +37,7 @@ class Keeper:
         now_s: Callable[[], float],
         answer: Callable[[Manage, str], None],
     ) -> None:
-        """Create it from parts of the engine.
-
-        Args:
-          models: indices of models in the fleet, by name.
-          store: host weights.
-          put: queues an event for the loop.
-          now_s: clock of the loop.
-          answer: called with each command and the reason of its refusal, or "".
-        """
+        """Create it from parts of the engine."""
         self._models, self._store = models, store
         self._put, self._now_s, self._answer = put, now_s, answer
         self.pinned: set[str] = set()

@@ -59,12 +59,7 @@ def workers_now(places: Sequence[Place], stepping: Stepping | None) -> list[dict
 
 
 def _worker_now(place: Place, device: Any) -> dict[str, Any]:
-    """Return the state of a worker.
-
-    Args:
-      place: slot of the worker.
-      device: the loop's record of its device, `c2c.serving.state.DEVICE_DTYPE`.
-    """
+    """Return the state of a worker."""
     doing = place.doing
     state = "idle" if doing is None else "busy"
     if place.is_waiting:

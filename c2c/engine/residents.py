@@ -60,10 +60,6 @@ class Residents:
 
         A model that cannot be served goes into `failed`. A model whose weights are not kept is
         loaded and compiled, which detects its faults, and dropped again.
-
-        Args:
-          setup: models and shapes to serve.
-          opening: called with the progress, by several threads but one at a time.
         """
         self.failed: dict[str, str] = {}
         self._setup = setup
@@ -137,12 +133,7 @@ class Residents:
         return self._models[name]
 
     def admit(self, item: Item, told: Callable[[Admitted], None]) -> None:
-        """Load and compile a further model in its own thread, while others are served.
-
-        Args:
-          item: model with a complete weight file.
-          told: called with the result by that thread.
-        """
+        """Load and compile a further model in its own thread, while others are served."""
         self._items[item.name] = item
 
         def ready() -> None:

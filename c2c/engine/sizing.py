@@ -45,18 +45,7 @@ async def measured_options(
     items: Sequence[say.Item],
     note: Callable[[str], None],
 ) -> Options:
-    """Return the options with `pool_bytes` from `memory_fraction`; unchanged if that is None.
-
-    Args:
-      entries: models to serve.
-      settings: settings of the engine.
-      items: the same models, as described to workers.
-      note: called with lines about the size and its origin.
-
-    Raises:
-      SettingError: the share leaves no room, or devices do not allow the measurement.
-      DataError: the measurement failed, or free memory cannot be read.
-    """
+    """Return the options with `pool_bytes` from `memory_fraction`; unchanged if that is None."""
     options = settings.options
     fraction = options.memory_fraction
     if fraction is None:
@@ -105,12 +94,6 @@ def read_record(
 
     A record is usable while the bytes of the share are free; free memory may thus shrink by what
     the share leaves.
-
-    Args:
-      folder: folder of executables.
-      key: inputs that determine the measurement.
-      free: bytes now available to each worker.
-      memory_fraction: share of the memory to use.
     """
     path = _path(folder, key)
     if not path.exists():

@@ -41,16 +41,7 @@ class Spreading:
     """Runners over the devices of a worker, and changes of their variants."""
 
     def __init__(self, setup: say.Setup, executables: Executables | None, dtype: Any) -> None:
-        """Allocate the pools of all devices.
-
-        Args:
-          setup: setup of the worker, with the variants of a layout.
-          executables: store of compiled stages; None: each is compiled.
-          dtype: dtype of the KV cache.
-
-        Raises:
-          SettingError: this process sees too few devices.
-        """
+        """Allocate the pools of all devices."""
         devices = jax.devices()
         if len(devices) < setup.devices:
             raise SettingError("devices", len(devices), f"at least {setup.devices} for a worker")

@@ -38,13 +38,7 @@ class Stepping:
     """
 
     def __init__(self, fleet: Fleet, rules: Rules, state: Serving) -> None:
-        """Create an interpreted step.
-
-        Args:
-          fleet: fleet as arrays.
-          rules: policies.
-          state: initial state as arrays; the caller must not use it again.
-        """
+        """Create an interpreted step."""
         self.fleet, self._rules, self.state = fleet, rules, state
         self._step = Step(Loop(fleet, rules, state), compiled=False)
         self._is_compiled = False
@@ -58,14 +52,7 @@ class Stepping:
         return self._is_compiled
 
     def take(self, event: Event) -> tuple[float, tuple[Action, ...], list[Any]]:
-        """Handle an event.
-
-        Returns:
-          The loop's time in seconds, actions to execute, and records of ended requests.
-
-        Raises:
-          BackendError: the event contradicts earlier actions.
-        """
+        """Handle an event."""
         self.state, actions = self._step(self.state, event)
         now_s, out = self._step.time_and_records()
         if not out:
@@ -99,10 +86,6 @@ class Stepping:
         """Switch to a fleet with added models, or with others in the rows of removed ones.
 
         Requests, instances and the policies' memory are kept.
-
-        Args:
-          fleet: new fleet, of the same chip and devices.
-          rules: the same policies, with memory for the new fleet.
         """
         async with self._changing:
             like = Loop(fleet, rules, grow_models(self.state, fleet))

@@ -57,17 +57,7 @@ class Store:
         owns_files: bool,
         told: Callable[[str, str], None],
     ) -> None:
-        """Create a store; nothing is started.
-
-        Args:
-          items: models by name.
-          here: names of models with complete weight files.
-          dtype: dtype of the weights.
-          linear: method of linear layers, which determines the files' form.
-          owns_files: True to remove a model's file when its weights are dropped; else it stays on
-            disk, to be mapped again.
-          told: called at the end of each load with the model and the reason of a failure, or "".
-        """
+        """Create a store; nothing is started."""
         self._items = dict(items)
         self.here = set(here)
         self._dtype, self._linear, self._owns_files = dtype, linear, owns_files

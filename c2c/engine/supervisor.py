@@ -44,13 +44,7 @@ class Listener(Protocol):
         """Handle a message from a process."""
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
-        """Handle the loss of a process.
-
-        Args:
-          place: slot of the process.
-          for_good: True if no process replaces it.
-          by_others: True if it was killed from outside, so that its work is not the cause.
-        """
+        """Handle the loss of a process."""
 
 
 class Supervisor:
@@ -68,19 +62,7 @@ class Supervisor:
         start_s: float | None = None,
         worker: str = "c2c.engine.worker",
     ) -> None:
-        """Create a supervisor; no process is started.
-
-        Args:
-          socket: path of the socket that processes connect to.
-          places: worker slots.
-          hang_s: silence after which a computing process is killed.
-          patience: consecutive processes without completed work after which a slot is given up.
-          devices: number of devices that each process computes with.
-          has_spare: True to keep a standby process with all modules imported.
-          start_s: silence after which a starting process is killed; None: ten times `hang_s`. A
-            standby that connected before is killed after `hang_s`.
-          worker: module that a process runs.
-        """
+        """Create a supervisor; no process is started."""
         self._worker, self._devices = worker, devices
         self._socket, self._places = socket, places
         self._hang_s, self._patience = hang_s, patience
@@ -107,16 +89,7 @@ class Supervisor:
         done: Callable[[Place, say.Hello], None],
         opening: Callable[[Place, say.Opening], None],
     ) -> None:
-        """Start all processes; the first alone, as it writes the files that the others share.
-
-        Args:
-          setup: setup of all workers.
-          done: called with the slot and `Hello` of each ready process.
-          opening: called with the slot and progress of starting processes.
-
-        Raises:
-          DataError: a process ended or was silent for too long before it was ready.
-        """
+        """Start all processes; the first alone, as it writes the files that the others share."""
         self._setup, self._opening = setup, opening
         await self._first(self._places[0], done)
         await asyncio.gather(*(self._first(place, done) for place in self._places[1:]))

@@ -16,12 +16,7 @@ _TOLD = 1.0  # bytes above 0, as the loop announces only changes that copy somet
 
 
 def check_layout(layout: StepLayout | None, workers: int) -> None:
-    """Check that a worker can serve with a layout.
-
-    Raises:
-      SettingError: the layout splits layers, has several lanes or workers, or does not begin on
-        the first device.
-    """
+    """Check that a worker can serve with a layout."""
     where = "system.layout"
     if layout is None:
         return
@@ -58,10 +53,6 @@ def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
     """Return a layout whose memories are the pools of a worker's devices.
 
     Weights are outside the pools, so copies of layers take none of these memories.
-
-    Args:
-      layout: layout of a system.
-      usable_bytes: usable bytes of each pool.
     """
     lanes = tuple(
         replace(

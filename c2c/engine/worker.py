@@ -73,11 +73,7 @@ class _Inbox:
         return self._is_over or self._interrupted >= plan
 
     def get(self, meanwhile: Callable[[], bool] = lambda: False) -> Any:
-        """Wait for the next frame; return `Stop` at the end of the connection.
-
-        Args:
-          meanwhile: called while no frame is there; returns True if it has more work.
-        """
+        """Wait for the next frame; return `Stop` at the end of the connection."""
         has_more = True
         while not self._waiting:
             has_more = has_more and meanwhile()

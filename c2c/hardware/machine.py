@@ -13,16 +13,7 @@ _FLOPS_PER_CORE = "bf16_tflops_per_core"
 
 
 def fill_from_machine(gpu: Any, host: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fill null values of the platform `cpu` from this machine's cores and memory.
-
-    Args:
-      gpu: section `gpu`; if `bf16_tflops` is null, `bf16_tflops_per_core` times cores replaces it.
-      host: section `host`.
-      where: prefix of the field names in errors.
-
-    Raises:
-      SettingError: a section is not a mapping, or the rate per core is missing.
-    """
+    """Fill null values of the platform `cpu` from this machine's cores and memory."""
     for name, section in (("gpu", gpu), ("host", host)):
         if not isinstance(section, Mapping):
             raise SettingError(f"{where}.{name}", section, "a mapping")

@@ -37,14 +37,7 @@ class Growth:
 def growth_of(
     arrival_s: Floats, left_s: Floats, missed: npt.NDArray[np.bool_], span: tuple[float, float]
 ) -> Growth | None:
-    """Return the growth of a queue until the run's last arrival; None if the load was served.
-
-    Args:
-      arrival_s: arrival time of each request, in any order.
-      left_s: time at which each request left the queue.
-      missed: whether each request missed a target.
-      span: first and last arrival of the run.
-    """
+    """Return the growth of a queue until the run's last arrival; None if the load was served."""
     first_s, last_s = span
     waiting = int(np.count_nonzero(left_s > last_s))
     if waiting < FEWEST or last_s <= first_s:

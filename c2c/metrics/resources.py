@@ -52,23 +52,7 @@ class Room:
 def shares_of(
     table: pa.Table, room: Room, span: tuple[float, float], concerned: npt.NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Return the used share of each resource during a time span, from served requests.
-
-    Args:
-      table: records with `DETAIL_COLUMNS`.
-      room: capacities of the fleet.
-      span: start and end in seconds; not empty.
-      concerned: mask of the requests whose waiting counts.
-
-    Returns:
-      `link`: share used of the fullest chip's link. `hbm`, `kv`, `batch`: shares used of the
-      fullest slice. `slices`: number of slices with times; `idle_slices`: mean number without a
-      request; `occupied`: share of those with one. `engines`: mean number of engines at the same
-      time on an occupied slice. `waited`: share of the time to first token before the first step.
-      `waited_for_a_slice`: share of that wait by requests without a warm start. `promised`: share
-      of the link's budget promised to engines on the fullest chip; `asked`: share that one more
-      engine of a waiting model needs.
-    """
+    """Return the used share of each resource during a time span, from served requests."""
     since, until = span
     seconds = until - since
     started, finished = numbers_of(table, "started_s"), numbers_of(table, "finished_s")

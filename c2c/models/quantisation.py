@@ -138,15 +138,7 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
 def _assigned(
     spec: ModelSpec, form: WeightFormat | None, where: str, kept: Any, named: Any
 ) -> ModelSpec:
-    """Return a spec whose modules have a format, none, or one that a config names for them.
-
-    Args:
-      spec: the unquantised spec.
-      form: format of all other modules; None if they are not quantised.
-      where: name of the config's field.
-      kept: names and patterns of unquantised modules.
-      named: names and patterns of modules, and a mapping with `quant_algo` of each.
-    """
+    """Return a spec whose modules have a format, none, or one that a config names for them."""
     field = f"{where}.modules_to_not_convert"
     if isinstance(kept, str) or not all(isinstance(entry, str) for entry in kept):
         raise SettingError(field, kept, "a list of names")

@@ -24,10 +24,6 @@ def take_lock(root: Path, field: str = "out") -> int:
     """Take the folder's lock and return its file descriptor.
 
     The lock is released when the process ends, even if it is killed.
-
-    Raises:
-      FolderInUse: another process has the lock.
-      OSError: the folder cannot be written, or its file system has no locks.
     """
     for _ in range(_ATTEMPTS):
         handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)

@@ -51,11 +51,7 @@ def own_files(root: Path) -> frozenset[str]:
 
 
 def check_format(root: Path) -> None:
-    """Raise if the folder holds a finished run of another format.
-
-    Raises:
-      DataError: a run folder that another version of c2c wrote.
-    """
+    """Raise if the folder holds a finished run of another format."""
     found = _done(root).get("format", FORMAT)
     if found != FORMAT:
         raise DataError(

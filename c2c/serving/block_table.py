@@ -117,18 +117,7 @@ def new_blocks(
     keeps_hbm: bool = True,
     tells: bool = False,
 ) -> Blocks:
-    """Return an empty table.
-
-    Args:
-      pools: number of devices and chips.
-      host_bytes: f8[chips] capacity of the host-memory pools, which are the last; None: 0.
-      rows: maximum entries of all pools together; memory grows with use.
-      slots: number of request slots.
-      most: maximum blocks of a prompt.
-      block_tokens: tokens of a block.
-      keeps_hbm: whether unused blocks stay in HBM.
-      tells: whether the backend is notified of dropped blocks.
-    """
+    """Return an empty table."""
     pool = np.zeros(pools, POOL_DTYPE).view(np.recarray)
     pool.oldest, pool.newest = NO_ROW, NO_ROW
     if host_bytes is not None:
@@ -294,14 +283,7 @@ def give_way(b: Blocks, p: int, most_bytes: float) -> None:
 
 @jitable
 def keep_copy(b: Blocks, p: int, k: int, parent: int) -> int:
-    """Copy a block of another pool into pool `p`, pinned; return its row there, or NO_ROW.
-
-    Args:
-      b: the block table.
-      p: the target pool.
-      k: row of the block in its other pool.
-      parent: row in pool `p` of the preceding block.
-    """
+    """Copy a block of another pool into pool `p`, pinned; return its row there, or NO_ROW."""
     e = b.entry[k]
     there = find(b, p, e.key)
     if there >= 0:

@@ -72,15 +72,7 @@ def stack_tables(
     variant: int = 0,
     holds_windows: bool = True,
 ) -> CostTables:
-    """Return the stack of `tables[arch][kind]`; all must share one shape.
-
-    Args:
-      tables: costs with weights in their default memory under the system.
-      kept: costs with weights in HBM; empty if the system never keeps any.
-      variant: index on the alpha grid that `decode_s` and `prompt_s` refer to.
-      holds_windows: whether a request reserves only its layers' windows, not all tokens of each
-        layer.
-    """
+    """Return the stack of `tables[arch][kind]`; all must share one shape."""
     flat = [t for row in tables for t in row]
     filled = [t for row in kept for t in row]
     chunk = min(1024, *(t.max_tokens for t in flat))

@@ -151,12 +151,6 @@ class Step:
 
         Records of ended requests are in `records[:count[0].out]`; set `out` to 0 after reading
         them.
-
-        Args:
-          state: state as arrays; the caller must not use it again.
-
-        Raises:
-          BackendError: the event cannot follow from what was asked; nothing has changed.
         """
         if state is not self._w.s:
             self._hold(self._w._replace(s=state))

@@ -285,12 +285,7 @@ def _needs_no_room(fleet: Fleet, rules: Rules, c: Any, m: int) -> bool:
 
 @jitable
 def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int:
-    """Assign model `m` an instance on a chip that holds its weights; return -1 if none fits.
-
-    Args:
-      tokens: KV tokens of the request.
-      only_chip: the only chip considered; -1: all of the model's chips.
-    """
+    """Assign model `m` an instance on a chip that holds its weights; return -1 if none fits."""
     row = _choose(w, m, tokens, only_chip, False)
     if row < 0:
         return -1
@@ -307,12 +302,7 @@ def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int
 
 @jitable
 def place_decodes(w: Loop, m: int, tokens: int, at: int, now_s: float) -> int:
-    """Return the instance on a decode-only device where model `m` would be placed; or -1.
-
-    Args:
-      tokens: KV tokens of the request.
-      at: instance returned by an earlier call, to be activated now; -1: activate nothing.
-    """
+    """Return the instance on a decode-only device where model `m` would be placed; or -1."""
     if at < 0:
         row = _choose(w, m, tokens, -1, True)
         return int(w.s.candidates[row].instance) if row >= 0 else -1

@@ -118,9 +118,6 @@ def clear_for(w: Loop, m: int) -> int:
     """Clear an instance of less urgent requests for model `m`, whose first request found no slice.
 
     The model claims the chip. An instance that is computing is cleared at its next step boundary.
-
-    Returns:
-      The instance if it computes nothing, so that `set_aside` may follow at once; else -1.
     """
     if not w.rules.traits.preempt.sets_aside or w.s.model[m].claim_chip >= 0:
         return -1

@@ -130,11 +130,7 @@ def claim_prefix(
     i: int,
     slot: int,
 ) -> int:
-    """Assign a request that joins the batch of instance `i` the prefix blocks in memory.
-
-    Returns:
-      Number of its positions that need no room, since others use their blocks.
-    """
+    """Assign a request that joins the batch of instance `i` the prefix blocks in memory."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d = int(inst.on_device)
     here, found = _seek(w.s, i, slot)
@@ -241,18 +237,7 @@ def let_prefix_go(
     is_lost: bool,
     is_done: bool,
 ) -> int:
-    """Unpin the blocks of a request that leaves instance `i`, the last block first.
-
-    Args:
-      w: the loop.
-      i: instance that the request leaves.
-      slot: slot of the request.
-      is_lost: whether the device is lost with all its memory.
-      is_done: whether the answer is complete, so that others may find its blocks.
-
-    Returns:
-      Number of positions in blocks that others still use, whose room is not free.
-    """
+    """Unpin the blocks of a request that leaves instance `i`, the last block first."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     host, stays = len(w.s.device) + int(inst.chip), 0
     if is_done and req.held == req.prompt_blocks:

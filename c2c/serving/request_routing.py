@@ -49,12 +49,7 @@ def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
 
 @inlined
 def routed(w: Loop, m: int, slot: int, decodes: bool) -> int:
-    """Return the instance for a request of model `m`; -1 if the model must be placed.
-
-    Args:
-      slot: slot of the request.
-      decodes: whether to consider decode-only devices instead of those that compute prompts.
-    """
+    """Return the instance for a request of model `m`; -1 if the model must be placed."""
     if w.s.model[m].active < 0:
         return -1
     n = _routes(w.fleet, w.s, m, decodes)

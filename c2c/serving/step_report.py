@@ -67,11 +67,7 @@ def most_steps(s: Serving, d: int) -> int:
 
 @jitable
 def not_in_step(s: Serving, d: int, finished: Any) -> int:
-    """Return the first finished request that got no token in the step of device `d`, or -1.
-
-    Args:
-      finished: ids of requests, a tuple or i8[n].
-    """
+    """Return the first finished request that got no token in the step of device `d`, or -1."""
     i = s.plan[d].instance
     for k in range(len(finished)):
         is_there = False
@@ -91,9 +87,6 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
 
     The end of the step then ends them as if their length had been known; with known lengths nothing
     changes. The backend is notified of requests that end by their length without being reported.
-
-    Args:
-      finished: ids of requests in the step (`not_in_step`), a tuple or i8[n].
     """
     steps = s.report[d].steps
     i = s.plan[d].instance

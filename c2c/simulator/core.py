@@ -188,17 +188,6 @@ def drive(
 
     Groups of chips that share no model run one after another, each to the end of the block: one
     group's state fits the processor's caches, a large fleet's does not.
-
-    Args:
-      a: the block.
-      cursor: i8[2] index of the next arrival, and its group; kept between calls.
-      last_s: time before which everything happens, at least that of the block's last arrival.
-      is_last: whether no block follows, so that the run continues until all work is done.
-      clients: clients of a closed loop, in which arrival times are ignored.
-      sessions: sessions of a block that holds all requests; without any its arrays are empty.
-
-    Returns:
-      BLOCK_DONE, OUTSIDE_DUE, DRAINED, RECORDS_FULL or NEED_SLOTS.
     """
     fleet, rules, state = w.fleet, w.rules, w.s
     arrival_s = a.arrival_s

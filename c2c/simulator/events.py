@@ -33,12 +33,7 @@ class Tournament(NamedTuple):
 
 
 def new_tournament(firsts: NDArray[np.int64], chips: int) -> Tournament:
-    """Return the tournament before any phase has begun.
-
-    Args:
-      firsts: first chip of each group, ascending from 0; a group's chips are neighbours.
-      chips: number of chips.
-    """
+    """Return the tournament before any phase has begun."""
     starts, widths, end = [], [], 0
     for size in np.diff(np.append(firsts, chips)):
         widths.append(_width(int(size)))
@@ -68,12 +63,7 @@ def _width(chips: int) -> int:
 def replay(
     tournament: Tournament, c: int, ends_s: Any, first: int, last: int, beside: int
 ) -> None:  # fmt: skip
-    """Update the nodes above chip `c` from the ends of its devices [first, last).
-
-    Args:
-      ends_s: f8[devices] ends of phases, followed by as many of relayouts or wires.
-      beside: index of the latter's first; 0: there are none.
-    """
+    """Update the nodes above chip `c` from the ends of its devices [first, last)."""
     end_s, device = tournament.end_s, tournament.device
     best, best_s = first, ends_s[first]
     for d in range(first + 1, last):

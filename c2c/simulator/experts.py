@@ -314,13 +314,7 @@ def nth_request(x: Experts, state: Serving, d: int) -> int:
 
 @jitable
 def end_sequence(x: Experts, arch: int, d: int) -> None:
-    """Store the sequence that device `d` has traced, if its traces are of whole sequences.
-
-    Args:
-      x: expert caches.
-      arch: architecture of the model in the device's cache.
-      d: the device.
-    """
+    """Store the sequence that device `d` has traced, if its traces are of whole sequences."""
     cache, router = x.cache[d], x.tables.router
     how = x.tracing
     if cache.request >= 0 and how.rows > 0 and not how.of_token:
@@ -406,17 +400,7 @@ def _walk_held(x: Experts, state: Serving, arch: int, i: int, d: int, alone_s: f
 def walk_experts(
     policy: Any, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int, alone_s: float
 ) -> tuple[float, float]:
-    """Walk the step that device `d` begins; return its added seconds and its link bytes.
-
-    Args:
-      policy: eviction policy.
-      prefetch: prefetch policy.
-      x: expert caches.
-      fleet: the fleet.
-      state: loop state, with the step as the device's plan.
-      d: the device.
-      alone_s: seconds of the step with all experts in HBM.
-    """
+    """Walk the step that device `d` begins; return its added seconds and its link bytes."""
     i, kind = int(state.plan[d].instance), int(state.device[d].kind)
     arch = int(fleet.deployment[state.instance[i].model].arch)
     tables, cache, how = x.tables, x.cache[d], x.tracing

@@ -70,11 +70,7 @@ class FailureSchedule:
         return self._due[0][0] if self._due else math.inf
 
     def next_event(self) -> tuple[list[int], bool] | None:
-        """Take the next due event: chips, and whether they return.
-
-        Returns:
-          None for a failure of chips that are lost already, which changes nothing.
-        """
+        """Take the next due event: chips, and whether they return."""
         at_s, unit, repair_s, is_drawn = heapq.heappop(self._due)
         is_lost = unit in self._first_row
         fails, chips = repair_s > 0.0, self._chips[unit]

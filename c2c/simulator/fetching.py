@@ -34,18 +34,7 @@ def experts_of_step(
     steps: int,
     alone_s: float,
 ) -> tuple[float, float]:
-    """Return the seconds and link bytes that experts add to each of the steps of a run.
-
-    Args:
-      fleet: the fleet.
-      rules: rules with the eviction and prefetch policies.
-      misses: table of misses, used if steps are not walked.
-      experts: expert caches.
-      state: loop state, with the run as the device's plan.
-      d: device that begins the run.
-      steps: number of steps of the run.
-      alone_s: seconds of a step with all experts in HBM.
-    """
+    """Return the seconds and link bytes that experts add to each of the steps of a run."""
     if misses.is_used:
         nth = nth_request(experts, state, d)
         waits_s, fetched = steps_missing(misses, fleet, state, d, nth)

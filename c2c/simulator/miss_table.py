@@ -62,15 +62,7 @@ def _decodes_until(table: MissTable, arch: int, row: int, steps: int, what: int)
 def steps_missing(
     table: MissTable, fleet: Fleet, state: Serving, d: int, nth: int
 ) -> tuple[float, float]:
-    """Return the added seconds and bytes of a step that device `d` begins, the mean over its run.
-
-    Args:
-      table: table of misses.
-      fleet: the fleet.
-      state: loop state, with the run as the device's plan.
-      d: the device.
-      nth: index of the request since the start of the engine, from 0.
-    """
+    """Return the added seconds and bytes of a step that device `d` begins, the mean over its run."""
     plan = state.plan[d]
     i = int(plan.instance)
     arch = int(fleet.deployment[state.instance[i].model].arch)
@@ -90,14 +82,7 @@ def steps_missing(
 
 
 def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
-    """Return the table of a system, measured by the exact walk.
-
-    Args:
-      prepared: prepared setup with `expert_cache.misses` table.
-      phases_of: function that serves a block one request after another from a start, given the
-        traces stored so far (None: none). It returns the phases
-        (`c2c.simulator.world.TIMELINE_DTYPE`) in order and the stored traces.
-    """
+    """Return the table of a system, measured by the exact walk."""
     system = prepared.setup.system
     cache = replace(system.expert_cache, misses="exact")
     exact = replace(

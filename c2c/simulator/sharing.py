@@ -29,11 +29,6 @@ def share_rows(
     """Share a chip's resources among its rows and re-time them; return bytes/s over the link.
 
     Rows whose phase has no works (`works` 0) use only the link.
-
-    Args:
-      first, last: range of its devices' rows.
-      beside: first row of their relayouts, in the same order; 0: there are none.
-      by_age: whether a resource serves first the row that has been busy longest.
     """
     once, several = 0, 0  # bits of the resources that a row uses, or several
     rows = (last - first) * (2 if beside > 0 else 1)

@@ -143,15 +143,6 @@ def token_experts(
 
     Place k of `out` goes back to the last position at which it was drawn. If an earlier place has
     its expert, further draws of that position follow.
-
-    Args:
-      tables: tables of the router.
-      f: state of the draws.
-      d: the device.
-      arch: the model's row of the tables.
-      layer: layer, from 0.
-      position: position of the token, from 0.
-      out: i8 output, as long as the most experts of a token.
     """
     topic = f.topic[d]
     if f.at[d, layer] == position - 1:

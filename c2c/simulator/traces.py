@@ -116,15 +116,6 @@ def compare_layer(traces: Traces, k: int, layer: int, model: int) -> tuple[int, 
     """Return the row most similar to matrix `k` in the layers up to this one, and its similarity.
 
     Ties go to the first row.
-
-    Args:
-      traces: the store, with products of the matrix known.
-      k: index of the matrix.
-      layer: next layer; earlier ones have been compared.
-      model: model of the rows.
-
-    Returns:
-      The row, -1 without any, and the mean cosine.
     """
     _compare(traces, k, layer, model)
     # No cosine is below 0, and the bits of such numbers have their order: the machine compares

@@ -128,11 +128,7 @@ def _size(split: Any, home: int, column: int) -> int:
 
 @jitable
 def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
-    """Write the works of plan `p` for a step of this size into row `d`.
-
-    Args:
-      split: i8[homes, 4] PREFILL, ROWS, CACHED and GROWTH of each KV-cache home.
-    """
+    """Write the works of plan `p` for a step of this size into row `d`."""
     step = works.step[d]
     step.works = plans.count[p]
     step.inside = plans.inside[p]
@@ -202,13 +198,7 @@ def _line(works: Works, d: int, steps: int) -> tuple[int, float, float]:
 
 @jitable
 def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_old: bool) -> None:
-    """Begin `p.steps` steps of the plan in row `d`; fewer if another path becomes the longest.
-
-    Args:
-      p: phase of the row.
-      stands_s: seconds before the first step begins.
-      is_old: whether the run follows the row's last one at once and keeps its age.
-    """
+    """Begin `p.steps` steps of the plan in row `d`; fewer if another path becomes the longest."""
     step = works.step[d]
     if not (is_old and step.ended_s >= now_s):
         works.begun[0] += 1
@@ -322,11 +312,7 @@ def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
 
 @jitable
 def stop_run(works: Works, d: int, p: Any, ends_s: float, now_s: float) -> float:
-    """End a run at its next step boundary, after at least one step; return the row's next event.
-
-    Args:
-      ends_s: time of the row's next event so far.
-    """
+    """End a run at its next step boundary, after at least one step; return the row's next event."""
     if p.works <= 1:
         stop_at_boundary(p, now_s)
         return float(p.at_s + remaining_s(p))

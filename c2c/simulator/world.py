@@ -123,11 +123,7 @@ class World(NamedTuple):
 
 
 def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any = (0,)) -> World:
-    """Return the world before the first event; at most `timeline_rows` phases are kept.
-
-    Args:
-      chips: first chip of each separately driven group.
-    """
+    """Return the world before the first event; at most `timeline_rows` phases are kept."""
     n, works = len(state.device), machine.plans.after.shape[1]
     widest = int((state.chip.last - state.chip.first).max())
     if len(machine.way_on) > 0:  # a second row for each: its relayout

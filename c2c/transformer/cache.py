@@ -153,11 +153,7 @@ class Rows:
 
 
 def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
-    """Return the rows of flat `positions` [N], the last `decode_rows` of them with one token.
-
-    Raises:
-      ValueError: N does not fit such rows.
-    """
+    """Return the rows of flat `positions` [N], the last `decode_rows` of them with one token."""
     total = positions.shape[0]
     chunk_rows = rows - decode_rows
     tokens = total - decode_rows

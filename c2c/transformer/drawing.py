@@ -88,17 +88,7 @@ def _seat(
 def _draw(
     logits: jax.Array, seats: Seats, rows: SamplingRows, stands: jax.Array, *, hot: bool
 ) -> tuple[jax.Array, Seats]:
-    """Return the next token of each row, and the updated seats.
-
-    Args:
-      logits: float32 [R, vocab].
-      seats: state of all sequences.
-      rows: sampling settings [R].
-      stands: int32 [R, 4]: number of tokens that a row has drawn; its seat (out of range if the row
-        draws nothing); number of draws after which barred tokens are allowed; number of biased
-        tokens.
-      hot: whether any temperature is above 0.
-    """
+    """Return the next token of each row, and the updated seats."""
     step, seat, least, biased = stands.T
 
     def changed(logits: jax.Array) -> jax.Array:
@@ -120,12 +110,7 @@ def _draw(
 
 
 def _mask(logits: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Return the logits with -inf for tokens that a row's grammar forbids.
-
-    Args:
-      logits: float32 [R, vocab].
-      allowed: uint32 [R, vocab // 32 + 1], a bit per token.
-    """
+    """Return the logits with -inf for tokens that a row's grammar forbids."""
     bits = (allowed[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
     return jnp.where(bits.reshape(len(logits), -1)[:, : logits.shape[1]] > 0, logits, -jnp.inf)
 

@@ -40,14 +40,7 @@ class Table:
 def lookup(
     table: Table, ids: Int32[Array, " t"], rows: Rows, *, dtype: Any
 ) -> Float[Array, "t hidden"]:
-    """Return the embeddings of tokens.
-
-    Args:
-      table: table of the model.
-      ids: token ids in the vocabulary.
-      rows: function that reads rows of an array in the table's memory.
-      dtype: type of the result.
-    """
+    """Return the embeddings of tokens."""
     found = rows(table.data, ids)
     if table.kind is not None:
         scales, offsets = (
@@ -58,15 +51,7 @@ def lookup(
 
 
 def widen(data: Any, scales: Any, offsets: Any, *, kind: Kind, group: int | None) -> jax.Array:
-    """Return quantised weights in device memory as float32, with padding.
-
-    Args:
-      data: stored numbers [.., N, K], as `pallas_kernels.quantized_gemm` packs them.
-      scales: [.., G, N]; more than one group if padded.
-      offsets: same shape as scales, or None for symmetric weights.
-      kind: type of the stored numbers.
-      group: numbers that share a scale; None for a whole row.
-    """
+    """Return quantised weights in device memory as float32, with padding."""
     integers = unpack_int4(data) if kind == "int4" else data
     *front, n, k = integers.shape
     groups = k // (group or k)

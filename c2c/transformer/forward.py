@@ -199,23 +199,7 @@ def _layer(
     backend: Choice,
     sparse: bool,
 ) -> tuple[jax.Array, Any]:
-    """Run one layer over N tokens.
-
-    Args:
-      x: activations [N, hidden].
-      cache: cache of all layers.
-      layers: small weights, stacked over all layers.
-      projections: projections of this layer, or stacks over all layers.
-      number: index of the layer in `layers` and in the cache, may be traced.
-      which: index of the layer in stacks of projections; None if they belong to this layer alone.
-      place: index of the layer in stacks of its kind of feed-forward block; None if all are alike.
-      rows: positions of the tokens.
-      turns: cosine and sine at these positions, of all kinds of layers.
-      linear: strategy for projections.
-      spec: the model.
-      backend: backend of the attention kernels.
-      sparse: whether the feed-forward block is a mixture of experts.
-    """
+    """Run one layer over N tokens."""
     layer = Layer(
         small=layers, projections=projections, linear=linear, at=number, which=which, place=place
     )
@@ -383,11 +367,7 @@ _WHOLE = Stage(
 
 
 def _check_shapes(tokens: Any, positions: Any, count: int, decode_rows: int) -> int:
-    """Return the number of one-token rows.
-
-    Raises:
-      ValueError: shapes do not match.
-    """
+    """Return the number of one-token rows."""
     shape = tokens.shape
     if shape != positions.shape or len(shape) not in (1, 2) or not tokens.size:
         raise ValueError(

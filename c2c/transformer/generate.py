@@ -40,13 +40,7 @@ _LEAST_PAGES = 8  # of a cache and of a block table
 
 
 def budgets_for(spec: ModelSpec, longest: int, chunk: int = CHUNK) -> tuple[int, ...]:
-    """Return the sizes of prompt chunks.
-
-    Args:
-      spec: the model; if its frequencies depend on the length, a prompt is one call.
-      longest: tokens of the longest prompt.
-      chunk: maximum tokens of a call, for other models.
-    """
+    """Return the sizes of prompt chunks."""
     if depends_on_length(spec):
         return (max(chunk, bucket(longest, BUDGETS[0])),)
     return (*(b for b in BUDGETS if b < chunk), chunk)

@@ -17,16 +17,7 @@ _FEW_ROWS = 4  # a group on average, up to which rows are multiplied one by one
 
 
 def grouped_matmul(x: jax.Array, w: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """Multiply each row by the transpose of its group's matrix, in jax.numpy.
-
-    Args:
-      x: rows [T, K], contiguous by group, in the order of the groups.
-      w: matrices of the groups, [E, N, K].
-      group_sizes: int32 [E]; rows beyond their sum give 0.
-
-    Returns:
-      [T, N] in the type of x.
-    """
+    """Multiply each row by the transpose of its group's matrix, in jax.numpy."""
     if len(x) > _FEW_ROWS * len(w):
         return _ragged(x, w, group_sizes)
     # On a CPU the other multiplies every row by every group.

@@ -57,11 +57,7 @@ def superblocks_for(blocks: int) -> int:
 
 
 def check_room(nbytes: int, field: str = "cache", *, device: Any = None) -> None:
-    """Validate that a device's memory, by default jax's first, has room for a cache of this size.
-
-    Raises:
-      SettingError: the cache does not fit.
-    """
+    """Validate that a device's memory, by default jax's first, has room for a cache of this size."""
     device = jax.devices()[0] if device is None else device
     stats = device.memory_stats()  # None on a CPU
     most = int((stats or {}).get("bytes_limit") or memory_bytes())

@@ -96,16 +96,6 @@ def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> La
     If each layer has its own arrays, `jax.device_put` copies the value with its weights to another
     device. Stacks in host memory are not sliced: the value holds them whole, with the index of its
     layer. Small weights are sliced in host memory, which needs no compilation.
-
-    Args:
-      params: parameters of the model.
-      spec: the model.
-      number: index of the layer.
-      linear: strategy for projections.
-
-    Raises:
-      SettingError: the model has no such layer, or its projections are stacks over layers in
-        device memory, or in host memory with layers of two kinds.
     """
     by_layer = linear.placement.by_layer
     if not by_layer and (linear.placement.memory != "host" or spec.dense_layers):
@@ -135,14 +125,7 @@ def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> La
 def before_attention(
     layer: Layer, x: jax.Array, turns: tuple[jax.Array, jax.Array], spec: ModelSpec
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return queries [N, heads, head_dim], keys and values [N, kv_heads, head_dim].
-
-    Args:
-      layer: weights of the layer.
-      x: activations [N, hidden].
-      turns: cosine and sine at the tokens' positions.
-      spec: the model.
-    """
+    """Return queries [N, heads, head_dim], keys and values [N, kv_heads, head_dim]."""
     seen = _normed(layer, "attention_norm", x, spec)
     split = (spec.heads * spec.head_dim, (spec.heads + spec.kv_heads) * spec.head_dim)
     q, k, v = jnp.split(layer.project("qkv", seen), split, axis=-1)
@@ -191,16 +174,7 @@ def attention(
 def after_attention(
     layer: Layer, x: jax.Array, mixed: jax.Array, rows: Rows, spec: ModelSpec, *, sparse: bool
 ) -> jax.Array:
-    """Return the layer's output [N, hidden].
-
-    Args:
-      layer: weights of the layer.
-      x: input of the layer [N, hidden].
-      mixed: result of attention, [N, heads, head_dim].
-      rows: positions of the tokens.
-      spec: the model.
-      sparse: if the feed-forward block is a mixture of experts.
-    """
+    """Return the layer's output [N, hidden]."""
     out = layer.project("o", mixed.reshape(x.shape[0], -1).astype(x.dtype))
     x = x + _added(layer, "attention_out_norm", out, spec)
     seen = _normed(layer, "mlp_norm", x, spec)
@@ -244,20 +218,7 @@ def run_layer(
     backend: Choice,
     sparse: bool,
 ) -> tuple[jax.Array, Cache | Pooled]:
-    """Run a layer over N tokens.
-
-    Args:
-      layer: weights of the layer.
-      x: activations [N, hidden].
-      cache: cache of all layers on this device.
-      rows: positions of the tokens.
-      turns: cosine and sine at these positions.
-      page: index of the layer in the cache, may be traced.
-      window: attention window, may be traced; None for all tokens.
-      spec: the model.
-      backend: backend of the attention kernels.
-      sparse: if the feed-forward block is a mixture of experts.
-    """
+    """Run a layer over N tokens."""
     if isinstance(cache, Pooled):
         pages, first = cache.seen_by(spec), page
     else:
@@ -280,14 +241,7 @@ def needed(name: str, sparse: bool) -> bool:
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:
-    """Divide by the root of the mean square along the last axis, in float32.
-
-    Args:
-      x: array to normalise.
-      weight: factor along the last axis.
-      eps: constant added to the mean square.
-      offset: constant added to the weight, in float32.
-    """
+    """Divide by the root of the mean square along the last axis, in float32."""
     wide = x.astype(jnp.float32)
     scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
     if offset:

@@ -73,12 +73,7 @@ class Link(Protocol):
         ...
 
     def wait(self) -> Any:
-        """Wait for their attention [rows, heads, head_dim].
-
-        Raises:
-          TaskFailed: the receiver has no blocks, or another table.
-          LinkLost: the receiver is gone or timed out; the other methods raise it too.
-        """
+        """Wait for their attention [rows, heads, head_dim]."""
         ...
 
     def close(self) -> None:
@@ -134,11 +129,7 @@ def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
 
 
 def check_slot(shape: SlotShape, wanted: SlotShape) -> None:
-    """Validate that a slot has room for steps.
-
-    Raises:
-      SettingError: the slot has too few rows, or other heads.
-    """
+    """Validate that a slot has room for steps."""
     if replace(shape, rows=wanted.rows, outstanding=1) != wanted or shape.rows < wanted.rows:
         raise SettingError(
             "slot", f"{shape.nbytes} bytes for {shape.rows} rows",

@@ -297,13 +297,7 @@ class Model:
     def _texts(
         self, tokens: Iterator[int], stop: Collection[int], after: Sequence[int] = ()
     ) -> Iterator[str]:
-        """Yield tokens as text, in whole characters, without the final stop token.
-
-        Args:
-          tokens: tokens in order.
-          stop: tokens that end the text.
-          after: tokens before the text; empty for an answer in a chat.
-        """
+        """Yield tokens as text, in whole characters, without the final stop token."""
         text = self._tokenizer("prompt", None).stream(skip_special_tokens=True, after=after)
         for token in tokens:
             if token not in stop and (piece := text.push(token)):

@@ -79,13 +79,6 @@ def mixture(
 
     Rows are sorted by expert, so that each expert is one group. Padding is in no group, so its
     experts are not read.
-
-    Args:
-      x: normalised activations [N, hidden].
-      routing: routing of the same tokens.
-      real: bool [N], False for padding.
-      experts: function that multiplies groups of rows by experts' weights.
-      spec: the model.
     """
     chosen = jnp.where(real[:, None], routing.experts, spec.experts).reshape(-1)
     order = jnp.argsort(chosen, stable=True)

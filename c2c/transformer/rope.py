@@ -87,12 +87,6 @@ def angles(
 
     If windowed layers have other frequencies: [2, N, turned / 2], windowed layers last.
 
-    Args:
-      positions: int32 [N], from 0.
-      lengths: int32 [N], length of each token's sequence, this call included. Used only if
-        frequencies depend on it; stored keys keep their angles.
-      spec: the model.
-
     Source: "yarn" is YaRN (arXiv:2309.00071) section 3.4, "dynamic" its section 3.3, "longrope"
       LongRoPE (arXiv:2402.13753); the parameters are those of Hugging Face transformers.
     """

@@ -105,14 +105,7 @@ def sampling_rows(rows: Sequence[Sampling]) -> SamplingRows:
 
 
 def penalised(logits: jax.Array, settings: SamplingRows, held: jax.Array) -> jax.Array:
-    """Return the logits of each row with its penalties applied.
-
-    Args:
-      logits: float32 [rows, vocab].
-      settings: sampling settings of the rows.
-      held: int16 [rows, vocab], 2 for each occurrence of a token in the row's answer, plus 1 if it
-        is in the prompt.
-    """
+    """Return the logits of each row with its penalties applied."""
     repetition, presence, frequency = (
         settings.real(f"{name}_penalty")[:, None]
         for name in ("repetition", "presence", "frequency")

@@ -60,9 +60,6 @@ class Trainable(nnx.Module):
 
         No token sees a later one, so short rows may be padded at their ends if the loss ignores the
         padding. Dynamic and longrope frequencies are those of T tokens, padding included.
-
-        Raises:
-          SettingError: tokens are not a matrix, or empty, or parameters were moved to host memory.
         """
         if len(tokens.shape) != 2 or not tokens.size:
             raise SettingError("tokens.shape", tokens.shape, "[rows, T], none of them 0")
@@ -74,28 +71,12 @@ def to_nnx(model: Model) -> Trainable:
 
     The module shares its arrays with the model until an update replaces them: a step that donates
     the module makes the model unusable.
-
-    Args:
-      model: model of any family, loaded with `linear="reference"` and without `quantize`. bfloat16
-        loses small updates: load in float32 to train.
-
-    Raises:
-      SettingError: weights are quantised or in host memory.
     """
     return Trainable(plain_params(model), model.spec)
 
 
 def from_nnx(tuned: Trainable | nnx.State[Any, Any], model: Model) -> Model:
-    """Return the model with tuned weights, ready for generation and `save_model`.
-
-    Args:
-      tuned: module, or its state as returned by `nnx.state(module)`, on any device.
-      model: model that was passed to `to_nnx`; it is not changed.
-
-    Raises:
-      SettingError: weights of the model are quantised or in host memory, or entries, shapes or
-        types of the state differ; the error names the first difference.
-    """
+    """Return the model with tuned weights, ready for generation and `save_model`."""
     wanted, tree = jax.tree_util.tree_flatten_with_path(plain_params(model))
     given = jax.tree_util.tree_leaves_with_path(_arrays(getattr(tuned, "params", {})))
     found = {_name(path): leaf for path, leaf in given}

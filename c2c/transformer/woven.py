@@ -68,11 +68,7 @@ def is_away(seed: int, request: int, ratio: float) -> bool:
 
 
 def check_ratio(ratio: float) -> None:
-    """Validate the share of away requests.
-
-    Raises:
-      SettingError: the ratio is outside [0, 1].
-    """
+    """Validate the share of away requests."""
     check_value(ratio, Share, "ratio")
 
 

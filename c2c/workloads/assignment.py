@@ -63,20 +63,6 @@ def assign_models(
     remaining ids, ranked among themselves. By the rule "own" an id that names a taken model, and
     one that names none, has a deployment named after it: by popularity, such ids take the
     catalog's models, then copies of them in turn. By other rules they share the catalog's models.
-
-    Args:
-      requests_of: model id -> requests, in order of first appearance.
-      catalog: names of the models to serve.
-      rule: a name in `RULES`.
-      explicit: trace id -> catalog name.
-      specs: name of the architecture of each catalog model.
-      unnamed: id of requests without a model id, whose deployment keeps the catalog's name.
-      may_add: whether an id may name a shipped model outside the catalog.
-
-    Raises:
-      SettingError: unknown rule; an explicit target outside the catalog; an explicit id that the
-        trace lacks; an id that names several models, or a shipped model outside the catalog; too
-        many ids for the rule "own".
     """
     if rule not in RULES:
         raise SettingError("workload.assignment", rule, f"one of {', '.join(RULES)}")
@@ -226,11 +212,7 @@ class _Names:
                 self._ends.setdefault(end, []).append((name, k))
 
     def found(self, name: str) -> int | None:
-        """Return the place of the name that an id is, or None.
-
-        Raises:
-          SettingError: the id is several names.
-        """
+        """Return the place of the name that an id is, or None."""
         ends = _ends(_loose(name))
         near = [pair for end in ends for pair in self._whole.get(end, ())]
         near += self._ends.get(ends[0], ())

@@ -188,11 +188,7 @@ def build_workload(
 
 
 def length_pool(config: WorkloadConfig) -> LengthPool:
-    """Return the length pairs of the source that the setting `lengths` names.
-
-    Raises:
-      SettingError: an unknown source, or a shared one that is not on this machine.
-    """
+    """Return the length pairs of the source that the setting `lengths` names."""
     keep = LengthFilter(
         min_tokens=config.length_min_tokens,
         max_prompt_tokens=config.length_max_prompt_tokens,

@@ -43,13 +43,7 @@ _RECORD = rb"CELL(?:,CELL)*+(?:\r\n|[\r\n])".replace(b"CELL", _CELL)
 
 @cache
 def _pattern(delimiter: bytes, *, spaced: bool, several: bool) -> re.Pattern[bytes]:
-    """Return the pattern of a record, or of as many as there are.
-
-    Args:
-      delimiter: what separates the cells.
-      spaced: whether spaces may precede the quotes, as in `, "a"`.
-      several: whether it matches any number of records.
-    """
+    """Return the pattern of a record, or of as many as there are."""
     record = _RECORD.replace(b",", re.escape(delimiter))
     record = record.replace(b"SPACE", _space(delimiter) + b"*+" if spaced else b"")
     return re.compile(b"(?:" + record + b")*+" if several else record)
@@ -68,11 +62,7 @@ def open_bytes(path: Path) -> pa.NativeFile:
 
 
 def container_of(path: Path) -> str:
-    """Return "parquet", "json" or "csv".
-
-    Raises:
-      DataError: the file is empty, cannot be read, or is of an unsupported kind.
-    """
+    """Return "parquet", "json" or "csv"."""
     try:
         with path.open("rb") as file:
             raw = file.read(64)
@@ -113,14 +103,6 @@ def csv_batches(
     Blocks end at record boundaries, and pyarrow parses each in the caller's thread. pyarrow's
     streaming reader parses ahead in threads of its own. They call `on_malformed` even while the
     interpreter exits, and the process then aborts or hangs.
-
-    Args:
-      path: CSV file, plain or compressed.
-      on_malformed: called for each record with a wrong number of cells, which yields no row.
-      block_bytes: bytes read at a time; a record may be longer.
-
-    Raises:
-      DataError: a quote is not closed, or a row is too long.
     """
     import pyarrow.compute as pc
     import pyarrow.csv as pa_csv

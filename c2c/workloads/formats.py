@@ -220,15 +220,7 @@ class TraceFile:
     block_tokens: int = 0  # tokens of a block, from the file's metadata; 0: not stated there
 
     def batches(self, on_malformed: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in file order, from the start, a bounded number at a time.
-
-        Args:
-          on_malformed: called once for each malformed line, such as one with a wrong number of
-            cells; such lines yield no row.
-
-        Raises:
-          DataError: the file is corrupt or cannot be read.
-        """
+        """Yield the rows in file order, from the start, a bounded number at a time."""
         if self.table is not None:
             for _ in range(self.malformed if on_malformed is not None else 0):
                 on_malformed()  # type: ignore[misc]
@@ -256,19 +248,6 @@ def open_trace(
     """Open a trace: detect its kind of file and its format, and map fields to its columns.
 
     A column of another name is taken for a field if it is the only likely one.
-
-    Args:
-      path: Parquet, CSV or JSON (plain or compressed), or a log.
-      format_name: a name in `format_names()`; "auto" recognises the format by columns or lines.
-      columns: field -> column, for files of unknown format or to override the format's column; an
-        empty name means that the file has no such column.
-      chars_per_token: see `read_log`.
-      with_lengths: whether lengths are read from the trace, hence guessed.
-
-    Raises:
-      SettingError: no such file, unknown format name, or unknown field in `columns`.
-      DataError: the file is empty, corrupt, its columns fit no format, or several columns are
-        likely ones of a field.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -317,11 +296,7 @@ def _guess(opened: TraceFile, used: list[str], fields: list[str]) -> dict[str, s
 
 
 def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
-    """Open a file of prompt and output lengths: a trace, a log, or a table of pairs.
-
-    Raises:
-      DataError: the file is empty, corrupt, or has no two length columns of a known name.
-    """
+    """Open a file of prompt and output lengths: a trace, a log, or a table of pairs."""
     opened = _open(path, chars_per_token, True, {})
     if opened.container == "log":
         return opened

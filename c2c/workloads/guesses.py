@@ -25,15 +25,6 @@ def guessed_columns(
 
     A field without a likely column is left out. Lengths are whole numbers; arrivals are numbers or
     dates, not all the same.
-
-    Args:
-      path: the file, for errors.
-      batch: its first rows; None: it has none, and names alone count.
-      columns: columns that hold nothing else.
-      fields: the fields to find.
-
-    Raises:
-      DataError: several columns are as likely.
     """
     found: dict[str, str] = {}
     for field in fields:

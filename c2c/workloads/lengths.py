@@ -160,17 +160,6 @@ def read_lengths(
     JSON is a list of records or one record a line. A record has length fields as a table has
     columns, or `conversations` of `{"from": ..., "value": ...}`. Of a conversation, the first two
     messages count if they are the human's and the assistant's.
-
-    Args:
-      path: file to read.
-      keep: filter; pairs outside it are dropped and counted.
-      chars_per_token: characters per token, to convert text; the quotient is rounded up. No
-        tokeniser is used here, so 0 refuses text.
-      name: name in descriptions; by default the file's name.
-
-    Raises:
-      SettingError: no such file, or text without `chars_per_token`.
-      DataError: the file is corrupt or has no usable pair.
     """
     path = Path(path).expanduser()
     if not path.is_file():

@@ -80,15 +80,6 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
 
     Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null if the
     log lacks the value.
-
-    Args:
-      path: log, plain or compressed.
-      name: format, a key of `LOGS`.
-      chars_per_token: characters per token, to convert texts logged without token ids; 0: such
-        lengths are null.
-
-    Raises:
-      DataError: the log has no request.
     """
     found = LOGS[name].read(_lines(path), chars_per_token)
     rows = found.requests

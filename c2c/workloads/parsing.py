@@ -276,14 +276,7 @@ def _cast(
     looks_right: str,
     tidy: Callable[[pa.Array], pa.Array] = lambda array: array,
 ) -> pa.Array:
-    """Cast each cell of text to the first of `kinds` that fits; null if none does.
-
-    Args:
-      array: text.
-      kinds: types to try; the result has the first.
-      looks_right: pattern of cells that may fit; it only spares attempts.
-      tidy: rewrites cells of other forms, if some cell does not fit as it is.
-    """
+    """Cast each cell of text to the first of `kinds` that fits; null if none does."""
     import pyarrow.compute as pc
 
     try:

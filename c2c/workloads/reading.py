@@ -56,18 +56,7 @@ class Clock:
 
 
 def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
-    """Return the unit and the zero of a trace's times, as set or inferred from its first times.
-
-    Args:
-      trace: opened trace.
-      unit: a name in `UNITS`; "auto": that of the format; if it tells none, that of the column's
-        name. Times that in some unit are between 2001 and 2286 are of that unit.
-      origin: "keep", "first", or "auto": keep if the format's times count from the trace's start
-        and the first request is at most an hour after it.
-
-    Raises:
-      SettingError: a unit given for dates, or one that cannot be inferred.
-    """
+    """Return the unit and the zero of a trace's times, as set or inferred from its first times."""
     first, fractional = _first_time(trace)
     if first is None:
         if unit != "auto":
@@ -110,11 +99,7 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
 
 
 def doubt_of_unit(trace: TraceFile, clock: Clock, requests: int, span_s: float) -> str:
-    """Return a line if an assumed second makes a load low enough to doubt it, else "".
-
-    Raises:
-      SettingError: nothing told the unit of times with which the load would be yet lower.
-    """
+    """Return a line if an assumed second makes a load low enough to doubt it, else ""."""
     gap_s = span_s / requests
     if not clock.assumed or gap_s < _SAID_S:
         return ""
@@ -155,15 +140,7 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
 
 
 def block_tokens_of(trace: TraceFile, told: int) -> int:
-    """Return the tokens of a hashed block of the trace; 0 if it has no hashes.
-
-    Args:
-      trace: opened trace.
-      told: value of `workload.block_tokens`; 0: the file's own value or the format's.
-
-    Raises:
-      SettingError: no value is known, or one is set for a trace without hashes.
-    """
+    """Return the tokens of a hashed block of the trace; 0 if it has no hashes."""
     if "hash_ids" not in trace.columns:
         if told:
             raise SettingError(
@@ -189,11 +166,7 @@ def _filled_lengths(trace: TraceFile) -> dict[str, str]:
 
 
 def refuse_without_lengths(trace: TraceFile) -> None:
-    """Refuse a trace whose lengths would have to be drawn, as no setting asks for that.
-
-    Raises:
-      DataError: it lacks token counts; names columns that may hold them, and the settings.
-    """
+    """Refuse a trace whose lengths would have to be drawn, as no setting asks for that."""
     absent = [field for field in _LENGTHS if field not in _filled_lengths(trace)]
     first = next((batch for batch in trace.batches() if batch.num_rows), None)
     if not absent or first is None:
@@ -220,12 +193,7 @@ def _has_records(cells: pa.Array) -> bool:
 
 
 def unused_columns(trace: TraceFile, with_lengths: bool) -> list[str]:
-    """Return the columns from which nothing is read.
-
-    Args:
-      trace: opened trace.
-      with_lengths: whether token counts are the trace's own.
-    """
+    """Return the columns from which nothing is read."""
     of_lengths = (*_LENGTHS, "hash_ids", *MEASURED)
     used = {c for f, c in trace.columns.items() if with_lengths or f not in of_lengths}
     return [column for column in trace.present if column not in used]

@@ -31,14 +31,6 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     `requests`, as aibrix's workload generator writes, becomes one record per request; so does a
     benchmark's result, one object with a list for each of `input_lens`, `output_lens` and so on. In
     these, `tpots`, the mean time per token after the first, replaces `itls`.
-
-    Args:
-      path: JSON file, plain or compressed.
-      as_text: whether all values are text, as ids must be: 1 and 1.0 are two.
-
-    Raises:
-      DataError: malformed or truncated JSON that is not in lines, lists of different lengths, or
-        no record.
     """
     if not as_text and (table := arrow_table(path)) is not None:
         return table, 0
@@ -134,10 +126,6 @@ def json_records(path: Path) -> Iterator[dict[str, Any] | None]:
     """Yield the objects of a JSON list or of JSON lines; None for a line that is no object.
 
     The file is read in pieces of bounded size.
-
-    Raises:
-      DataError: malformed or truncated JSON that is not in lines, a list's entry that is no object,
-        or a record that is too long.
     """
     with _text(path) as file:
         lines = _lines(file)

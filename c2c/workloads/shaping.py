@@ -90,13 +90,7 @@ def windowed(source: Source, start_s: float, end_s: float) -> Source:
 
 
 def rotated(source: Source, offset_s: float, period_s: float) -> Source:
-    """Rotate a stream in time: start at `offset_s` and continue at its beginning after its end.
-
-    Args:
-      source: stream with arrivals in [0, period_s).
-      offset_s: time in [0, period_s) that becomes time 0.
-      period_s: length of the trace.
-    """
+    """Rotate a stream in time: start at `offset_s` and continue at its beginning after its end."""
 
     def start() -> Iterator[RequestBlock]:
         for block in source():

@@ -76,11 +76,7 @@ def queued_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
 
 
 def deterministic_blocks(trace: SteadyTrace) -> Iterator[RequestBlock]:
-    """Yield request i at i / rate, for model i mod models, without lengths (zeros).
-
-    Raises:
-      SettingError: a `zipf_exponent` other than 0.
-    """
+    """Yield request i at i / rate, for model i mod models, without lengths (zeros)."""
     if trace.zipf_exponent:
         raise SettingError(
             "workload.zipf_exponent", trace.zipf_exponent, "0 with kind=deterministic"

@@ -129,9 +129,6 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
     that all models share. Its active hours are those with the highest scores, as many as its share
     of active hours gives. Bursts of different models are hence independent except for the time of
     day. Each active hour has at least one request; lognormal weights distribute the rest.
-
-    Returns:
-      i64[models, 24 * days], read-only, with the sum `trace.requests`.
     """
     hours = 24 * trace.days
     counts = _requests_per_model(trace)

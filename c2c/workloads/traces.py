@@ -188,11 +188,7 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
 
 
 def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
-    """Raise if the scan found a bad row.
-
-    Raises:
-      DataError: there are bad rows; lists each kind's count and first rows.
-    """
+    """Raise if the scan found a bad row."""
     if found.bad:
         tally = _Tally(bad=Counter(found.bad), first_rows=found.first_rows)
         hints = ["workload.on_bad_row=skip drops them and records the counts."]

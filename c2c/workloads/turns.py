@@ -22,14 +22,6 @@ def after_answers(source: Source, path: str, *, has_parents: bool) -> Source:
     The time to think is the time in the file from the end of the previous answer to the turn, at
     least 0. If the file has no measured latencies, it starts at the previous turn's arrival and so
     includes the answer. Turns of a session are ordered by arrival.
-
-    Args:
-      source: stream of the trace's requests.
-      path: path of the file, for errors.
-      has_parents: whether requests name their parents; numbers of turns may then repeat.
-
-    Raises:
-      DataError: there are no sessions, a later turn has none, or turns are out of order.
     """
     block = concatenate(source())
     if block.session is None or block.turn is None or not (block.session >= 0).any():

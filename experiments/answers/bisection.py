@@ -33,14 +33,7 @@ def bracket_of(quantity: Quantity, tried: Mapping[float, bool]) -> Bracket:
 def next_values(
     quantity: Quantity, tried: Mapping[float, bool], tolerance: float, count: int
 ) -> list[float]:
-    """Return the values to try next, at most `count`; none if the bracket is narrow enough.
-
-    Args:
-      quantity: quantity that is varied.
-      tried: value -> True if it met the targets.
-      tolerance: largest relative width of the final bracket, for continuous values.
-      count: number of values to try in parallel.
-    """
+    """Return the values to try next, at most `count`; none if the bracket is narrow enough."""
     if not tried:
         return [quantity.start]
     bracket = bracket_of(quantity, tried)

@@ -223,10 +223,6 @@ def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tup
 
 
 def check_span(name: str, span: Sequence[int]) -> None:
-    """Check that a setting is a span of tokens, [least, most].
-
-    Raises:
-      SettingError: the span is empty, starts below 1 or is no pair; the error names the setting.
-    """
+    """Check that a setting is a span of tokens, [least, most]."""
     if len(span) != 2 or not 1 <= span[0] <= span[1]:
         raise SettingError(name, list(span), "[least, most], tokens above 0")

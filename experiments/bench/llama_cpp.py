@@ -126,11 +126,7 @@ class LlamaCpp:
         self._running: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
 
     def start(self) -> None:
-        """Start all processes; return when they serve.
-
-        Raises:
-          DataError: a process ended before it served.
-        """
+        """Start all processes; return when they serve."""
         for name, path in self._models.items():
             self._running[name] = self._launched(name, path)
 

@@ -71,11 +71,7 @@ class BenchSettings(MeasurementSettings):
 
 
 def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
-    """Run one point in its own process; return the measurements of `experiments.bench.point`.
-
-    Raises:
-      SettingError: the point cannot run.
-    """
+    """Run one point in its own process; return the measurements of `experiments.bench.point`."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "experiments.bench.point", *overrides, f"folder={folder}"]
         point: dict[str, Any] = answer_of(

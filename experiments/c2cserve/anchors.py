@@ -135,12 +135,7 @@ def store_s(model: str) -> float:
 
 
 def plain_s(model: str, found: float) -> float:
-    """Return the mean seconds of a load by safetensors, at rates fitted on `LARGE`.
-
-    Args:
-      model: name of the model.
-      found: share of the loads that find the checkpoint in the page cache.
-    """
+    """Return the mean seconds of a load by safetensors, at rates fitted on `LARGE`."""
     size = float(weight_bytes(load_spec(LARGE))) / 1e9
     disk_s, memory_s = (
         load_s(model, size / seconds) for seconds in (PLAIN_S[LARGE], PLAIN_FROM_MEMORY_S)
@@ -193,11 +188,6 @@ def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
     """Return the seconds a token of a model with the experts of DeepSeek-V2-Lite on an A5000.
 
     The model has Mixtral's attention at a smaller width, as the catalog lacks DeepSeek's.
-
-    Args:
-      host_s: seconds of the host's work for an expert.
-      works_for: experts that the host works for: all that run ("use"), or only fetched ones
-        ("fetch").
     """
     setup = _on_a5000(
         f"system.expert_cache.host_s={host_s}", f"system.expert_cache.host_per={works_for}",
@@ -214,14 +204,7 @@ def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
 
 
 def active_models(models: int, rate_rps: float, seconds: float, seed: int) -> float:
-    """Return the mean number of models with an open request, drawn over 20,000 seconds.
-
-    Args:
-      models: number of models.
-      rate_rps: requests a second of each model.
-      seconds: duration of a request.
-      seed: seed of the arrivals.
-    """
+    """Return the mean number of models with an open request, drawn over 20,000 seconds."""
     generator = np.random.default_rng(seed)
     end_s = 20_000.0
     total = 0.0

@@ -96,17 +96,7 @@ def serve_alone(
     requests: int = 6,
     overrides: Sequence[str] = (),
 ) -> Alone:
-    """Serve requests of one model one after another on a whole GH200.
-
-    Args:
-      context: link variant and seed.
-      model: name of the model.
-      system: name of a file in `conf/system`.
-      output: output tokens of each request; 1 yields the parts of TTFT.
-      prompt: prompt tokens of each request.
-      requests: number of requests that count.
-      overrides: further settings.
-    """
+    """Serve requests of one model one after another on a whole GH200."""
     settings = composed(
         [
             *GH200,

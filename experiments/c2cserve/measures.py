@@ -40,12 +40,7 @@ def measures(got: SimulationResult) -> dict[str, Any]:
 
 
 def medians(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the medians of each group of runs that differ in the seed alone.
-
-    Args:
-      rows: runs with `measures` and `seed`.
-      by: columns that name a group.
-    """
+    """Return the medians of each group of runs that differ in the seed alone."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in by), []).append(row)

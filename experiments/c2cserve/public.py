@@ -111,17 +111,7 @@ def routed_ttft_s(
     has_ticks: bool,
     seed: int,
 ) -> Seconds:
-    """Return TTFT of each request under ServerlessLLM's public router.
-
-    Args:
-      requests: the replayed requests.
-      context: variant of the link.
-      engine: value of the reading `engine`.
-      at_client: whether the first token comes with the whole answer, as nothing is streamed.
-      has_ticks: whether the printed start has the router's and the scheduler's ticks in it;
-        otherwise the calibrated start comes on top of them.
-      seed: seed of the ticks' phases.
-    """
+    """Return TTFT of each request under ServerlessLLM's public router."""
     link, block = context.link_variant, requests.block
     constants = load_constants("gh200")
     tables = [_table(s, engine, "serverlessllm", "hbm", link) for s in requests.specs]
@@ -196,17 +186,7 @@ def aegaeon_ttft_s(
     context: Context, compression: float, settings: Sequence[str], *, engine: str, scheduler: str,
     seed: int, hybrid: bool = False,
 ) -> tuple[Seconds, Seconds]:  # fmt: skip
-    """Return TTFT of each request of a replay by Aegaeon, and the arrivals.
-
-    Args:
-      context: variant of the link, and traces.
-      compression: speed of the arrivals over real time.
-      settings: settings of the replay without its system.
-      engine: value of the reading `engine`.
-      scheduler: value of the reading `aegaeon_system`.
-      seed: seed of the replay.
-      hybrid: whether HybridGEMM reads the weights of a turn.
-    """
+    """Return TTFT of each request of a replay by Aegaeon, and the arrivals."""
     system = "aegaeon_hybrid" if hybrid else "aegaeon"
     if scheduler == "batches":
         requests = requests_of(context, compression, [*settings, f"system={system}"], seed)

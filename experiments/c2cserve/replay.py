@@ -26,14 +26,7 @@ SYNTHETIC_REQUESTS, SYNTHETIC_DAYS = 26_823, 23
 def replay(
     context: Context, compression: float, overrides: Sequence[str], seed: int
 ) -> SimulationResult:
-    """Replay GenTD26's arrivals (or the generator's) on one GH200, time compressed.
-
-    Args:
-      context: link variant and traces.
-      compression: speed of the arrivals over real time.
-      overrides: system, layout and changes of an ablation, as on the command line.
-      seed: seed of drawn lengths, synthetic arrivals and random policies.
-    """
+    """Replay GenTD26's arrivals (or the generator's) on one GH200, time compressed."""
     return simulate(build(composed(*replay_settings(context, compression, overrides, seed))))
 
 
@@ -71,14 +64,6 @@ def fit_load(
 
     The paper states no load for its replays. One system's printed numbers fix it and are then
     in-sample; results of the other systems under that load are predictions.
-
-    Args:
-      context: settings; the first seed is used.
-      candidates: compressions to try.
-      overrides: overrides that choose the system.
-      targets: printed numbers.
-      measure: function that returns the same quantities of a run. The largest log ratio to the
-        targets is minimised.
     """
 
     def distance(compression: float) -> float:
@@ -94,10 +79,6 @@ def load_of_half(context: Context, overrides: Sequence[str]) -> float:
     Its busy time at the trace's own speed, where requests hardly overlap, is assumed constant under
     compression. The rule uses no latency, printed or ours, so every number of the replay is a
     prediction.
-
-    Args:
-      context: settings; the first seed is used.
-      overrides: overrides that choose the system.
     """
     return float(f"{HALF / busy_share(replay(context, 1.0, overrides, context.seeds[0])):.3g}")
 

@@ -80,17 +80,7 @@ def first_tokens(
     router: Router,
     seed: int = 0,
 ) -> tuple[Seconds, Seconds]:
-    """Return the times of first tokens and of whole answers.
-
-    Args:
-      arrival_s: arrivals in order.
-      model: number of the model of each request.
-      load_s: seconds of a start by model, from the grant of the GPU until requests are served.
-      prompt_s: seconds of a request from its assignment to its first token.
-      answer_s: seconds to its last token.
-      router: the router's settings.
-      seed: seed of the scalers' and the scheduler's phases.
-    """
+    """Return the times of first tokens and of whole answers."""
     return _Run(arrival_s, model, load_s, prompt_s, answer_s, router, seed).ended()
 
 

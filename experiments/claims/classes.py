@@ -103,11 +103,7 @@ def class_of(claim_id: str) -> Class | None:
 
 @cache
 def reclassified() -> tuple[Reclassified, ...]:
-    """Return the classes that were changed after the freeze, each with its date and reason.
-
-    Raises:
-      DataError: an entry lacks a field or a reason, or is of no claim.
-    """
+    """Return the classes that were changed after the freeze, each with its date and reason."""
     out = []
     for entry in _mapping(CLASSES_PATH).get("reclassified") or ():
         try:

@@ -118,11 +118,7 @@ def explanations() -> dict[str, Explanation]:
 
 
 def read_claims(path: Path) -> dict[str, Claim]:
-    """Return the claims of a file by id, in the file's order.
-
-    Raises:
-      DataError: the file cannot be read, an entry lacks a field, or an id occurs twice.
-    """
+    """Return the claims of a file by id, in the file's order."""
     try:
         entries = yaml.load(path.read_bytes(), Loader=_loader())  # noqa: S506 (a safe loader)
     except (OSError, yaml.YAMLError) as error:

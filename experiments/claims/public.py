@@ -72,9 +72,6 @@ def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
     """Return how many printed numbers lie in our intervals, and how many would by chance.
 
     By chance: the mean over the other printed values of the same unit and shape, for each interval.
-
-    Returns:
-      numbers, inside, by_chance, outside (ids); {} without an interval.
     """
     numbers = [r for r in rows if r.comparison is not None and r.comparison.ratio is not None]
     known: dict[str, tuple[str, Interval]] = {}

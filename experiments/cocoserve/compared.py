@@ -27,12 +27,7 @@ SAID: Final = frozenset(one.name for one in fields(Served))  # readings that a s
 
 @cache
 def copied_layers(gamma: str | float = "literal", t_up: float = 0.3) -> int:
-    """Return the layers of 13B on the first of four cards that Algorithm 1 copies to the second.
-
-    Args:
-      gamma: gamma of Eq. 4, or `literal` for the value of the hardware's rates.
-      t_up: share of a card that stays free.
-    """
+    """Return the layers of 13B on the first of four cards that Algorithm 1 copies to the second."""
     spec, node = load_spec(MODEL), load_node(NODE)
     link, gpu = node.link(0, 1), node.platforms[1].gpu
     assert link is not None  # every two cards of the node have one

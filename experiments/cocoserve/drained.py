@@ -131,11 +131,6 @@ def drained(served: Served, rate: int, seed: int = 0) -> Drained:
 
     A static server without copies that batches all waiting requests (`batch` memory) fails if
     the batch outgrows the first card. It restarts and serves the batch again in two halves.
-
-    Args:
-      served: server and its settings.
-      rate: the paper's r, in requests a second.
-      seed: seed of arrivals and lengths.
     """
     alone = replace(served, instances=1)
     each = [_alone(alone, n, seed) for n in even_rows(rate, served.instances) if n]
@@ -198,11 +193,6 @@ def first_bytes(served: Served, rows: int, tokens: int) -> float:
 
     Keys and values grow by concatenation. During a copy the keys of one layer are held twice, which
     adds half a layer.
-
-    Args:
-      served: server and its settings.
-      rows: rows of the batch.
-      tokens: tokens of each row, prompt and answer.
     """
     spec = load_spec(served.model)
     each, outside = layer_bytes(spec)

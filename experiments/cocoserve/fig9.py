@@ -111,13 +111,7 @@ def _results(experiment: Used, base: Served, *, idle: str = "memory") -> Iterato
 
 
 def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> float:
-    """Return the most bytes that weights and sequences hold on the first card.
-
-    Args:
-      served: server without copies.
-      rate: number of concurrent requests.
-      hbm_bytes: memory of the card.
-    """
+    """Return the most bytes that weights and sequences hold on the first card."""
     tokens = served.prompt_tokens + ANSWER_TOKENS
     if served.engine == "static":
         return first_bytes(served, min(rate, batch_of(served)), tokens)

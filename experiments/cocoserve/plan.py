@@ -159,12 +159,7 @@ class Problem:
 
 
 def problem_of(settings: PlanSettings) -> Problem:
-    """Return the problem that settings describe.
-
-    Raises:
-      SettingError: a setting is invalid.
-      DataError: a plan cannot be read.
-    """
+    """Return the problem that settings describe."""
     check_fields(settings)
     spec, node, batch = load_spec(settings.model), load_node(settings.node), settings.batch
     count = len(node.gpus)
@@ -278,11 +273,7 @@ def _split(problem: Problem, placement: Placement) -> float:
 
 
 def operated(problem: Problem, texts: Sequence[str]) -> Placement:
-    """Return the placement after a user's operations; nothing moves.
-
-    Raises:
-      SettingError: an operation is malformed or impossible.
-    """
+    """Return the placement after a user's operations; nothing moves."""
     placement = problem.start
     for k, text in enumerate(texts):
         kind, layers, device, module = _parsed(text, f"operations[{k}]", problem.spec)

@@ -35,11 +35,6 @@ def generate_point(cfg: DictConfig) -> None:
     """Generate text by a configuration.
 
     A sweep records errors of a point and goes on with the others.
-
-    Raises:
-      SettingError: a setting is invalid.
-      DataError: a file cannot be used.
-      PipeClosed: standard output was closed.
     """
     hydra = HydraConfig.get()
     try:

@@ -102,9 +102,6 @@ def text_of(name: str, given: str) -> str:
     """Return the text of a setting: `-` reads standard input, `@file` a file, `@@` is a plain @.
 
     One newline at the end of a file is left out.
-
-    Raises:
-      SettingError: the file cannot be read, or is not UTF-8.
     """
     if given != "-" and not given.startswith("@"):
         return given
@@ -124,12 +121,7 @@ def text_of(name: str, given: str) -> str:
 
 
 def prompts_of(settings: Mapping[str, Any]) -> tuple[Prompt, ...]:
-    """Return the prompts that settings name, each with all its settings.
-
-    Raises:
-      SettingError: both or none of `prompt` and `prompts_file` are set, or a setting is invalid.
-      DataError: a line of the file is invalid.
-    """
+    """Return the prompts that settings name, each with all its settings."""
     shared = {name: settings[name] for name in _KINDS if name not in ("prompt", "system")}
     shared["chat"], shared["stop"] = _chat(shared["chat"]), tuple(shared["stop"])
     shared["logit_bias"] = _bias(shared["logit_bias"])

@@ -38,11 +38,7 @@ class Asked:
 
 
 def tokenizer_of(model: Model) -> Tokenizer:
-    """Return the model's tokenizer.
-
-    Raises:
-      DataError: the checkpoint has no tokenizer.
-    """
+    """Return the model's tokenizer."""
     if model.tokenizer is None:
         raise DataError("checkpoint", "it has no tokenizer.json, which text generation needs")
     return model.tokenizer

@@ -75,18 +75,7 @@ def run_cases(
     alive: Callable[[], str] = lambda: "",
     after: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Run the cases without a row, in order.
-
-    Args:
-      cases: cases, most valuable first.
-      rows: rows so far; each case's are added as soon as it ends.
-      settings: settings of all cases.
-      until: time to stop at, on the monotonic clock.
-      labels: columns of every new row.
-      retry_failed: run failed cases again.
-      alive: called after a child is lost; a reason ends the run.
-      after: called when a case has its rows on disk.
-    """
+    """Run the cases without a row, in order."""
     finished = rows.finished(retry_failed=retry_failed)
     todo = [case for case in cases if case.key not in finished]
     found, lost, child = Outcome(left=len(todo)), Counter[tuple[str, str]](), None

@@ -57,15 +57,7 @@ def time_launches(
     repetitions: tuple[int, int] = (5, 30),
     clock: Callable[[], float] = time.perf_counter,
 ) -> Times:
-    """Time `launch`, which starts the work and returns the arrays to wait for.
-
-    Args:
-      launch: called with the number of the launch, from 0 up, to choose among equal inputs, since a
-        cache could serve a second run over the same ones. Two calls come before the timed ones.
-      target_s: approximate seconds to spend.
-      repetitions: fewest and most repetitions.
-      clock: returns seconds; tests replace it.
-    """
+    """Time `launch`, which starts the work and returns the arrays to wait for."""
     wait(launch(0))
     start = clock()
     wait(launch(1))

@@ -97,12 +97,7 @@ def bound(rows: Sequence[Row], of: str, column: str) -> float | None:
 
 
 def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dict[int, Row]:
-    """Return the fastest row on the whole GPU for each number of rows up to 64.
-
-    Args:
-      rows: rows of a device.
-      whats: kinds of cases; by default the kernel, which reads W itself.
-    """
+    """Return the fastest row on the whole GPU for each number of rows up to 64."""
     best: dict[int, Row] = {}
     for row in _of(rows, "decode"):
         if row["what"] in whats and "sms" not in row and "promotion" not in row:

@@ -75,11 +75,7 @@ MODELS: Final = (
 
 
 def table_models(rows: Sequence[str]) -> tuple[TableModel, ...]:
-    """Return the named models of Table 1.
-
-    Raises:
-      SettingError: no name, or one that Table 1 has not.
-    """
+    """Return the named models of Table 1."""
     known = {model.row: model for model in MODELS}
     if not rows:
         raise SettingError("experiment.models", rows, "at least one model")

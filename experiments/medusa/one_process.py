@@ -75,12 +75,7 @@ def check_each(models: Sequence[str]) -> None:
 
 
 def programs_of(what: str) -> dict[int, Program]:
-    """Return the program of each batch size.
-
-    Raises:
-      SettingError: the model is unknown.
-      DataError: the folder of steps cannot be read.
-    """
+    """Return the program of each batch size."""
     kind, _, seed = what.partition(":")
     if kind == "xla":
         folders = sorted((p for p in Path(seed).glob("*") if p.name.isdigit()), key=_batch)

@@ -70,11 +70,7 @@ class RanksSettings(MeasurementSettings):
 
 
 def plain_programs(what: str, world: int) -> dict[int, Program]:
-    """Return a rank's programs by batch size, without all-reduces.
-
-    Raises:
-      SettingError: the model is unknown.
-    """
+    """Return a rank's programs by batch size, without all-reduces."""
     kind, _, seed = what.partition(":")
     if kind == "random" and seed.isdigit():
         return {1: random_program(Shape(seed=int(seed), launches=20))}
@@ -111,11 +107,7 @@ def restored_rank(
     world: int,
     validated: Sequence[int],
 ) -> dict[str, Any]:
-    """Restore a rank's graphs and compare them with its own capture.
-
-    Raises:
-      DataError: a restored graph gives other results.
-    """
+    """Restore a rank's graphs and compare them with its own capture."""
     rank = Rank.of(number, world, 100)  # the same handle in both: results depend on it
     own = start(programs, rank, 100 + number)
     begin = time.perf_counter()

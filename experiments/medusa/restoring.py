@@ -71,16 +71,7 @@ class ModelRow:
 def restore_model(
     model: TableModel, *, validated: Sequence[int] = (1, 256), seed: int = 1
 ) -> tuple[Restoring, ModelRow]:
-    """Capture a model's graphs in two processes, analyse them, restore them in a third.
-
-    Args:
-      model: model of Table 1, with as many nodes as printed.
-      validated: batch sizes whose graphs run in both processes on three random inputs.
-      seed: seed of the processes.
-
-    Raises:
-      RuntimeError: a restored graph's results differ.
-    """
+    """Capture a model's graphs in two processes, analyse them, restore them in a third."""
     spec = model.load()
     counts = nodes_a_layer(model.nodes, spec.layers)
     programs = {b: step_program(spec, b, n) for b, n in zip(BATCH_SIZES, counts, strict=True)}

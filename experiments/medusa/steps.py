@@ -45,11 +45,7 @@ class StepsSettings:
 
 
 def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, StepShape]:
-    """Return the decode step of each batch size.
-
-    Raises:
-      SettingError: batch sizes are not ascending, or the step has no such field or value.
-    """
+    """Return the decode step of each batch size."""
     sizes = list(batch_sizes)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
         raise SettingError("batch_sizes", sizes, "ascending numbers above 0, without duplicates")
@@ -62,18 +58,7 @@ def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, 
 def compile_steps(
     folder: Path, batch_sizes: Sequence[int], step: Mapping[str, Any], env: Mapping[str, str]
 ) -> None:
-    """Compile each batch size into a folder of its own in `folder`; keep existing ones.
-
-    Args:
-      folder: folder to fill, created if missing.
-      batch_sizes: see `StepsSettings`.
-      step: see `StepsSettings`.
-      env: environment of the compiling processes.
-
-    Raises:
-      SettingError: see `shapes_of`.
-      DataError: a step does not compile.
-    """
+    """Compile each batch size into a folder of its own in `folder`; keep existing ones."""
     shapes = shapes_of(batch_sizes, step)
     with progress_bar("steps", len(shapes)) as advance:
         for done, (rows, shape) in enumerate(shapes.items()):

@@ -109,13 +109,7 @@ def random_program(shape: Shape) -> Program:
 def with_adversarial_integers(
     program: Program, addresses: dict[int, int], draw: random.Random
 ) -> Program:
-    """Return the program with 8-byte integers that equal addresses in live buffers of a process.
-
-    Args:
-      program: program of `random_program`.
-      addresses: addresses of its permanent buffers in that process.
-      draw: random generator of a buffer and an offset in it.
-    """
+    """Return the program with 8-byte integers that equal addresses in live buffers of a process."""
     ranges = [(addresses[part.buffer], part.nbytes) for part in program.inputs]
     launches: list[Launch | Copy | Fill] = []
     for launch in program.launches:

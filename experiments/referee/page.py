@@ -47,12 +47,7 @@ def reasons() -> Mapping[str, Mapping[str, str]]:
 
 
 def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page in Markdown.
-
-    Args:
-      scenarios: scenarios that ran.
-      rows: a row for each scenario and simulator, with times, `refused` or `failed`.
-    """
+    """Return the page in Markdown."""
     versions = sorted({row["version"] for row in rows if "version" in row})
     lines = [
         "# Referee",

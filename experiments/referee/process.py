@@ -17,17 +17,7 @@ _SAID = 400  # most characters of a command's last line
 def timed(
     name: str, command: Sequence[object], *, limit_s: float, told: str = ""
 ) -> tuple[float, float, str]:
-    """Run a command; return its CPU seconds, wall seconds and output.
-
-    Args:
-      name: name of the simulator, for errors.
-      command: command to run.
-      limit_s: longest run.
-      told: text for its standard input.
-
-    Raises:
-      DataError: the command failed, or took too long.
-    """
+    """Run a command; return its CPU seconds, wall seconds and output."""
     begun, before = time.perf_counter(), os.times()
     try:
         done = subprocess.run(  # noqa: S603 (our command)

@@ -32,19 +32,7 @@ _BY_TOKENS: Final = ("mlp_up_proj", "add", "attn_pre_proj", "attn_post_proj", "m
 def write_predictions(
     folder: Path, table: StepTable, *, layers: int, chunk: int, max_batch: int, context: int
 ) -> None:
-    """Write the files into `folder/compute`, and an empty `folder/network`.
-
-    Args:
-      folder: existing folder.
-      table: step costs of the model on the GPU, weights in HBM.
-      layers: layers of the model.
-      chunk: most tokens of a step.
-      max_batch: most requests of a step.
-      context: most tokens of a request.
-
-    Raises:
-      SettingError: the model has a sliding window, which Vidur does not support.
-    """
+    """Write the files into `folder/compute`, and an empty `folder/network`."""
     if table.cache.windowed:
         raise SettingError("model", table.cache.window, "a model without a sliding window")
     for name in ("compute", "network"):

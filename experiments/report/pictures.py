@@ -52,11 +52,7 @@ def picture_of(folder: Path, name: str) -> Picture:
 
 
 def without_texts(svg: bytes) -> tuple[str, tuple[float, float, float, float], float]:
-    """Return an SVG without the title and caption of `finish`, for a page with both.
-
-    Returns:
-      The SVG as a data URI; its view box (x, y, width, height); the height before, in points.
-    """
+    """Return an SVG without the title and caption of `finish`, for a page with both."""
     for prefix, address in (("", "2000/svg"), ("xlink", "1999/xlink")):
         ET.register_namespace(prefix, f"http://www.w3.org/{address}")
     root = ET.fromstring(svg)  # noqa: S314 (written by this program)

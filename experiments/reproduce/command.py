@@ -39,15 +39,7 @@ MOST_OF_A_NAME = 60  # characters of an override in a folder's name
 
 
 def context_of(settings: dict[str, object], overrides: Sequence[str] = ()) -> Context:
-    """Return the settings of all figures from the configuration.
-
-    Args:
-      settings: settings of the command.
-      overrides: overrides of the figures' experiments.
-
-    Raises:
-      SettingError: a value that is not allowed.
-    """
+    """Return the settings of all figures from the configuration."""
     profile = settings["profile"]
     if profile not in PROFILES:
         raise SettingError("profile", profile, f"one of {', '.join(PROFILES)}")

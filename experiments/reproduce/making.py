@@ -67,19 +67,7 @@ def make_all(
     workers: int,
     advance: Show,
 ) -> None:
-    """Make figures, those with most work first; with one worker in this process, in their order.
-
-    Args:
-      specs: figures to make.
-      context: settings of the figures.
-      make: function that makes one figure; it must be picklable for several workers.
-      done: function called with each outcome as soon as it exists.
-      workers: number of processes.
-      advance: function that shows the progress.
-
-    Raises:
-      DataError: a worker process was killed.
-    """
+    """Make figures, those with most work first; with one worker in this process, in their order."""
     known = cpu_seconds(context.profile)
     works = {spec.name: known.get(spec.name, _UNKNOWN_S) for spec in specs}
     if min(workers, len(specs)) > 1:
@@ -205,15 +193,7 @@ def told(context: Context) -> dict[str, Any]:
 def make_figure(
     spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
 ) -> Outcome:
-    """Make one figure in its folder. A failure is in the outcome, and in the folder's crash.json.
-
-    Args:
-      spec: figure to make.
-      context: settings of the figure.
-      out: parent of the figure's folder.
-      resume: whether to keep the figure if its inputs have not changed.
-      overwrite: whether to replace a figure of other settings.
-    """
+    """Make one figure in its folder. A failure is in the outcome, and in the folder's crash.json."""
     start, start_cpu = time.perf_counter(), time.process_time()
     reused, error = False, ""
     try:

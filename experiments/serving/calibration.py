@@ -69,14 +69,7 @@ def _named(values: Mapping[int, float]) -> dict[str, float]:
 
 
 def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
-    """Return the step costs of each model, fitted to all runs together.
-
-    Args:
-      tables: recorded steps and loads, one table a run.
-
-    Raises:
-      DataError: a model has too few steps of a kind.
-    """
+    """Return the step costs of each model, fitted to all runs together."""
     columns = {
         name: np.concatenate([table[name].to_numpy(zero_copy_only=False) for table in tables])
         for name in tables[0].column_names

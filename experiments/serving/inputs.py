@@ -57,25 +57,12 @@ class Inputs:
         return replace(block, block_tokens=PAGE_TOKENS, block_first=first, block_keys=keys)
 
     def of_served(self, records: pa.Table) -> pa.Table:
-        """Return the records of requests that the live run finished.
-
-        Args:
-          records: records of all requests, sorted by id.
-        """
+        """Return the records of requests that the live run finished."""
         return records.take(self.served["id"])
 
 
 def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> Inputs:
-    """Return the inputs of a run.
-
-    Args:
-      events: recorded events from outside the engine.
-      requests: records of the requests.
-      names: names of the models, in the order of the fleet.
-
-    Raises:
-      DataError: no request was finished, or the tables contradict each other.
-    """
+    """Return the inputs of a run."""
     try:
         given: list[Any] = [event_of(row, names) for row in events.to_pylist()]
     except (KeyError, ValueError, TypeError) as error:

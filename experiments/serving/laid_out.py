@@ -26,19 +26,7 @@ def laid_out(
     system: SystemSpec,
     constants: Constants,
 ) -> tuple[SystemSpec, Options]:
-    """Return a system with its layout, and worker options with the layout's number of devices.
-
-    Args:
-      given: settings as written.
-      entries: checkpoints.
-      options: options of the workers.
-      system: system without the parts that mechanisms fill.
-      constants: constants of the cost model.
-
-    Raises:
-      SettingError: a layout without a node, a node without a layout, or a layout that live workers
-        do not support.
-    """
+    """Return a system with its layout, and worker options with the layout's number of devices."""
     asked, node = given["system"].get("layout"), given.get("node")
     if not is_by_mechanism(asked):
         if node:

@@ -241,16 +241,7 @@ def settings_of(cfg: DictConfig) -> Settings:
 
 
 def gpus_of(devices: Any, workers: int, *, each: int = 1) -> tuple[Device, ...]:
-    """Return the devices that workers are bound to; none if `devices` is null.
-
-    Args:
-      devices: the setting of this name.
-      workers: number of workers.
-      each: number of devices of each worker.
-
-    Raises:
-      SettingError: there are too few devices, or one is unknown.
-    """
+    """Return the devices that workers are bound to; none if `devices` is null."""
     if devices is None:
         return ()
     is_list = isinstance(devices, list) and all(isinstance(uuid, str) for uuid in devices)
@@ -302,11 +293,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
 
 
 def system_of(given: Mapping[str, Any]) -> SystemSpec:
-    """Return the system, without a layout that a mechanism makes (see `laid_out`).
-
-    Raises:
-      SettingError: a key is unknown.
-    """
+    """Return the system, without a layout that a mechanism makes (see `laid_out`)."""
     known = [f.name for f in fields(SystemSpec)]
     for key in given:
         if key not in known:

@@ -114,11 +114,7 @@ class Endpoint:
         return (time.monotonic() - self._begun_s) * self._speed
 
     async def serve(self, over: Callable[[], bool]) -> None:
-        """Serve until `over()` is true, which is checked five times a second.
-
-        Raises:
-          Exception: a fault of a policy; open answers end with 503.
-        """
+        """Serve until `over()` is true, which is checked five times a second."""
         while not over():
             self._woken.clear()
             wait_s = self._catch_up()

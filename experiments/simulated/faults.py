@@ -37,9 +37,6 @@ def fault_of(text: str) -> Fault:
 
     >>> fault_of("delay_s=0.5, cut_after=3")
     Fault(status=0, delay_s=0.5, stall_s=0.0, cut_after=3)
-
-    Raises:
-      ApiError: a name is unknown or its value is out of range.
     """
     known = [field.name for field in fields(Fault)]
     given: dict[str, Any] = {}

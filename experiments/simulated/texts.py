@@ -26,9 +26,6 @@ def read_tokenizer(folder: Path | None) -> Tokenizer:
     """Return the tokenizer of a checkpoint's folder; None: one trained on this package's sources.
 
     The latter is a byte-level BPE of 8,192 tokens, each of about four characters of English.
-
-    Raises:
-      DataError: the folder's tokenizer is missing or damaged.
     """
     if folder is not None:
         return tokenizer_from_folder(folder)

@@ -203,9 +203,6 @@ def check_disk(cfg: DictConfig) -> None:
     """Raise if the disk has no room for the records of a generator's requests.
 
     The check comes before the requests are counted, which takes time; other faults are found later.
-
-    Raises:
-      SettingError: there is no room; the message has the folder, the bytes needed and free.
     """
     workload = OmegaConf.select(cfg, "workload")
     found = [OmegaConf.select(workload, n) for n in ("requests", "replicas", "max_requests")]

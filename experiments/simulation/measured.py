@@ -53,12 +53,7 @@ class Measured:
 
 
 def beside_simulated(records: Records) -> dict[str, Any]:
-    """Return percentiles of measured and simulated latencies over the requests that have both.
-
-    Returns:
-      ttft_s and tpot_s, each {requests, measured {mean, p50, p95, p99}, simulated {the same}};
-      a latency that no request has is left out.
-    """
+    """Return percentiles of measured and simulated latencies over the requests that have both."""
     names = ("arrival_s", "first_token_s", "finished_s", "output_tokens", *MEASURED)
     parts = [records.read(part, names) for part in range(len(records.parts))]
     of = {name: np.concatenate([part[name].to_numpy() for part in parts]) for name in names}

@@ -43,15 +43,7 @@ _ALLOWED = (
 
 
 def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None:
-    """Raise unless the objective can be computed for every run.
-
-    Args:
-      objective: the setting; None for no objective.
-      fields: returns the known names; called only if there is an objective.
-
-    Raises:
-      SettingError: the objective is no expression, or has an unknown field.
-    """
+    """Raise unless the objective can be computed for every run."""
     if objective is None:
         return
     trees = [_parsed(one) for one in _several(objective)]

@@ -44,10 +44,6 @@ def simulate_point(cfg: DictConfig) -> Any:
     """Simulate a configuration; return the objective's value, None without one.
 
     In a sweep, errors are recorded and None is returned, so that other points go on.
-
-    Raises:
-      SettingError: a setting is not allowed.
-      DataError: a file cannot be used.
     """
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:

@@ -139,9 +139,6 @@ def serve_in_shards(
     """Simulate each shard in a process of its own and merge the totals.
 
     If RAY_ADDRESS names a cluster, the processes are its tasks, on machines that see the files.
-
-    Raises:
-      DataError: a process was killed.
     """
     asked = [
         (dict(setup.settings), shard, tuple(path.resolve() for path in paths), compiled)

@@ -28,18 +28,6 @@ def run_grid(
 
     The launcher composes each point. So that a wrong setting is found before any work, one point
     of each combination of groups is composed here.
-
-    Args:
-      arguments: overrides of the command line.
-      config: configuration of the sweep.
-      loader: Hydra's loader.
-      launch: launcher's function for a batch of points and the number of the first.
-      max_batch_size: points that the launcher gets at once; None is all.
-      params: `hydra.sweeper.params`, more overrides.
-
-    Raises:
-      SettingError: a point that sweeps by itself beside others, or values that are no list.
-      HydraException: a point that cannot be composed.
     """
     points = grid([*(f"{k}={v}" for k, v in (params or {}).items()), *arguments], loader)
     _check(points, config, loader)

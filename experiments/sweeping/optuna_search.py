@@ -57,11 +57,7 @@ class SearchSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> SearchSettings:
-        """Return the settings of a node of Hydra's.
-
-        Raises:
-          SettingError: a value is not allowed.
-        """
+        """Return the settings of a node of Hydra's."""
         plain: dict[str, Any] = {
             k: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v
             for k, v in settings.items()

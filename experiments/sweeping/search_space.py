@@ -20,11 +20,7 @@ __all__ = ["as_text", "choices_of", "distribution", "space_of"]
 
 
 def space_of(overrides: Sequence[str]) -> tuple[dict[str, BaseDistribution], list[str]]:
-    """Return the distributions of swept overrides, by key, and the fixed overrides.
-
-    Raises:
-      SettingError: Optuna cannot draw from a kind of sweep.
-    """
+    """Return the distributions of swept overrides, by key, and the fixed overrides."""
     parsed = {
         o.get_key_element(): o for o in OverridesParser.create().parse_overrides([*overrides])
     }
@@ -57,11 +53,7 @@ def choices_of(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """Return Optuna's distribution for a choice, range or interval on the command line.
-
-    Raises:
-      SettingError: the sweep is of another kind.
-    """
+    """Return Optuna's distribution for a choice, range or interval on the command line."""
     value = override.value()
     if isinstance(value, IntervalSweep):
         low: Any = value.start  # Hydra declares float, and keeps a whole number as one

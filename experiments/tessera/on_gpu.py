@@ -79,12 +79,7 @@ class _Asked:
 
 
 def rows_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a measurement.
-
-    Raises:
-      SettingError: the settings name an unknown measurement.
-      DataError: the step cannot be read, or a result is wrong.
-    """
+    """Return the rows of a measurement."""
     asked = _Asked(**given)
     xla = read_dump(Path(asked.step), trips=asked.trips)
     # in PTX comments, for emulated drivers

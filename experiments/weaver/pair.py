@@ -108,11 +108,7 @@ class Waits:
 
 
 def together_of(settings: PairSettings, folder: Path) -> Together:
-    """Return the state that both processes share; create nothing.
-
-    Raises:
-      SettingError: the pool is too small, or the reserve is larger than the pool.
-    """
+    """Return the state that both processes share; create nothing."""
     paths = [path or str(default_checkpoint()) for path in (settings.hot, settings.cold)]
     hot, cold = (describe(path).spec for path in paths)
     for columns in settings.columns:
@@ -151,12 +147,7 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
 def paired(
     settings: PairSettings, during: Callable[[int, int, int], None] = lambda *_: None
 ) -> tuple[Ended | None, Ended | None]:
-    """Run both processes; return the last report of each, None for a process that died.
-
-    Args:
-      settings: settings of the pair.
-      during: callback with the number of each turn of the hot process, and both process ids.
-    """
+    """Run both processes; return the last report of each, None for a process that died."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         together = together_of(settings, Path(name))

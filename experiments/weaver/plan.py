@@ -79,11 +79,7 @@ class PlanSettings:
 
 
 def pair_of(settings: PlanSettings) -> Pair:
-    """Return the times of the pair.
-
-    Raises:
-      SettingError: a setting is out of range, or the first two GPUs have no link.
-    """
+    """Return the times of the pair."""
     check_fields(settings)
     node = load_node(settings.node)
     there, back = node.link(0, 1), node.link(1, 0)

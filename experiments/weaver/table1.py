@@ -85,13 +85,7 @@ def compute(context: Context, experiment: Parallelism) -> Computed:
 
 
 def throughput(experiment: Parallelism, batch: int, collective_s: float) -> dict[str, float]:
-    """Return tokens a second of both set-ups, and the slowdown in percent.
-
-    Args:
-      experiment: model, lengths, constants of the GPU and host seconds of a step.
-      batch: sequences of each instance, and of the one over both GPUs.
-      collective_s: fixed seconds of an all-reduce, without its bytes.
-    """
+    """Return tokens a second of both set-ups, and the slowdown in percent."""
     separate = 2 * batch / step_s(experiment, batch)
     tp2 = batch / step_s(experiment, batch, collective_s)
     return {

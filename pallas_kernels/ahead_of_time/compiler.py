@@ -135,17 +135,7 @@ class Compiler:
 
 
 def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
-    """Return the compiler's report of a program.
-
-    Args:
-      printed: output of the compiler: the resources of all kernels, then for each its PTX, the
-        assembler's report and the machine code.
-      hlo: optimised module.
-      memory: jax's analysis of the executable's memory.
-
-    Raises:
-      RuntimeError: a part is missing.
-    """
+    """Return the compiler's report of a program."""
     _, *kernels = printed.split(_KERNEL_STARTS)
     # Of all kernels: where one is compiled before the next is lowered, they alternate.
     shared = [int(n) for n in re.findall(r"smem_scratch_bytes=(\d+)", printed)]
@@ -180,15 +170,7 @@ def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
 
 
 def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Part, ...]:
-    """Return the PTX, the descriptors and the machine code of each kernel.
-
-    Args:
-      printed: output of the compiler, as for `report_of`.
-      tables: descriptors of each kernel, in the order of lowering.
-
-    Raises:
-      RuntimeError: number or order of printed and lowered kernels differ.
-    """
+    """Return the PTX, the descriptors and the machine code of each kernel."""
     _, *texts = printed.split(_KERNEL_STARTS)
     if len(texts) != len(tables):
         raise RuntimeError(f"{len(texts)} kernels were printed, {len(tables)} lowered")

@@ -168,12 +168,7 @@ class Kernel:
                 yield to, (*state[:place], (holds, stale), *state[place + 1 :])
 
     def value(self, text: str, by: Instruction | None = None) -> Sum:
-        """Return an operand as a sum: a number, a register, or an address in brackets.
-
-        Args:
-          text: the operand.
-          by: instruction of the operand; None if its registers are written once.
-        """
+        """Return an operand as a sum: a number, a register, or an address in brackets."""
         total = (0, frozenset[tuple[str, int]]())
         for term in text.strip("[] ").split(",")[0].split("+"):
             total = _plus(total, self._term(term.strip(), by))

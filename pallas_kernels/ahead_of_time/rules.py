@@ -466,13 +466,7 @@ RULES = {
 
 
 def findings(ptx: str, descriptors: Sequence[Descriptor], code: str) -> tuple[str, ...]:
-    """Return the violations in a kernel: the rule, the line of PTX and the fault.
-
-    Args:
-      ptx: module with one kernel.
-      descriptors: descriptors of its TMA copies.
-      code: machine code as text.
-    """
+    """Return the violations in a kernel: the rule, the line of PTX and the fault."""
     (kernel,) = kernels(ptx)
     found = [
         f"{name}, line {one.line} of the kernel, {one.opcode}: {what}"

@@ -389,11 +389,7 @@ def _prefill_launch(
 
 
 def _capped[Name: str](backend: Name, soft_cap: float | None) -> Name | Literal["reference"]:
-    """Return the backend for scores with or without a cap.
-
-    Raises:
-      ValueError: the cap is not above 0, or the backend is a kernel, which supports no cap.
-    """
+    """Return the backend for scores with or without a cap."""
     if soft_cap is None:
         return backend
     if not soft_cap > 0:
@@ -404,12 +400,7 @@ def _capped[Name: str](backend: Name, soft_cap: float | None) -> Name | Literal[
 
 
 def _resolve(backend: str, problem: ValueError | None) -> Backend:
-    """Return the backend; "auto" is the reference for sizes that our kernels do not support.
-
-    Raises:
-      ValueError: `backend` is unknown, or a kernel that does not support these sizes.
-      KernelUnavailable: the device cannot run it.
-    """
+    """Return the backend; "auto" is the reference for sizes that our kernels do not support."""
     chosen = resolve_backend(backend)
     if problem is None or chosen == "reference":
         return chosen

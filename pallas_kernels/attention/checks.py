@@ -44,11 +44,7 @@ def check_arrays(**arrays: tuple[Any, int, str]) -> None:
 
 
 def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
-    """Check the heads of queries against those of keys.
-
-    Raises:
-      ValueError: head sizes differ, or query heads are no multiple of KV heads.
-    """
+    """Check the heads of queries against those of keys."""
     if q_heads % kv_heads:
         raise ValueError(f"q with {q_heads} heads: expected a multiple of {kv_heads} KV heads")
     if q_dim != kv_dim:
@@ -96,11 +92,7 @@ def per_row(name: str, value: Any, rows: int, low: int, high: int, *, scalar: bo
 
 
 def check_tables(tables: Any, rows: int) -> None:
-    """Check that the block tables are int32 [rows, pages].
-
-    Raises:
-      ValueError: shape or dtype is another.
-    """
+    """Check that the block tables are int32 [rows, pages]."""
     if not isinstance(tables, jax.Array | np.ndarray) or tables.ndim != 2:
         got = getattr(tables, "shape", type(tables).__name__)
         raise ValueError(f"block_tables: got {got}, expected an array [B, max_pages]")
@@ -112,11 +104,7 @@ def check_tables(tables: Any, rows: int) -> None:
 
 
 def window_bound(window: Any, *, causal: bool) -> Any:
-    """Return the window as a number for the kernels.
-
-    Raises:
-      ValueError: the window is below 1, no whole number, or given without `causal`.
-    """
+    """Return the window as a number for the kernels."""
     if window is None:
         return UNBOUNDED
     if not causal:

@@ -122,11 +122,7 @@ def decode_shared_bytes(spec: Decode, config: DecodeConfig) -> int:
 
 
 def check_prefill(spec: Prefill, config: PrefillConfig) -> None:
-    """Check the shared memory of one CTA.
-
-    Raises:
-      ValueError: it exceeds `hopper.SHARED_BYTES_LIMIT`.
-    """
+    """Check the shared memory of one CTA."""
     check_shared_bytes(
         prefill_shared_bytes(spec, config), f"stages={config.stages} or block_kv={config.block_kv}"
     )

@@ -72,14 +72,7 @@ class Walk:
 def load_blocks(
     walk: Walk, stages: int, pieces: Callable[[Int], Sequence[tuple[tuple[Any, ...], Any]]]
 ) -> None:
-    """Load a CTA's blocks of keys and values into their rings, as the load warpgroup.
-
-    Args:
-      walk: keys, buffers and barriers.
-      stages: slots of a ring.
-      pieces: function of a block's number; yields each piece's slice of K and V, and its rows of
-        the slot.
-    """
+    """Load a CTA's blocks of keys and values into their rings, as the load warpgroup."""
     at = walk.at
 
     @pl.loop(0, walk.blocks)

@@ -22,10 +22,6 @@ def choose_decode(spec: Decode, *, sm_count: int) -> DecodeConfig:
     A CTA fills an SM (`decode_shared_bytes`), so the launch runs in waves of `sm_count`. The
     smallest number of splits that keeps the SMs busy on average is taken, counted for sequences
     that fill their block table.
-
-    Args:
-      spec: sizes.
-      sm_count: SMs to keep busy.
     """
     config = DecodeConfig(stages=4 if spec.dim == 128 else 6)
     blocks = ceil_div(spec.table * spec.page, config.block_kv)

@@ -45,15 +45,7 @@ def cudnn_problem(
     window: Any,
     plain: bool,
 ) -> str:
-    """Return the reason why cuDNN cannot compute this call; an empty string if it can.
-
-    Args:
-      q: queries [B, T, Hq, D], or their shape and type.
-      k: keys [B, S, Hkv, D], or their shape and type.
-      causal: as in `prefill_attention`.
-      window: as in `prefill_attention`; a Python integer or None.
-      plain: True if offset and lengths have their defaults.
-    """
+    """Return the reason why cuDNN cannot compute this call; an empty string if it can."""
     if not plain:
         return "it takes no q_offset, and leaves rows without keys undefined under kv_lengths"
     if causal and q.shape[1] != k.shape[1]:

@@ -81,17 +81,7 @@ def paged_prefill(
     scale: float,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Return causal attention over keys in pages, of which it gathers those that a query sees.
-
-    Args:
-      q: queries.
-      k_pages: pool of pages with keys.
-      v_pages: pool of pages with values.
-      tables: pages of each row; entries beyond its length are not used.
-      bounds: offset, length and window of each row, as the kernels take them.
-      scale: factor of the scores.
-      soft_cap: as of `prefill`.
-    """
+    """Return causal attention over keys in pages, of which it gathers those that a query sees."""
     page = k_pages.shape[1]
     fetch, block = _from_pages(k_pages, v_pages, tables)
     keys = tables.shape[1] * page

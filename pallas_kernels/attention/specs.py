@@ -97,11 +97,7 @@ MODEL_HEADS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
 
 
 def check_kernel_sizes(dim: int, dtype: str, out_dtype: str) -> None:
-    """Check that the kernels support this head size and these types.
-
-    Raises:
-      ValueError: one is not supported.
-    """
+    """Check that the kernels support this head size and these types."""
     if dim not in HEAD_DIMS:
         raise ValueError(f"head_dim={dim}: expected {' or '.join(map(str, HEAD_DIMS))}")
     if dtype not in INPUT_DTYPES:

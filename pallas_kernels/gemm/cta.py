@@ -210,14 +210,7 @@ def w_copies(config: Config, gemm: Gemm) -> int:
 
 
 def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> list[Any]:
-    """Return shared memory and barriers: tiles, staging, barriers, detour.
-
-    Args:
-      gemm: sizes and types.
-      config: tiles.
-      detour: True to include interpret mode's detour for converted weights.
-      sums: True to include slots for partial sums.
-    """
+    """Return shared memory and barriers: tiles, staging, barriers, detour."""
     stored = [_staging(gemm, config)] + ([_sums_staging(gemm, config)] if sums else [])
     scratch = [
         _tiles(gemm, config),

@@ -236,15 +236,7 @@ def _sum(total: Any | None, partial: Any, scale: Any) -> Any:
 def _shifted(
     cta: Cta, section: Section, total: Any, at: tuple[Int, Int], sum_at: tuple[Int, Int]
 ) -> Any:
-    """Return `total` with the product of offsets and sums of X added, if there are offsets.
-
-    Args:
-      cta: this CTA.
-      section: section of the sums.
-      total: float32 sums of a warpgroup [columns, rows].
-      at: slot and row of the offsets.
-      sum_at: slot and row of the sums of the columns of X that the offsets belong to.
-    """
+    """Return `total` with the product of offsets and sums of X added, if there are offsets."""
     if cta.offset_tiles is None or cta.sum_ring is None:
         return total
     offsets = _column(cta.offset_tiles.at[(*at, cta.own)])

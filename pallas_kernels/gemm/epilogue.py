@@ -29,11 +29,6 @@ def store_section(cta: Cta, acc: Any, section: Section) -> None:
 
     Sums of SymGEMM are finished. Sums of a K pass of AsymGEMM are added to the earlier ones; the
     last pass rounds the total and writes it to O.
-
-    Args:
-      cta: this CTA.
-      acc: float32 sums, of the shape `config.accumulator`.
-      section: section of the sums.
     """
     item, number = section.strip, section.which
     top = cta.rows.tile_top(item, section.row_tile)

@@ -51,19 +51,7 @@ def each_section(
     at_pass: Callable[[int, Item, Int, Int], None] = lambda *_: None,
     share: tuple[Int, int] = (0, 1),
 ) -> Int:
-    """Call `body` for this CTA's sections.
-
-    Args:
-      cta: this CTA.
-      body: function of a section.
-      at_pass: called before the sections of each K pass, with the item's number, the item, the
-        pass's first K step and its number of K steps.
-      share: index of the first tile, and distance to the next one (`Cta.turn`); default all. In
-        SymGEMM these are items, in AsymGEMM an item's tiles of rows.
-
-    Returns:
-      The tiles of rows of all items.
-    """
+    """Call `body` for this CTA's sections."""
     first, turns = share
     is_sym, k_steps = cta.is_sym, cta.sizes.k_steps
     item_first, item_turns = where(is_sym, first, 0), where(is_sym, turns, 1)

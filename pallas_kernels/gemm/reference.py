@@ -35,15 +35,6 @@ def matmul(
     """Return the product, accumulated in float32 and rounded once.
 
     Experts without rows are not touched, and the work grows with the rows, not with the experts.
-
-    Args:
-      gemm: sizes and types.
-      x: activations, padded to `gemm.k` columns; rows sorted by expert, if there are experts.
-      w: weights of shape `gemm.w_shape`.
-      layer: index into a stack.
-      scales: scales of quantised weights, of shape `gemm.scales_shape`; None for others.
-      offsets: offsets of the shape of `scales`, or None.
-      group_sizes: rows of each expert, any values; rows beyond their sum give zeros.
     """
     if group_sizes is None:
         return _one(gemm, x, *_matrix(gemm, (w, scales, offsets), layer)).astype(gemm.out_dtype)

@@ -81,12 +81,6 @@ def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int
     """Return the number of K steps in the first pass of AsymGEMM in its `cluster`-th cluster.
 
     It has full length if one pass covers K: a second one would read and write sums again.
-
-    Args:
-      config: configuration, whose `ring` bounds a pass.
-      k_steps: K steps of the GEMM.
-      cluster: index among AsymGEMM's clusters.
-      unit: unit of the passes (`config.pass_unit`).
     """
     if k_steps <= config.w_stages:
         return k_steps
@@ -155,19 +149,7 @@ def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
 def block_table(
     group_sizes: Any, t: int, block_rows: int, *, row_multiple: int = ROW_MULTIPLE, xp: Any
 ) -> tuple[Any, Any, Any]:
-    """Cut every group into blocks.
-
-    Args:
-      group_sizes: int32 [experts], any values.
-      t: rows of X.
-      block_rows: rows of one block; `whole_rows` for one block per expert.
-      row_multiple: multiple at which blocks begin.
-      xp: jax.numpy, or numpy for concrete sizes.
-
-    Returns:
-      The table int32 [capacity, 6] with one `Block` for each block (its surplus rows mean
-      nothing), the number of blocks of experts, and of all blocks.
-    """
+    """Cut every group into blocks."""
     ends = boundaries(group_sizes, t, xp)
     begins = xp.append(xp.zeros(1, np.int32), ends[:-1])
     bases = begins // row_multiple * row_multiple

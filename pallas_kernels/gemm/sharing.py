@@ -36,16 +36,6 @@ def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: 
 
     Every path with columns gets a cluster; the fewest steps win, and of equals the fewest SymGEMM
     clusters: AsymGEMM adds to O and refills W between its steps, so it profits from spare SMs.
-
-    Args:
-      config: configuration, whose `clusters` bound the search.
-      sizes: sizes of the GEMM in tiles.
-      sym: strips of SymGEMM; a number or an array of them.
-      active: working clusters; at least 2 if both paths have strips.
-      xp: numpy, or jax.numpy if `sym` or `active` is traced.
-
-    Returns:
-      A number for each of `sym`.
     """
     candidates = xp.arange(config.clusters + 1, dtype=np.int32)
     each = xp.asarray(sym)[..., None]

@@ -31,9 +31,6 @@ def by_rule(gemm: Gemm, *, sm_count: int, cluster: int) -> Config:
 
     W crosses the link once for every `cluster * tm` rows of a matrix, so a block should hold all
     rows of it; a taller one costs tensor work and shared memory, no bytes of W.
-
-    Raises:
-      ValueError: `cluster` is not launchable.
     """
     config = (_plain if gemm.quantised is None else _converted)(gemm, sm_count, cluster)
     check_fits(config, gemm)

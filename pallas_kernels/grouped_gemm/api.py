@@ -133,16 +133,7 @@ def grouped_gemm(
 
 
 def check_sizes(group_sizes: Any, *, t: int, experts: int) -> Any:
-    """Return the group sizes as int32, checked if they are concrete.
-
-    Args:
-      group_sizes: the caller's argument.
-      t: number of rows of x.
-      experts: number of experts of w.
-
-    Raises:
-      ValueError: they are not one whole number per expert, or their sum exceeds the rows.
-    """
+    """Return the group sizes as int32, checked if they are concrete."""
     traced = isinstance(group_sizes, jax.core.Tracer)
     sizes = group_sizes if traced else np.asarray(group_sizes)
     if sizes.shape != (experts,):

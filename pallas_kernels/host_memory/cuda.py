@@ -55,11 +55,7 @@ class CudaRuntime:
         return count.value if self._library.cudaGetDeviceCount(ctypes.byref(count)) == 0 else 0
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
-        """Pin the pages and let every GPU of this process read them at their own address.
-
-        Raises:
-          PoolError: CUDA refuses, or gives the pages another address on the device.
-        """
+        """Pin the pages and let every GPU of this process read them at their own address."""
         flags = PORTABLE | MAPPED | (READ_ONLY if read_only else 0)
         status = self._library.cudaHostRegister(address, nbytes, flags)
         if status:
@@ -77,11 +73,7 @@ class CudaRuntime:
             )
 
     def unregister(self, address: int) -> None:
-        """Unpin the pages.
-
-        Raises:
-          PoolError: CUDA refuses.
-        """
+        """Unpin the pages."""
         status = self._library.cudaHostUnregister(address)
         if status:
             raise PoolError(f"cudaHostUnregister: {self._says(status)}")

@@ -44,11 +44,7 @@ class Pages(mmap.mmap):
         self.registrar, self.pid = registrar, os.getpid()
 
     def release(self) -> None:
-        """Unregister, unmap and drop the lock.
-
-        Raises:
-          BufferError: views of the pages are alive; the pages stay mapped and locked.
-        """
+        """Unregister, unmap and drop the lock."""
         if self.closed:
             return
         registrar, self.registrar = self.registrar, None

@@ -75,11 +75,7 @@ def stored_sizes(w: Any, w_layout: str) -> tuple[int, int, int | None]:
 
 
 def check_weights(w: jax.Array | np.ndarray, w_layout: str) -> None:
-    """Check that the kernel supports the type, layout and number of dimensions of `w`.
-
-    Raises:
-      ValueError: one is not supported.
-    """
+    """Check that the kernel supports the type, layout and number of dimensions of `w`."""
     check_layout(w_layout)
     shape = "x".join(map(str, w.shape))
     if w.ndim not in ((4, 5) if w_layout == "tiles" else (2, 3)) or 0 in w.shape:

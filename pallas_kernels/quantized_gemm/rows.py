@@ -200,11 +200,7 @@ def from_integers(
 
 
 def concrete(name: str, array: Any) -> np.ndarray:
-    """Return a concrete array as a NumPy array.
-
-    Raises:
-      ValueError: the argument is traced, or no array.
-    """
+    """Return a concrete array as a NumPy array."""
     if isinstance(array, HostArray):
         array = array.data
     if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array | np.ndarray):

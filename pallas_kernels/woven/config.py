@@ -37,11 +37,7 @@ def poll_config(polling: Polling) -> DecodeConfig:
 
 
 def check_poll(polling: Polling, config: DecodeConfig) -> None:
-    """Check that a CTA can poll as configured.
-
-    Raises:
-      ValueError: the splits differ from the exchange's, or the CTA lacks shared memory.
-    """
+    """Check that a CTA can poll as configured."""
     splits = polling.exchange.splits
     expect(config.splits == splits, "splits", config.splits, f"{splits} as in shared.out")
     check_shared_bytes(
@@ -59,11 +55,7 @@ def poll_bytes(polling: Polling, config: DecodeConfig) -> int:
 
 
 def send_bytes(exchange: Exchange, config: SendConfig) -> int:
-    """Return the shared memory of a sending CTA: its ring of rows.
-
-    Raises:
-      ValueError: it exceeds the shared memory of a CTA.
-    """
+    """Return the shared memory of a sending CTA: its ring of rows."""
     need = config.stages * exchange.slot.sent_bytes + BARRIER_BYTES
     check_shared_bytes(need, f"stages={config.stages}")
     return need

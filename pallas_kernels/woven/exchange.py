@@ -183,11 +183,7 @@ class Shared:
 
 
 def exchange_of(shared: Shared) -> Exchange:
-    """Return the sizes of shared arrays.
-
-    Raises:
-      ValueError: shape or type of an array contradicts the others.
-    """
+    """Return the sizes of shared arrays."""
     for name in ("q", "k", "out"):
         ndim, wanted = len(getattr(shared, name).shape), 5 if name == "out" else 4
         expect(ndim == wanted, f"shared.{name}.ndim", ndim, str(wanted))
@@ -227,11 +223,7 @@ class Polling:
 
     @property
     def attention(self) -> Decode:
-        """Description of the poll's attention for its kernel.
-
-        Raises:
-          ValueError: the kernel does not support these sizes.
-        """
+        """Description of the poll's attention for its kernel."""
         s, group = self.exchange.slot, self.exchange.group
         fits = group < ROW_MULTIPLE or group % ROW_MULTIPLE == 0
         expect(s.dtype in INPUT_DTYPES, "dtype", s.dtype, f"one of {', '.join(INPUT_DTYPES)}")

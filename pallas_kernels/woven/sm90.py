@@ -44,20 +44,7 @@ Interpret = mosaic_gpu.InterpretGPUParams | None
 def build_send(
     exchange: Exchange, config: SendConfig, tokens: int, *, interpret: Interpret = None
 ) -> Callable[..., Any]:
-    """Return `kernel(state, rows, q, k, v, version, q_lane, k_lane, v_lane, asked, task) -> state`.
-
-    Args:
-      exchange: sizes of the shared arrays.
-      config: CTAs and stages.
-      tokens: rows of q, k and v, which are [tokens, row]; lanes are [outstanding * rows, row].
-      interpret: run on a CPU with these settings instead of compiling for the GPU.
-
-    Returns:
-      A function of the sender's state, int32 [5], and of the number of rows to send, int32 [1].
-
-    Raises:
-      ValueError: a CTA lacks shared memory.
-    """
+    """Return `kernel(state, rows, q, k, v, version, q_lane, k_lane, v_lane, asked, task) -> state`."""
     send_bytes(exchange, config)
     slot, stages, ctas = exchange.slot, config.stages, config.cluster
     signals = _signals(interpret)
@@ -149,22 +136,7 @@ def build_send(
 def build_poll(
     polling: Polling, config: DecodeConfig, *, interpret: Interpret = None
 ) -> Callable[..., Any]:
-    """Return a kernel of one bounded look, with the task's work in it if there is one.
-
-    Args:
-      polling: sizes.
-      config: tiles of the attention and splits.
-      interpret: run on a CPU with these settings instead of compiling for the GPU.
-
-    Returns:
-      `kernel(task, version, lengths, table, asked, q, k_new, v_new, out, lse, status, done,
-      windows, state, k, v) -> state`: of what is shared q is [outstanding * rows * kv_heads, group,
-      dim], K and V without `group`, out like q for all splits; `windows` is int32 [layers];
-      the pools `k` and `v` are references.
-
-    Raises:
-      ValueError: the configuration does not fit the exchange or the hardware.
-    """
+    """Return a kernel of one bounded look, with the task's work in it if there is one."""
     spec, exchange = polling.attention, polling.exchange
     check_decode(spec, config)
     check_poll(polling, config)
@@ -298,18 +270,7 @@ def _store_row(cta: _Cta, k_new: Ref, v_new: Ref, kept: Ref, full: Ref, signals:
 
 
 def build_receive(exchange: Exchange, *, interpret: Interpret = None) -> Callable[..., Any]:
-    """Return `kernel(state, rows, looks, out, lse, status, done) -> (out, lse, status, state)`.
-
-    Args:
-      exchange: sizes of the shared arrays.
-      interpret: run on a CPU with these settings instead of compiling for the GPU.
-
-    Returns:
-      A function of the sender's state, int32 [5], of the task's rows and the most looks of a CTA,
-      int32 [1], and of what is shared: `out` is [outstanding * ctas, group * dim], `lse`
-      likewise, `status` flat. Results are a CTA's each, 0 where the status is not `DONE`; what the
-      sums are there is left open.
-    """
+    """Return `kernel(state, rows, looks, out, lse, status, done) -> (out, lse, status, state)`."""
     ctas, signals = exchange.ctas, _signals(interpret)
     slot, parts = exchange.slot, exchange.splits > 1
     width, dtype = exchange.group * slot.head_dim, jnp.dtype(exchange.out_dtype)

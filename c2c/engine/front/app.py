@@ -57,16 +57,7 @@ def make_app(
     read: Callable[[Sequence[ModelInfo]], dict[str, Served]] = served_models,
     origins: Sequence[str] = (),
 ) -> FastAPI:
-    """Return the application.
-
-    Args:
-      link: link to the scheduler; connected when the application starts.
-      key: API key that requests must have; None: no key is needed.
-      most_choices: most choices of a request, over all its prompts.
-      at_once: most choices of a request that are open at the same time; the others wait.
-      read: loads tokenizers and default sampling parameters of models.
-      origins: web pages that browsers may send requests from (CORS); "*": all.
-    """
+    """Return the application."""
     front = Front(link, most_choices, at_once, read)
     app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -218,11 +209,7 @@ class Front:
         )
 
     def find(self, model: str) -> Served:
-        """Return a served model.
-
-        Raises:
-          ApiError: the model is unknown, has failed, or is being added.
-        """
+        """Return a served model."""
         info = next((info for info in self._link.models if info.name == model), None)
         if info is None:
             raise unknown_model(model)

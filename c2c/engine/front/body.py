@@ -40,12 +40,7 @@ class BodyRoute(APIRoute):
 
 
 def parsed(body: bytes) -> Any:
-    """Return the body parsed as JSON.
-
-    Raises:
-      ApiError: the body is no UTF-8, no JSON, or contains half a surrogate pair. JavaScript makes
-        such texts by cutting, and tokenizers refuse them.
-    """
+    """Return the body parsed as JSON."""
     try:
         value = json.loads(body.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -61,11 +56,7 @@ def parsed(body: bytes) -> Any:
 
 
 def extra_headers(request: Request) -> dict[str, Any]:
-    """Return deadline and priority from a request's headers `x-deadline-s` and `x-priority`.
-
-    Raises:
-      ApiError: a header is no number in its range.
-    """
+    """Return deadline and priority from a request's headers `x-deadline-s` and `x-priority`."""
     found: dict[str, Any] = {}
     if (text := request.headers.get("x-deadline-s")) is not None:
         try:

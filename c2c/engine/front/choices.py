@@ -64,25 +64,7 @@ class Choice:
         only_echo: bool,
         **fields: Any,
     ) -> None:
-        """Create a choice; its request is sent when `pieces` is iterated.
-
-        Args:
-          link: link to the scheduler.
-          tokenizer: tokenizer of the model; None if it has none.
-          gate: semaphore of all choices of an answer, which bounds those open at the same time.
-          index: index of the choice in its answer.
-          prompt: index of the prompt in its request.
-          hidden: tokens that are not part of the text, such as end tokens.
-          stops: stop strings.
-          keeps_stop: whether the text includes the stop string.
-          skip_special: whether special tokens are left out of the text.
-          kept: special tokens that are never left out.
-          parser: parser of thoughts and tool calls; None: all is text.
-          after: tokens that the text continues; () for a text of its own.
-          echo: prompt tokens with which the text begins; () without echo.
-          only_echo: whether the text is the prompt alone.
-          fields: fields of the message `Ask`.
-        """
+        """Create a choice; its request is sent when `pieces` is iterated."""
         self.index, self.prompt, self.found = index, prompt, 0
         self.tokens: list[int] = []
         self.scores: list[TokenScore] = []
@@ -112,11 +94,7 @@ class Choice:
         return self.finish or self._failure
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yield new parts until the choice ends and `finish` is set.
-
-        Raises:
-          ApiError: the request failed or was cancelled.
-        """
+        """Yield new parts until the choice ends and `finish` is set."""
         async with self._gate:
             self._number, answers = self._link.ask(**self._fields_now())
             try:

@@ -20,11 +20,7 @@ _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 
 
 def chat_of(given: dict[str, Any]) -> ChatRequest:
-    """Return a chat from its fields.
-
-    Raises:
-      RequestValidationError: a field is invalid.
-    """
+    """Return a chat from its fields."""
     try:
         return ChatRequest.model_validate(given)
     except ValidationError as error:

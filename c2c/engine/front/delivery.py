@@ -49,11 +49,7 @@ async def complete(request: Request, choices: Sequence[Choice], over: Callable[[
 async def events_of(
     shape: Shape | Blocks, choices: Sequence[Choice], over: Callable[[], None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a stream's events, from all choices as they arrive.
-
-    Raises:
-      ApiError: the first event of any choice is a failure.
-    """
+    """Yield a stream's events, from all choices as they arrive."""
     ready: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_MOST_CHUNKS)
 
     async def follow(choice: Choice) -> None:
@@ -92,11 +88,7 @@ async def events_of(
 
 
 async def first_event(request: Request, events: AsyncGenerator[bytes, None]) -> bytes:
-    """Return a stream's first event, which decides the HTTP status.
-
-    Raises:
-      ApiError: the request failed before its first event, or the client disconnected.
-    """
+    """Return a stream's first event, which decides the HTTP status."""
     coming = asyncio.create_task(anext(events))
     gone = asyncio.create_task(_gone(request))
     first: tuple[asyncio.Future[Any], ...] = (coming, gone)

@@ -137,13 +137,7 @@ def forced_dialect(own: Dialect) -> Dialect:
 
 
 def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought:
-    """Return the state of the thought at a prompt's end, of a template with thoughts.
-
-    Args:
-      dialect: dialect of the answer.
-      prompt: the whole prompt as text.
-      goes_on: last message, if the answer continues it.
-    """
+    """Return the state of the thought at a prompt's end, of a template with thoughts."""
     opening, closing = dialect.thought
     if goes_on is not None:
         return "open" if goes_on.rfind(opening) > goes_on.rfind(closing) else "closed"
@@ -188,17 +182,7 @@ def _lark(text: str, tokenizer: Tokenizer) -> str:
 def call_grammar(
     tools: Sequence[Mapping[str, Any]], dialect: Dialect, tokenizer: Tokenizer, *, several: bool
 ) -> str:
-    """Return the grammar of an answer of calls alone, see `c2c.engine.front.grammars`.
-
-    Args:
-      tools: functions that may be called.
-      dialect: dialect with the form of calls.
-      tokenizer: tokenizer of the model, in which some marks are special tokens.
-      several: True to allow several calls.
-
-    Raises:
-      ApiError: a function's schema is invalid, see `schema_grammar`.
-    """
+    """Return the grammar of an answer of calls alone, see `c2c.engine.front.grammars`."""
 
     def symbols(form: str, **given: str) -> str:
         parts = re.split("%([can])", form)

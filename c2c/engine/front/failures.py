@@ -91,10 +91,6 @@ def without_paths(reason: str, path: str) -> str:
 
     >>> without_paths("/data/my models/a/config.json: no 'x' (of /srv/b)", "/data/my models/a")
     "a/config.json: no 'x' (of b)"
-
-    Args:
-      reason: reason as logged.
-      path: path of the model.
     """
     for folder in (Path(path).parent, Path(os.path.realpath(path)).parent):
         reason = reason.replace(f"{folder}/", "")

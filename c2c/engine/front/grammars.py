@@ -45,9 +45,6 @@ def grammar_of(asked: SharedFields) -> tuple[str, str]:
     """Return the grammar of an answer, in llguidance's form ("": free), and the field of it.
 
     `c2c.engine.front.trials` finds the faults that appear when llguidance builds it.
-
-    Raises:
-      ApiError: the grammar is invalid, or several fields ask for one.
     """
     found = list(_forms(asked))
     if len(found) > 1:
@@ -95,16 +92,7 @@ def _compiled(name: str, kind: Any, value: Any, space: str | None) -> str:
 
 
 def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
-    """Return the grammar of a JSON schema.
-
-    Args:
-      schema: schema as an object or as JSON text.
-      name: field of the request, for errors.
-      space: regular expression of white space; None: JSON on one line.
-
-    Raises:
-      ApiError: the schema is no JSON object, is too large, or has no value that ends.
-    """
+    """Return the grammar of a JSON schema."""
     import llguidance
 
     more: Any = {"whitespace_pattern": space} if space else _ONE_LINE
@@ -126,9 +114,6 @@ def _bounded(schema: Any) -> Any:
     """Return a schema in which integers without bounds have at most 18 digits.
 
     Models with unlimited digits may never end a number.
-
-    Raises:
-      ValueError: an array has too many items.
     """
     if not isinstance(schema, dict):  # true and false are also schemas
         return schema

@@ -38,13 +38,7 @@ class Guard:
     """
 
     def __init__(self, app: Any, key: str | None, starting: Callable[[], str] = lambda: "") -> None:
-        """Create the middleware.
-
-        Args:
-          app: wrapped application.
-          key: API key; None: no key is needed.
-          starting: returns the progress of the start; "": complete.
-        """
+        """Create the middleware."""
         self._app, self._key, self._starting = app, key, starting
         self._held_bytes = 0
 

@@ -50,12 +50,7 @@ class Link:
     """Connection to the scheduler, with all requests of this front."""
 
     def __init__(self, path: str, ended: Callable[[], None] = lambda: None) -> None:
-        """Create a link; nothing is connected.
-
-        Args:
-          path: path of the scheduler's socket.
-          ended: called at the end of the connection, when the scheduler is gone.
-        """
+        """Create a link; nothing is connected."""
         self._path, self._ended = path, ended
         self._numbers = itertools.count(1)
         self._answers: dict[int, _Stream] = {}

@@ -109,11 +109,7 @@ def unknown_model(model: str) -> ApiError:
 
 
 def _check(done: Managed, path: str) -> None:
-    """Check the result of an addition or removal.
-
-    Raises:
-      ApiError: it was refused.
-    """
+    """Check the result of an addition or removal."""
     if not done.refused:
         return
     raise ApiError(done.status, without_paths(done.refused, path), param=done.param or None)

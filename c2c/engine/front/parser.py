@@ -108,14 +108,7 @@ class Parser:
         thinks: bool = False,
         several: bool = True,
     ) -> None:
-        """Create a parser.
-
-        Args:
-          dialect: dialect of the answer.
-          tools: JSON schemas of the functions' parameters, by name; without any no call is read.
-          thinks: whether the answer begins within a thought, which the prompt has opened.
-          several: False to drop calls after the first.
-        """
+        """Create a parser."""
         self._dialect, self._tools = dialect, tools
         self._thinks, self._several = thinks, several
         self._text, self._at, self._is_over = "", 0, False

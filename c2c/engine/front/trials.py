@@ -35,11 +35,7 @@ class Trials:
         self._known: dict[bytes, str] = {}  # faults by digests
 
     async def check(self, grammar: str, param: str) -> None:
-        """Check that a worker can build a grammar.
-
-        Raises:
-          ApiError: it is invalid or too large; or too many grammars wait for their trial.
-        """
+        """Check that a worker can build a grammar."""
         if len(grammar) > MOST_CHARACTERS:
             why = f"{len(grammar)} characters, expected at most {MOST_CHARACTERS}"
             raise ApiError(400, f"{param}: {why}", param=param)

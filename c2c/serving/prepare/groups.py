@@ -136,11 +136,7 @@ GROUPS: Final[Mapping[str, type]] = {
 
 
 def as_group(name: str, given: object) -> Any:
-    """Return a group from a group or a mapping of its settings.
-
-    Raises:
-      SettingError: neither, an unknown key, or a value out of range.
-    """
+    """Return a group from a group or a mapping of its settings."""
     group: Any = GROUPS[name]
     if isinstance(given, group):
         check_fields(given, f"system.{name}")

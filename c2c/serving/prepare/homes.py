@@ -40,11 +40,7 @@ class Homes(NamedTuple):
 
 
 def host_fits(setup: ServingSetup) -> np.ndarray:
-    """Return True for each model that the host memory of a part's chip holds; b1[models, parts].
-
-    Raises:
-      SettingError: a model larger than every chip's host memory.
-    """
+    """Return True for each model that the host memory of a part's chip holds; b1[models, parts]."""
     first = np.cumsum([0, *(part.count for part in setup.parts[:-1])])
     memory = setup.weight_memory_bytes[first]
     sizes = np.array([float(weight_bytes(d.spec)) for d in setup.deployments])

@@ -250,12 +250,6 @@ def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int)
 
     Decisions read this table; the works give a step's time beside others. Bytes of devices and
     their links are part of the works' seconds, so none are counted here.
-
-    Args:
-      layout: layout of the node.
-      spec: spec of the model.
-      place: kind of lane.
-      tokens: tokens of the largest step.
     """
     plan, none = layout.steps_of(place, spec.name)[0], np.zeros((tokens + 1, layout.variants))
     return StepTable(

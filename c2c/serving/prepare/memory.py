@@ -14,11 +14,7 @@ __all__ = ["copied", "own_memory", "remember"]
 
 
 def own_memory(system: System, fleet: Fleet) -> Own:
-    """Return the initial arrays of the policies' `memory(fleet)`.
-
-    Raises:
-      PolicyError: the result is no NamedTuple of arrays, or no decision passes it to the policy.
-    """
+    """Return the initial arrays of the policies' `memory(fleet)`."""
     made = {}
     for setting, policy in system._asdict().items():
         if not hasattr(policy, "memory"):

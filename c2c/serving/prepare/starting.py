@@ -19,17 +19,7 @@ _FIELDS: Final = ("name", "seconds", "moves", "over", "after", "when", "rank", "
 
 
 def start_works(given: Sequence[Any], is_copied: bool) -> Plan:
-    """Return the works of the settings, each checked.
-
-    Args:
-      given: works, or mappings with keys: name; seconds beside its transfer; moves, the model's
-        weights or nothing; over, some of `RESOURCES`, all used at once (a pipeline); share of the
-        weights; gbps, its own limit; after; when; rank. () is the one work of `system.load`.
-      is_copied: whether the start must copy the weights into HBM.
-
-    Raises:
-      SettingError: an unknown field, a value that cannot work, or no work copies the weights.
-    """
+    """Return the works of the settings, each checked."""
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise SettingError("system.start", given, "a list of works")
     works: list[Work] = []

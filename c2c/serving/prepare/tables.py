@@ -288,18 +288,7 @@ def holds_windows(system: SystemSpec) -> bool:
 def kv_rooms(
     specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec, costs: CostTables
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the room for KV caches on slices, beside activations and engine state.
-
-    Args:
-      specs: model specs.
-      kinds: slice kinds.
-      system: the serving system.
-      costs: cost tables, which include what a request reserves.
-
-    Returns:
-      i8[spec, kind] tokens of the longest request, at most 0 where there is no room, and
-      f8[spec, kind] bytes of all requests together: whole tokens of all layers.
-    """
+    """Return the room for KV caches on slices, beside activations and engine state."""
     largest = largest_step_chunk(system)
     shared = [shared_room_bytes(specs, kind, system) for kind in kinds]
     tokens = np.zeros((len(specs), len(kinds)), np.int64)

@@ -72,12 +72,7 @@ def in_order(room: Room, order: DeviceOrder) -> list[int]:
 
 
 def by_continuity(held: Sequence[bool], candidates: Sequence[int]) -> list[int]:
-    """Return candidates, longest run that each would join first, then by index.
-
-    Args:
-      held: for each layer, True if the device holds a copy.
-      candidates: layers without a copy on the device.
-    """
+    """Return candidates, longest run that each would join first, then by index."""
     n = len(held)
     left, right = [0] * (n + 1), [0] * (n + 1)  # length of the held run before i; from i on
     for i in range(n):

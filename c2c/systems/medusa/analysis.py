@@ -177,15 +177,7 @@ class _Work:
             }
 
     def patched(self, k: int, one: Graph, two: Graph, other: Graph, outer: int | None) -> Graph:
-        """Return the graph with patches.
-
-        Args:
-          k: number of the graph.
-          one: graph in the first capture.
-          two: graph in the second capture.
-          other: graph on the other rank; unused if there is one rank.
-          outer: node of graph `k` that contains these graphs; None: they are graph `k`.
-        """
+        """Return the graph with patches."""
         nodes = []
         triples = zip(one.nodes, two.nodes, other.nodes, strict=True)
         for number, (a, b, c) in enumerate(triples):

@@ -47,21 +47,7 @@ def patches_of(
     entry: Entry | None,
     replace_address: ReplaceAddress,
 ) -> tuple[Patch, ...]:
-    """Return the addresses in a node's parameters, as patches.
-
-    Args:
-      classifier: rule for addresses; all other words are constants. paper: a parameter of 8 bytes
-        with a high prefix that an allocation covers, the latest of which owns it. ptx: a parameter
-        that PTX marks as a pointer. differential: a word that differs between two captures.
-      first: node in one capture, whose constants are restored.
-      second: same node in another process's capture; only `differential` uses it.
-      entry: PTX declaration of the kernel; None: no PTX.
-      replace_address: function that sets a tensor map's address.
-
-    Raises:
-      Refused: a word is neither a constant nor a known address.
-      SettingError: an unknown classifier.
-    """
+    """Return the addresses in a node's parameters, as patches."""
     kind = first.node.kind
     if classifier not in CLASSIFIERS:
         raise SettingError("classifier", classifier, f"one of {', '.join(CLASSIFIERS)}")

@@ -33,11 +33,7 @@ def write_container(path: Path, values: Mapping[str, Any], blobs: Mapping[str, b
 
 
 def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the values and bytes of a file that `write_container` wrote.
-
-    Raises:
-      DataError: the file is missing, cut, changed, or of another version.
-    """
+    """Return the values and bytes of a file that `write_container` wrote."""
     try:
         data = path.read_bytes()
     except OSError as problem:

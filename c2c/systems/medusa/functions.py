@@ -31,12 +31,6 @@ def find_functions(
     Stored images are loaded, and exported kernels are found by symbol. Hidden kernels are searched
     by name in the modules that a trigger has loaded (the first layer, captured once for each batch
     size).
-
-    Args:
-      device: device of the new process.
-      kernels: references to the kernels.
-      images: stored images, by SHA-256.
-      triggered: functions that the trigger's graphs launch.
     """
     found = Found()
     loaded: dict[str, int] = {}

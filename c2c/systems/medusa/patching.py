@@ -17,17 +17,7 @@ def patched(
     values: Sequence[int | None],
     replace_address: ReplaceAddress,
 ) -> tuple[bytes, ...]:
-    """Return a node's patched parameters.
-
-    Args:
-      node: node with patches.
-      addresses: address of each allocation; None: keep the captured addresses.
-      values: told values by number of their name; None: not told.
-      replace_address: function that sets a tensor map's address.
-
-    Raises:
-      ValueError: a value that the node needs was not told.
-    """
+    """Return a node's patched parameters."""
     parameters: list[bytes] = list(node.parameters)
     for number, at, allocation, offset, is_map in node.patches if addresses is not None else ():
         address = addresses[allocation] + offset  # type: ignore[index]

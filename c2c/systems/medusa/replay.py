@@ -23,10 +23,6 @@ def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
 
     The start's own events are compared, thread by thread. The other steps are run, frees included,
     as memory would overflow without them.
-
-    Raises:
-      ReplayDiffers: an event's order or size differs, or memory does not suffice. All replayed
-        allocations have been freed.
     """
     _compare(artefact, recorder)
     begun = len(recorder.events)

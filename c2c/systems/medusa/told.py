@@ -30,16 +30,6 @@ def told_in(
 
     A cell of 8 or 4 bytes is a told value if it holds that value in every capture. A cell that
     fits two names is refused, because their values may differ in another process.
-
-    Args:
-      expected: expected parameters of a node.
-      found: the node's parameters in another process.
-      captures: the node's parameters and the told values, in each capture.
-      names: names of all told values, by number.
-      is_complete: True refuses all other differences; False ignores them.
-
-    Raises:
-      Refused: a difference fits two told values or, with `is_complete`, none.
     """
     return tuple(_told(expected, found, captures, names, is_complete=is_complete))
 

@@ -35,18 +35,7 @@ class Contracted:
 def contracted(
     work: Work, gpus: Gpus, tied: Sequence[int], kept: Collection[int] = ()
 ) -> Contracted | None:
-    """Return groups that share a GPU in some placement of least latency, with the known GPUs.
-
-    Args:
-      work: kernels to place.
-      gpus: GPUs and links.
-      tied: each kernel's group, numbered from 0.
-      kept: groups that no rule may fix or join to others, since they occupy memory; others may
-        still join them.
-
-    Returns:
-      The contracted program; None if kernels of one group are pinned to several GPUs.
-    """
+    """Return groups that share a GPU in some placement of least latency, with the known GPUs."""
     pinned: dict[int, int] = {}
     for kernel, gpu in work.pinned.items():
         if pinned.setdefault(tied[kernel], gpu) != gpu:

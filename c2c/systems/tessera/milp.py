@@ -60,19 +60,7 @@ def solve(
     time_limit_s: float,
     divisible: bool = False,
 ) -> Solved:
-    """Return the best placement found.
-
-    Args:
-      work: kernels to place.
-      gpus: GPUs and links.
-      policy: objective to minimise.
-      options: options beyond the paper.
-      tied: each kernel's group; kernels of one group share a GPU.
-      at_most_s: cost of a known placement; infinity: none is known.
-      gap: relative gap at which the solver may stop.
-      time_limit_s: time limit of the solver.
-      divisible: True: kernels may be divided among GPUs, which gives a bound but no placement.
-    """
+    """Return the best placement found."""
     if options.max_cuts is not None and options.max_cuts >= len(work.transfers):
         options = replace(options, max_cuts=None)
     asked = _asked(work, gpus, policy, options, tied)

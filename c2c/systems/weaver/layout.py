@@ -125,16 +125,7 @@ def pair_times(
     given: Weaving, hot: Times, cold: Times, gpus: tuple[TimedGpu, TimedGpu], node: Node,
     away: Times,
 ) -> Pair:  # fmt: skip
-    """Return the pair's times (K, N, the receiver's operators) at the batches of the cut.
-
-    Args:
-      given: settings with batches and ratio.
-      hot: times of the hot model on its GPU.
-      cold: times of the cold model on its GPU.
-      gpus: the two GPUs.
-      node: their node.
-      away: times of the hot model on the cold GPU.
-    """
+    """Return the pair's times (K, N, the receiver's operators) at the batches of the cut."""
     count = away_of(given.rows, given.ratio)
     at_home = hot.attention_s([given.rows - count], given.context)
     remote = away.attention_s([count], given.context)

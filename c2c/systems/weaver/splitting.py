@@ -252,15 +252,7 @@ def _halved(
     may: Callable[[float, int], bool],
     added_s: float,
 ) -> Cut:
-    """Return the cut that halves the longest piece while the stall exceeds the threshold.
-
-    Args:
-      ops: seconds of operators.
-      threshold: bound of the stall.
-      late: returns a piece's mean lateness times its seconds.
-      may: returns True if a piece of t seconds of operator k may be halved.
-      added_s: seconds that a split adds.
-    """
+    """Return the cut that halves the longest piece while the stall exceeds the threshold."""
     heap = [(-t, k) for k, t in enumerate(_seconds(ops).tolist())]
     pieces: list[list[float]] = [[] for _ in heap]
     total, whole, splits = -sum(t for t, _ in heap), sum(late(-t) for t, _ in heap), 0

@@ -47,16 +47,7 @@ class Source:
 
 
 def hf_config(header: GgufHeader, rope_factors: np.ndarray | None, source: str) -> dict[str, Any]:
-    """Return the content of a Hugging Face config.json for a GGUF file.
-
-    Args:
-      header: header of the file.
-      rope_factors: content of tensor `rope_freqs.weight`, by which Llama 3 scales its RoPE.
-      source: name of the file, for errors.
-
-    Raises:
-      DataError: the architecture is not supported, or a field is missing or wrong.
-    """
+    """Return the content of a Hugging Face config.json for a GGUF file."""
     read = _Reader(header.metadata, source)
     architecture = read.architecture
     experts = read.whole("expert_count", default=0)

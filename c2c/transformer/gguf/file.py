@@ -82,9 +82,6 @@ class GgufCheckpoint:
         float32, float16 and bfloat16 keep their type and are read-only views of the mapped file,
         except q and k projections of the Llama architecture, whose rows are reordered. Quantised
         tensors are dequantised to float32, a few rows at a time.
-
-        Raises:
-          KeyError: there is no such tensor.
         """
         source = self._source(name)
         info = self._stored[source.stored]
@@ -95,11 +92,7 @@ class GgufCheckpoint:
         return np.concatenate(parts).reshape(source.shape)
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the rows of `tensor` in parts, each with the index of its first row.
-
-        Raises:
-          KeyError: there is no such tensor.
-        """
+        """Yield the rows of `tensor` in parts, each with the index of its first row."""
         source = self._source(name)
         info = self._stored[source.stored]
         if info.kind in _PLAIN or len(source.shape) < 2:
@@ -108,12 +101,7 @@ class GgufCheckpoint:
             yield from _dequantized(self._rows(source, info), info.kind)
 
     def integers(self, name: str) -> Iterator[tuple[int, QuantizedTensor]]:
-        """Yield the rows of `quantized` in parts, each with the index of its first row.
-
-        Raises:
-          KeyError: there is no such tensor.
-          DataError: see `quantized`.
-        """
+        """Yield the rows of `quantized` in parts, each with the index of its first row."""
         rows, kind = self._quantized_rows(name)
         for top, part in _parts(rows, kind):
             yield top, unpack(part, kind)
@@ -122,10 +110,6 @@ class GgufCheckpoint:
         """Return a quantised matrix as integers, scales and (Q4_1, Q4_K) minima.
 
         `c2c.transformer.gguf.blocks` lists the kinds that fit symmetric integers exactly.
-
-        Raises:
-          KeyError: there is no such tensor.
-          DataError: the tensor's kind is not in `QUANTIZED_KINDS`.
         """
         return unpack(*self._quantized_rows(name))
 

@@ -64,16 +64,7 @@ class GgufHeader:
 
 
 def read_header(data: mmap.mmap, source: str) -> GgufHeader:
-    """Read and validate the header of a mapped GGUF file.
-
-    Args:
-      data: content of the whole file.
-      source: name of the file, for errors.
-
-    Raises:
-      DataError: the file is not GGUF, truncated or damaged; its version or byte order is not
-        supported; or the gguf library does not know a tensor type.
-    """
+    """Read and validate the header of a mapped GGUF file."""
     if data[:4] != b"GGUF":
         raise DataError(source, "not a GGUF file: it does not begin with 'GGUF'")
     cursor = _Cursor(data, source)

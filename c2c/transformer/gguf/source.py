@@ -37,31 +37,19 @@ class GgufSource:
         return kind if kind in QUANTIZED_KINDS else None
 
     def read(self, name: str, into: np.ndarray) -> None:
-        """Write a tensor into `into`, converting it to its type.
-
-        Raises:
-          DataError: the tensor has a value that is not finite.
-        """
+        """Write a tensor into `into`, converting it to its type."""
         for first, part in self.rows(name):
             np.copyto(into[first : first + len(part)], part, casting="unsafe")
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor as floats in parts, each with the index of its first row.
-
-        Raises:
-          DataError: the tensor has a value that is not finite.
-        """
+        """Yield a tensor as floats in parts, each with the index of its first row."""
         for first, part in self.checkpoint.rows(name):
             self._check_finite(name, part)
             yield first, part
         self.checkpoint.release()
 
     def integers(self, name: str) -> Iterator[tuple[int, QuantizedTensor]]:
-        """Yield a quantised tensor in parts, each with the index of its first row.
-
-        Raises:
-          DataError: the tensor has a scale that is not finite.
-        """
+        """Yield a quantised tensor in parts, each with the index of its first row."""
         for first, part in self.checkpoint.integers(name):
             self._check_finite(name, part.scales)
             if part.minima is not None:

@@ -44,15 +44,7 @@ PRE_TOKENIZERS = ("gpt-2", "smollm", *_PATTERNS)
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
-    """Build the tokenizer from a GGUF file's metadata.
-
-    Args:
-      metadata: metadata of the file, `GgufCheckpoint.metadata`.
-      source: name of the file, for errors.
-
-    Raises:
-      DataError: the vocabulary or pre-tokenizer is not supported, or parts are missing.
-    """
+    """Build the tokenizer from a GGUF file's metadata."""
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
         raise DataError(

@@ -87,12 +87,7 @@ class Spelling:
         return self.data(token).decode(errors="replace")
 
     def data_of(self, name: str, before: str | None) -> bytes:
-        """Return the bytes of a token by its name.
-
-        Args:
-          name: name of the token, as returned by `name`.
-          before: name of the previous token; None at the beginning of a text.
-        """
+        """Return the bytes of a token by its name."""
         if self.is_byte_level:
             try:
                 return bytes(self._alphabet[character] for character in name)

@@ -35,15 +35,7 @@ class TextStream:
         kept: Collection[int] = (),
         after: Sequence[int] = (),
     ) -> None:
-        """Start a text.
-
-        Args:
-          spelling: spelling of the tokens.
-          skip_special_tokens: whether special tokens have no text.
-          kept: special tokens that have a text nevertheless.
-          after: tokens before the text, whose own text is not emitted. If their last character is
-            incomplete and the text completes it, that character is emitted.
-        """
+        """Start a text."""
         self._spelling = spelling
         self._skipped = (
             spelling.special.difference(kept) if skip_special_tokens else frozenset[int]()

@@ -167,15 +167,7 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
-    """Rebuild the tokenizer of a GGUF file.
-
-    Args:
-      metadata: metadata of the file, `GgufCheckpoint.metadata`.
-      source: name of the file, for errors.
-
-    Raises:
-      DataError: the vocabulary is not supported or damaged.
-    """
+    """Rebuild the tokenizer of a GGUF file."""
     backend = gguf_tokenizer(metadata, source)
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     files = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}

@@ -188,9 +188,6 @@ def check_tensors(source: Source, spec: ModelSpec) -> None:
 
     Ignored are rotary frequencies of old checkpoints, and a tied head: `load` has checked that it
     equals the embedding.
-
-    Raises:
-      DataError: tensors are missing, unexpected or misshapen; the error names the first few.
     """
     most = len(source.names)  # avoids making the layout of an absurd config
     sparse = spec.layers - len(spec.dense_layers)

@@ -87,11 +87,7 @@ class Stored(Protocol):
 
 
 def quantization_by_name(name: str | None) -> Quantization | None:
-    """Return the quantisation called "int8", "fp8" (a scale a row), "int4" (groups) or "stored".
-
-    Raises:
-      SettingError: the name is unknown.
-    """
+    """Return the quantisation called "int8", "fp8" (a scale a row), "int4" (groups) or "stored"."""
     made = {
         "int8": Quantization(kind="int8"),
         "fp8": Quantization(kind="float8_e4m3fn"),
@@ -108,14 +104,7 @@ def quantization_by_name(name: str | None) -> Quantization | None:
 def format_of(
     stack: Stack, source: Stored, quantization: Quantization | None, *, tied: bool
 ) -> Format:
-    """Return the storage format of a stack.
-
-    Args:
-      stack: stack of the model.
-      source: source of its tensors.
-      quantization: requested quantisation; None for floats.
-      tied: whether the embedding is also the head.
-    """
+    """Return the storage format of a stack."""
     if quantization is None or not (stack.projection or stack.name == "embed"):
         return Format()
     if quantization.kind == "stored":

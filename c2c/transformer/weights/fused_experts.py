@@ -15,12 +15,7 @@ _FUSED = re.compile(
 
 
 def split_experts(checkpoint: SafetensorsCheckpoint, family: str) -> None:
-    """Give each expert's matrices their published names.
-
-    Args:
-      checkpoint: checkpoint whose tensors are renamed; nothing is read.
-      family: family of the model; one without experts changes nothing.
-    """
+    """Give each expert's matrices their published names."""
     named = NAMES[family].experts
     if named is None:
         return

@@ -109,11 +109,7 @@ class Stack:
 
 
 def check_supported(spec: ModelSpec) -> None:
-    """Validate that the transformer supports a model.
-
-    Raises:
-      SettingError: the family, activation or rotary embedding is not supported.
-    """
+    """Validate that the transformer supports a model."""
     where = f"model.{spec.name}"
     if spec.family not in FAMILIES:
         raise SettingError(f"{where}.family", spec.family, f"one of {', '.join(FAMILIES)}")
@@ -196,16 +192,7 @@ def _per_layer(
     projection: bool = False,
     layers: Sequence[int] | None = None,
 ) -> Stack:
-    """Stack the tensors of layers; several in one layer are concatenated by rows.
-
-    Args:
-      spec: the model.
-      name: name of the stack.
-      tensors: (name below the layer, rows) of each tensor.
-      columns: number of columns; None for vectors.
-      projection: as in `Stack`.
-      layers: layers with these tensors; by default all.
-    """
+    """Stack the tensors of layers; several in one layer are concatenated by rows."""
     tail = () if columns is None else (columns,)
     chosen = range(spec.layers) if layers is None else layers
 

@@ -73,11 +73,7 @@ class Leaf:
     table: bool = False  # rows are looked up in this array
 
     def arrays(self, dtype: np.dtype[Any]) -> dict[str, TensorSpec]:
-        """Return the arrays by name suffix.
-
-        Args:
-          dtype: type of floats.
-        """
+        """Return the arrays by name suffix."""
         form = self.format
         if form.kind is None:
             return {"": TensorSpec(shape=self.shape, dtype=str(dtype))}
@@ -116,13 +112,7 @@ class Leaf:
     def fill(
         self, into: Mapping[str, np.ndarray], source: Source, done: Callable[[int], None]
     ) -> None:
-        """Read all parts into arrays and overwrite their content.
-
-        Args:
-          into: arrays as returned by `arrays`.
-          source: source of the tensors.
-          done: callback with the bytes of each part as stored, without scales.
-        """
+        """Read all parts into arrays and overwrite their content."""
         if self.format.kind is None:
             self._fill_floats(into[""], source, done)
             return

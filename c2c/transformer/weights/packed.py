@@ -73,15 +73,7 @@ def packing(
     beside: Mapping[str, tuple[int, ...]],
     read: Callable[[str], np.ndarray],
 ) -> tuple[Packing, tuple[int, ...]] | str:
-    """Return the packing and shape of a matrix, or the scales that are expected beside it.
-
-    Args:
-      stored: type in the file.
-      shape: stored shape.
-      block: rows and columns that share a scale by the config; 0: all of them.
-      beside: shapes of the tensors beside it, of `BESIDE`.
-      read: function that returns one of them in float32.
-    """
+    """Return the packing and shape of a matrix, or the scales that are expected beside it."""
     if len(shape) != 2:
         return "a matrix"
     n, k = shape[0], shape[1] * _CODE_BYTES.get(stored, 1)

@@ -101,12 +101,7 @@ class SafetensorsCheckpoint:
         return self._tensors[name].shape
 
     def divide(self, name: str, parts: Mapping[str, tuple[int, ...]]) -> None:
-        """Replace a tensor by several, contiguous in its memory.
-
-        Args:
-          name: name of the tensor.
-          parts: shapes by new name, in order; together they cover the tensor.
-        """
+        """Replace a tensor by several, contiguous in its memory."""
         whole = self._tensors.pop(name)
         offset = whole.offset
         for part, shape in parts.items():
@@ -121,13 +116,6 @@ class SafetensorsCheckpoint:
 
         The tensors beside a matrix `x.weight` or `x.weight_packed`, such as `x.weight_scale`, are
         removed from the names; the matrix is `x.weight`.
-
-        Args:
-          block: rows and columns that share a scale, by the config; None: packed tensors are an
-            error.
-
-        Raises:
-          DataError: a packed tensor has no scales, or scales of another shape or type.
         """
         ends = (".weight", ".weight_packed")
         matrices = [
@@ -173,15 +161,7 @@ class SafetensorsCheckpoint:
         return self._tensors[name].nbytes
 
     def read(self, name: str, into: np.ndarray) -> None:
-        """Read a tensor into `into`, converting it to its type.
-
-        Args:
-          name: name of the tensor.
-          into: array of its shape; any strides.
-
-        Raises:
-          DataError: the file ends early, cannot be read, or has a value that is not finite.
-        """
+        """Read a tensor into `into`, converting it to its type."""
         tensor = self._tensors[name]
         if into.shape != tensor.shape:
             raise ValueError(f"into of shape {into.shape}: expected {tensor.shape} for {name}")
@@ -196,13 +176,6 @@ class SafetensorsCheckpoint:
         """Yield a tensor in its stored type in parts, each with the index of its first row.
 
         Packed matrices are scaled to float32.
-
-        Args:
-          name: name of the tensor.
-          into: contiguous memory of its type to read into; by default new memory for each part.
-
-        Raises:
-          DataError: see `read`.
         """
         tensor = self._tensors[name]
         file, kind = self._files[tensor.file], _STORED[tensor.dtype]
@@ -220,11 +193,7 @@ class SafetensorsCheckpoint:
                 yield first, chunk if form is None else form.widen(chunk, first)
 
     def are_equal(self, name: str, other: str) -> bool:
-        """Return whether two tensors exist and have equal type, shape and bits.
-
-        Raises:
-          DataError: see `read`.
-        """
+        """Return whether two tensors exist and have equal type, shape and bits."""
         found = [self._tensors[tensor] for tensor in (name, other) if tensor in self._tensors]
         if len({(tensor.dtype, tensor.shape) for tensor in found}) != 1 or len(found) != 2:
             return False

@@ -120,15 +120,6 @@ def unseen_chips(
     """Return the errors on each fitted chip's bound rows, with the chip treated as unmeasured.
 
     Its constants come from the other fitted chips; only datasheet values are its own.
-
-    Args:
-      tables: rows by file.
-      ops: names of the operations.
-      jointly: use constants fitted to the other chips' rows together, where there are several.
-        Otherwise use the medians of their constants, as for chips without a calibration file.
-
-    Returns:
-      Errors by chip and operation, for operations with rows of several chips.
     """
     generic, found = load_constants(GENERIC), {}
     groups = {g.op: g for g in GROUPS if g.op in ops}

@@ -110,16 +110,6 @@ def fit_group(
 
     The gradient goes through the cost model itself. Its choice between tiles makes the loss
     non-smooth, so the best point on L-BFGS's path is taken.
-
-    Args:
-      group: constants to fit.
-      op: measured operation.
-      samples: rows of one chip each; other constants are the chip's own.
-      counted: f64[fits, samples], weight of each sample in each fit; None: one fit with equal
-        weights.
-
-    Returns:
-      Constants by name, one mapping a fit.
     """
     import jax
     import jax.numpy as jnp
@@ -180,12 +170,7 @@ def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
 
 
 def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float, str]]:
-    """Return the constants fitted to a chip's own rows, each with the text of its held-out error.
-
-    Args:
-      platform: name of the chip.
-      tables: all measurements; half of this chip's rows are fitted to, half are held out.
-    """
+    """Return the constants fitted to a chip's own rows, each with the text of its held-out error."""
     chip = whole(platform)
     found: dict[str, tuple[float, str]] = {}
     ours = {
@@ -272,12 +257,7 @@ def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]
 
 
 def from_others(platform: str | None, constants: Constants) -> Constants:
-    """Return constants of an unmeasured chip: medians over the fitted chips.
-
-    Args:
-      platform: fitted chip to leave out, so that the rule can be tried on it; None: none.
-      constants: values of constants that no fitted chip has fitted.
-    """
+    """Return constants of an unmeasured chip: medians over the fitted chips."""
     others = [load_constants(name) for name in FITTED if name != platform]
     names = [n for g in GROUPS for n in g.typical]
     values = {}
@@ -293,13 +273,6 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
     """Return constants of each chip as if unmeasured, fitted to the other chips together.
 
     Each chip has the same weight, with half of its shapes.
-
-    Args:
-      group: constants to fit.
-      tables: all measurements.
-
-    Returns:
-      Constants by fitted chip that has rows; empty if fewer than three chips have rows.
     """
     samples = {
         platform: (op, (_halves(op, rows)[0], whole(platform)))

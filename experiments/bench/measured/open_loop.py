@@ -86,12 +86,7 @@ def requests_of(run: OpenRun) -> RequestBlock:
 
 
 def replay_open(run: OpenRun, *, batch: str = "prompts_alone") -> dict[str, float]:
-    """Return the simulator's figures of a run, by the names of `FIGURES`.
-
-    Args:
-      run: run to replay.
-      batch: scheduler; by default prompts have steps of their own, as in SGLang.
-    """
+    """Return the simulator's figures of a run, by the names of `FIGURES`."""
     spec, engine = spec_of(run.model), load_engine(run.like)
     assert spec is not None
     engine = replace(engine, batch=batch)

@@ -120,11 +120,7 @@ def _cell(error: np.ndarray) -> str:
 
 
 def write_page(page: Path, errors: Sequence[RunError]) -> None:
-    """Replace the table of engines in a page of the docs.
-
-    Raises:
-      DataError: the page has no place for it.
-    """
+    """Replace the table of engines in a page of the docs."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)

@@ -122,12 +122,7 @@ def _most_tokens(settings: PredictionSettings) -> int:
 
 
 def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str, ...], int]:
-    """Return a catalog, the names of its models, and the smallest of their vocabularies.
-
-    Raises:
-      SettingError: a model of the user's catalog cannot serve these requests.
-      DataError: a model cannot be read.
-    """
+    """Return a catalog, the names of its models, and the smallest of their vocabularies."""
     from c2c.engine import find_models
     from c2c.errors import DataError
 

@@ -21,11 +21,7 @@ ATTRIBUTES: Final = (2, 4, 5, 8, 9, 10, 14)
 
 @functools.cache
 def bindings() -> Any:
-    """Return `cuda.bindings.driver`.
-
-    Raises:
-      DataError: the extra is not installed.
-    """
+    """Return `cuda.bindings.driver`."""
     try:
         from cuda.bindings import driver
     except ImportError as problem:

@@ -41,11 +41,7 @@ class Graphs:
         self._places: dict[int, tuple[ParameterPlace, ...]] = {}
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
-        """Return the parameters that `cuFuncGetParamInfo` lists, possibly none.
-
-        Raises:
-          DeviceFault: the driver returned an error other than the end of the list.
-        """
+        """Return the parameters that `cuFuncGetParamInfo` lists, possibly none."""
         if function not in self._places:
             found: list[ParameterPlace] = []
             while True:
@@ -88,11 +84,7 @@ class Graphs:
         return _KINDS.get(int(kind), getattr(kind, "name", str(kind)))
 
     def kernel_of(self, node: int) -> KernelCall:
-        """Return a kernel node's launch, with copies of the parameters, which the driver owns.
-
-        Raises:
-          DeviceFault: the node has its parameters in one buffer.
-        """
+        """Return a kernel node's launch, with copies of the parameters, which the driver owns."""
         made = self._d.CUgraphNode(node)
         found = checked(self._d.cuGraphKernelNodeGetParams, made)
         function = int(found.func) or int(checked(self._d.cuKernelGetFunction, found.kern))
@@ -122,11 +114,7 @@ class Graphs:
         return tuple(found)
 
     def copy_of(self, node: int) -> CopyCall:
-        """Return a copy node's call.
-
-        Raises:
-          DeviceFault: the node does not copy one row within device memory.
-        """
+        """Return a copy node's call."""
         found = checked(self._d.cuGraphMemcpyNodeGetParams, self._d.CUgraphNode(node))
         kinds = {int(found.srcMemoryType), int(found.dstMemoryType)}
         later = (found.srcY, found.srcZ, found.dstY, found.dstZ)  # rows and planes are skipped
@@ -139,11 +127,7 @@ class Graphs:
         )
 
     def fill_of(self, node: int) -> FillCall:
-        """Return a fill node's call.
-
-        Raises:
-          DeviceFault: the node fills several rows.
-        """
+        """Return a fill node's call."""
         found = checked(self._d.cuGraphMemsetNodeGetParams, self._d.CUgraphNode(node))
         if found.height > 1:
             raise DeviceFault("a memset node of several rows")

@@ -53,11 +53,7 @@ class Capture:
 
 
 def order_of(count: int, edges: Sequence[Edge], draw: random.Random) -> list[int]:
-    """Return a random topological order of `count` nodes.
-
-    Raises:
-      DeviceFault: the edges have a cycle.
-    """
+    """Return a random topological order of `count` nodes."""
     waits = [0] * count
     after: dict[int, list[int]] = {}
     for edge in edges:

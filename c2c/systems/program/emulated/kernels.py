@@ -28,11 +28,7 @@ def sealed(tensor_map: bytes, address: int) -> bytes:
 
 
 def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
-    """Run a kernel: digest all bytes that its accesses read, write all that they write.
-
-    Raises:
-      DeviceFault: an access is outside of memory, or a tensor map has a wrong checksum.
-    """
+    """Run a kernel: digest all bytes that its accesses read, write all that they write."""
     digest = zlib.crc32(entry.name.encode())
     digest = zlib.crc32(struct.pack("<7I", *call.grid, *call.block, call.shared_bytes), digest)
     for number, value in call.attributes:

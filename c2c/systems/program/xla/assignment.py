@@ -41,11 +41,7 @@ class Assignment:
 
 
 def parse_assignment(text: str, source: str = "buffer assignment") -> Assignment:
-    """Return the assignment in XLA's text.
-
-    Raises:
-      DataError: the text has no allocations.
-    """
+    """Return the assignment in XLA's text."""
     allocations: list[Allocation] = []
     values: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}
     for line in text.splitlines():

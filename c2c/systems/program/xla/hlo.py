@@ -95,15 +95,7 @@ class Module:
 
 
 def parse_hlo(text: str, source: str = "HLO") -> Module:
-    """Return the module in HLO's text.
-
-    Args:
-      text: module that XLA printed after scheduling.
-      source: name of the file, for errors.
-
-    Raises:
-      DataError: the module is not scheduled, or has no entry.
-    """
+    """Return the module in HLO's text."""
     head = text.partition("\n")[0]
     if not head.startswith("HloModule") or "is_scheduled=true" not in head:
         raise DataError(source, "is not a scheduled HLO module")

@@ -30,11 +30,7 @@ class Thunk:
 
 
 def parse_thunks(text: str, source: str = "thunk sequence") -> list[Thunk]:
-    """Return the thunks in XLA's text, with loops nested.
-
-    Raises:
-      DataError: a line is no thunk, or a loop's part has no loop.
-    """
+    """Return the thunks in XLA's text, with loops nested."""
     top: list[Thunk] = []
     # for each depth of indentation, the list of its thunks
     stack: list[tuple[int, list[Thunk]]] = [(0, top)]
