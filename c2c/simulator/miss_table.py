@@ -62,7 +62,7 @@ def _decodes_until(table: MissTable, arch: int, row: int, steps: int, what: int)
 def steps_missing(
     table: MissTable, fleet: Fleet, state: Serving, d: int, nth: int
 ) -> tuple[float, float]:
-    """Return the added seconds and bytes of a step that device `d` begins, the mean over its run."""
+    """Return the mean added seconds and bytes of a step that device `d` begins."""
     plan = state.plan[d]
     i = int(plan.instance)
     arch = int(fleet.deployment[state.instance[i].model].arch)

@@ -57,7 +57,7 @@ def superblocks_for(blocks: int) -> int:
 
 
 def check_room(nbytes: int, field: str = "cache", *, device: Any = None) -> None:
-    """Validate that a device's memory, by default jax's first, has room for a cache of this size."""
+    """Validate that a device's memory, jax's first by default, has room for a cache."""
     device = jax.devices()[0] if device is None else device
     stats = device.memory_stats()  # None on a CPU
     most = int((stats or {}).get("bytes_limit") or memory_bytes())

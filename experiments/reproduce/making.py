@@ -193,7 +193,7 @@ def told(context: Context) -> dict[str, Any]:
 def make_figure(
     spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
 ) -> Outcome:
-    """Make one figure in its folder. A failure is in the outcome, and in the folder's crash.json."""
+    """Make one figure in its folder; a failure is in the outcome and in crash.json there."""
     start, start_cpu = time.perf_counter(), time.process_time()
     reused, error = False, ""
     try:

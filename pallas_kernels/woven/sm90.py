@@ -44,7 +44,7 @@ Interpret = mosaic_gpu.InterpretGPUParams | None
 def build_send(
     exchange: Exchange, config: SendConfig, tokens: int, *, interpret: Interpret = None
 ) -> Callable[..., Any]:
-    """Return `kernel(state, rows, q, k, v, version, q_lane, k_lane, v_lane, asked, task) -> state`."""
+    """Return a kernel of state, rows, q, k, v, version, their lanes, asked and task."""
     send_bytes(exchange, config)
     slot, stages, ctas = exchange.slot, config.stages, config.cluster
     signals = _signals(interpret)

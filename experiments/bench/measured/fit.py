@@ -170,7 +170,7 @@ def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
 
 
 def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float, str]]:
-    """Return the constants fitted to a chip's own rows, each with the text of its held-out error."""
+    """Return the constants fitted to a chip's own rows, with texts of their held-out errors."""
     chip = whole(platform)
     found: dict[str, tuple[float, str]] = {}
     ours = {
