@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from c2c.serving.actions import ACT_ASIDE, emit
+from c2c.serving.arrivals import largest_kv
 from c2c.serving.batch import batch_size, generated, member
 from c2c.serving.block_table import clear
 from c2c.serving.early_end import fail_unserved, place_again
@@ -37,7 +38,7 @@ from c2c.serving.state import (
     Loop,
     Serving,
 )
-from c2c.serving.step import after_leaving, largest_kv
+from c2c.serving.vacancy import after_leaving
 
 __all__ = ["bring_back", "lose_devices", "lose_memory"]
 

@@ -24,9 +24,9 @@ from c2c.serving.state import (
     Loop,
     Serving,
 )
-from c2c.serving.step import after_leaving, serve_pending
 from c2c.serving.step_report import end_in_batch, gives_up
 from c2c.serving.timers import set_timer
+from c2c.serving.vacancy import after_leaving, serve_pending
 
 __all__ = [
     "earliest_deadline_s",

@@ -37,7 +37,8 @@ from c2c.serving.state import (
     Loop,
     Serving,
 )
-from c2c.serving.step import account_step, end_step, on_arrival, on_carried, on_ready, start_asked
+from c2c.serving.step import on_arrival, on_carried, on_ready, start_asked
+from c2c.serving.step_end import account_step, end_step
 from c2c.serving.step_report import most_steps, not_in_step, take_finished, take_leaving
 from c2c.serving.timers import answer_timer, set_timer
 from c2c.workloads import OF_MODEL
