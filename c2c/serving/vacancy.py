@@ -1,4 +1,4 @@
-"""What follows when an instance has no work, or room on it: others get it."""
+"""Idle instances, and room in instances: who waits gets them."""
 
 from __future__ import annotations
 
