@@ -23,6 +23,7 @@ __all__ = [
     "has_room",
     "is_short",
     "join",
+    "join_head",
     "longest_prompt",
     "preempt",
 ]
@@ -89,6 +90,30 @@ def could_join(w: Loop, i: int, spare: int) -> bool:
         return False
     spare = spare if batch_size(w.s, i) > 0 else 0
     return bool(w.s.request[inst.wait_head].prompt + 1 + spare <= free_tokens(w, i))
+
+
+@jitable
+def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
+    """Let the head of instance `i`'s queue join if its prompt and a token have room.
+
+    Args:
+      w: the loop.
+      i: instance.
+      spare: as in `could_join`; kept weights give way for them, too.
+      now_s: current time.
+
+    Returns:
+      Whether it has joined.
+    """
+    inst = w.s.instance[i]
+    if inst.n_wait == 0:
+        return False
+    tokens = w.s.request[inst.wait_head].prompt + 1
+    has_room(w, i, tokens + (spare if batch_size(w.s, i) > 0 else 0), now_s)
+    if not could_join(w, i, spare):
+        return False
+    join(w, i, tokens, 0, now_s)
+    return True
 
 
 @jitable

@@ -16,9 +16,8 @@ from c2c.serving.scheduling import (
     compute_prompts,
     could_join,
     extend,
-    has_room,
     is_short,
-    join,
+    join_head,
     preempt,
 )
 from c2c.serving.state import SLOT, Loop
@@ -77,12 +76,7 @@ def _joins(policy: SGLang, w: Loop, i: int) -> bool:
 def _fill(policy: SGLang, w: Loop, i: int, now_s: float) -> int:
     inst = w.s.instance[i]
     tokens = compute_prompts(w, i, policy.chunk)
-    while tokens < policy.chunk and inst.n_wait > 0:
-        spare = _spare(policy, w, i)
-        has_room(w, i, w.s.request[inst.wait_head].prompt + 1 + spare, now_s)
-        if not could_join(w, i, spare):
-            break
-        join(w, i, w.s.request[inst.wait_head].prompt + 1, 0, now_s)
+    while tokens < policy.chunk and join_head(w, i, _spare(policy, w, i), now_s):
         before, tokens = tokens, compute_prompts(w, i, policy.chunk)
         if tokens == before:
             break  # the cost tables end here

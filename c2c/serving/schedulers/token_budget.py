@@ -16,9 +16,8 @@ from c2c.serving.scheduling import (
     compute_prompts,
     could_join,
     extend,
-    has_room,
     is_short,
-    join,
+    join_head,
     preempt,
 )
 from c2c.serving.state import Loop
@@ -54,12 +53,7 @@ def _fill_budget(w: Loop, i: int, budget: int, now_s: float) -> int:
     steps = extend(w, i, now_s)
     left = max(0, budget - inst.n_decode)
     tokens = compute_prompts(w, i, left)
-    while tokens < left and inst.n_wait > 0:
-        prompt = w.s.request[inst.wait_head].prompt
-        has_room(w, i, prompt + 1, now_s)
-        if not could_join(w, i, 0):
-            break
-        join(w, i, prompt + 1, 0, now_s)
+    while tokens < left and join_head(w, i, 0, now_s):
         before, tokens = tokens, compute_prompts(w, i, left)
         if tokens == before:
             break  # the cost tables end here

@@ -13,9 +13,8 @@ from c2c.serving.scheduling import (
     compute_prompts,
     could_join,
     extend,
-    has_room,
     is_short,
-    join,
+    join_head,
     preempt,
 )
 from c2c.serving.state import Loop
@@ -48,10 +47,8 @@ def _fill(policy: VllmV0, w: Loop, i: int, now_s: float) -> int:
         prompt = w.s.request[inst.wait_head].prompt
         if tokens > 0 and tokens + prompt > policy.max_tokens:
             break
-        has_room(w, i, prompt + 1, now_s)
-        if not could_join(w, i, policy.spare_tokens):
+        if not join_head(w, i, policy.spare_tokens, now_s):
             break
-        join(w, i, prompt + 1, 0, now_s)
         tokens = compute_prompts(w, i, 1 << 60)
     plan = w.s.plan[inst.on_device]
     plan.decodes = 0
