@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -310,7 +311,8 @@ class Simulation:
 
     def cancel(self, request: int, at_s: float, on_records: Callable[[Any], None]) -> None:
         """End a request whose client leaves now, if it has not ended; `at_s` as `feed`'s."""
-        self.incidents.insert(0, Cancelled(at_s=at_s, request_id=request))
+        leaves = Cancelled(at_s=at_s, request_id=request)
+        insort(self.incidents, leaves, key=lambda incident: incident.at_s)
         self._look_outside()
         self.feed(concatenate([]), on_records, until_s=at_s)
 

@@ -202,7 +202,8 @@ class Workload:
 
         Raises:
           DataError: arrivals descend or are not finite, a model is outside the catalog, a length
-            is below 1, or a request has too many keys.
+            is below 1, a limit below its answer, a deadline not above 0, or a request has too many
+            keys.
         """
         last_s = 0.0
         for block in self.source():
@@ -221,6 +222,13 @@ class Workload:
                 np.any(np.diff(block.block_first) > block.most_blocks(block.block_tokens))
             ):
                 raise DataError("workload", "a request has more blocks than its tokens fill")
+            limit = block.max_output_tokens
+            if limit is not None and bool(np.any(limit < block.output_tokens)):
+                raise DataError("workload", "a request's max_output_tokens is below its answer")
+            for name in ("deadline_s", "cancel_s"):
+                times = getattr(block, name)
+                if times is not None and not bool(np.all(times > 0.0)):
+                    raise DataError("workload", f"a request's {name} is not above 0")
             last_s = float(arrival_s[-1])
             yield block
 
