@@ -99,7 +99,8 @@ def glob_of(field: str, entry: str) -> list[str]:
     for chosen in itertools.product(*choices):
         parts = "".join(chosen).split(".*")
         glob = "*".join(part.replace("\\.", "\0").replace(".", "?") for part in parts)
-        found.append(glob.replace("\0", ".") + ("" if text.endswith("$") else "*"))
+        is_whole = text.endswith("$") or glob.endswith("*")
+        found.append(glob.replace("\0", ".") + ("" if is_whole else "*"))
     return found
 
 

@@ -73,6 +73,7 @@ class SystemSpec:
       prefetch: choice of the experts to fetch ahead of their layer.
       order: order of waiting requests of equal priority.
       batch: scheduler of an instance's batch: who joins, who is in its next step.
+      option: mechanism that acts on requests, after steps and at times of its own.
       load: path of weights to a slice.
       start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
         one work set by `load` and the calibration. In settings also the mechanism that makes it.
