@@ -93,7 +93,7 @@ def test_a_loose_bound_on_the_output_changes_nothing_where_memory_is_not_short(
     names, tolerance = exact.dtype.names, 1e-9
     if (
         what.rules.traits.turn.takes_turns
-    ):  # by the seconds of steps, in which reserved tokens count
+    ):  # by seconds in which reserved tokens count
         names, tolerance = ("failure", "output_tokens", "first_token_s", "finished_s"), 1e-2
     for name in names:
         np.testing.assert_allclose(loose[name], exact[name], rtol=tolerance, err_msg=name)
