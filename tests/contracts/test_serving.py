@@ -91,9 +91,7 @@ def test_a_loose_bound_on_the_output_changes_nothing_where_memory_is_not_short(
     loose, _, _ = simulate(what, replace(block, max_output_tokens=block.output_tokens + slack))
     exact, _, _ = simulate(what, block)
     names, tolerance = exact.dtype.names, 1e-9
-    if (
-        what.rules.traits.turn.takes_turns
-    ):  # by seconds in which reserved tokens count
+    if what.rules.traits.turn.takes_turns:  # by seconds in which reserved tokens count
         names, tolerance = ("failure", "output_tokens", "first_token_s", "finished_s"), 1e-2
     for name in names:
         np.testing.assert_allclose(loose[name], exact[name], rtol=tolerance, err_msg=name)
