@@ -49,9 +49,12 @@ class Apart(NamedTuple):
     trim_prefixes: int = 0
     leave_late: int = 0
     give_up: int = 0
-    steps_to_length: int = 0
+    run_steps: int = 0
     end_by_length: int = 0
     drop_sent: int = 0
+    act_on_request: int = 0
+    act_on_steps: int = 0
+    act_on_timer: int = 0
 
 
 class Part(NamedTuple):

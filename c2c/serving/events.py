@@ -228,7 +228,8 @@ def _arrive(w: Loop, e: Any, blocks: Any, now_s: float) -> None:
     urgent = e.priority if e.priority != OF_MODEL else model.priority
     ends_by_s = now_s + min(e.ends_after_s, model.deadline_s)
     on_arrival(w, now_s, e.request_id, e.model, e.prompt, e.output, urgent, ends_by_s)
-    act_on_request(w, slot, now_s)
+    if w.rules.traits.option.acts:
+        act_on_request(w, slot, now_s)
 
 
 @jitable
@@ -247,14 +248,16 @@ def _end(w: Loop, e: Any, finished: Any, now_s: float) -> None:
     account_step(w, d)
     take_leaving(w, d, finished, now_s)
     end_step(w, d, now_s)
-    act_on_steps(w, d, now_s)
+    if w.rules.traits.option.acts:
+        act_on_steps(w, d, now_s)
 
 
 @jitable
 def _time(w: Loop, number: int, now_s: float) -> None:
     if number == 0:
         set_timer(w.s, 0, math.inf)
-        act_on_timer(w, now_s)
+        if w.rules.traits.option.acts:
+            act_on_timer(w, now_s)
     elif now_s >= w.s.timer_s[number]:  # else it went off early
         answer_timer(w, number, now_s)
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from c2c.policies import jitable, on_request, on_steps, on_timer
+from c2c.policies import apart, jitable, on_request, on_steps, on_timer
 from c2c.serving.actions import ACT_TIMER, emit
 from c2c.serving.early_end import give_up
-from c2c.serving.state import NOBODY, Loop
+from c2c.serving.state import NOBODY, Loop, Rules
 from c2c.serving.timers import set_timer
 
 __all__ = ["act_on_request", "act_on_steps", "act_on_timer", "on_due"]
+
+
+def _acts(values: Mapping[type, Any]) -> bool:
+    return bool(values[Rules].traits.option.acts)
 
 
 @jitable
@@ -22,27 +28,25 @@ def _ask_timer(w: Loop, due_s: float) -> None:
         emit(w.s, ACT_TIMER, 0)
 
 
-@jitable
+@apart("act_on_request", needed=_acts)
 def act_on_request(w: Loop, slot: int, now_s: float) -> None:
     """Let the option act on the request in a slot, if it has not failed at once."""
-    if w.rules.traits.option.acts and w.s.request[slot].id != NOBODY:
+    if w.s.request[slot].id != NOBODY:
         _ask_timer(w, on_request(w.rules.system.option, w.rules.own.option, w, slot, now_s))
 
 
-@jitable
+@apart("act_on_steps", needed=_acts)
 def act_on_steps(w: Loop, d: int, now_s: float) -> None:
     """Let the option act after steps of device `d`."""
-    if w.rules.traits.option.acts:
-        _ask_timer(w, on_steps(w.rules.system.option, w.rules.own.option, w, d, now_s))
+    _ask_timer(w, on_steps(w.rules.system.option, w.rules.own.option, w, d, now_s))
 
 
-@jitable
+@apart("act_on_timer", needed=_acts)
 def act_on_timer(w: Loop, now_s: float) -> None:
     """Let the option act at a time that it asked for."""
-    if w.rules.traits.option.acts:
-        count = w.s.count[0]
-        there = count.arrived - count.finished - count.failed
-        _ask_timer(w, on_timer(w.rules.system.option, w.rules.own.option, w, there, now_s))
+    count = w.s.count[0]
+    there = count.arrived - count.finished - count.failed
+    _ask_timer(w, on_timer(w.rules.system.option, w.rules.own.option, w, there, now_s))
 
 
 @jitable
@@ -52,4 +56,5 @@ def on_due(w: Loop, now_s: float) -> None:
         give_up(w, now_s)
     else:
         set_timer(w.s, 0, math.inf)
-    act_on_timer(w, now_s)
+    if w.rules.traits.option.acts:
+        act_on_timer(w, now_s)

@@ -28,7 +28,7 @@ from c2c.simulator.graphs import (
     share_among_works,
     stop_works,
 )
-from c2c.simulator.lengths import steps_to_length
+from c2c.simulator.lengths import run_steps
 from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
 from c2c.simulator.world import CLEAN, ENDS, SHARES, Machine, World, account, note_ends
 
@@ -164,10 +164,9 @@ def _begin_run(
 ) -> None:
     fleet, rules, state = w.fleet, w.rules, w.s
     plan, p = state.plan[d], world.phase[d]
-    steps = plan.steps
-    if machine.knows_lengths:
-        steps = steps_to_length(w, machine, d)
-    p.steps = min(steps, machine.most_steps)
+    p.steps = plan.steps
+    if machine.cuts_runs:
+        p.steps = run_steps(w, machine, d)
     if len(machine.step_plan) > 0:
         p.is_load = 0
         _begin(world, state, d, now_s)

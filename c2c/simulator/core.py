@@ -103,10 +103,11 @@ def _end(w: Loop, machine: Machine, world: World, d: int, now_s: float) -> int:
     elif end_phase(rules, machine, state, world, d, now_s):
         on_ready(w, d, now_s)
     else:
-        if machine.knows_lengths:
+        if machine.cuts_runs:
             end_by_length(w, machine, d)
         on_step_end(w, d, now_s)
-        act_on_steps(w, d, now_s)
+        if rules.traits.option.acts:
+            act_on_steps(w, d, now_s)
     return d
 
 
@@ -160,7 +161,8 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
             req.late_as = FAIL_CANCELLED
     ends_by_s = now_s + gives_up_s
     on_arrival(w, now_s, a.ids[k], m, a.prompt[k], limit, urgent, ends_by_s)
-    act_on_request(w, slot, now_s)
+    if w.rules.traits.option.acts:
+        act_on_request(w, slot, now_s)
     if ends_by_s < state.timer_s[0]:
         set_timer(state, 0, ends_by_s)
 

@@ -11,11 +11,11 @@ from c2c.serving.state import SLOT, Loop, Serving
 from c2c.serving.step_report import ends_prompt, shorten, shorten_decode
 from c2c.simulator.world import Machine
 
-__all__ = ["end_by_length", "steps_to_length"]
+__all__ = ["end_by_length", "run_steps"]
 
 
-def _knows_lengths(values: Mapping[type, Any]) -> bool:
-    return bool(values[Machine].knows_lengths)
+def _cuts_runs(values: Mapping[type, Any]) -> bool:
+    return bool(values[Machine].cuts_runs)
 
 
 @jitable
@@ -25,21 +25,17 @@ def _to_length(s: Serving, i: int, k: int) -> int:
     return int(req.length - req.carried - generated(s, i, k))
 
 
-@apart("steps_to_length", needed=_knows_lengths)
-def steps_to_length(
-    w: Loop,
-    machine: Machine,  # noqa: ARG001 (which says that it is needed)
-    d: int,
-) -> int:
-    """Return the steps of device `d`'s plan until the first answer ends."""
+@apart("run_steps", needed=_cuts_runs)
+def run_steps(w: Loop, machine: Machine, d: int) -> int:
+    """Return the steps of device `d`'s run: to the end of the first answer at most."""
     plan = w.s.plan[d]
-    steps = int(plan.steps)
+    steps = min(int(plan.steps), machine.most_steps)
     for k in range(plan.decodes):
         steps = min(steps, _to_length(w.s, plan.instance, k))
     return steps
 
 
-@apart("end_by_length", needed=_knows_lengths)
+@apart("end_by_length", needed=_cuts_runs)
 def end_by_length(
     w: Loop,
     machine: Machine,  # noqa: ARG001 (which says that it is needed)

@@ -89,7 +89,7 @@ def build_machine(prepared: Prepared) -> Machine:
         between=float(setup.system.disaggregation.hand_over_gbps) * 1e9,
         sends_directly=prepared.fleet.hands_directly,
         max_batch=prepared.fleet.max_batch,
-        knows_lengths=False,
+        cuts_runs=False,
         most_steps=2**62,
         misses=_misses(prepared),
         plans=tables(plans, (*RESOURCES, *resources), prepared.tables[0][0].max_tokens),

@@ -216,8 +216,8 @@ class Simulation:
         if (block.deadline_s is not None or block.cancel_s is not None) and not fleet.gives_up:
             self.prepared = replace(self.prepared, fleet=fleet._replace(gives_up=True))
             self._drive = None
-        if block.max_output_tokens is not None and not machine.knows_lengths:
-            self.machine = machine._replace(knows_lengths=True)
+        if block.max_output_tokens is not None and not machine.cuts_runs:
+            self.machine = machine._replace(cuts_runs=True)
             self._drive = None
 
     def _arrivals(
@@ -358,7 +358,7 @@ class Simulation:
         for d in devices:
             if has_steps_done(world, d, now_s):
                 end_phase(rules, self.machine, state, world, d, now_s)
-                if self.machine.knows_lengths:
+                if self.machine.cuts_runs:
                     end_by_length(self.w, self.machine, d)
                 on_step_end(self.w, d, now_s)
                 self._carry_out(d, now_s)

@@ -85,7 +85,7 @@ class Machine(NamedTuple):
     between: float  # bytes/s at which a KV cache goes to another chip
     sends_directly: bool  # from device to device, not through host memory
     max_batch: int
-    knows_lengths: bool  # answers may end before their limits
+    cuts_runs: bool  # answers may end before their limits, or a run has fewer steps
     most_steps: int  # of a run
     misses: MissTable
     plans: Plans

@@ -86,7 +86,7 @@ class Endpoint:
         self._totals = {name: Totals() for name in self.names}
         self._simulation = Simulation.start(
             prepared,
-            build_machine(prepared)._replace(most_steps=1),  # tokens come one by one
+            build_machine(prepared)._replace(cuts_runs=True, most_steps=1),  # token by token
             timeline_rows=_PHASES,
         )
         self._folder = OwnFolder()  # last, so that an error above leaves no folder

@@ -26,7 +26,7 @@ def _serve_open(
 ) -> tuple[np.ndarray, dict[int, int]]:
     """Return records by id, and the tokens that were seen of each request while it was open."""
     what = prepared(system, "tight")
-    machine = build_machine(what)._replace(most_steps=1)
+    machine = build_machine(what)._replace(cuts_runs=True, most_steps=1)
     simulation = Simulation.start(what, machine)
     parts: list[np.ndarray] = []
     seen: dict[int, int] = {}
@@ -68,7 +68,7 @@ def test_requests_one_by_one_are_served_as_a_workload_is(
 ) -> None:
     block = random_requests(n, models(system), rate, seed)
     one_by_one, seen = _serve_open(system, block, {})
-    machine = build_machine(prepared(system, "tight"))._replace(most_steps=1)
+    machine = build_machine(prepared(system, "tight"))._replace(cuts_runs=True, most_steps=1)
     whole, _, _ = simulate(prepared(system, "tight"), block, machine=machine)
     assert one_by_one.tobytes() == whole.tobytes()
     for row in whole[whole.failure == FAIL_NONE]:
