@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,9 +51,6 @@ def act_on_timer(w: Loop, now_s: float) -> None:
 @jitable
 def on_due(w: Loop, now_s: float) -> None:
     """Handle timer 0: deadlines, and the option's."""
-    if w.fleet.gives_up:
-        give_up(w, now_s)
-    else:
-        set_timer(w.s, 0, math.inf)
+    give_up(w, now_s)
     if w.rules.traits.option.acts:
         act_on_timer(w, now_s)

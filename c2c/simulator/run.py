@@ -59,7 +59,7 @@ from c2c.simulator.sessions import (
 )
 from c2c.simulator.wires import EVERYBODY
 from c2c.simulator.world import Machine, World, new_world, relayouts_at
-from c2c.workloads import OF_MODEL, ClosedLoop, RequestBlock, concatenate
+from c2c.workloads import WISHES, ClosedLoop, RequestBlock, concatenate
 
 __all__ = ["Incident", "RunStats", "Simulation", "run_blocks"]
 
@@ -224,12 +224,14 @@ class Simulation:
         self, block: RequestBlock, ids: np.ndarray, order: Any, until: np.ndarray
     ) -> Arrivals:
         n = len(block)
-        asks = [getattr(block, name) is not None for name in ("priority", "deadline_s", "cancel_s")]
+        kinds = {"priority": np.int64, "deadline_s": np.float64, "cancel_s": np.float64}
+        rows = n if any(getattr(block, name) is not None for name in kinds) else 0
 
-        def column(values: np.ndarray | None, dtype: type, default: float) -> np.ndarray:
+        def column(name: str) -> np.ndarray:
+            values = getattr(block, name)
             if values is None:
-                return np.full(n if any(asks) else 0, default, dtype)
-            return np.ascontiguousarray(values[order], dtype)
+                return np.full(rows, WISHES[name], kinds[name])
+            return np.ascontiguousarray(values[order], kinds[name])
 
         limit, none = block.max_output_tokens, np.zeros(0, np.int64)
         first, count, prompt, keys = self._blocks(block, order)
@@ -240,9 +242,7 @@ class Simulation:
             output=np.ascontiguousarray(block.output_tokens[order], np.int64),
             ids=np.ascontiguousarray(ids[order], np.int64),
             limit=none if limit is None else np.ascontiguousarray(limit[order], np.int64),
-            priority=column(block.priority, np.int64, OF_MODEL),
-            deadline_s=column(block.deadline_s, np.float64, np.inf),
-            cancel_s=column(block.cancel_s, np.float64, np.inf),
+            **{name: column(name) for name in kinds},
             block_at=first,
             block_count=count,
             prompt_blocks=prompt,

@@ -3,6 +3,7 @@
 from c2c.workloads.blocks import (
     MEASURED,
     OF_MODEL,
+    WISHES,
     ClosedLoop,
     RequestBlock,
     Workload,
@@ -30,6 +31,7 @@ __all__ = [
     "GUIDE_SHIFT",
     "MEASURED",
     "OF_MODEL",
+    "WISHES",
     "ClosedLoop",
     "RequestBlock",
     "Router",

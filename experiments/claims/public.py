@@ -5,24 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from experiments.claims.classes import computed_in_full
-from experiments.claims.compare import Comparison, Result
+from experiments.claims.compare import Result
 from experiments.claims.load import Claim
+from experiments.claims.nulls import Answered
 
 __all__ = ["Interval", "intervals_beside", "public_interval"]
-
-
-class Answered(Protocol):
-    """A claim, our result and their comparison; None without a result."""
-
-    @property
-    def claim(self) -> Claim: ...
-    @property
-    def result(self) -> Result | None: ...
-    @property
-    def comparison(self) -> Comparison | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
