@@ -64,6 +64,7 @@ __all__ = [
     "RELEASE",
     "TIMER",
     "Exchange",
+    "apply_rare",
     "is_lost",
     "take",
     "take_rare",
@@ -288,12 +289,12 @@ def _apply(w: Loop, x: Exchange, e: Any, now_s: float) -> None:
         on_relaid(w, e.where)
 
 
-def _apply_rare(w: Loop, e: Any, now_s: float) -> None:
-    kind, model, where = int(e.kind), int(e.model), int(e.where)
+def apply_rare(w: Loop, kind: int, where: int, model: int, now_s: float) -> bool:
+    """Apply an event of the kinds that `take` leaves; False: weights to keep have no room."""
     if kind == BACK:
         bring_back(w, where, now_s)
     elif kind == KEEP:
-        keep_weights_of(w, model, where, now_s)
+        return keep_weights_of(w, model, where, now_s)
     elif kind == HERE:
         take_weights_of(w.fleet, w.s, model, where)
     elif kind == RELEASE:
@@ -306,6 +307,7 @@ def _apply_rare(w: Loop, e: Any, now_s: float) -> None:
         clear(w.s.blocks, where)
     else:
         lose_devices(w, (where,), now_s)
+    return True
 
 
 @jitable
@@ -424,5 +426,5 @@ def take_rare(w: Loop, x: Exchange) -> int:
     can = _begin(w, x, e)
     if can < 0:
         return can
-    _apply_rare(w, e, float(w.s.count[0].now_s))
+    apply_rare(w, int(e.kind), int(e.where), int(e.model), float(w.s.count[0].now_s))
     return _answer(w, x, e)

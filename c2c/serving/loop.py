@@ -64,7 +64,7 @@ from c2c.serving.step_report import most_steps, not_in_step
 from c2c.serving.table_growth import grow_records, grow_requests
 from c2c.workloads import OF_MODEL
 
-__all__ = ["Step", "is_compiled", "step"]
+__all__ = ["Step", "is_compiled", "row_of", "step"]
 
 
 def _struct(dtype: np.dtype[Any]) -> struct.Struct:
@@ -112,6 +112,12 @@ _FAULTS: Final[dict[int, tuple[str, str]]] = {
     events.STEPS: ("report.steps", "1 to {}"),
     events.STRANGER: ("finished", "a request with a token in this step"),
 } | {events.COUNTED + k: (f"report.{name}", "at least 0") for k, name in enumerate(events.COUNTS)}
+
+
+def row_of(event: Event) -> tuple[int, int, int]:
+    """Return kind, place and model of an event that is of no request."""
+    kind, field = _KINDS[type(event)]
+    return kind, getattr(event, field), getattr(event, "model", 0)
 
 
 def is_compiled() -> bool:
@@ -204,8 +210,7 @@ class Step:
             kind = events.CANCEL if isinstance(event, Cancelled) else events.HANDED
             request = event.request_id
         else:
-            kind, field = _KINDS[type(event)]
-            where, model = getattr(event, field), getattr(event, "model", 0)
+            kind, where, model = row_of(event)
         if isinstance(event, StepEnd):
             report, count = tuple(event.report), len(event.finished)
             if count > len(self._x.finished):

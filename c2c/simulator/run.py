@@ -13,26 +13,11 @@ from numpy.typing import NDArray
 
 from c2c.compiling.mistakes import policy_error
 from c2c.serving import FAIL_CANCELLED, Prepared, start_asked
-from c2c.serving.block_table import clear
 from c2c.serving.device_loss import bring_back, lose_devices, lose_memory
 from c2c.serving.early_end import end_request, slot_of
-from c2c.serving.events import is_lost
-from c2c.serving.pins import (
-    drop_weights_of,
-    keep_weights_of,
-    release_weights_of,
-    take_weights_of,
-)
-from c2c.serving.port import (
-    BlocksLost,
-    Cancelled,
-    DeviceBack,
-    DeviceLost,
-    DropWeights,
-    KeepWeights,
-    ReleaseWeights,
-    Weights,
-)
+from c2c.serving.events import BACK, HERE, KEEP, LOSS, RELEASE, apply_rare, is_lost
+from c2c.serving.loop import row_of
+from c2c.serving.port import BlocksLost, Cancelled, DeviceBack, DeviceLost, Weights
 from c2c.serving.prepare.prefixes import with_blocks
 from c2c.serving.state import Loop, Rules, Serving
 from c2c.serving.step import on_step_end
@@ -377,31 +362,23 @@ class Simulation:
             if (slot := slot_of(w.s, incident.request_id)) >= 0:
                 end_request(w, slot, FAIL_CANCELLED, now_s)
         elif isinstance(incident, DeviceLost | DeviceBack | BlocksLost):
-            device = incident.device
-            lost = is_lost(w.s, device)
-            if isinstance(incident, DeviceBack) and lost:
-                bring_back(w, device, now_s)
-            elif isinstance(incident, DeviceLost) and not lost:
+            kind, device, model = row_of(incident)
+            is_back, lost = kind == BACK, is_lost(w.s, device)
+            if kind == LOSS and not lost:
                 self._lose([device], now_s)
-            elif isinstance(incident, BlocksLost) and not lost:
-                clear(w.s.blocks, device)
+            elif is_back == lost:
+                apply_rare(w, kind, device, model, now_s)
         else:
             self._change_pins(incident, now_s)
         self._carry_out(device, now_s)
 
     def _change_pins(self, wish: Weights, now_s: float) -> None:
-        w, home = self.w, (wish.model, wish.chip)
-        if isinstance(wish, KeepWeights):
-            self.pinned[home] += keep_weights_of(w, *home, now_s)
-        elif isinstance(wish, DropWeights):
-            drop_weights_of(w, *home, now_s)
-        elif self.pinned[home] == 0:
+        kind, chip, model = row_of(wish)
+        if kind in (HERE, RELEASE) and self.pinned[model, chip] == 0:
             return  # there was no room to keep them
-        elif isinstance(wish, ReleaseWeights):
-            self.pinned[home] -= 1
-            release_weights_of(w, *home, now_s)
-        else:
-            take_weights_of(w.fleet, w.s, *home)
+        has_room = apply_rare(self.w, kind, chip, model, now_s)
+        if kind in (KEEP, RELEASE):
+            self.pinned[model, chip] += has_room if kind == KEEP else -1
 
     def _carry_out(self, device: int, now_s: float) -> None:
         """Carry out the decided actions and share the link of a device's chip again."""

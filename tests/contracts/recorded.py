@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
-from c2c.serving import FAIL_CANCELLED, FAIL_NONE, Prepared
+from c2c.serving import FAIL_CANCELLED, FAIL_NONE, Prepared, events
 from c2c.serving.batch import tokens_left
 from c2c.serving.port import (
     Action,
@@ -121,7 +121,7 @@ def events_of(prepared: Prepared, block: RequestBlock, **start: Any) -> list[Eve
         Simulation.start(prepared, build_machine(prepared), compiled=False, **start),
     )
     with ExitStack() as stack:
-        for module, names in ((core, _IN_CORE), (run, _IN_RUN)):
+        for module, names in ((core, _IN_CORE), (run, _IN_RUN), (events, ("bring_back",))):
             for name in names:
                 function = recorder.instead(name, getattr(module, name))
                 stack.enter_context(mock.patch.object(module, name, function))
