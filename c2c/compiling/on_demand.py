@@ -55,6 +55,9 @@ class Apart(NamedTuple):
     act_on_request: int = 0
     act_on_steps: int = 0
     act_on_timer: int = 0
+    is_stuck: int = 0
+    free_stuck: int = 0
+    return_spare: int = 0
 
 
 class Part(NamedTuple):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from c2c.policies import inlined, jitable
+from collections.abc import Mapping
+from typing import Any
+
+from c2c.policies import apart, inlined, jitable
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.batch import batch_size, generated, remove_decode, tokens_left
 from c2c.serving.handover import has_prompt_done, join_decodes
-from c2c.serving.hbm import place_bytes, request_bytes, reserved_places, room_bytes
+from c2c.serving.hbm import could_hold, place_bytes, request_bytes, reserved_places, room_bytes
 from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import take_home
 from c2c.serving.preemption import start_over
 from c2c.serving.prefixes import claim_prefix
 from c2c.serving.queues import pop_waiting, push_waiting
-from c2c.serving.records import leave
-from c2c.serving.state import SLOT, Loop
+from c2c.serving.records import leave, release_kv
+from c2c.serving.state import SLOT, Loop, Rules
 
 __all__ = [
     "compute_prompts",
@@ -22,11 +25,17 @@ __all__ = [
     "free_tokens",
     "has_room",
     "is_short",
+    "is_stuck",
     "join",
     "join_head",
     "longest_prompt",
     "preempt",
+    "return_spare",
 ]
+
+
+def _grows(values: Mapping[type, Any]) -> bool:
+    return bool(values[Rules].traits.batch.grows)
 
 
 @inlined
@@ -78,41 +87,68 @@ def has_room(w: Loop, i: int, tokens: int, now_s: float) -> bool:
     return tokens <= free_tokens(w, i)
 
 
-@jitable
-def could_join(w: Loop, i: int, spare: int) -> bool:
-    """Return True if the head of instance `i`'s queue has room for its prompt and a first token.
+@inlined
+def _keeps_whole(w: Loop, slot: int) -> bool:
+    # Engines that share a device have room for one whole answer each, so that one can always end.
+    return bool(w.fleet.residents > 1 and w.s.request[slot].unreserved == 0)
 
-    Args:
-      spare: tokens that have to stay free, unless its batch is empty: nothing else frees any then.
-    """
+
+@jitable
+def _spare_bytes(w: Loop, d: int) -> float:
+    # What the run under way on device d has taken for its later steps, and returns at its end.
+    i = w.s.device[d].running
+    spare = 0
+    if i >= 0:
+        for k in range(w.s.instance[i].n_decode):
+            slot = w.s.decoding[i, k, SLOT]
+            if k > 0 or not _keeps_whole(w, slot):
+                spare += tokens_left(w.s, i, k) - w.s.request[slot].unreserved
+    return request_bytes(w.fleet, w.s, i, spare) if spare > 0 else 0.0
+
+
+@inlined
+def _head_tokens(w: Loop, i: int, spare: int) -> int:
+    # Tokens for which the head of instance i's queue must find room; 0: it may not join.
     inst = w.s.instance[i]
     if inst.n_wait == 0 or inst.draining != 0 or batch_size(w.s, i) >= w.fleet.max_batch:
-        return False
-    spare = spare if batch_size(w.s, i) > 0 else 0
-    return bool(w.s.request[inst.wait_head].prompt + 1 + spare <= free_tokens(w, i))
+        return 0
+    head = w.s.request[inst.wait_head]
+    if batch_size(w.s, i) > 0:
+        return int(head.prompt + 1 + spare)
+    return int(head.prompt + (head.output if w.fleet.residents > 1 else 1))
 
 
 @jitable
-def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
-    """Let the head of instance `i`'s queue join if its prompt and a token have room.
+def could_join(w: Loop, i: int, spare: int) -> bool:
+    """Return True if the head of instance `i`'s queue finds room for its prompt and a first token.
+
+    With an empty batch it must find room for its whole answer if its device has other engines.
 
     Args:
       w: the loop.
       i: instance.
-      spare: as in `could_join`; kept weights give way for them, too.
-      now_s: current time.
-
-    Returns:
-      Whether it has joined.
+      spare: tokens that have to stay free, unless its batch is empty: nothing else frees any then.
     """
-    inst = w.s.instance[i]
-    if inst.n_wait == 0:
+    tokens = _head_tokens(w, i, spare)
+    if tokens == 0:
         return False
-    tokens = w.s.request[inst.wait_head].prompt + 1
-    has_room(w, i, tokens + (spare if batch_size(w.s, i) > 0 else 0), now_s)
-    if not could_join(w, i, spare):
+    need = request_bytes(w.fleet, w.s, i, tokens)
+    d = w.s.instance[i].on_device
+    room = room_bytes(w.s, d) - w.s.instance[i].parked_bytes
+    return bool(need <= room + _spare_bytes(w, d) or could_hold(w.fleet, w.s, i, need))
+
+
+@jitable
+def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
+    """Let the head of instance `i`'s queue join if `could_join`; return whether it has joined.
+
+    Kept weights and idle engines give way for it.
+    """
+    tokens = _head_tokens(w, i, spare)
+    if tokens == 0 or not has_room(w, i, tokens, now_s):
         return False
-    join(w, i, tokens, 0, now_s)
+    is_first = batch_size(w.s, i) == 0
+    join(w, i, tokens if is_first else tokens - spare, 0, now_s)
     return True
 
 
@@ -146,11 +182,42 @@ def preempt(w: Loop, i: int, k: int) -> None:
 def is_short(w: Loop, i: int, now_s: float) -> bool:
     """Return True if a decode of instance `i` must give way: not all have room for a token.
 
-    A decode alone on its device has room for its whole answer.
+    One alone has room (`is_stuck`).
     """
     inst = w.s.instance[i]
     has_others = inst.n_decode > 1 or (inst.n_decode == 1 and inst.n_prefill > 0)
     return bool(has_others and not has_room(w, i, inst.n_decode, now_s))
+
+
+@apart("is_stuck", needed=_grows)
+def is_stuck(w: Loop, i: int) -> bool:
+    """Return True if instance `i` has one decode alone, and no room for its next token."""
+    inst = w.s.instance[i]
+    if w.fleet.residents == 1 or inst.n_decode != 1 or inst.n_prefill > 0:
+        return False
+    need = request_bytes(w.fleet, w.s, i, 1)
+    if w.s.request[w.s.decoding[i, 0, SLOT]].unreserved == 0:
+        return False
+    room = room_bytes(w.s, inst.on_device) - inst.parked_bytes
+    return bool(need > room and not could_hold(w.fleet, w.s, i, need))
+
+
+@jitable
+def _set_unreserved(w: Loop, i: int, slot: int, tokens: int) -> int:
+    # Returns the places of KV cache that this takes.
+    before = reserved_places(w.fleet, w.s, i, slot)
+    w.s.request[slot].unreserved = tokens
+    return int(reserved_places(w.fleet, w.s, i, slot) - before)
+
+
+@apart("return_spare", needed=_grows)
+def return_spare(w: Loop, i: int) -> None:
+    """Free what decodes of instance `i` took for steps that its run, now ended, did not do."""
+    for k in range(w.s.instance[i].n_decode):
+        slot = w.s.decoding[i, k, SLOT]
+        left = tokens_left(w.s, i, k)
+        if w.s.request[slot].unreserved < left and (k > 0 or not _keeps_whole(w, slot)):
+            release_kv(w.fleet, w.s, i, slot, -_set_unreserved(w, i, slot, left))
 
 
 @jitable
@@ -171,11 +238,9 @@ def extend(w: Loop, i: int, now_s: float) -> int:
     places = 0
     for k in range(n):
         slot = w.s.decoding[i, k, SLOT]
-        req = w.s.request[slot]
-        before = reserved_places(w.fleet, w.s, i, slot)
-        spare = tokens_left(w.s, i, k) - req.unreserved  # what a run that was interrupted left
-        req.unreserved -= min(req.unreserved, max(0, steps - spare))
-        places += reserved_places(w.fleet, w.s, i, slot) - before
+        left = tokens_left(w.s, i, k)
+        if w.s.request[slot].unreserved > left - steps:
+            places += _set_unreserved(w, i, slot, left - steps)
     inst.kv_used += places
     w.s.device[inst.on_device].kv_bytes += place_bytes(w.fleet, w.s, i, places)
     return int(steps)

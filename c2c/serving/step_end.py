@@ -15,6 +15,7 @@ from c2c.serving.prefixes import note_computed
 from c2c.serving.rebalance import deal
 from c2c.serving.records import finish
 from c2c.serving.roles import EVERYTHING
+from c2c.serving.scheduling import return_spare
 from c2c.serving.state import ENDS_AT, SLOT, Fleet, Loop, Rules, Serving
 from c2c.serving.vacancy import after_idle, go_elsewhere, go_on
 
@@ -138,6 +139,8 @@ def end_step(w: Loop, d: int, now_s: float) -> None:
     if plan.decodes > 0:
         inst.decode_clock += w.s.report[d].steps
         _end_decodes(w, i, now_s)
+        if w.rules.traits.batch.grows:
+            return_spare(w, i)
     if plan.prefill > 0:
         _end_prefills(w, i, now_s)
     m = int(inst.model)

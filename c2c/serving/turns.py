@@ -29,6 +29,7 @@ from c2c.serving.instances import make_room_for
 from c2c.serving.kv_homes import settle_memories
 from c2c.serving.prefixes import trim_prefixes
 from c2c.serving.schedulers.reserved import joins_reserved
+from c2c.serving.scheduling import is_stuck
 from c2c.serving.state import (
     ASSIGNED,
     FREE,
@@ -276,6 +277,8 @@ def _most_urgent(w: Loop, d: int, now_s: float) -> tuple[int, float, int]:
     best, best_urgency, n = -1, 0.0, 0
     for i in range(dev.first, dev.first + w.fleet.residents):
         if w.s.engines[i - first].instance < 0 or not has_work(w, i):
+            continue
+        if w.rules.traits.batch.grows and is_stuck(w, i):
             continue
         n += 1
         u = urgency(w.rules.system.turn, w.rules.own.turn, w.s.engines[i - first], now_s)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from c2c.policies import inlined, jitable
+import math
+
+from c2c.policies import apart, inlined, jitable
 from c2c.serving.actions import ask
 from c2c.serving.batch import batch_size
 from c2c.serving.handover import carry
@@ -12,7 +14,8 @@ from c2c.serving.preemption import clear_for, set_aside
 from c2c.serving.queues import return_waiting, take_pending
 from c2c.serving.request_routing import any_active, has_active, routed
 from c2c.serving.roles import DECODES
-from c2c.serving.state import IDLE, READY, Loop
+from c2c.serving.scheduling import is_stuck, preempt
+from c2c.serving.state import IDLE, READY, SLOT, Loop, Rules
 from c2c.serving.turns import settle, wake
 
 __all__ = ["after_idle", "after_leaving", "clear_slice", "go_elsewhere", "go_on", "serve_pending"]
@@ -94,6 +97,31 @@ def after_leaving(w: Loop, i: int, now_s: float) -> None:
             wake(w, j)
 
 
+@jitable
+def _newest_stuck(w: Loop, d: int) -> int:
+    # If nothing on device d has room for its next step: the engine of the newest request, else -1.
+    newest, newest_s = -1, -math.inf
+    for i in range(w.s.device[d].first, w.s.device[d].first + w.fleet.residents):
+        if batch_size(w.s, i) == 0:
+            continue
+        if not is_stuck(w, i):
+            return -1
+        admitted_s = w.s.request[w.s.decoding[i, 0, SLOT]].admitted_s
+        if admitted_s > newest_s:
+            newest, newest_s = i, admitted_s
+    return newest
+
+
+@apart("free_stuck", needed=lambda values: values[Rules].traits.batch.grows)
+def free_stuck(w: Loop, d: int, now_s: float) -> None:
+    """Let the newest requests of device `d` give way until one of its engines can go on."""
+    i = _newest_stuck(w, d)
+    while i >= 0:
+        preempt(w, i, 0)
+        after_leaving(w, i, now_s)
+        i = _newest_stuck(w, d)
+
+
 @inlined
 def go_on(w: Loop, i: int, now_s: float) -> None:
     """Turn the device of instance `i`, which has ended a load or a step, to what is next."""
@@ -101,3 +129,5 @@ def go_on(w: Loop, i: int, now_s: float) -> None:
     is_idle = not settle(w, i, now_s)
     if is_idle and (w.s.chip[w.s.instance[i].chip].n_waiting > 0 or w.s.instance[i].draining != 0):
         after_idle(w, i, now_s)
+    if w.rules.traits.batch.grows and w.fleet.residents > 1:
+        free_stuck(w, w.s.instance[i].on_device, now_s)

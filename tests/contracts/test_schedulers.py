@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from c2c.errors import SettingError
-from c2c.policies import BatchTraits, fill
+from c2c.policies import BatchTraits, Reserved, fill
 from c2c.serving import FAIL_NONE, ServingSetup, prepare
 from c2c.serving.schedulers.sglang import SGLang
 from c2c.serving.schedulers.token_budget import Sarathi, VllmV1
 from c2c.serving.schedulers.vllm_v0 import VllmV0
-from tests.contracts.systems import prepared
+from tests.contracts.systems import MIXES, prepared
 from tests.contracts.test_any_order import _hold
 from tests.docs.test_recipes import blocks
 from tests.simulator.worlds import requests, setup, simulate
@@ -80,7 +80,7 @@ def test_every_answer_is_whole_and_compiled_alike(batch: Any) -> None:
 
 
 @pytest.mark.parametrize("batch", tiered(GROWING, GROWING[0], GROWING[4]), ids=NAMES)
-@pytest.mark.parametrize("system", ["serverlessllm", "c2cserve"])
+@pytest.mark.parametrize("system", ["serverlessllm", "c2cserve", "triage_3", "parked_3"])
 def test_any_order_of_events_holds_the_laws(system: str, batch: Any) -> None:
     made = prepared(system, "tight").setup
     _hold(prepare(replace(made, system=replace(made.system, batch=batch))), 3)
@@ -88,13 +88,59 @@ def test_any_order_of_events_holds_the_laws(system: str, batch: Any) -> None:
 
 @pytest.mark.parametrize(
     ("system", "setting"),
-    [("triage_3", "engines.residents"), ("tessera", "batch")],
+    [("apart_3", "batch"), ("tessera", "batch")],
 )
 def test_what_cannot_grow_refuses_it(system: str, setting: str) -> None:
     made = prepared(system, "roomy").setup
     with pytest.raises(SettingError, match=f"system.{setting}") as refused:
         replace(made.system, batch=VllmV1())
     assert "vllm_v1" in str(refused.value)
+
+
+def _sharing(batch: Any, room_bytes: float) -> ServingSetup:
+    """Three engines on one slice, with so much room for all their KV caches."""
+    what = setup(
+        "llama-3-3b", "llama-3-3b", "llama-3-3b", mig="1x96gb", check_slo=False,
+        **MIXES["triage_3"] | {"batch": batch, "engines__bytes": 1e6},
+    )  # fmt: skip
+    too_many = float(prepare(what).fleet.kv_capacity_bytes[0, 0]) - room_bytes
+    reserve_bytes = what.system.hbm_reserve_bytes + too_many
+    return replace(what, system=replace(what.system, hbm_reserve_bytes=reserve_bytes))
+
+
+@pytest.mark.parametrize("batch", GROWING, ids=NAMES)
+def test_engines_that_share_a_slice_grow(batch: Any) -> None:
+    what, rng = _sharing(batch, 0.45e9), np.random.default_rng(1)
+    block = requests(
+        np.cumsum(rng.exponential(0.01, 40)), prompt=rng.integers(1, 200, 40),
+        output=rng.integers(300, 900, 40), model=rng.integers(0, 3, 40),
+    )  # fmt: skip
+    records, stats, simulation = simulate(what, block, compiled=True)
+    assert records.id.tolist() == list(range(len(block)))
+    np.testing.assert_array_equal(records.output_tokens, block.output_tokens)
+    assert stats.preempted > 0
+    assert not simulation.state.device.kv_bytes.any()
+    reserved = replace(what, system=replace(what.system, batch=Reserved()))
+    waits, _, _ = simulate(reserved, block, compiled=True)
+    assert records.finished_s.max() < waits.finished_s.max()
+
+
+def test_the_newest_gives_way_where_no_engine_has_room_for_a_token() -> None:
+    # Two engines with a short answer and a long one each: once the short ones have ended, neither
+    # long one has room for all of its answer, and both grow until nothing is left.
+    what = _sharing(VllmV1(), 0.14e9)
+    room = int(prepare(what).fleet.kv_capacity[0, 0])
+    block = requests(
+        np.array([0.0, 0.001, 0.002, 0.003]), model=np.array([0, 0, 1, 1]),
+        prompt=np.full(4, 10), output=np.array([20, room - 20, 20, room - 20]),
+    )  # fmt: skip
+    records, stats, _ = simulate(what, block)
+    np.testing.assert_array_equal(np.sort(records.output_tokens), np.sort(block.output_tokens))
+    assert stats.preempted == 1
+    ends_s = records.finished_s[np.argsort(records.id)]
+    assert ends_s[3] > ends_s[1] > ends_s[2]
+    compiled, _, _ = simulate(what, block, compiled=True)
+    assert compiled.tobytes() == records.tobytes()
 
 
 class Pretender(NamedTuple):

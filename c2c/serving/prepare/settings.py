@@ -194,8 +194,6 @@ class SystemSpec:
         refuse(
             (self.layout is not None, "system.batch", name, "reserved or prompts_alone with "
              "system.layout, whose lanes share memories by whole KV caches"),
-            (self.engines.residents > 1, "system.engines.residents", self.engines.residents,
-             f"1 with system.batch={name}: KV caches that grow have one engine a slice"),
             (self.disaggregation.prompt_share > 0.0, "system.batch", name,
              "reserved or prompts_alone with system.disaggregation, which hands over whole caches"),
         )  # fmt: skip
