@@ -26,9 +26,7 @@ from c2c.serving.hbm import (
     pair_of,
     room_bytes,
 )
-from c2c.serving.kv_homes import count_step
-from c2c.serving.kv_parking import bring_in
-from c2c.serving.prefixes import trim_prefixes
+from c2c.serving.moments import before_plan
 from c2c.serving.schedulers.reserved import fill_reserved
 from c2c.serving.state import RUNNING, Fleet, Loop, Serving
 from c2c.serving.variants import vary_now
@@ -210,8 +208,7 @@ def compose(w: Loop, i: int, most: int, now_s: float) -> None:
     dev = w.s.device[inst.on_device]
     plan = w.s.plan[inst.on_device]
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
-    if inst.parked_bytes > 0.0:
-        bring_in(w, i)
+    before_plan(w, i)
     pair = pair_of(w.fleet, w.s, i)
     plan.instance = i
     if w.rules.traits.batch.is_default:  # called directly: at an address it would be a copy
@@ -225,8 +222,6 @@ def compose(w: Loop, i: int, most: int, now_s: float) -> None:
     if w.rules.traits.experts.caches_experts and not w.fleet.folds_experts:
         plan.steps = 1  # each takes other experts
     _plan_weights(w, i, now_s)
-    if w.s.blocks.pool[inst.on_device].idle_bytes > 0.0:
-        trim_prefixes(w, inst.on_device)
     _plan_alpha(w, i, pair)
     if w.rules.traits.vary.follows_waits:
         plan.alpha = vary_now(w, i, now_s)
@@ -234,8 +229,6 @@ def compose(w: Loop, i: int, most: int, now_s: float) -> None:
             plan.steps = 1
     if w.fleet.by_turns:
         plan.steps = 1
-    if w.fleet.opens_all:
-        count_step(w, i)
     plan.is_turn = 1 if dev.last >= 0 and dev.last != i else 0
     if not w.fleet.folds_turns and (
         plan.is_turn != 0 or plan.kv_in_bytes + plan.kv_out_bytes > 0.0

@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.arrivals import largest_kv
 from c2c.serving.batch import batch_size, generated, member
-from c2c.serving.block_table import clear
 from c2c.serving.early_end import fail_unserved, place_again
 from c2c.serving.handover import begin_again, has_prompt_done, let_go
 from c2c.serving.hbm import request_places
 from c2c.serving.instances import vacate
+from c2c.serving.moments import on_device_lost, on_host_lost, on_leave
 from c2c.serving.placement import drop_claim, place_pending
 from c2c.serving.pools import entry_of, never_came
 from c2c.serving.preemption import start_over
-from c2c.serving.prefixes import let_prefix_go
 from c2c.serving.queues import append_pending, end_waiting, unlink
 from c2c.serving.records import release_kv
 from c2c.serving.state import (
@@ -33,7 +32,6 @@ from c2c.serving.state import (
     IN_SERVICE,
     LOADING,
     NOWHERE,
-    SETTLED,
     Fleet,
     Loop,
     Serving,
@@ -82,7 +80,7 @@ def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:
         for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
             s.hold[fleet.chip_home[j]].state = ABSENT
         s.chip[c].free_bytes = s.chip[c].host_bytes
-        clear(s.blocks, len(s.device) + c)
+        on_host_lost(s, c)
 
 
 def _go(s: Serving, d: int, now_s: float) -> None:
@@ -90,8 +88,7 @@ def _go(s: Serving, d: int, now_s: float) -> None:
     dev.service, dev.until_s = GONE, now_s
     dev.running, dev.last, dev.holder, dev.residents = -1, -1, -1, 0
     dev.kv_bytes, dev.weight_bytes, dev.capacity_bytes = 0.0, 0.0, 0.0
-    clear(s.blocks, d)
-    s.taken[d], s.relayout[d].state = 0.0, SETTLED
+    on_device_lost(s, d)
     if dev.is_held != 0:
         dev.is_held = 0
         s.chip[dev.chip].n_held -= 1
@@ -113,8 +110,7 @@ def _clear(w: Loop, i: int, others: set[int], now_s: float) -> list[int]:
     slots = []
     for k in range(batch_size(w.s, i)):
         slot = member(w.s, i, k)
-        if w.s.request[slot].held > 0:
-            let_prefix_go(w, i, slot, True, False)
+        on_leave(w, i, slot, False, True)
         start_over(w.s, slot, generated(w.s, i, k) if k < inst.n_decode else 0)
         req = w.s.request[slot]
         if req.ending != FAIL_NONE:
@@ -159,8 +155,7 @@ def _held_elsewhere(w: Loop, i: int, others: set[int]) -> list[int]:
                 places = request_places(w.fleet, w.s, j, req.prompt + req.output)
                 release_kv(w.fleet, w.s, j, slot, places)
             others.add(j)
-            if req.held > 0:
-                let_prefix_go(w, i, slot, True, False)
+            on_leave(w, i, slot, False, True)
             begin_again(w.s, slot)
             found.append(slot)
             slot = following

@@ -13,6 +13,7 @@ from c2c.serving.batch import batch_size, member, place_among_decodes
 from c2c.serving.charges import keep_charge
 from c2c.serving.handover import has_prompt_done, let_go
 from c2c.serving.instances import take_back_start
+from c2c.serving.moments import at_timer
 from c2c.serving.placement import drop_claim, place_pending, try_place
 from c2c.serving.queues import end_waiting, unlink
 from c2c.serving.records import fail, write_record
@@ -34,6 +35,7 @@ __all__ = [
     "expire",
     "fail_unserved",
     "give_up",
+    "on_due",
     "place_again",
     "slot_of",
 ]
@@ -93,6 +95,13 @@ def give_up(w: Loop, now_s: float) -> None:
     """End the requests whose deadline has come, and set timer 0 to the next one."""
     expire(w, now_s, True)
     set_timer(w.s, 0, earliest_deadline_s(w.s))
+
+
+@jitable
+def on_due(w: Loop, now_s: float) -> None:
+    """Handle timer 0: deadlines, and the option's."""
+    give_up(w, now_s)
+    at_timer(w, now_s)
 
 
 @jitable

@@ -17,14 +17,13 @@ from c2c.serving.block_table import clear
 from c2c.serving.device_loss import bring_back, lose_devices
 from c2c.serving.early_end import earliest_deadline_s, end_request, expire, slot_of
 from c2c.serving.kv_homes import on_relaid
-from c2c.serving.moments import act_on_request, act_on_steps, act_on_timer
+from c2c.serving.moments import after_arrival, after_steps, at_timer, before_arrival
 from c2c.serving.pins import (
     drop_weights_of,
     keep_weights_of,
     release_weights_of,
     take_weights_of,
 )
-from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import (
     FAIL_CANCELLED,
     FAIL_DEADLINE,
@@ -222,15 +221,13 @@ def _fault_of(w: Loop, e: Any, finished: Any) -> int:
 @jitable
 def _arrive(w: Loop, e: Any, blocks: Any, now_s: float) -> None:
     slot = w.s.free_slots[w.s.count[0].free_slots - 1]  # that it gets
-    if w.fleet.caches_prefixes:
-        begin_blocks(w.s, slot, blocks, 0, e.count, e.count)
+    before_arrival(w, slot, blocks, 0, e.count, e.count)
     w.s.request[slot].late_as = FAIL_DEADLINE
     model = w.fleet.deployment[e.model]
     urgent = e.priority if e.priority != OF_MODEL else model.priority
     ends_by_s = now_s + min(e.ends_after_s, model.deadline_s)
     on_arrival(w, now_s, e.request_id, e.model, e.prompt, e.output, urgent, ends_by_s)
-    if w.rules.traits.option.acts:
-        act_on_request(w, slot, now_s)
+    after_arrival(w, slot, now_s)
 
 
 @jitable
@@ -249,16 +246,14 @@ def _end(w: Loop, e: Any, finished: Any, now_s: float) -> None:
     account_step(w, d)
     take_leaving(w, d, finished, now_s)
     end_step(w, d, now_s)
-    if w.rules.traits.option.acts:
-        act_on_steps(w, d, now_s)
+    after_steps(w, d, now_s)
 
 
 @jitable
 def _time(w: Loop, number: int, now_s: float) -> None:
     if number == 0:
         set_timer(w.s, 0, math.inf)
-        if w.rules.traits.option.acts:
-            act_on_timer(w, now_s)
+        at_timer(w, now_s)
     elif now_s >= w.s.timer_s[number]:  # else it went off early
         answer_timer(w, number, now_s)
 

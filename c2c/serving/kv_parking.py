@@ -6,11 +6,11 @@ blocks.
 
 from __future__ import annotations
 
-from c2c.policies import jitable
+from c2c.policies import inlined, jitable
 from c2c.serving.hbm import drop_weights, place_bytes, room_bytes
 from c2c.serving.state import Fleet, Loop, Serving
 
-__all__ = ["bring_in", "move_out"]
+__all__ = ["bring_in", "free_parked", "move_out"]
 
 
 @jitable
@@ -53,3 +53,13 @@ def bring_in(w: Loop, i: int) -> None:
     if room_bytes(w.s, d) < 0.0:
         drop_weights(w, d, 0.0, False)
         move_out(w.fleet, w.s, i, -room_bytes(w.s, d))
+
+
+@inlined
+def free_parked(s: Serving, i: int, freed_bytes: float) -> float:
+    """Free KV caches of instance `i` in host memory first; return the rest, which was in HBM."""
+    inst = s.instance[i]
+    parked = min(inst.parked_bytes, freed_bytes)
+    inst.parked_bytes -= parked
+    s.chip[inst.chip].kv_room_bytes += parked
+    return float(freed_bytes - parked)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from c2c.policies import inlined, jitable
-from c2c.serving.hbm import place_bytes, reserved_places
-from c2c.serving.kv_homes import take_memory
-from c2c.serving.prefixes import let_prefix_go
+from c2c.serving.hbm import reserved_places
+from c2c.serving.moments import after_freeing, on_leave
 from c2c.serving.queues import release_slot
 from c2c.serving.state import FAIL_NONE, Fleet, Loop, Serving
 
@@ -68,17 +67,8 @@ def fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
 @inlined
 def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None:
     """Free so many KV-cache positions that a request reserved on instance `i`."""
-    inst = s.instance[i]
-    inst.kv_used -= places
-    freed = place_bytes(fleet, s, i, places)
-    if inst.parked_bytes > 0.0:
-        parked = min(inst.parked_bytes, freed)
-        inst.parked_bytes -= parked
-        s.chip[inst.chip].kv_room_bytes += parked
-        freed -= parked
-    s.device[inst.on_device].kv_bytes -= freed
-    if len(fleet.kv.room_bytes) > 0:
-        take_memory(fleet, s, i, slot, -places)  # of a token each
+    s.instance[i].kv_used -= places
+    s.device[s.instance[i].on_device].kv_bytes -= after_freeing(fleet, s, i, slot, places)
 
 
 @inlined
@@ -92,10 +82,8 @@ def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
       now_s: current time.
       is_done: whether the answer is complete.
     """
-    req = w.s.request[slot]
     places = reserved_places(w.fleet, w.s, i, slot)
-    if req.blocks > 0 and (is_done or req.held > 0):
-        places -= let_prefix_go(w, i, slot, False, is_done)
+    places -= on_leave(w, i, slot, is_done, False)
     release_kv(w.fleet, w.s, i, slot, places)
 
 

@@ -11,9 +11,8 @@ from c2c.serving.batch import batch_size, generated, remove_decode, tokens_left
 from c2c.serving.handover import has_prompt_done, join_decodes
 from c2c.serving.hbm import could_hold, place_bytes, request_bytes, reserved_places, room_bytes
 from c2c.serving.instances import make_room_for
-from c2c.serving.kv_homes import take_home
+from c2c.serving.moments import on_join
 from c2c.serving.preemption import start_over
-from c2c.serving.prefixes import claim_prefix
 from c2c.serving.queues import pop_waiting, push_waiting
 from c2c.serving.records import leave, release_kv
 from c2c.serving.state import SLOT, Loop, Rules
@@ -56,10 +55,8 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
     slot = pop_waiting(w.s, i)
     req = w.s.request[slot]
     req.unreserved = req.prompt + req.output - tokens
-    places = reserved_places(w.fleet, w.s, i, slot)
     is_done = has_prompt_done(w.s, slot)
-    if req.blocks > 0 and not is_done:
-        places -= claim_prefix(w, i, slot)
+    places = reserved_places(w.fleet, w.s, i, slot)
     inst.kv_used += places
     w.s.device[inst.on_device].kv_bytes += place_bytes(w.fleet, w.s, i, places)
     if is_done:
@@ -68,8 +65,7 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
         req.admitted_s = now_s
         w.s.prefilling[i, inst.n_prefill] = slot
         inst.n_prefill += 1
-    if len(w.fleet.kv.room_bytes) > 0:
-        take_home(w, i, slot, home)
+    on_join(w, i, slot, home, is_done)
     return slot
 
 

@@ -9,9 +9,9 @@ from c2c.serving.costs import decode_alone_s, prompt_alone_s
 from c2c.serving.decode_target import hand_on
 from c2c.serving.handover import append_decode
 from c2c.serving.hbm import pair_of
+from c2c.serving.moments import after_computing
 from c2c.serving.placement import make_room
 from c2c.serving.preemption import is_cleared, set_aside
-from c2c.serving.prefixes import note_computed
 from c2c.serving.rebalance import deal
 from c2c.serving.records import finish
 from c2c.serving.roles import EVERYTHING
@@ -58,8 +58,7 @@ def _end_prefills(w: Loop, i: int, now_s: float) -> None:
             inst.backlog -= req.step_tokens
             req.step_tokens = 0
             req.chunks += 1
-            if req.held < req.prompt_blocks:
-                note_computed(w, i, slot)
+            after_computing(w, i, slot)
         if req.prefilled < req.prompt:
             w.s.prefilling[i, kept] = slot
             kept += 1

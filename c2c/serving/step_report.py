@@ -20,7 +20,7 @@ from c2c.serving.batch import (
     tokens_left,
 )
 from c2c.serving.hbm import reserved_places
-from c2c.serving.prefixes import note_computed
+from c2c.serving.moments import after_computing
 from c2c.serving.records import leave, release_kv, write_record
 from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Loop, Serving
 
@@ -165,7 +165,7 @@ def _note_last(w: Loop, i: int, slot: int) -> None:
     # The backend keeps what the last step of a prompt computed that leaves before its end.
     req = w.s.request[slot]
     req.prefilled += req.step_tokens
-    note_computed(w, i, slot)
+    after_computing(w, i, slot)
     req.prefilled -= req.step_tokens
 
 
@@ -188,8 +188,7 @@ def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
         while w.s.prefilling[i, k] != slot:
             k += 1
         remove_prompt(w.s, i, k)
-        if req.held < req.prompt_blocks:
-            _note_last(w, i, slot)
+        _note_last(w, i, slot)
         inst.backlog -= req.prompt - req.prefilled
         if req.prefilled + req.step_tokens == req.reused:
             req.started_s = now_s

@@ -26,8 +26,7 @@ from c2c.serving.hbm import (
     pair_of,
 )
 from c2c.serving.instances import make_room_for
-from c2c.serving.kv_homes import settle_memories
-from c2c.serving.prefixes import trim_prefixes
+from c2c.serving.moments import before_launches, before_run
 from c2c.serving.schedulers.reserved import joins_reserved
 from c2c.serving.scheduling import is_stuck
 from c2c.serving.state import (
@@ -83,16 +82,11 @@ def has_work(w: Loop, i: int) -> bool:
 
 
 @inlined
-def _launch(w: Loop, i: int, most: int, now_s: float) -> None:
+def _load(w: Loop, i: int, now_s: float) -> None:
     inst = w.s.instance[i]
-    if inst.state != ASSIGNED:
-        compose(w, i, most, now_s)
-        return
     plan = w.s.plan[inst.on_device]
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     make_room_for(w, i, 0.0, now_s)
-    if w.s.blocks.pool[inst.on_device].idle_bytes > 0.0:
-        trim_prefixes(w, inst.on_device)
     inst.state = LOADING
     plan.instance = i
     plan.link_gbps = 0.0
@@ -100,6 +94,15 @@ def _launch(w: Loop, i: int, most: int, now_s: float) -> None:
     w.s.device[inst.on_device].running = i
     w.s.device[inst.on_device].last = i
     emit(w.s, ACT_LOAD, inst.on_device)
+
+
+@inlined
+def _launch(w: Loop, i: int, most: int, now_s: float) -> None:
+    if w.s.instance[i].state == ASSIGNED:
+        _load(w, i, now_s)
+    else:
+        compose(w, i, most, now_s)
+    before_run(w, i)
 
 
 @inlined
@@ -403,8 +406,7 @@ def _start(w: Loop, d: int, now_s: float) -> None:
 @inlined
 def start_asked(w: Loop, now_s: float) -> None:
     """Start work on the devices that the event marked; the last part of every step."""
-    if len(w.fleet.kv.room_bytes) > 0:
-        settle_memories(w)
+    before_launches(w)
     k = 0
     while k < w.s.count[0].asked:  # a start may ask others
         d = w.s.asked[k]

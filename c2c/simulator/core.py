@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import inlined, jitable
+from c2c.serving.early_end import on_due
 from c2c.serving.kv_homes import on_relaid
-from c2c.serving.moments import act_on_request, act_on_steps, on_due
+from c2c.serving.moments import after_arrival, after_steps, before_arrival
 from c2c.serving.placement import start_active
-from c2c.serving.prefixes import begin_blocks
 from c2c.serving.state import FAIL_CANCELLED, FAIL_DEADLINE, Loop, Serving
 from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked
 from c2c.serving.timers import answer_timer, set_timer
@@ -106,8 +106,7 @@ def _end(w: Loop, machine: Machine, world: World, d: int, now_s: float) -> int:
         if machine.cuts_runs:
             end_by_length(w, machine, d)
         on_step_end(w, d, now_s)
-        if rules.traits.option.acts:
-            act_on_steps(w, d, now_s)
+        after_steps(w, d, now_s)
     return d
 
 
@@ -149,7 +148,7 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
     req.length = limit
     req.late_as = FAIL_DEADLINE
     if len(a.block_at) > 0:
-        begin_blocks(state, slot, a.block_keys, a.block_at[k], a.block_count[k], a.prompt_blocks[k])
+        before_arrival(w, slot, a.block_keys, a.block_at[k], a.block_count[k], a.prompt_blocks[k])
     if len(a.limit) > 0:
         limit = a.limit[k]
     if len(a.priority) > 0:
@@ -161,8 +160,7 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
             req.late_as = FAIL_CANCELLED
     ends_by_s = now_s + gives_up_s
     on_arrival(w, now_s, a.ids[k], m, a.prompt[k], limit, urgent, ends_by_s)
-    if w.rules.traits.option.acts:
-        act_on_request(w, slot, now_s)
+    after_arrival(w, slot, now_s)
     if ends_by_s < state.timer_s[0]:
         set_timer(state, 0, ends_by_s)
 

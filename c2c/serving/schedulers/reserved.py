@@ -16,14 +16,12 @@ from c2c.serving.batch import batch_size, generated
 from c2c.serving.handover import has_prompt_done, join_come
 from c2c.serving.hbm import (
     could_hold,
-    place_bytes,
     quota_bytes,
     request_bytes,
     room_bytes,
 )
 from c2c.serving.instances import make_room_for
-from c2c.serving.kv_homes import choose_home
-from c2c.serving.prefixes import shared_places
+from c2c.serving.moments import place_for, shared_bytes
 from c2c.serving.scheduling import join, longest_prompt
 from c2c.serving.state import Loop, Serving
 
@@ -53,15 +51,15 @@ def _admit(w: Loop, i: int, now_s: float) -> None:
         head = w.s.request[inst.wait_head]
         tokens = head.prompt + head.output
         need = request_bytes(w.fleet, w.s, i, tokens)
-        if head.blocks > 0 and not is_done and need > room_bytes(w.s, inst.on_device):
-            need -= place_bytes(w.fleet, w.s, i, shared_places(w, i, inst.wait_head))
+        if not is_done and need > room_bytes(w.s, inst.on_device):
+            need -= shared_bytes(w, i, inst.wait_head)
         if need > room_bytes(w.s, inst.on_device):
             make_room_for(w, i, need, now_s)
         room = quota_bytes(w, i, room_bytes(w.s, inst.on_device))
         batch = batch_size(w.s, i)
         if not may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch):
             return
-        home = choose_home(w, i, inst.wait_head) if len(w.fleet.kv.room_bytes) > 0 else 0
+        home = place_for(w, i, inst.wait_head)
         if home < 0:
             return
         join(w, i, tokens, home, now_s)
