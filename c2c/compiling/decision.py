@@ -9,7 +9,7 @@ implementation at compile time.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, cast
 from typing import overload as overload_typing
 
@@ -29,6 +29,7 @@ __all__ = [
     "jitable",
     "outside",
     "place_in_tables",
+    "policies_in",
     "policy_name",
 ]
 
@@ -81,13 +82,18 @@ def implementations(policy_type: type) -> list[Callable[..., Any]]:
     return list(_IMPLEMENTATIONS.get(policy_type, ()))
 
 
-def outside(system: Any) -> dict[str, Any]:
-    """Return the policies of a named tuple that are from outside the package, by their fields."""
-    return {
-        setting: policy
-        for setting, policy in system._asdict().items()
-        if any(map(is_outside, implementations(type(policy))))
-    }
+def policies_in(values: Any) -> Iterator[Any]:
+    """Yield all policies in nested tuples; a policy may have others as its fields."""
+    if implementations(type(values)):
+        yield values
+    if isinstance(values, tuple):
+        for value in values:
+            yield from policies_in(value)
+
+
+def outside(values: Any) -> list[Any]:
+    """Return the policies in nested tuples that are from outside the package."""
+    return [p for p in policies_in(values) if any(map(is_outside, implementations(type(p))))]
 
 
 @overload_typing

@@ -25,10 +25,9 @@ from typing import Any, cast
 import numpy as np
 
 from c2c.compiling.cache_folder import prune, writable
-from c2c.compiling.decision import DecisionPoint, implementations
+from c2c.compiling.decision import DecisionPoint, implementations, outside
 from c2c.compiling.entries import Tables, link
 from c2c.compiling.fingerprint import fingerprint
-from c2c.compiling.guard import is_outside
 from c2c.compiling.kept import Made, address_of, native, read
 from c2c.compiling.linked import LOOP, Linked
 from c2c.compiling.mistakes import policy_error
@@ -67,20 +66,12 @@ def cache_dir() -> Path:
     return Path(os.environ.get("C2C_CACHE") or default) / "numba" / cache_key()
 
 
-def _policies_in(values: Any) -> Iterator[type]:
-    if implementations(type(values)):
-        yield type(values)
-    elif isinstance(values, tuple):
-        for value in values:
-            yield from _policies_in(value)
-
-
 def variant_key(rules: Any) -> str | None:
     """Return a key of the users' policies in the rules: "" without any, None if not cacheable.
 
     Machine code of a policy that cannot be imported by name (in a notebook) is not kept on disk.
     """
-    users = {p for p in _policies_in(rules) if not p.__module__.startswith("c2c.")}
+    users = {type(policy) for policy in outside(rules)}
     if not users:
         return ""
     digest = hashlib.sha256()
@@ -273,7 +264,7 @@ def _linked(loop: Any, key: str | None) -> Tables:
         if getattr(getattr(policy, "traits", None), "is_default", False):
             return 0  # the loop calls it directly
         folder: Path | None = _shared_folder()
-        if is_outside(type(policy)):
+        if outside(policy):
             folder = None if key is None else _users_folder(str(key))
             _making().raising()  # from now on what its code calls of Numba's is found
         kinds = [kind_of(policy), kind_of(memory)]

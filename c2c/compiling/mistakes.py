@@ -36,7 +36,7 @@ def policy_error(error: Exception, rules: Any) -> Exception:
         return error
     if any(kind.__name__ == "NumbaError" for kind in type(error).__mro__):
         return _of_compiler(error, policies)
-    names = ", ".join(sorted({type(p).__name__ for p in policies.values()}))
+    names = ", ".join(sorted({type(p).__name__ for p in policies}))
     files = {f.__code__.co_filename: name for name, f in _functions(policies)}
     frames = traceback.extract_tb(error.__traceback__)
     if at := next((f for f in reversed(frames) if f.filename in files), None):
@@ -49,13 +49,13 @@ def policy_error(error: Exception, rules: Any) -> Exception:
     )
 
 
-def _functions(policies: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    for policy in policies.values():
+def _functions(policies: list[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for policy in policies:
         for function in implementations(type(policy)):
             yield type(policy).__name__, function
 
 
-def _of_compiler(error: Exception, policies: dict[str, Any]) -> Exception:
+def _of_compiler(error: Exception, policies: list[Any]) -> Exception:
     if said := _SAID.search(str(error)):
         return PolicyError(said[1], said[2])
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -69,7 +69,7 @@ def _of_compiler(error: Exception, policies: dict[str, Any]) -> Exception:
     return error
 
 
-def _at(file: str, line: int, policies: dict[str, Any]) -> str | None:
+def _at(file: str, line: int, policies: list[Any]) -> str | None:
     """Return the policy whose implementation is nearest above a line of its file."""
     best: tuple[int, str] | None = None
     for name, function in _functions(policies):

@@ -66,7 +66,7 @@ from c2c.policies.load import (
     Swapped,
     weights_in,
 )
-from c2c.policies.option import NoOption, on_request, on_steps, on_timer
+from c2c.policies.option import Both, NoOption, on_request, on_steps, on_timer
 from c2c.policies.order import FirstCome, LeastSlack, ShortestFirst, rank
 from c2c.policies.place import (
     CANDIDATE_DTYPE,
@@ -164,6 +164,7 @@ __all__ = [
     "AtOutstanding",
     "BandwidthAware",
     "BatchTraits",
+    "Both",
     "ByPriority",
     "ByProbability",
     "ByQueue",

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision, jitable
 from c2c.policies.returns import NEXT
-from c2c.policies.traits import OptionTraits
+from c2c.policies.traits import OptionTraits, traits_of
 
-__all__ = ["NoOption", "on_request", "on_steps", "on_timer"]
+__all__ = ["Both", "NoOption", "on_request", "on_steps", "on_timer"]
 
 
 @jitable
@@ -57,6 +57,41 @@ class NoOption(NamedTuple):
     def traits(self) -> OptionTraits:
         """Constant traits."""
         return OptionTraits(acts=False)
+
+
+class Both(NamedTuple):
+    """Two options; at each moment the first acts before the second, which may be two itself.
+
+    Attributes:
+      first: settings of an option, with its name as `policy`.
+      second: as `first`.
+    """
+
+    first: Any
+    second: Any
+
+    @property
+    def traits(self) -> OptionTraits:
+        """Constant traits."""
+        return OptionTraits(acts=any(traits_of(OptionTraits, one).acts for one in self))
+
+
+@on_request.by(Both)
+def _on_request(policy: Both, own: Any, w: Any, slot: int, now_s: float) -> float:
+    first_s = on_request(policy.first, own.first, w, slot, now_s)
+    return min(first_s, on_request(policy.second, own.second, w, slot, now_s))
+
+
+@on_steps.by(Both)
+def _on_steps(policy: Both, own: Any, w: Any, device: int, now_s: float) -> float:
+    first_s = on_steps(policy.first, own.first, w, device, now_s)
+    return min(first_s, on_steps(policy.second, own.second, w, device, now_s))
+
+
+@on_timer.by(Both)
+def _on_timer(policy: Both, own: Any, w: Any, open_requests: int, now_s: float) -> float:
+    first_s = on_timer(policy.first, own.first, w, open_requests, now_s)
+    return min(first_s, on_timer(policy.second, own.second, w, open_requests, now_s))
 
 
 for _moment in (on_request, on_steps, on_timer):  # that compiled code knows all three

@@ -17,7 +17,7 @@ from c2c.policies.evict import AfterWaiting, LeastRecentlyUsed, goes_before, sho
 from c2c.policies.experts import AllExperts, NoPrefetch, expert_worth, prefetch_weight
 from c2c.policies.keep import NothingKept, layers_to_keep
 from c2c.policies.load import Stream, weights_in
-from c2c.policies.option import NoOption, on_request
+from c2c.policies.option import Both, NoOption, on_request
 from c2c.policies.order import FirstCome, rank
 from c2c.policies.place import BandwidthAware, place
 from c2c.policies.route import LeastOutstanding, route
@@ -141,7 +141,12 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
     Raises:
       SettingError: an unknown policy or field, a value of the wrong type or out of range.
     """
-    point, place_of = DECISIONS[setting], f"{where}.{setting}"
+    policy = _policy(DECISIONS[setting], values, f"{where}.{setting}")
+    check_policy(setting, policy, where)
+    return policy
+
+
+def _policy(point: DecisionPoint, values: Mapping[str, Any], place_of: str) -> Any:
     given = dict(values)
     name = given.pop("policy", None)
     if name not in point.policies:
@@ -154,15 +159,16 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
         if field not in made._fields:
             known = ", ".join(made._fields) or "no fields"
             raise SettingError(f"{place_of}.{field}", value, f"a field of {name} ({known})")
-        given[field] = typed(value, hints.get(field, float), f"{place_of}.{field}")
+        if isinstance(value, Mapping):
+            given[field] = _policy(point, value, f"{place_of}.{field}")
+        elif hints.get(field) is not Any:
+            given[field] = typed(value, hints.get(field, float), f"{place_of}.{field}")
     missing = [f for f in made._fields if f not in given and f not in made._field_defaults]
     if missing:
         raise SettingError(
             f"{place_of}.{missing[0]}", None, f"a value; {name} has no default for it"
         )
-    policy = made(**given)
-    check_policy(setting, policy, where)
-    return policy
+    return made(**given)
 
 
 def check_policy(setting: str, policy: Any, where: str = "system") -> None:
@@ -179,8 +185,18 @@ def check_policy(setting: str, policy: Any, where: str = "system") -> None:
             names = ", ".join(sorted(point.policies))
             hint = f"Set {where}/{setting}=<name>, one of {names}."
         raise SettingError(place_of, policy, f"a policy of {point.__name__}", hint)
+    _check_fields(point, policy, place_of)
+    if setting in KINDS:
+        traits_of(KINDS[setting], policy)
+
+
+def _check_fields(point: DecisionPoint, policy: Any, place_of: str) -> None:
     check_fields(policy, place_of)
     if hasattr(policy, "check"):
         policy.check(place_of)
-    if setting in KINDS:
-        traits_of(KINDS[setting], policy)
+    if isinstance(policy, Both):
+        for field, one in policy._asdict().items():
+            if not point.knows(type(one)):
+                names = ", ".join(sorted(point.policies))
+                raise SettingError(f"{place_of}.{field}", one, f"{{policy: <one of {names}>}}")
+            _check_fields(point, one, f"{place_of}.{field}")

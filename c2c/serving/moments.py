@@ -104,7 +104,7 @@ def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
     `is_done`: its answer is complete; `is_lost`: its device has gone.
     """
     if w.s.request[slot].blocks > 0 and (is_done or w.s.request[slot].held > 0):
-        return let_prefix_go(w, i, slot, is_lost, is_done)
+        return int(let_prefix_go(w, i, slot, is_lost, is_done))
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from c2c.policies import Both, NoOption
 from c2c.serving import FAIL_DEADLINE, FAIL_NONE, Prepared, prepare
 from c2c.serving.options.first_token import FirstToken
 from tests.contracts.recorded import Recorded
@@ -24,7 +25,11 @@ def _users(**fields: Any) -> Any:
     return users_module("at_most").AtMost(**fields)
 
 
-OPTIONS = [FirstToken(times=20.0), _users(requests=2)]
+OPTIONS = [
+    FirstToken(times=20.0),
+    _users(requests=2),
+    Both(_users(requests=3), Both(FirstToken(times=20.0), NoOption())),
+]
 
 
 def _with(option: Any, system: str) -> Prepared:
@@ -47,6 +52,13 @@ def test_an_option_acts_alike_in_each_form(system: str, option: Any) -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: type(option).__name__)
 def test_any_order_of_events_holds_the_laws(option: Any) -> None:
     _hold(_with(option, "triage_3"), 3)
+
+
+def test_two_options_give_up_what_each_does() -> None:
+    block = random_requests(60, models("triage_3"), 30.0, 7)
+    options = (*OPTIONS[:2], Both(*OPTIONS[:2]))
+    failed = [simulate(_with(o, "triage_3"), block, compiled=True)[1].failed for o in options]
+    assert failed[2] > max(failed[:2])
 
 
 def test_who_has_a_token_in_time_stays_and_nobody_else() -> None:

@@ -65,6 +65,7 @@ SIMULATED = {
     ),
     "system/batch=longest_goes": (("mydir/system/longest_goes.py",), "c2cserve on 1 x gh200"),
     "system/option=at_most": (("mydir/system/at_most.py",), "c2cserve on 1 x gh200"),
+    "system/option=both": (("mydir/system/at_most.py",), "c2cserve on 1 x gh200"),
     "hardware=lab": (("mydir/hardware/lab.yaml",), "1 x lab, mig 1x48gb"),
     "mydir/lab-1b": (("mydir/system/lab_family.py", "mydir/lab-1b/config.json"), " lab-1b "),
     "mydir/lab.csv": (("mydir/system/lab_trace.py", "mydir/lab.csv"), "2 of 2 used (format lab)"),

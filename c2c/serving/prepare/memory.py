@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from c2c.errors import PolicyError
-from c2c.policies import Own, System
+from c2c.policies import Both, Nothing, Own, System
 from c2c.serving.state import Fleet
 
 __all__ = ["copied", "own_memory", "remember"]
@@ -17,32 +17,38 @@ def own_memory(system: System, fleet: Fleet) -> Own:
     """Return the initial arrays of the policies' `memory(fleet)`."""
     made = {}
     for setting, policy in system._asdict().items():
-        if not hasattr(policy, "memory"):
-            continue
-        name = type(policy).__name__
-        if setting not in Own._fields:
-            raise PolicyError(name, f"only policies of {', '.join(Own._fields)} have memory")
-        try:
-            found = policy.memory(fleet)
-        except Exception as error:
-            raise PolicyError(name, f"memory: {type(error).__name__}: {error}") from error
-        if not hasattr(found, "_fields") or not all(isinstance(a, np.ndarray) for a in found):
-            raise PolicyError(name, f"memory returned {found!r}, not a NamedTuple of arrays")
-        made[setting] = found
+        if setting in Own._fields:
+            made[setting] = _memory_of(policy, fleet)
+        elif hasattr(policy, "memory"):
+            fields = ", ".join(Own._fields)
+            raise PolicyError(type(policy).__name__, f"only policies of {fields} have memory")
     return Own(**made)
 
 
-def copied(own: Own) -> Own:
-    """Return a copy of the arrays for another run."""
-    return Own(*(_copied(memory) for memory in own))
+def _memory_of(policy: Any, fleet: Fleet) -> Any:
+    if isinstance(policy, Both):
+        return Both(*(_memory_of(one, fleet) for one in policy))
+    if not hasattr(policy, "memory"):
+        return Nothing()
+    name = type(policy).__name__
+    try:
+        memory = policy.memory(fleet)
+    except Exception as error:
+        raise PolicyError(name, f"memory: {type(error).__name__}: {error}") from error
+    if not hasattr(memory, "_fields") or not all(isinstance(a, np.ndarray) for a in memory):
+        raise PolicyError(name, f"memory returned {memory!r}, not a NamedTuple of arrays")
+    return memory
 
 
-def _copied(memory: Any) -> Any:
-    return type(memory)(*(array.copy() for array in memory))
+def copied(own: Any) -> Any:
+    """Return a copy of nested arrays for another run."""
+    return own.copy() if isinstance(own, np.ndarray) else type(own)(*map(copied, own))
 
 
-def remember(own: Own, before: Own) -> None:
-    """Copy the policies' arrays for fewer models into arrays for more."""
-    for memory, known in zip(own, before, strict=True):
-        for array, old in zip(memory, known, strict=True):
-            array[tuple(map(slice, old.shape))] = old
+def remember(own: Any, before: Any) -> None:
+    """Copy nested arrays for fewer models into arrays for more."""
+    if isinstance(own, np.ndarray):
+        own[tuple(map(slice, before.shape))] = before
+    else:
+        for memory, known in zip(own, before, strict=True):
+            remember(memory, known)
