@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from c2c.policies import apart, inlined, jitable
+from c2c.policies import apart, inlined, jitable, may_join
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.batch import batch_size, generated, remove_decode, tokens_left
 from c2c.serving.handover import has_prompt_done, join_decodes
-from c2c.serving.hbm import could_hold, place_bytes, request_bytes, reserved_places, room_bytes
+from c2c.serving.hbm import (
+    could_hold,
+    place_bytes,
+    quota_bytes,
+    request_bytes,
+    reserved_places,
+    room_bytes,
+)
 from c2c.serving.instances import make_room_for
 from c2c.serving.moments import on_join
 from c2c.serving.preemption import start_over
@@ -18,6 +25,7 @@ from c2c.serving.records import leave, release_kv
 from c2c.serving.state import SLOT, Loop, Rules
 
 __all__ = [
+    "admits",
     "compute_prompts",
     "could_join",
     "extend",
@@ -114,6 +122,14 @@ def _head_tokens(w: Loop, i: int, spare: int) -> int:
     return int(head.prompt + (head.output if w.fleet.residents > 1 else 1))
 
 
+@inlined
+def admits(w: Loop, i: int, need: float, room: float) -> bool:
+    """Return True if the admission policy lets a request of so many bytes join, with this room."""
+    room = quota_bytes(w, i, room)
+    batch = batch_size(w.s, i)
+    return bool(may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch))
+
+
 @jitable
 def could_join(w: Loop, i: int, spare: int) -> bool:
     """Return True if the head of instance `i`'s queue finds room for its prompt and a first token.
@@ -130,8 +146,10 @@ def could_join(w: Loop, i: int, spare: int) -> bool:
         return False
     need = request_bytes(w.fleet, w.s, i, tokens)
     d = w.s.instance[i].on_device
-    room = room_bytes(w.s, d) - w.s.instance[i].parked_bytes
-    return bool(need <= room + _spare_bytes(w, d) or could_hold(w.fleet, w.s, i, need))
+    room = room_bytes(w.s, d) - w.s.instance[i].parked_bytes + _spare_bytes(w, d)
+    if need > room and could_hold(w.fleet, w.s, i, need):
+        room = need
+    return admits(w, i, need, room)
 
 
 @jitable
@@ -142,6 +160,9 @@ def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
     """
     tokens = _head_tokens(w, i, spare)
     if tokens == 0 or not has_room(w, i, tokens, now_s):
+        return False
+    need = request_bytes(w.fleet, w.s, i, tokens)
+    if not admits(w, i, need, room_bytes(w.s, w.s.instance[i].on_device)):
         return False
     is_first = batch_size(w.s, i) == 0
     join(w, i, tokens if is_first else tokens - spare, 0, now_s)

@@ -19,7 +19,6 @@ from c2c.policies import (
     DECISIONS,
     PREPARATION,
     LoadTraits,
-    ReserveAll,
     Reserved,
     Static,
     System,
@@ -197,8 +196,9 @@ class SystemSpec:
              "system.layout, whose lanes share memories by whole KV caches"),
             (self.disaggregation.prompt_share > 0.0, "system.batch", name,
              "reserved or prompts_alone with system.disaggregation, which hands over whole caches"),
-            (not isinstance(self.admit, ReserveAll), "system.admit", policy_name(type(self.admit)),
-             f"reserve_all with system.batch={name}, which lets requests join by rules of its own"),
+            (not self.traits.admit.joins_decodes, "system.admit", policy_name(type(self.admit)),
+             f"reserve_all or within_quota with system.batch={name}, which lets requests join "
+             "decodes"),
         )  # fmt: skip
 
     def _check_engines(self, copied: bool) -> None:

@@ -9,20 +9,18 @@ from c2c.policies import (
     inlined,
     jitable,
     joins,
-    may_join,
     prefill_share,
 )
-from c2c.serving.batch import batch_size, generated
+from c2c.serving.batch import generated
 from c2c.serving.handover import has_prompt_done, join_come
 from c2c.serving.hbm import (
     could_hold,
-    quota_bytes,
     request_bytes,
     room_bytes,
 )
 from c2c.serving.instances import make_room_for
 from c2c.serving.moments import place_for, shared_bytes
-from c2c.serving.scheduling import join, longest_prompt
+from c2c.serving.scheduling import admits, join, longest_prompt
 from c2c.serving.state import Loop, Serving
 
 __all__ = ["fill_reserved", "joins_reserved"]
@@ -55,9 +53,7 @@ def _admit(w: Loop, i: int, now_s: float) -> None:
             need -= shared_bytes(w, i, inst.wait_head)
         if need > room_bytes(w.s, inst.on_device):
             make_room_for(w, i, need, now_s)
-        room = quota_bytes(w, i, room_bytes(w.s, inst.on_device))
-        batch = batch_size(w.s, i)
-        if not may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch):
+        if not admits(w, i, need, room_bytes(w.s, inst.on_device)):
             return
         home = place_for(w, i, inst.wait_head)
         if home < 0:
@@ -93,9 +89,7 @@ def joins_reserved(w: Loop, i: int) -> bool:
     room = room_bytes(w.s, inst.on_device) - inst.parked_bytes
     if need > room and could_hold(w.fleet, w.s, i, need):
         room = need
-    room = quota_bytes(w, i, room)
-    batch = batch_size(w.s, i)
-    return bool(may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch))
+    return admits(w, i, need, room)
 
 
 @fill.by(Reserved)
