@@ -113,7 +113,8 @@ def _cost(plans: Plans, p: int, w: int, column: int, prefill: int, rows: int, ca
     at = plans.at[p, w, column]
     by_prefill = plans.cost[at[0, 0] + min(prefill, at[0, 1])]
     by_rows = plans.cost[at[1, 0] + min(rows, at[1, 1])]
-    return float(by_prefill + by_rows + plans.cached[p, w, column] * cached)
+    by_both = plans.cost[at[2, 0] + min(prefill + rows, at[2, 1])]
+    return float(by_prefill + by_rows + by_both + plans.cached[p, w, column] * cached)
 
 
 @inlined

@@ -157,6 +157,7 @@ def _amount(work: Work, amount: Any, split: np.ndarray, j: int) -> float:
     mine = split.sum(0) if work.home is None else split[work.home]
     cached = mine[CACHED] + j * mine[GROWTH]
     by_size = amount.prefill.at(mine[PREFILL]) + amount.decode.at(mine[ROWS])
+    by_size += amount.tokens.at(mine[PREFILL] + mine[ROWS])
     return float(by_size + amount.cached * cached)
 
 

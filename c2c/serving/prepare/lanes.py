@@ -230,7 +230,7 @@ def _check(work: Work, where: str, resources: Sequence[str]) -> None:
             raise SettingError(f"{where}.draws", name, f"one of {', '.join(resources)}")
         alone, taken = _cost(work.seconds, where), _cost(amount, where)
         allowed = "no more of a resource than the work takes alone"
-        for seconds, seized in ((alone.prefill, taken.prefill), (alone.decode, taken.decode)):
+        for seconds, seized in zip(alone.curves, taken.curves, strict=True):
             sizes = np.array([*seconds.sizes, *seized.sizes])
             most = seized.at(sizes)
             if (most > seconds.at(sizes) * (1.0 + 1e-9) + 1e-15).any():
@@ -254,7 +254,7 @@ def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int)
     plan, none = layout.steps_of(place, spec.name)[0], np.zeros((tokens + 1, layout.variants))
     return StepTable(
         alphas=np.linspace(0.0, 1.0, layout.variants),
-        body_s=none,
+        body_s=none + _longest_s(plan, "tokens", tokens)[:, None],
         body_link_bytes=none,
         body_hbm_bytes=none,
         head_s=none,

@@ -31,7 +31,6 @@ from c2c.systems.mechanism import Context, Mechanism
 __all__ = ["SYSTEM", "Scaling", "placement_of", "scaled_layout"]
 
 _WAYS: Final = ("layers", "printed", "runs")
-_GRID: Final = 16  # prompt tokens between two timed sizes
 
 Path = tuple[int, ...]
 """A home: for each layer, the device that computes it."""
@@ -371,13 +370,11 @@ class _Over:
         """Return the cost of a number of layers on a device."""
         if (device, layers) not in self._layers:
             table, share = self.devices.tables[device], layers / self.spec.layers
-            tokens = np.unique([1, *range(_GRID, self.tokens + 1, _GRID), self.tokens])
-            rows = np.arange(1, self.rows + 1)
-            prefill = table.body_s[tokens, 0] + table.prefill_attention_s[tokens]
-            decode = table.body_s[rows, 0] + table.decode_attention_s[rows]
+            rows, tokens = np.arange(1, self.rows + 1), np.arange(1, len(table.body_s))
             self._layers[device, layers] = Cost(
-                prefill=_curve(tokens, share * prefill),
-                decode=_curve(rows, share * decode),
+                tokens=_curve(tokens, share * table.body_s[1:, 0]),
+                prefill=_curve(tokens, share * table.prefill_attention_s[1:]),
+                decode=_curve(rows, share * table.decode_attention_s[rows]),
                 cached=share * table.kv_read_s_per_token,
             )
         return self._layers[device, layers]
@@ -385,15 +382,10 @@ class _Over:
     def _rest(self, first: int, after: tuple[str, ...]) -> Work:
         """Return the work of logits on the first device and of the host's part of a step."""
         table, rows = self.devices.tables[first], np.arange(1, self.rows + 1)
-        host_s = table.step_overhead_s + self.given.host_s
-        head = Cost(
-            prefill=Curve((1, 1 << 30), np.full(2, table.head_s[1, 0])),
-            decode=_curve(rows, table.head_s[rows, 0]),
-        )
-        seconds = Cost(
-            prefill=Curve((1, 1 << 30), np.full(2, table.head_s[1, 0] + host_s)),
-            decode=_curve(rows, table.head_s[rows, 0] + host_s),
-        )
+        one_s, host_s = table.head_s[1, 0], table.step_overhead_s + self.given.host_s
+        more = _curve(rows, table.head_s[rows, 0] - one_s)
+        head = Cost(tokens=_constant(one_s), decode=more)
+        seconds = Cost(tokens=_constant(one_s + host_s), decode=more)
         return Work(name="rest", seconds=seconds, draws={_name(first): head}, after=after)
 
 
@@ -414,6 +406,10 @@ def _runs(paths: Sequence[Path]) -> Iterator[tuple[Path, int]]:
     """Yield the devices of each run of layers, one a home, and the number of layers."""
     for devices, layers in groupby(zip(*paths, strict=True)):
         yield devices, len(list(layers))
+
+
+def _constant(value: float) -> Curve:
+    return Curve((1, 1 << 30), np.full(2, value))
 
 
 def _curve(sizes: np.ndarray, values: np.ndarray) -> Curve:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from c2c.cost import step_time as table_step_time
 from c2c.errors import SettingError
 from c2c.hardware import load_node
 from c2c.models import kv_bytes_per_token, load_spec
@@ -39,7 +40,8 @@ def scaled(made: StepLayout, **system: Any) -> ServingSetup:
 def seconds(work: Work, rows: dict[int | None, int], context: int) -> float:
     count = rows[work.home]
     amount: Any = work.seconds
-    return float(amount.decode.at(count)) + amount.cached * count * context
+    by_rows = float(amount.decode.at(count) + amount.tokens.at(count))
+    return by_rows + amount.cached * count * context
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,21 @@ def test_a_step_alone_is_the_predicted_one(given_: dict[str, Any], batch: int) -
     devices = devices_of(SPEC, NODE, most_rows=64)
     found = step_time(want, devices, batch=batch, context=300).seconds
     assert max(ends.values()) == pytest.approx(found, rel=0.01)
+
+
+@given(st.integers(1, 400), st.integers(1, 64))
+def test_a_step_of_prompts_and_decodes_reads_its_weights_once(prompt: int, rows: int) -> None:
+    costs: list[Any] = [work.seconds for work in layout().lanes[0].steps[SPEC.name][0]]
+    mixed_s = sum(
+        cost.prefill.at(prompt) + cost.decode.at(rows) + cost.tokens.at(prompt + rows)
+        + cost.cached * rows * 300
+        for cost in costs
+    )  # fmt: skip
+    found = table_step_time(
+        devices_of(SPEC, NODE, most_rows=512).tables[0], prefill_tokens=prompt, decode_seqs=rows,
+        decode_kv_tokens=rows * 300, head_rows=rows,
+    ).seconds  # fmt: skip
+    assert mixed_s == pytest.approx(found, rel=0.01)
 
 
 @settings(max_examples=3, deadline=None)
