@@ -79,19 +79,19 @@ class Both(NamedTuple):
 @on_request.by(Both)
 def _on_request(policy: Both, own: Any, w: Any, slot: int, now_s: float) -> float:
     first_s = on_request(policy.first, own.first, w, slot, now_s)
-    return min(first_s, on_request(policy.second, own.second, w, slot, now_s))
+    return float(min(first_s, on_request(policy.second, own.second, w, slot, now_s)))
 
 
 @on_steps.by(Both)
 def _on_steps(policy: Both, own: Any, w: Any, device: int, now_s: float) -> float:
     first_s = on_steps(policy.first, own.first, w, device, now_s)
-    return min(first_s, on_steps(policy.second, own.second, w, device, now_s))
+    return float(min(first_s, on_steps(policy.second, own.second, w, device, now_s)))
 
 
 @on_timer.by(Both)
 def _on_timer(policy: Both, own: Any, w: Any, open_requests: int, now_s: float) -> float:
     first_s = on_timer(policy.first, own.first, w, open_requests, now_s)
-    return min(first_s, on_timer(policy.second, own.second, w, open_requests, now_s))
+    return float(min(first_s, on_timer(policy.second, own.second, w, open_requests, now_s)))
 
 
 for _moment in (on_request, on_steps, on_timer):  # that compiled code knows all three

@@ -137,10 +137,12 @@ class VaryTraits(NamedTuple):
     Attributes:
       follows_waits: whether it is notified of ended requests, and chooses the variant.
       timer_s: first time of each chip's timer; inf: no timer.
+      caps_batch: whether it is asked for the maximum requests in a batch.
     """
 
     follows_waits: bool = False
     timer_s: float = math.inf
+    caps_batch: bool = False
 
 
 class KeepTraits(NamedTuple):

@@ -11,18 +11,20 @@ from c2c.compiling.decision import decision, jitable
 from c2c.draws import draw
 from c2c.policies.returns import A_COUNT, A_HOME, DUE, YES_OR_NO
 from c2c.policies.traits import VaryTraits
-from c2c.ranges import AboveZero, BelowOne, Share
+from c2c.ranges import AboveZero, BelowOne, Count, Share
 
 __all__ = [
     "HOME_DTYPE",
     "WATCH_DTYPE",
     "AsAlpha",
     "ByRatio",
+    "ByThresholds",
     "ByWait",
     "ByWaiting",
     "Waits",
     "answer",
     "kv_home",
+    "most_rows",
     "note_end",
     "variant",
 ]
@@ -41,6 +43,7 @@ WATCH_DTYPE = np.dtype(
         ("kv_used", "i8"),  # tokens
         ("kv_capacity", "i8"),
         ("steps", "i8"),  # decode steps so far
+        ("vacancy", "f8"),  # largest free share of a memory where its first home has nothing
     ],
     align=True,
 )
@@ -81,8 +84,15 @@ def _once(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float
     return math.inf
 
 
-def _nothing(policy: Any, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
+def _nothing(
+    policy: Any, own: Any, chip: int, instance: int, latency_s: float, execution_s: float,
+    is_prompt: bool, is_steady: bool,
+) -> bool:  # fmt: skip
     return False
+
+
+def _all_rows(policy: Any, own: Any, instance: int, max_batch: int) -> int:
+    return max_batch
 
 
 @decision(default=_first, returns=A_COUNT)
@@ -100,15 +110,29 @@ def variant(policy: Any, own: Any, chip: int, instance: int, waiting: int, now_s
 
 
 @decision(default=_nothing, returns=YES_OR_NO)
-def note_end(policy: Any, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
+def note_end(
+    policy: Any, own: Any, chip: int, instance: int, latency_s: float, execution_s: float,
+    is_prompt: bool, is_steady: bool,
+) -> bool:  # fmt: skip
     """Record an ended request; the result is ignored.
 
     Args:
       policy: policy that decides.
       own: own arrays of the policy.
       chip: chip where it ended.
+      instance: instance where it ended.
       latency_s: seconds since its arrival.
       execution_s: seconds of its steps, each alone.
+      is_prompt: whether its first token met the TTFT target.
+      is_steady: whether the others met the TPOT target.
+    """
+
+
+@decision(default=_all_rows, returns=A_COUNT)
+def most_rows(policy: Any, own: Any, instance: int, max_batch: int) -> int:
+    """Return the maximum requests in an instance's batch, at most `max_batch`.
+
+    Asked if the policy's traits say so (`caps_batch`).
     """
 
 
@@ -248,7 +272,10 @@ class ByWait(NamedTuple):
 
 
 @note_end.by(ByWait)
-def _note(policy: ByWait, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
+def _note(
+    policy: ByWait, own: Any, chip: int, instance: int, latency_s: float, execution_s: float,
+    is_prompt: bool, is_steady: bool,
+) -> bool:  # fmt: skip
     own.requests[chip] += 1
     own.latency_s[chip] += latency_s
     own.execution_s[chip] += execution_s
@@ -315,3 +342,127 @@ def _by_waiting(
             chosen = 0
         _end_window(own, chip, policy.window_s, now_s, chosen)
     return int(own.chosen[chip])
+
+
+class Scales(NamedTuple):
+    """Memory of `ByThresholds`, a row for each instance.
+
+    Attributes:
+      ended: requests that ended in the period.
+      late: requests among them that missed a target.
+      slow: requests among them that missed the TPOT target.
+      copied: step from unscaled to scaled.
+      moved: migrations.
+      rows: maximum requests in the batch.
+      grid: i8[2] number of steps, and of migrations at each.
+    """
+
+    ended: Any
+    late: Any
+    slow: Any
+    copied: Any
+    moved: Any
+    rows: Any
+    grid: Any
+
+
+class ByThresholds(NamedTuple):
+    """Copies while others' memory is vacant, relief while targets are missed; one a period.
+
+    Copies are added, a step at a time, while more than `vacant` of another device's memory is free.
+    Else, while more than `late` of the requests miss a target, an instance migrates layers, then
+    copies of other instances make room on the devices, then its batch is lowered if its steps are
+    late: a smaller batch lengthens a queue.
+
+    Source: CoCoServe, sections 4 and 5, whose two conditions can hold at once; here copies come
+    first.
+
+    Attributes:
+      period_s: seconds between two decisions.
+      vacant: T_up.
+      late: T_down.
+      fewer: requests by which the batch is lowered, and raised again.
+      least: minimum of the batch.
+    """
+
+    period_s: AboveZero = 1.0
+    vacant: Share = 0.3
+    late: Share = 0.1
+    fewer: Count = 5
+    least: Count = 1
+
+    def memory(self, fleet: Any) -> Scales:
+        """Return the initial memory."""
+        n, moves = fleet.instances, int(fleet.kv.reliefs[0])
+        ended, late, slow, copied, moved = np.zeros((5, n), np.int64)
+        rows, steps = np.full(n, fleet.max_batch), fleet.costs.body_s.shape[2] // (moves + 1)
+        return Scales(ended, late, slow, copied, moved, rows, np.array([steps, moves]))
+
+    @property
+    def traits(self) -> VaryTraits:
+        """Constant traits of this policy."""
+        return VaryTraits(follows_waits=True, timer_s=self.period_s, caps_batch=True)
+
+
+@note_end.by(ByThresholds)
+def _count_late(
+    policy: ByThresholds, own: Any, chip: int, instance: int, latency_s: float, execution_s: float,
+    is_prompt: bool, is_steady: bool,
+) -> bool:  # fmt: skip
+    own.ended[instance] += 1
+    if not (is_prompt and is_steady):
+        own.late[instance] += 1
+    if not is_steady:
+        own.slow[instance] += 1
+    return True
+
+
+@variant.by(ByThresholds)
+def _on_grid(
+    policy: ByThresholds, own: Any, chip: int, instance: int, waiting: int, now_s: float
+) -> int:
+    return int(own.copied[instance] * (own.grid[1] + 1) + own.moved[instance])
+
+
+@most_rows.by(ByThresholds)
+def _capped(policy: ByThresholds, own: Any, instance: int, max_batch: int) -> int:
+    return int(min(max_batch, own.rows[instance]))
+
+
+@jitable
+def _evict_other(own: Any, table: Any, count: int, instance: int) -> bool:
+    # The instance with most copies, other than this one, drops a step of them.
+    most = -1
+    for n in range(count):
+        i = table[n].instance
+        if i != instance and own.copied[i] > 0 and (most < 0 or own.copied[i] > own.copied[most]):
+            most = i
+    if most < 0:
+        return False
+    own.copied[most] -= 1
+    return True
+
+
+@answer.by(ByThresholds)
+def _scale(
+    policy: ByThresholds, own: Any, table: Any, count: int, chip: int, now_s: float
+) -> float:
+    for n in range(count):
+        row = table[n]
+        i = row.instance
+        ended = max(1, own.ended[i])
+        is_late = own.late[i] > policy.late * ended
+        is_slow = own.slow[i] > policy.late * ended
+        own.ended[i], own.late[i], own.slow[i] = 0, 0, 0
+        if row.kv_capacity == 0:  # it has no model
+            continue
+        if own.copied[i] + 1 < own.grid[0] and row.vacancy > policy.vacant:
+            own.copied[i] += 1
+        elif not is_late:
+            own.rows[i] += policy.fewer
+        elif own.moved[i] < own.grid[1]:
+            own.moved[i] += 1
+        elif not _evict_other(own, table, count, i) and is_slow:
+            rows = min(own.rows[i], row.decodes + row.prompts) - policy.fewer
+            own.rows[i] = max(min(policy.least, own.rows[i]), rows)
+    return now_s + policy.period_s

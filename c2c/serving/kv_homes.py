@@ -37,6 +37,7 @@ __all__ = [
     "settle_memories",
     "take_home",
     "take_memory",
+    "vacancy",
     "want_version",
 ]
 
@@ -82,6 +83,20 @@ def _free_bytes(fleet: Fleet, s: Serving, d: int, k: int) -> float:
         if j != d:
             free -= max(s.taken[j, k], fleet.kv.reserve_bytes[s.device[j].kind, k])
     return float(free)
+
+
+@jitable
+def vacancy(fleet: Fleet, s: Serving, i: int) -> float:
+    """Return the largest free share of a memory where instance `i`'s first home has nothing."""
+    most = 0.0
+    if len(fleet.kv.room_bytes) == 0 or s.instance[i].model < 0:
+        return most
+    one = fleet.kv.token_bytes[pair_of(fleet, s, i)]
+    for k in range(len(fleet.kv.room_bytes)):
+        if one[0, k] == 0.0:
+            free = _free_bytes(fleet, s, s.instance[i].on_device, k)
+            most = max(most, free / fleet.kv.room_bytes[k])
+    return float(most)
 
 
 @jitable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from c2c.policies import apart, inlined, jitable, may_join
+from c2c.policies import apart, inlined, jitable, may_join, most_rows
 from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.batch import batch_size, generated, remove_decode, tokens_left
 from c2c.serving.handover import has_prompt_done, join_decodes
@@ -126,8 +126,10 @@ def _head_tokens(w: Loop, i: int, spare: int) -> int:
 def admits(w: Loop, i: int, need: float, room: float) -> bool:
     """Return True if the admission policy lets a request of so many bytes join, with this room."""
     room = quota_bytes(w, i, room)
-    batch = batch_size(w.s, i)
-    return bool(may_join(w.rules.system.admit, need, room, batch, w.fleet.max_batch))
+    most = w.fleet.max_batch
+    if w.rules.traits.vary.caps_batch:
+        most = most_rows(w.rules.system.vary, w.rules.own.vary, i, most)
+    return bool(may_join(w.rules.system.admit, need, room, batch_size(w.s, i), most))
 
 
 @jitable

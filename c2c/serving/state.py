@@ -400,6 +400,7 @@ class KvHomes(NamedTuple):
     reserve_bytes: Any  # f8[kind, memories] that other lanes leave free
     sent_bytes: Any  # f8[kind, variants, variants, ways] weights that a change sends
     moved_bytes: Any  # f8[pair, homes, homes, ways] of a token that changes its home
+    reliefs: Any  # i8[1] as `StepLayout.reliefs`
 
 
 class Fleet(NamedTuple):

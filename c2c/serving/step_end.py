@@ -23,12 +23,16 @@ __all__ = ["account_step", "end_step"]
 
 
 @jitable
-def _note_end(rules: Rules, s: Serving, i: int, slot: int, now_s: float) -> None:
+def _note_end(w: Loop, i: int, slot: int, now_s: float) -> None:
     # A request has ended well: tell who chooses variants by how long requests wait.
-    req, inst = s.request[slot], s.instance[i]
+    req, inst, model = w.s.request[slot], w.s.instance[i], w.fleet.deployment[w.s.instance[i].model]
     latency_s = now_s - req.arrival_s
     alone_s = min(inst.sum_alone_s - req.from_alone_s, latency_s)
-    note_end(rules.system.vary, rules.own.vary, inst.chip, latency_s, alone_s)
+    first_s = req.was_first_token_s if req.carried > 0 else req.first_token_s
+    is_prompt = first_s - req.arrival_s <= model.ttft_slo_s
+    is_steady = now_s - first_s <= model.tpot_slo_s * (req.carried + req.output - 1)
+    vary, own = w.rules.system.vary, w.rules.own.vary
+    note_end(vary, own, inst.chip, i, latency_s, alone_s, is_prompt, is_steady)
 
 
 @inlined
@@ -38,7 +42,7 @@ def _end_decodes(w: Loop, i: int, now_s: float) -> None:
     for k in range(inst.n_decode):
         if w.s.decoding[i, k, ENDS_AT] == inst.decode_clock:
             if w.rules.traits.vary.follows_waits:
-                _note_end(w.rules, w.s, i, w.s.decoding[i, k, SLOT], now_s)
+                _note_end(w, i, w.s.decoding[i, k, SLOT], now_s)
             finish(w, i, w.s.decoding[i, k, SLOT], now_s)
             continue
         keep_decode(w.s, i, k, kept)
@@ -67,7 +71,7 @@ def _end_prefills(w: Loop, i: int, now_s: float) -> None:
         req.from_alone_s += inst.sum_alone_s
         if req.output == 1:
             if w.rules.traits.vary.follows_waits:
-                _note_end(w.rules, w.s, i, slot, now_s)
+                _note_end(w, i, slot, now_s)
             finish(w, i, slot, now_s)
         else:
             append_decode(w.s, i, slot, req.output - 1)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from c2c.policies import answer, apart, jitable
+from c2c.serving.kv_homes import vacancy
 from c2c.serving.state import Fleet, Loop, Rules, Serving
 from c2c.serving.variants import vary_now
 
@@ -53,6 +54,7 @@ def _watch(fleet: Fleet, s: Serving, c: int) -> int:
         row.kv_used = inst.kv_used
         row.kv_capacity = inst.kv_capacity
         row.steps = inst.decode_clock
+        row.vacancy = vacancy(fleet, s, i)
         n += 1
     return n
 

@@ -87,7 +87,7 @@ LAYOUTS = {
     "woven": woven(0.010, 0.009, 0.002, 0.015, rows=3),  # two models on one node
     # half of the layers have a copy; beside weights a device has room for some requests
     "cocoserve": scaled_layout(
-        Scaling(replicated=14, between=1, memory_share=0.21), load_spec(SPEC),
+        Scaling(replicated=14, between=1, reliefs=1, memory_share=0.21), load_spec(SPEC),
         load_node("a100_40_pcie_x4"), rows=16, tokens=4096,
     ),
     # half of the hot sequences away; prompts on devices of their own

@@ -37,7 +37,7 @@ class Rule:
 
     def end(self, *latencies: float, execution_s: float = 1.0) -> Rule:
         for latency in latencies:
-            note_end(self.policy, self.own, 0, latency, execution_s)
+            note_end(self.policy, self.own, 0, 0, latency, execution_s, True, True)
         return self
 
     def at(self, now_s: float, waiting: int = 0) -> int:

@@ -61,7 +61,10 @@ class Load(NamedTuple):
 
 
 @note_end.by(Load)
-def _note(policy: Load, own: Any, chip: int, latency_s: float, execution_s: float) -> bool:
+def _note(
+    policy: Load, own: Any, chip: int, instance: int, latency_s: float, execution_s: float,
+    is_prompt: bool, is_steady: bool,
+) -> bool:  # fmt: skip
     own.requests[chip] += 1
     own.latency_s[chip] += latency_s
     return True

@@ -18,7 +18,7 @@ from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Platform, Slice
 from c2c.models import CacheShape, ModelSpec, kv_bytes_per_token
-from c2c.ranges import AboveZero, FromZero, check_fields
+from c2c.ranges import AboveZero, FromZero, Index, check_fields
 from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
 
 _TOKENS: Final = CacheShape(1, 0, 0, 0)  # a token is a place
@@ -113,6 +113,8 @@ class StepLayout:
       by_turns: whether each step queues behind waiting steps as if its batch were new; needs
         `by_age`.
       switch_s: seconds that a lane pauses when its step changes its variant.
+      reliefs: further variants of each scale, for a controller: the variant of scale c with
+        r of them is c * (reliefs + 1) + r.
       notes: lines printed with the layout.
     """
 
@@ -123,6 +125,7 @@ class StepLayout:
     by_age: bool = True
     by_turns: bool = False
     switch_s: FromZero = 0.0
+    reliefs: Index = 0
     notes: tuple[str, ...] = ()
     memories: Mapping[str, float] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()

@@ -40,6 +40,7 @@ def kv_homes(
         reserve_bytes=np.zeros((n, m)),
         sent_bytes=np.zeros((n, variants, variants, ways)),
         moved_bytes=np.zeros((len(specs) * n, homes, homes, ways)),
+        reliefs=np.array([0 if layout is None else layout.reliefs]),
     )
     if layout is None or m == 0:
         return made

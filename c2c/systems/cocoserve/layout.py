@@ -53,6 +53,8 @@ class Scaling:
         model is not scaled.
       migrated: number of last layers that move to the next device; for way `layers`.
       between: number of variants between unscaled and scaled, at equal distances.
+      reliefs: number of migrations by which a controller can relieve each of these.
+      moved: number of last layers that all reliefs together move; 0: half of the layers.
       kv: homes of sequences once scaled: `every` copy, or `copies` without the originals.
       firsts: device of each instance's model.
       kv_share: share of a device's memory that plans leave to keys and values.
@@ -67,6 +69,8 @@ class Scaling:
     split: Count = 1
     migrated: Index = 0
     between: Index = 0
+    reliefs: Index = 0
+    moved: Index = 0
     kv: Annotated[str, OneOf("every", "copies")] = "every"
     firsts: list[int] = field(default_factory=lambda: [0])
     kv_share: SomeShare = 0.3
@@ -119,7 +123,7 @@ def placement_of(
         raise SettingError(f"{where}.migrated", given.migrated, allowed)
     used = (given.copies - 1) * given.over if given.replicated else 0
     if max(used, int(given.migrated > 0)) > len(others):
-        allowed = f"copies on at most {len(others)} devices without an instance"
+        allowed = f"copies on at most {len(others)} other devices"
         raise SettingError(f"{where}.copies", given.copies, allowed)
     if given.migrated:
         moved = range(n - round(share * given.migrated), n)
@@ -133,13 +137,25 @@ def placement_of(
     return placement
 
 
+def _relieved(placement: Placement, given: Scaling, node: Node, step: int) -> Placement:
+    """Return a placement whose last layers, as far as the first target lacks them, are there."""
+    if step == 0:
+        return placement
+    n, device = placement.layers, _targets(given, node, placement.first)[0]
+    moved = round(step / given.reliefs * (given.moved or n // 2))
+    layers = [k for k in range(n - moved, n) if not placement.holds(k, device)]
+    return placement.migrated(layers, placement.first, device) if layers else placement
+
+
 def _targets(given: Scaling, node: Node, first: int) -> list[int]:
     count = len(node.gpus)
     if first not in range(count):
         raise SettingError("system.layout.firsts", first, f"0 to {count - 1} of {node.name}")
     free = [d for d in range(count) if d not in given.firsts]
     turn = given.firsts.index(first) % max(1, len(free))
-    return [*free[turn:], *free[:turn]]
+    at = given.firsts.index(first)
+    others = [*given.firsts[at + 1 :], *given.firsts[:at]]  # devices of other instances come last
+    return [*free[turn:], *free[:turn], *others]
 
 
 def _planned(
@@ -214,7 +230,11 @@ class _Over:
         shares = np.linspace(0.0, 1.0, given.between + 2)
         scales = given.way != "layers" or given.replicated or given.migrated
         self.placements = [
-            [placement_of(given, spec, node, f, float(s)) for s in (shares if scales else (0.0,))]
+            [
+                _relieved(placement_of(given, spec, node, f, float(s)), given, node, step)
+                for s in (shares if scales else (0.0,))
+                for step in range(given.reliefs + 1)
+            ]
             for f in given.firsts
         ]
         self._layers: dict[tuple[int, int], Cost] = {}
@@ -230,6 +250,7 @@ class _Over:
             lanes=tuple(self._lane(each) for each in self.placements),
             gpus=tuple((_name(d), one) for d, one in enumerate(self.node.platforms)),
             switch_s=self.costs.coordination_s,
+            reliefs=self.given.reliefs,
             notes=tuple(self._note(each[-1]) for each in self.placements),
             memories=self._memories(used),
             ways=tuple(self._way(a, b) for a, b in pairs),
@@ -270,7 +291,8 @@ class _Over:
         return {_name(d): left for d, left in room.items()}
 
     def _lane(self, placements: Sequence[Placement]) -> Lane:
-        paths = [self._paths(p, scaled=k > 0) for k, p in enumerate(placements)]
+        unscaled = self.given.reliefs + 1
+        paths = [self._paths(p, scaled=k >= unscaled) for k, p in enumerate(placements)]
         homes = list(dict.fromkeys(path for each in paths for path in each))
         return Lane(
             place=self._place(placements),

@@ -14,8 +14,8 @@ from c2c.cost import step_time as table_step_time
 from c2c.errors import SettingError
 from c2c.hardware import load_node
 from c2c.models import kv_bytes_per_token, load_spec
-from c2c.policies import Static
-from c2c.serving import Curve, ServingSetup, StepLayout, Work, path_ends, prepare
+from c2c.policies import ByThresholds, Static
+from c2c.serving import FAIL_NONE, Curve, ServingSetup, StepLayout, Work, path_ends, prepare
 from c2c.systems.cocoserve import Scaling, devices_of, headroom, placement_of, step_time
 from c2c.systems.cocoserve.layout import scaled_layout
 from tests.rooms.laws import Anything, served
@@ -33,7 +33,7 @@ def layout(rows: int = 64, tokens: int = 512, **given: Any) -> StepLayout:
 
 def scaled(made: StepLayout, **system: Any) -> ServingSetup:
     """A setup served by a layout, scaled for good unless a controller chooses."""
-    alpha = {} if "vary" in system else {"alpha": Static(1.0)}
+    alpha = {} if {"vary", "alpha"} & {*system} else {"alpha": Static(1.0)}
     return over(made, **alpha, **system)
 
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused() -> None:
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"replicated": 41}, r"system\.layout\.replicated=41: expected at most 40 layers"),
         ({"replicated": 30, "migrated": 11}, r"migrated=11: expected at most 10 beside"),
-        ({"replicated": 2, "copies": 5}, r"copies=5: expected copies on at most 3 devices"),
+        ({"replicated": 2, "copies": 5}, r"copies=5: expected copies on at most 3 other devices"),
         ({"firsts": (4,)}, r"firsts=4: expected 0 to 3"),
         ({"firsts": (0, 0)}, r"firsts=\(0, 0\): expected distinct device"),
         ({"way": "best"}, r"system\.layout\.way='best': expected one of"),
@@ -143,3 +143,30 @@ def test_planners_place_copies_where_there_is_room() -> None:
     assert 0 < sum(p > 1 for p in runs.counts) <= 40
     assert set(runs.devices) == {0, 1}
     assert isinstance(layout(way="runs").lanes[0].steps[SPEC.name][0][0].seconds.decode, Curve)  # type: ignore[union-attr]
+
+
+def test_the_controller_loses_to_neither_rest_nor_migration() -> None:
+    rng = np.random.default_rng(5)
+    block = requests(np.cumsum(rng.exponential(1 / 14.0, 300)), prompt=85, output=256)
+    p95 = {}
+    for name, given_, system in (
+        ("unscaled", {}, {"alpha": Static(0.0)}),
+        ("migrated", {"migrated": 20}, {"alpha": Static(1.0)}),
+        ("controlled", {"replicated": 30, "between": 1}, {"vary": ByThresholds()}),
+    ):
+        what = scaled(layout(rows=128, tokens=4096, **given_), max_batch=128, **system)
+        records, stats, _ = simulate(what, block, compiled=True)
+        assert (records.failure == FAIL_NONE).all()
+        p95[name] = np.percentile(records.first_token_s - records.arrival_s, 95)
+        assert (stats.relayouts > 0) == (name == "controlled")
+    assert p95["controlled"] < 0.5 * p95["unscaled"]
+    assert p95["controlled"] < 1.2 * p95["migrated"]  # which has moved its layers before
+
+
+def test_instances_copy_onto_each_others_devices() -> None:
+    made = layout(rows=32, firsts=(0, 1, 2, 3), replicated=10, between=1)
+    targets = {c.target for lane in made.lanes for copies in lane.copies for c in copies}
+    assert targets == {"gpu0", "gpu1", "gpu2", "gpu3"}
+    served(
+        scaled(made, vary=ByThresholds(period_s=0.2), max_batch=8), random_requests(6, 1, 9.0, 1)
+    )
