@@ -74,25 +74,7 @@ class Identity:
 
 def identity(program: Program, device: Any) -> Identity:
     """Return the identity of `program` if this process compiled it for a jax device."""
-    client = device.client
-    return describe(
-        program,
-        kind=str(device.device_kind),
-        sm_count=int(getattr(device, "core_count", 0) or 0) if device.platform == "gpu" else 0,
-        runtime=_runtime(str(client.platform), str(client.platform_version)),
-    )
-
-
-def describe(program: Program, *, kind: str, sm_count: int, runtime: str) -> Identity:
-    """Return the identity of `program` on a device known by description only.
-
-    Args:
-      program: program to compile.
-      kind: vendor's name of the device.
-      sm_count: SMs of the device.
-      runtime: platform and versions.
-    """
-    present = present_versions()
+    present, client = present_versions(), device.client
     return Identity(
         op=program.op,
         name=program.name,
@@ -103,9 +85,9 @@ def describe(program: Program, *, kind: str, sm_count: int, runtime: str) -> Ide
             for number, a in enumerate(program.arguments)
         ),
         choices=tuple(f"{name}: {value}" for name, value in program.key),
-        device=kind,
-        sm_count=sm_count,
-        platform=runtime,
+        device=str(device.device_kind),
+        sm_count=int(getattr(device, "core_count", 0) or 0) if device.platform == "gpu" else 0,
+        platform=_runtime(str(client.platform), str(client.platform_version)),
         jax=present["jax"],
         source=f"{present['source']}, {program.source}" if program.source else present["source"],
     )
