@@ -1,14 +1,15 @@
-"""Programs of the configurations in use, for ahead-of-time compilation.
-
-cuDNN's graphs are not among them: building them needs the GPU and cuDNN.
-"""
+"""Programs of the configurations in use, for ahead-of-time compilation."""
 
 from __future__ import annotations
 
 import functools
 
-from pallas_kernels.attention.config import decode_shared_bytes, prefill_shared_bytes
-from pallas_kernels.attention.heuristics import choose_decode, choose_prefill
+from pallas_kernels.attention.config import (
+    choose_decode,
+    choose_prefill,
+    decode_shared_bytes,
+    prefill_shared_bytes,
+)
 from pallas_kernels.attention.launch import Launch, run_decode, run_prefill
 from pallas_kernels.attention.specs import MODEL_HEADS, Decode, Prefill
 from pallas_kernels.program import Argument, Program
@@ -37,7 +38,6 @@ def programs(sm_count: int) -> tuple[Program, ...]:
                 kv_heads=kv_heads,
                 dim=dim,
                 scale=dim**-0.5,
-                out_dtype="float32" if keys > queries else "bfloat16",
             )
             found.append(prefill_program(spec, model))
         found.extend(
@@ -55,7 +55,6 @@ def programs(sm_count: int) -> tuple[Program, ...]:
         scale=dim**-0.5,
         causal=False,
         dtype="float16",
-        out_dtype="float16",
     )
     found.append(prefill_program(plain, "ragged, every key, float16"))
     for page in (32, 64, 256):
@@ -67,17 +66,11 @@ def programs(sm_count: int) -> tuple[Program, ...]:
 def prefill_program(spec: Prefill, label: str) -> Program:
     """Return the program of one prefill shape."""
     config = choose_prefill(spec)
-    launch = Launch(
-        backend="sm90",
-        scale=spec.scale,
-        causal=spec.causal,
-        out_dtype=spec.out_dtype,
-        prefill=config,
-    )
+    launch = Launch(backend="sm90", scale=spec.scale, causal=spec.causal, prefill=config)
     keys = (spec.batch, spec.keys, spec.kv_heads, spec.dim)
     return Program(
         op="attention",
-        name=f"prefill {label} {spec.batch}x{spec.queries} over {spec.keys} {spec.out_dtype}",
+        name=f"prefill {label} {spec.batch}x{spec.queries} over {spec.keys}",
         function=functools.partial(run_prefill, launch=launch),
         arguments=(
             Argument(shape=(spec.batch, 3), dtype="int32"),
@@ -91,7 +84,6 @@ def prefill_program(spec: Prefill, label: str) -> Program:
         key=(
             ("call", "prefill"),
             ("dtype", spec.dtype),
-            ("out_dtype", spec.out_dtype),
             ("heads", f"{spec.heads}/{spec.kv_heads}x{spec.dim}"),
             ("shape", f"{spec.batch}x{spec.queries}x{spec.keys}"),
             ("causal", str(spec.causal)),

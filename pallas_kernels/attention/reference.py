@@ -46,19 +46,8 @@ def prefill(
     *,
     causal: bool,
     scale: float,
-    soft_cap: float | None = None,
 ) -> Partial:
-    """Return attention of every query over the keys it may see.
-
-    Args:
-      q: queries.
-      k: keys.
-      v: values.
-      bounds: offset, length and window of each row, as for the kernels.
-      causal: True if a query sees no key beyond its position.
-      scale: factor of the scores.
-      soft_cap: scores s become soft_cap * tanh(s / soft_cap).
-    """
+    """Return attention over the keys in bounds: offset, length and window of each row."""
     keys = k.shape[1]
     block = min(KEY_BLOCK, keys)
 
@@ -67,7 +56,7 @@ def prefill(
         cut_k, cut_v = (lax.dynamic_slice_in_dim(array, begin, block, axis=1) for array in (k, v))
         return cut_k, cut_v, begin
 
-    score = _Score(scale, soft_cap)
+    score = _Score(scale, None)
     return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=causal, score=score)
 
 
@@ -131,17 +120,7 @@ def decode(
     scale: float,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Return attention of one query a sequence over its pages.
-
-    Args:
-      q: queries.
-      k_pages: pool of pages with keys.
-      v_pages: pool of pages with values.
-      tables: pages of each sequence; entries beyond its length are not used.
-      bounds: position, length and window of each sequence, as the kernels take them.
-      scale: factor of the scores.
-      soft_cap: as of `prefill`.
-    """
+    """Return attention of one query a sequence over its pages."""
     fetch, block = _from_pages(k_pages, v_pages, tables)
     done = _attend(
         q[:, None],

@@ -39,10 +39,9 @@ class Prefill:
     scale: float
     causal: bool = True
     dtype: str = "bfloat16"
-    out_dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        check_kernel_sizes(self.dim, self.dtype, self.out_dtype)
+        check_kernel_sizes(self.dim, self.dtype, self.dtype)
         for name in ("queries", "keys"):
             size = getattr(self, name)
             if size < 1 or size % ROW_MULTIPLE:
