@@ -108,8 +108,6 @@ def _checked_machine(data: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in data.items():
         if name == "source":
             good = isinstance(value, str)
-        elif name == "resident":
-            good = all(len(pair) == 2 and min(pair) >= 1 for pair in value)
         else:
             good = isinstance(value, int | float) and 0 < value < float("inf")
         if not good:

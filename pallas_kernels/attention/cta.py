@@ -25,7 +25,7 @@ class Buffers:
     v_full: Ref
     k_empty: Ref
     v_empty: Ref
-    lse_s: Ref | None = None  # decode
+    lse_s: Ref = None  # decode
     turn: Ref | None = None  # where two warpgroups compute in turns
     weights_s: Ref | None = None  # interpret mode: weights of the second product
 

@@ -20,7 +20,6 @@ from pallas_kernels.gemm.heuristics import (
 from pallas_kernels.gemm.machine import (
     MACHINES,
     Machine,
-    assumed,
     machine_for,
     present_machine,
 )
@@ -28,9 +27,7 @@ from pallas_kernels.gemm.prediction import best_alpha, plans, predict
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
 from pallas_kernels.gemm.specs import (
     MODEL_EXPERTS,
-    MODEL_PROJECTIONS,
     ROW_MULTIPLE,
-    ROWS,
     W_LAYOUTS,
     Experts,
     Gemm,
@@ -51,8 +48,6 @@ __all__ = [
     "FAMILY",
     "MACHINES",
     "MODEL_EXPERTS",
-    "MODEL_PROJECTIONS",
-    "ROWS",
     "ROW_MULTIPLE",
     "W_LAYOUTS",
     "Chosen",
@@ -67,7 +62,6 @@ __all__ = [
     "Rates",
     "Traffic",
     "WLayout",
-    "assumed",
     "best_alpha",
     "busy_s",
     "check_fits",

@@ -154,14 +154,12 @@ def candidates(
     """Yield (name, configuration) for every allowed cluster, if it fits.
 
     Configurations are those of `FAMILY`; for quantised weights and for experts the one by the rules
-    of `tiles`. All clusters of the grid run at the same time, so that none waits for another.
+    of `tiles`.
     """
     for size in CLUSTERS if cluster is None else (cluster,):
-        if size > machine.sm_count or machine.clusters(size) < 1:
+        if size > machine.sm_count:
             continue
-        # SMs that fill no cluster may stay in the grid's count: they stay idle
-        whole = machine.clusters(size) == machine.sm_count // size
-        sms = machine.sm_count if whole else machine.clusters(size) * size
+        sms = machine.sm_count  # those that fill no cluster stay idle
         family: Mapping[str, Config] = FAMILY
         if gemm.quantised is not None or gemm.experts is not None:
             found = tiles.by_rule(gemm, sm_count=sms, cluster=size)

@@ -84,11 +84,9 @@ def test_a_damaged_file_is_left_aside_with_a_warning(text: str, own_folder: Path
 
 
 def test_measured_rates_replace_the_datasheet(own_folder: Path) -> None:
-    measured = rates(link_gbps=31.0, resident=[[8, 14]], source="a probe")
+    measured = rates(link_gbps=31.0, source="a probe")
     tuned_results.write(path_in(own_folder), measured)
     machine = machine_for(DEVICE)
     assert machine.link_gbps == 31.0
-    assert machine.clusters(8) == 14
-    assert "measured: link_gbps, resident (a probe); else unmeasured" in machine.source
+    assert "measured: link_gbps (a probe); else unmeasured" in machine.source
     assert machine_for(DEVICE, measured=False) == MACHINES[DEVICE]
-    assert machine_for(DEVICE, sm_count=16).clusters(8) == 2
