@@ -148,7 +148,7 @@ class Exchange:
 class Shared:
     """Arrays of both sides, in pinned host memory for the kernels of a GPU.
 
-    Those kernels write to them in place. Other backends return new ones.
+    Those kernels write to them in place; in interpret mode they return new ones.
     """
 
     # the sender's
