@@ -1,4 +1,4 @@
-"""The tests' interpreter gives what jax's gives, but on time as late as hardware may be."""
+"""The tests' interpreter gives what jax's gives, with copies as late as hardware may be."""
 
 from __future__ import annotations
 
