@@ -21,6 +21,10 @@ PORTABLE, MAPPED, READ_ONLY = 1, 2, 8
 _NOT_SUPPORTED = 801  # cudaErrorNotSupported
 
 
+class ReadOnlyPagesError(PoolError):
+    """A machine that cannot pin read-only pages."""
+
+
 @runtime_checkable
 class Registrar(Protocol):
     """An interface that registers pages with a GPU."""
@@ -59,10 +63,8 @@ class CudaRuntime:
         flags = PORTABLE | MAPPED | (READ_ONLY if read_only else 0)
         status = self._library.cudaHostRegister(address, nbytes, flags)
         if status:
-            hint = ""
-            if status == _NOT_SUPPORTED and read_only:
-                hint = ". This machine cannot pin read-only pages: open the pool writable=True"
-            raise PoolError(f"cudaHostRegister of {nbytes} bytes: {self._says(status)}{hint}")
+            kind = ReadOnlyPagesError if status == _NOT_SUPPORTED and read_only else PoolError
+            raise kind(f"cudaHostRegister of {nbytes} bytes: {self._says(status)}")
         seen = ctypes.c_void_p()
         status = self._library.cudaHostGetDevicePointer(ctypes.byref(seen), address, 0)
         if status or seen.value != address:

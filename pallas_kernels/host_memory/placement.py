@@ -54,13 +54,6 @@ def to_host(
     return jax.tree_util.tree_map_with_path(place, tree, is_leaf=_is_host_array)
 
 
-def refs(tree: Any) -> Any:
-    """Return `tree` with every `HostArray` replaced by its `ref()`, the operand of kernels."""
-    return jax.tree.map(
-        lambda leaf: leaf.ref() if _is_host_array(leaf) else leaf, tree, is_leaf=_is_host_array
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """Memory and size of one leaf of a tree."""
