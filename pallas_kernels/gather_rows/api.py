@@ -1,9 +1,8 @@
-"""`gather_rows`: sizes and their limits, checks of the arguments, the launch."""
+"""`gather_rows`: checks of the arguments, the launch."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -21,73 +20,8 @@ from pallas_kernels.arguments import (
     sm_count,
     without_derivative,
 )
-from pallas_kernels.counting import ceil_div, round_up
-from pallas_kernels.hopper import BARRIER_BYTES, HOPPER_SMS, expect
+from pallas_kernels.gather_rows.specs import DTYPES, ROW_BYTES, GatherRows
 from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory
-
-DTYPES = (
-    *("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2"),
-    *("int8", "uint8", "int32"),
-)
-"""Types of a table. Rows are moved as they are: the kernel computes nothing."""
-
-_ROW_BYTES = 16  # a bulk copy moves a multiple of this
-_MAX_SIZE = 2**31 - 1  # the kernel counts in int32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatherRows:
-    """out[t] = table[ids[t]] as the kernel sees it; changing any of it recompiles.
-
-    A row is fetched in pieces of at most `piece_bytes`, each by one bulk copy into a ring of
-    `stages`, and stored by another. A CTA has `stages - 1` loads in flight: 132 SMs have 3 MB with
-    the defaults, and 400 GB/s for 2 us need 0.8 MB.
-    """
-
-    tokens: int
-    rows: int
-    columns: int
-    dtype: str = "bfloat16"
-    piece_bytes: int = 8192
-    stages: int = 4
-    sm_count: int = HOPPER_SMS
-
-    def __post_init__(self) -> None:
-        expect(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
-        for name, unit in (("tokens", 1), ("rows", 1), ("columns", self.unit)):
-            size = getattr(self, name)
-            allowed = f"a multiple of {unit} above 0 and below 2**31"
-            expect(0 < size <= _MAX_SIZE and size % unit == 0, name, size, allowed)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return np.dtype(jnp.dtype(self.dtype)).itemsize
-
-    @property
-    def unit(self) -> int:
-        """Number of elements of the shortest copy."""
-        return _ROW_BYTES // self.itemsize
-
-    @property
-    def pieces(self) -> int:
-        """Number of equal pieces of a row."""
-        return int(ceil_div(self.columns, self.piece_bytes // self.itemsize))
-
-    @property
-    def width(self) -> int:
-        """Columns of a piece; the last one overlaps if they do not divide the row."""
-        return round_up(int(ceil_div(self.columns, self.pieces)), self.unit)
-
-    @property
-    def ctas(self) -> int:
-        """CTAs of the launch, at most the number of pieces."""
-        return min(self.sm_count, self.tokens * self.pieces)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of one CTA: the ring and its barriers."""
-        return self.stages * self.width * self.itemsize + BARRIER_BYTES
 
 
 def gather_rows(
@@ -169,11 +103,11 @@ def _table(table: Any) -> Any:
     if str(data.dtype) not in DTYPES:
         raise ValueError(f"table of dtype {data.dtype}: expected one of {', '.join(DTYPES)}")
     nbytes = data.shape[1] * data.dtype.itemsize
-    if nbytes % _ROW_BYTES:
+    if nbytes % ROW_BYTES:
         raise ValueError(
             f"table with C={data.shape[1]}: expected a multiple of "
-            f"{_ROW_BYTES // data.dtype.itemsize}, since a row of {data.dtype} must be a multiple "
-            f"of {_ROW_BYTES} bytes and has {nbytes}. Pad the columns, and cut the result"
+            f"{ROW_BYTES // data.dtype.itemsize}, since a row of {data.dtype} must be a multiple "
+            f"of {ROW_BYTES} bytes and has {nbytes}. Pad the columns, and cut the result"
         )
     return data
 

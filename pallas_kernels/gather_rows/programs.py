@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from pallas_kernels.gather_rows.api import DTYPES, GatherRows, launch
+from pallas_kernels.gather_rows.api import launch
+from pallas_kernels.gather_rows.specs import DTYPES, GatherRows
 from pallas_kernels.program import Argument, Program
 
 _OPCODES = frozenset({"UBLKCP"})  # contiguous bulk copies, both ways

@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.counting import Int, dealt, div, rem
-from pallas_kernels.gather_rows.api import GatherRows
+from pallas_kernels.gather_rows.specs import GatherRows
 from pallas_kernels.mosaic import Ref, persistent, plgpu
 
 Kernel = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
