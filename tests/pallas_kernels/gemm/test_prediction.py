@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.transformer import Hybrid
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm import (
     CLUSTERS,
     FAMILY,
@@ -176,28 +174,6 @@ def test_alpha_trades_the_link_for_additions(gemm: Gemm, config: Config) -> None
         assert not moved.sums_store_bytes.any()
 
 
-@given(gemms(), configs(), st.sampled_from(["m", "k", "n"]), st.integers(1, 20))
-def test_a_larger_product_moves_no_less(gemm: Gemm, config: Config, axis: str, more: int) -> None:
-    config = replace(config, stagger=False)
-    larger = replace(gemm, **{axis: getattr(gemm, axis) + 64 * more})
-    for alpha in (0.0, 1.0):  # in between, whole strips make the share of columns jump
-        a, b = (
-            launch_traffic(g, config, plan_launch(g, config, alpha=alpha)) for g in (gemm, larger)
-        )
-        for name in (
-            "link_bytes",
-            "x_load_bytes",
-            "o_store_bytes",
-            "sums_store_bytes",
-            "sums_load_bytes",
-            "hbm_bytes",
-            "flops",
-            "mma_flops",
-            "cta_steps",
-        ):
-            assert getattr(a, name) <= getattr(b, name), name
-
-
 @given(gemms(), configs(), MACHINE_FIELDS)
 def test_time_is_the_slowest_bound_and_the_launch(
     gemm: Gemm, config: Config, fields: dict[str, Any]
@@ -280,66 +256,6 @@ def test_a_starved_path_is_refused(case: tuple[Gemm, Config, int], l2_bytes: int
     plan = Plan(sym_strips=0, sym_clusters=clusters, active_clusters=clusters, layer=0)
     with pytest.raises(ValueError, match="expected a cluster for each path"):
         launch_traffic(gemm, config, plan, l2_bytes=float(l2_bytes))
-
-
-def test_an_l2_that_holds_everything_leaves_one_reading_and_one_version() -> None:
-    gemm, config = Gemm(m=2048, k=4096, n=16384, out_dtype="float32"), Config()
-    plan = plan_launch(gemm, config, alpha=0.5)
-    kept, upper = (launch_traffic(gemm, config, plan, l2_bytes=held) for held in (1e12, 0.0))
-    assert kept.x_hbm_bytes == 2 * gemm.m * gemm.k
-    assert kept.o_hbm_bytes == 4 * gemm.m * gemm.n
-    assert kept.hbm_bytes < upper.hbm_bytes
-    assert kept.link_bytes == upper.link_bytes
-    assert kept.sums_hbm_bytes == 0
-    assert upper.o_hbm_bytes == upper.o_store_bytes
-    assert upper.sums_hbm_bytes == 2 * upper.sums_store_bytes > 0
-
-
-def pure(machine: Machine, m: int, sms: int) -> dict[str, float]:
-    """Times of the pure dataflows, each with its best tiles, the simplest first."""
-    gemm, part = at_fig4(m), machine.with_sms(sms)
-    ways = {f"sym cm{size}": (size, 1.0) for size in CLUSTERS if size <= sms} | {"asym": (1, 0.0)}
-    return {
-        name: choice(gemm, part, cluster=cluster, alpha=alpha).time_s
-        for name, (cluster, alpha) in ways.items()
-    }
-
-
-def at_fig4(m: int) -> Gemm:
-    return Gemm(m=round_up(m, 8), k=4096, n=16384, out_dtype="float32")
-
-
-def winner(times: dict[str, float]) -> str:
-    """The simplest within 2% of the fastest; "all" if each of them is."""
-    near = [name for name, time_s in times.items() if time_s <= 1.02 * min(times.values())]
-    return "all" if len(near) == len(times) else near[0]
-
-
-def by_rows(machine: Machine, ms: tuple[int, ...], sms: int) -> dict[int, str]:
-    return {m: winner(pure(machine, m, sms)) for m in ms}
-
-
-def test_who_should_win_where() -> None:
-    """The picks for K = 4096, N = 16384 (unmeasured): those of the design study, but on a slice.
-
-    There the tensor cores bind, and AsymGEMM in ping-pong is some percent ahead.
-    """
-    rows = (1, 512, 2048, 10240)
-    expected = {1: "all", 512: "sym cm2", 2048: "sym cm8"}
-    assert by_rows(GH200, rows, 132) == expected | {10240: "sym cm8"}
-    assert by_rows(H200, rows, 132) == expected | {10240: "asym"}
-    assert by_rows(H200, (128, 512), 16) == {128: "all", 512: "sym cm2"}
-    slow = replace(GH200.with_sms(16), link_gbps=57.0, hbm_gbps=500.0)  # one slice of seven
-    assert by_rows(slow, (128, 2048, 10240), 16) == {128: "all", 2048: "asym", 10240: "asym"}
-    long = pure(slow, 10240, 16)
-    assert long["sym cm8"] < 1.1 * long["asym"]
-
-
-def test_the_hybrid_is_never_slower_than_the_better_pure_dataflow() -> None:
-    for machine in (GH200, H200):
-        for m, sms in itertools.product((512, 10240), (28, 132)):
-            hybrid_s = choice(at_fig4(m), machine.with_sms(sms)).time_s
-            assert hybrid_s <= 1.03 * min(pure(machine, m, sms).values())
 
 
 def test_sm_count_is_that_of_the_launch() -> None:
