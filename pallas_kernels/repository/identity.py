@@ -56,20 +56,11 @@ class Identity:
         """Return the identity with these `fields`, from `dataclasses.asdict`.
 
         Raises:
-          TypeError: fields are missing, superfluous or of another type.
+          KeyError: arguments or choices are missing.
+          TypeError: other fields are missing, or superfluous.
         """
-        made = cls(
-            **{
-                **fields,
-                "arguments": tuple(fields.get("arguments", ())),
-                "choices": tuple(fields.get("choices", ())),
-            }
-        )
-        for name, value in asdict(made).items():
-            kind = {"sm_count": int, "arguments": tuple, "choices": tuple}.get(name, str)
-            if not isinstance(value, kind):
-                raise TypeError(f"{name}={value!r}: expected {kind.__name__}")
-        return made
+        lists = {name: tuple(fields[name]) for name in ("arguments", "choices")}
+        return cls(**{**fields, **lists})
 
 
 def identity(program: Program, device: Any) -> Identity:
