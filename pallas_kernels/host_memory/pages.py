@@ -26,13 +26,13 @@ class Pages(mmap.mmap):
     pid: int
 
     def pin(self, registrar: cuda.Registrar) -> None:
-        """Register the pages with a GPU; made writable first if it can pin no others."""
+        """Register the pages with a GPU, read-only or, if that is refused, made writable."""
         try:
             registrar.register(self.address, len(self), read_only=True)
-        except cuda.ReadOnlyPagesError as error:
+        except PoolError as error:
             both = mmap.PROT_READ | mmap.PROT_WRITE
             if ctypes.CDLL(None).mprotect(ctypes.c_void_p(self.address), len(self), both):
-                raise PoolError("pages cannot be made writable to be pinned") from error
+                raise PoolError(f"{error}; pages cannot be made writable") from error
             registrar.register(self.address, len(self), read_only=False)
         self.registrar, self.pid = registrar, os.getpid()
 

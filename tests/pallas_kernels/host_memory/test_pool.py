@@ -92,24 +92,6 @@ def test_layout_round_trips_aligned_and_apart(
     assert header.nbytes % layout.PAGE == 0
 
 
-@settings(max_examples=15)
-@given(st.dictionaries(names, sizes, min_size=1, max_size=3), st.integers(0, 2**32 - 1))
-def test_any_tensors_come_back(
-    tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, tuple[list[int], str]], seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    values = {
-        name: np.frombuffer(rng.bytes(spec.nbytes), np.uint8)
-        .view(DTYPES[spec.dtype])
-        .reshape(spec.shape)
-        for name, spec in made(wanted).items()
-    }
-    path = tmp_path_factory.mktemp("pools") / "pool"
-    with created(path, values) as pool:
-        for name in wanted:
-            assert same(pool.numpy(name), values[name])
-
-
 def test_reading_cannot_change_a_pool(path: Path) -> None:
     with created(path, tensors()) as pool, pytest.raises(ValueError, match="read-only"):
         pool.numpy("layers.0.scale")[0] = 1
