@@ -81,13 +81,6 @@ def prefill_program(spec: Prefill, label: str) -> Program:
         shared_bytes=prefill_shared_bytes(spec, config),
         opcodes=_OPCODES,
         absent=_ABSENT,
-        key=(
-            ("call", "prefill"),
-            ("dtype", spec.dtype),
-            ("heads", f"{spec.heads}/{spec.kv_heads}x{spec.dim}"),
-            ("shape", f"{spec.batch}x{spec.queries}x{spec.keys}"),
-            ("causal", str(spec.causal)),
-        ),
     )
 
 
@@ -111,15 +104,6 @@ def decode_program(spec: Decode, label: str, sm_count: int) -> Program:
         shared_bytes=decode_shared_bytes(spec, config),
         opcodes=_OPCODES,
         absent=_ABSENT,
-        key=(
-            ("call", "decode"),
-            ("dtype", spec.dtype),
-            ("heads", f"{heads}/{spec.kv_heads}x{spec.dim}"),
-            ("batch", str(spec.batch)),
-            ("pool", f"{spec.pages}x{spec.page}"),
-            ("table", str(spec.table)),
-            ("splits", str(config.splits)),
-        ),
     )
 
 

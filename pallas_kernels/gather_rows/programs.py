@@ -42,5 +42,4 @@ def _program(spec: GatherRows) -> Program:
         shared_bytes=spec.shared_bytes,
         opcodes=_OPCODES,
         absent=_ABSENT,
-        key=(("gather", name), ("sm_count", str(spec.sm_count))),
     )

@@ -117,13 +117,4 @@ def _program(
         opcodes=_ATTENDS if attends else _MOVES,
         absent=frozenset({"UTMAREDG"}) if attends else _NO_ATTENTION,
         donated=(count - 2, count - 1) if attends else (),
-        key=(
-            ("call", call),
-            ("label", label),
-            ("dtype", s.dtype),
-            ("heads", f"{s.heads}/{s.kv_heads}x{s.head_dim}"),
-            ("rows", str(s.rows)),
-            ("splits", str(exchange.splits)),
-            ("outstanding", str(s.outstanding)),
-        ),
     )

@@ -202,7 +202,6 @@ def test_every_model_has_configurations_that_fit(model: str) -> None:
 def test_programs_trace_and_differ() -> None:
     found = programs.programs(132)
     assert len({program.name for program in found}) == len(found)
-    assert len({program.key for program in found}) == len(found)
     for program in (found[0], found[3]):  # a prefill and a decode; the others differ in sizes
         arguments = [jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for a in program.arguments]
         jaxpr = str(jax.make_jaxpr(program.function)(*arguments))
