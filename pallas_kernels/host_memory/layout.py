@@ -146,7 +146,7 @@ def decode(start: memoryview, file_bytes: int, path: object) -> Header:
 
 def _parse(values: Any, nbytes: int) -> Header:
     if values["format"] != FORMAT:
-        raise ValueError(f"format {values['format']}, this version reads {FORMAT}")
+        raise ValueError(f"format {values['format']}, this version reads {FORMAT}: remove_pool it")
     entries = {}
     for name, value in values["tensors"].items():
         spec = TensorSpec(shape=tuple(value["shape"]), dtype=value["dtype"])

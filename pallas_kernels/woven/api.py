@@ -15,7 +15,7 @@ from pallas_kernels.attention import checks
 from pallas_kernels.attention.config import DecodeConfig, check_decode
 from pallas_kernels.attention.partial import merge_stacked
 from pallas_kernels.attention.specs import UNBOUNDED
-from pallas_kernels.capability import device, require
+from pallas_kernels.capability import KernelUnavailable, device, missing
 from pallas_kernels.hopper import expect
 from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
 from pallas_kernels.woven import sm90
@@ -323,7 +323,10 @@ def _start(shared: Any, backend: Any) -> tuple[Exchange, Shared]:
     """Return the sizes of the shared arrays, and these arrays for the backend."""
     expect(backend in get_args(Kernel), "backend", backend, "one of sm90, interpret")
     expect(isinstance(shared, Shared), "shared", type(shared).__name__, "Shared")
-    require(backend, device())
+    here = device()
+    if reason := missing(backend, here):
+        instead = tuple(kernel for kernel in get_args(Kernel) if not missing(kernel, here))
+        raise KernelUnavailable(backend, reason, instead)
     exchange = exchange_of(shared)
 
     def taken(array: Any) -> Any:
