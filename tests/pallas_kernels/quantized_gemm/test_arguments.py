@@ -84,9 +84,9 @@ def test_in_jit_with_a_traced_layer_beyond_the_stack(place: Any) -> None:
         ({"w": replace(W, data=3)}, "w.data of type int: expected an array"),
         ({"w": replace(W, k=0)}, "w.k=0: expected a whole number above 0"),
         ({"w": replace(W, kind="float8_e4m3fn")}, "w.data of dtype int8: expected float8_e4m3fn"),
-        ({"w": replace(W, kind="int4")}, "w.data of shape .64, 128.: expected ..L,. 64, 64"),
+        ({"w": replace(W, kind="int4")}, "w.data of shape .64, 128.: expected .64, 64. for"),
         ({"w": replace(W, group=64)}, "w.scales of shape .1, 64.: expected .2, 64."),
-        ({"w": replace(W, n=65)}, "w.data of shape .64, 128.: expected ..L,. 128, 128"),
+        ({"w": replace(W, n=65)}, "w.data of shape .64, 128.: expected .128, 128. for"),
         ({"w": replace(W, scales=W.scales.astype(np.float64))}, "w.scales of dtype float64"),
         (
             {"w": replace(W, offsets=W.scales[:, :32])},
