@@ -17,12 +17,7 @@ from pallas_kernels.attention.launch import (
     run_paged_prefill,
     run_prefill,
 )
-from pallas_kernels.attention.specs import (
-    GROUP_ROWS,
-    UNBOUNDED,
-    check_kernel_sizes,
-    page_problem,
-)
+from pallas_kernels.attention.specs import GROUP_ROWS, UNBOUNDED, check_kernel_sizes, page_problem
 from pallas_kernels.capability import Backend
 
 Operand = Any  # an array of jax or NumPy; checked here, with the argument's name

@@ -34,10 +34,7 @@ Kernel = Callable[
 
 
 def build(
-    spec: Decode,
-    config: DecodeConfig,
-    *,
-    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+    spec: Decode, config: DecodeConfig, *, interpret: mosaic_gpu.InterpretGPUParams | None = None
 ) -> Kernel:
     """Return `kernel(bounds, tables, q, k_pages, v_pages) -> (out, lse)`.
 

@@ -38,10 +38,7 @@ Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def build(
-    spec: Prefill,
-    config: PrefillConfig,
-    *,
-    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+    spec: Prefill, config: PrefillConfig, *, interpret: mosaic_gpu.InterpretGPUParams | None = None
 ) -> Kernel:
     """Return `kernel(bounds, q, k, v) -> out`; bounds are (offset, length, window) of each row."""
     check_prefill(spec, config)

@@ -13,13 +13,7 @@ import numpy as np
 from pallas_kernels.gemm import tiles
 from pallas_kernels.gemm.config import Config, check_fits
 from pallas_kernels.gemm.machine import Machine, machine_for
-from pallas_kernels.gemm.prediction import (
-    best_alpha,
-    equals,
-    plans,
-    predict,
-    reachable,
-)
+from pallas_kernels.gemm.prediction import best_alpha, equals, plans, predict, reachable
 from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.gemm.times import Prediction
 from pallas_kernels.hopper import CLUSTERS, expect
@@ -197,10 +191,7 @@ def _choice(gemm: Gemm, machine: Machine, cluster: int | None, alpha: float | No
     share = best_alpha(gemm, config, machine) if alpha is None else alpha
     final = _at(gemm, config, machine, (share,))
     return Chosen(
-        config=config,
-        alpha=share,
-        time_s=float(final.time_s[0]),
-        bound=str(final.bound[0]),
+        config=config, alpha=share, time_s=float(final.time_s[0]), bound=str(final.bound[0])
     )
 
 

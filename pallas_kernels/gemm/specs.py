@@ -113,11 +113,7 @@ class Gemm:
         plain, layers, experts = self.quantised is None, self.layers, self.experts
         for name, holds, allowed in (
             ("dtype", self.dtype in INPUT_DTYPES, f"one of {', '.join(INPUT_DTYPES)}"),
-            (
-                "out_dtype",
-                self.out_dtype in (self.dtype, "float32"),
-                f"{self.dtype} or float32",
-            ),
+            ("out_dtype", self.out_dtype in (self.dtype, "float32"), f"{self.dtype} or float32"),
             ("layers", layers is None or layers >= 1, "a number from 1 up"),
             (
                 "experts",

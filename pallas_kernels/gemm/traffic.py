@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.gemm.config import (
-    SUM_BYTES,
-    Config,
-    pass_unit,
-    sum_size,
-    sums_apart,
-)
+from pallas_kernels.gemm.config import SUM_BYTES, Config, pass_unit, sum_size, sums_apart
 from pallas_kernels.gemm.schedule import (
     FIELDS,
     Counts,

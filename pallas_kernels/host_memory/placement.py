@@ -20,10 +20,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def to_host(
-    tree: Any,
-    *,
-    where: Callable[[str, Any], bool] | None = None,
-    device: jax.Device | None = None,
+    tree: Any, *, where: Callable[[str, Any], bool] | None = None, device: jax.Device | None = None
 ) -> Any:
     """Return `tree` with its arrays copied to pinned host memory, each as a `HostArray`.
 

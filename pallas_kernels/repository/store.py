@@ -210,8 +210,7 @@ def compiled_for(
             a.shape,
             lib.numpy.dtype(a.dtype),
             sharding=jax.sharding.SingleDeviceSharding(
-                device,
-                memory_kind="pinned_host" if a.host else device.default_memory().kind,
+                device, memory_kind="pinned_host" if a.host else device.default_memory().kind
             ),
         )
         for a in program.arguments

@@ -20,13 +20,7 @@ from pallas_kernels.hopper import expect
 from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
 from pallas_kernels.woven import sm90
 from pallas_kernels.woven.config import SendConfig, check_poll, poll_config, send_bytes
-from pallas_kernels.woven.exchange import (
-    Exchange,
-    Polling,
-    Sends,
-    Shared,
-    exchange_of,
-)
+from pallas_kernels.woven.exchange import Exchange, Polling, Sends, Shared, exchange_of
 from pallas_kernels.woven.slot import Status
 
 Kernel = Literal["sm90", "interpret"]

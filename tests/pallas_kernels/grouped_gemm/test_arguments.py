@@ -89,10 +89,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"w": QUANTISED.operands(stack=(2, 2))[1]}, r"w.data of shape \(2, 2, 3, 192, 64\): expected"),
     ({"w": replace(Q, scales=Q.scales[:, :1])}, r"w.scales of shape \(3, 1, 192\): expected"),
     ({"w": Q, "config": Config()}, r"tk=64: expected at least 128 for kind='int4'"),
-    (
-        {"w": Q, "config": replace(OUTPUT_ONLY, tm=256)},
-        "tm=256: expected at most 128 for",
-    ),
+    ({"w": Q, "config": replace(OUTPUT_ONLY, tm=256)}, "tm=256: expected at most 128 for"),
     ({"group_sizes": [1, 2]}, r"group_sizes of shape 2: expected one number for each of w's 3"),
     ({"group_sizes": np.int32(3)}, r"group_sizes of shape a scalar: expected one number"),
     ({"group_sizes": [1.0, 2, 3]}, r"group_sizes of dtype float64: expected integers"),

@@ -14,13 +14,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.arguments import operand
 from pallas_kernels.gather_rows import gather_rows
-from pallas_kernels.host_memory import (
-    HostArray,
-    HostMemoryError,
-    host_ref,
-    to_host,
-    weight_operand,
-)
+from pallas_kernels.host_memory import HostArray, HostMemoryError, host_ref, to_host, weight_operand
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.pallas_kernels.interpreting import SMALL, operands, within
 
