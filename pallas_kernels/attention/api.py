@@ -34,7 +34,6 @@ def prefill_attention(
     window: Number | None = None,
     q_offset: Rows = 0,
     kv_lengths: Rows | None = None,
-    scale: float | None = None,
     config: PrefillConfig | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
@@ -42,7 +41,8 @@ def prefill_attention(
 
     Query t of row b is at position q_offset[b] + t, key s at position s. The query sees key s
     if s < kv_lengths[b], and with `causal` if s is not beyond its position, and with `window` if s
-    is one of the last `window` positions up to its own. A query that sees no key gives 0.
+    is one of the last `window` positions up to its own. A query that sees no key gives 0. Scores
+    are scaled by 1 / sqrt(D); scale q for another factor.
 
     Query heads h of [g * Hq / Hkv, (g + 1) * Hq / Hkv) share KV head g. `window`, `q_offset` and
     `kv_lengths` are run-time values: changing them does not recompile. NumPy and Python numbers are
@@ -57,7 +57,6 @@ def prefill_attention(
       q_offset: position of the first query, any whole number below 2**30 in magnitude, one for all
         rows or int32 [B]; negative where the keys begin after the queries.
       kv_lengths: keys of each row, from 0 to S, likewise; S by default.
-      scale: factor of the scores, above 0, compiled in; 1 / sqrt(D) by default.
       config: tiles instead of `choose_prefill`.
       backend: "auto" is "sm90" if it can run and supports the sizes (D of 64 or 128), else
         "reference"; "sm90" raises rather than fall back. "interpret" runs the kernel step by step
@@ -82,7 +81,6 @@ def prefill_attention(
     bounds = _prefill_bounds(q, k.shape[1], causal, window, q_offset, kv_lengths)
     launch = Launch(
         backend=_resolve(backend, _size_problem(q.shape[3], str(q.dtype))),
-        scale=checks.check_scale(scale, q.shape[3]),
         causal=causal,
         prefill=config,
     )
@@ -100,7 +98,6 @@ def paged_prefill_attention(
     q_offset: Rows,
     kv_lengths: Rows,
     window: Number | None = None,
-    scale: float | None = None,
     soft_cap: float | None = None,
     config: PrefillConfig | None = None,
     backend: Choice = "auto",
@@ -120,7 +117,6 @@ def paged_prefill_attention(
       q_offset: position of the first query, as `prefill_attention`.
       kv_lengths: keys of each row, from 0 to max_pages * page, one for all or int32 [B].
       window: as `prefill_attention`.
-      scale: as `prefill_attention`.
       soft_cap: scores s become soft_cap * tanh(s / soft_cap), above 0, compiled in, by the
         reference alone; None for no cap.
       config: as `prefill_attention`.
@@ -137,7 +133,6 @@ def paged_prefill_attention(
     _check_pages(q, (4, "[B, T, Hq, D]"), k_pages, v_pages, block_tables)
     launch = Launch(
         backend=_resolve(backend, _size_problem(q.shape[3], str(q.dtype)), soft_cap),
-        scale=checks.check_scale(scale, q.shape[3]),
         soft_cap=soft_cap,
         prefill=config,
     )
@@ -156,7 +151,6 @@ def decode_attention(
     lengths: Rows,
     *,
     window: Number | None = None,
-    scale: float | None = None,
     soft_cap: float | None = None,
     config: DecodeConfig | None = None,
     backend: Choice = "auto",
@@ -174,7 +168,6 @@ def decode_attention(
       block_tables: page numbers below P; entries beyond a sequence's length are not read.
       lengths: tokens of each sequence, from 0 to max_pages * page, one for all or int32 [B].
       window: tokens that a query sees, its own included, from 1; None for all.
-      scale: factor of the scores, above 0, compiled in; 1 / sqrt(D) by default.
       soft_cap: as `paged_prefill_attention`.
       config: tiles and splits instead of `choose_decode`.
       backend: "auto" is "sm90" if it can run and supports the sizes (D of 64 or 128, pages of 16,
@@ -192,15 +185,14 @@ def decode_attention(
     rows, held = q.shape[0], block_tables.shape[1] * k_pages.shape[1]
     length = checks.per_row("lengths", lengths, rows, 0, held)
     bounds = checks.stack_bounds(length - 1, length, checks.widths(window, rows, causal=True))
-    scale = checks.check_scale(scale, q.shape[2])
     chosen = _resolve(backend, _decode_problem(q, k_pages), soft_cap)
     if chosen == "reference":
         config = None
     elif config is None:
-        spec = decode_spec(q, k_pages, block_tables, scale)
+        spec = decode_spec(q, k_pages, block_tables)
         config = choose_decode(spec, sm_count=sm_count(chosen))
     arrays = without_derivative("decode_attention", *map(jnp.asarray, (q, k_pages, v_pages)))
-    launch = Launch(backend=chosen, scale=scale, soft_cap=soft_cap, decode=config)
+    launch = Launch(backend=chosen, soft_cap=soft_cap, decode=config)
     out: jax.Array = run_decode(bounds, block_tables, *arrays, launch=launch)
     return out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -49,21 +48,6 @@ def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
         raise ValueError(f"q with {q_heads} heads: expected a multiple of {kv_heads} KV heads")
     if q_dim != kv_dim:
         raise ValueError(f"q with head_dim={q_dim}: expected {kv_dim} as in the keys")
-
-
-def check_scale(scale: Any, dim: int) -> float:
-    """Return the factor of the scores: 1 / sqrt(dim) by default.
-
-    Raises:
-      ValueError: the scale is no Python number, or not above 0.
-    """
-    if scale is None:
-        return 1.0 / math.sqrt(dim)
-    if isinstance(scale, bool) or not isinstance(scale, int | float | np.floating | np.integer):
-        raise ValueError(f"scale={scale!r}: expected a Python number, which is compiled in")
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale={scale!r}: expected a number above 0")
-    return float(scale)
 
 
 def per_row(name: str, value: Any, rows: int, low: int, high: int) -> Any:

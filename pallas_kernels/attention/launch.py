@@ -23,7 +23,6 @@ class Launch:
     """Compile-time arguments of a call."""
 
     backend: Backend
-    scale: float
     soft_cap: float | None = None  # of the reference
     causal: bool = True
     prefill: PrefillConfig | None = None
@@ -37,13 +36,13 @@ def run_prefill(
     """Pad queries and keys to whole swizzled rows, run, cut."""
     queries = q.shape[1]
     if launch.backend == "reference":
-        done = reference.prefill(q, k, v, bounds, causal=launch.causal, scale=launch.scale)
+        done = reference.prefill(q, k, v, bounds, causal=launch.causal)
         rows: jax.Array = done.out.astype(q.dtype)
         return rows
     from pallas_kernels.attention import sm90_prefill
 
     q, k, v = (_pad_rows(array) for array in (q, k, v))
-    spec = prefill_spec(q, k, launch.scale, launch.causal)
+    spec = prefill_spec(q, k, launch.causal)
     config = launch.prefill or choose_prefill(spec)
     kernel = sm90_prefill.build(spec, config, interpret=interpret_settings(launch.backend))
     return kernel(bounds, q, k, v)[:, :queries]
@@ -62,7 +61,7 @@ def run_paged_prefill(
     """Read the pages in place (the reference), or gather all pages of the tables for a kernel."""
     if launch.backend == "reference":
         done = reference.paged_prefill(
-            q, k_pages, v_pages, tables, bounds, scale=launch.scale, soft_cap=launch.soft_cap
+            q, k_pages, v_pages, tables, bounds, soft_cap=launch.soft_cap
         )
         read: jax.Array = done.out.astype(q.dtype)
         return read
@@ -89,15 +88,13 @@ def run_decode(
 ) -> jax.Array:
     """Group the query heads by KV head, run, merge the splits."""
     if launch.decode is None:
-        part = reference.decode(
-            q, k_pages, v_pages, tables, bounds, scale=launch.scale, soft_cap=launch.soft_cap
-        )
+        part = reference.decode(q, k_pages, v_pages, tables, bounds, soft_cap=launch.soft_cap)
         read: jax.Array = part.out.astype(q.dtype)
         return read
     from pallas_kernels.attention import sm90_decode
 
     batch, heads, dim = q.shape
-    spec = decode_spec(q, k_pages, tables, launch.scale)
+    spec = decode_spec(q, k_pages, tables)
     group = heads // spec.kv_heads
     grouped = q.reshape(batch * spec.kv_heads, group, dim)
     grouped = jnp.pad(grouped, ((0, 0), (0, spec.group - group), (0, 0)))
@@ -115,7 +112,7 @@ def _pad_rows(array: jax.Array) -> jax.Array:
     return jnp.pad(array, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else array
 
 
-def prefill_spec(q: jax.Array, k: jax.Array, scale: float, causal: bool) -> Prefill:
+def prefill_spec(q: jax.Array, k: jax.Array, causal: bool) -> Prefill:
     """Return the description of padded arrays."""
     return Prefill(
         batch=q.shape[0],
@@ -124,13 +121,12 @@ def prefill_spec(q: jax.Array, k: jax.Array, scale: float, causal: bool) -> Pref
         heads=q.shape[2],
         kv_heads=k.shape[2],
         dim=q.shape[3],
-        scale=scale,
         causal=causal,
         dtype=str(q.dtype),
     )
 
 
-def decode_spec(q: Any, k_pages: Any, tables: Any, scale: float) -> Decode:
+def decode_spec(q: Any, k_pages: Any, tables: Any) -> Decode:
     """Return the description of decode arrays, with the group padded to whole swizzled rows."""
     pages, page, kv_heads, dim = k_pages.shape
     group = q.shape[1] // kv_heads
@@ -142,6 +138,5 @@ def decode_spec(q: Any, k_pages: Any, tables: Any, scale: float) -> Decode:
         pages=pages,
         page=page,
         table=tables.shape[1],
-        scale=scale,
         dtype=str(q.dtype),
     )

@@ -37,7 +37,6 @@ def programs(sm_count: int) -> tuple[Program, ...]:
                 heads=heads,
                 kv_heads=kv_heads,
                 dim=dim,
-                scale=dim**-0.5,
             )
             found.append(prefill_program(spec, model))
         found.extend(
@@ -52,7 +51,6 @@ def programs(sm_count: int) -> tuple[Program, ...]:
         heads=heads,
         kv_heads=kv_heads,
         dim=dim,
-        scale=dim**-0.5,
         causal=False,
         dtype="float16",
     )
@@ -66,7 +64,7 @@ def programs(sm_count: int) -> tuple[Program, ...]:
 def prefill_program(spec: Prefill, label: str) -> Program:
     """Return the program of one prefill shape."""
     config = choose_prefill(spec)
-    launch = Launch(backend="sm90", scale=spec.scale, causal=spec.causal, prefill=config)
+    launch = Launch(backend="sm90", causal=spec.causal, prefill=config)
     keys = (spec.batch, spec.keys, spec.kv_heads, spec.dim)
     return Program(
         op="attention",
@@ -87,7 +85,7 @@ def prefill_program(spec: Prefill, label: str) -> Program:
 def decode_program(spec: Decode, label: str, sm_count: int) -> Program:
     """Return the program of one decode shape, with the merge of its splits."""
     config = choose_decode(spec, sm_count=sm_count)
-    launch = Launch(backend="sm90", scale=spec.scale, decode=config)
+    launch = Launch(backend="sm90", decode=config)
     pool = (spec.pages, spec.page, spec.kv_heads, spec.dim)
     heads = spec.kv_heads * spec.group
     return Program(
@@ -119,6 +117,5 @@ def _decode(
         pages=batch * table,
         page=page,
         table=table,
-        scale=dim**-0.5,
         dtype=dtype,
     )

@@ -165,14 +165,14 @@ def machine_for(
     return _measured(machine) if measured else machine
 
 
-def present_machine(*, measured: bool = True) -> Machine:
+def present_machine() -> Machine:
     """Return `machine_for` the default device of jax; without a GPU, for an H200."""
     import jax
 
     first: Any = jax.devices()[0]
     if first.platform != "gpu":
-        return machine_for(measured=measured)
-    return machine_for(first.device_kind, sm_count=int(first.core_count), measured=measured)
+        return machine_for()
+    return machine_for(first.device_kind, sm_count=int(first.core_count))
 
 
 def _measured(machine: Machine) -> Machine:

@@ -127,7 +127,6 @@ def poll(
     windows: Any = None,
     layers: int = 1,
     stride: int = 1,
-    scale: float | None = None,
     config: DecodeConfig | None = None,
     backend: Kernel = "sm90",
 ) -> Polled:
@@ -145,7 +144,6 @@ def poll(
       windows: positions that a query of each layer sees, int32 [layers]; None for all.
       layers: number of layers of the sender's model.
       stride: pages between a sequence's pages of consecutive layers.
-      scale: factor of the scores; 1 / sqrt(head_dim) by default.
       config: tiles; its splits must be those of the shared arrays.
       backend: as for `send`.
 
@@ -164,7 +162,7 @@ def poll(
     expect(got == wanted, "k_pages", got, f"{wanted} as in shared")
     polling = Polling(
         exchange=exchange, pages=int(k_pages.shape[0]), page=int(k_pages.shape[1]),
-        scale=checks.check_scale(scale, slot.head_dim), layers=layers, stride=stride,
+        layers=layers, stride=stride,
     )  # fmt: skip
     config = config or poll_config(polling)
     check_decode(polling.attention, config)

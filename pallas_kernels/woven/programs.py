@@ -54,7 +54,7 @@ def _of(label: str, exchange: Exchange, page: int, layers: int) -> tuple[Program
     s = exchange.slot
     polling = Polling(
         exchange=exchange, pages=s.rows * s.pages * layers, page=page,
-        scale=s.head_dim**-0.5, layers=layers,
+        layers=layers,
     )  # fmt: skip
     return (
         send_program(label, exchange, SendConfig()),

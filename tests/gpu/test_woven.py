@@ -57,9 +57,7 @@ class Pair:
             jax.random.normal(key, of, jnp.bfloat16) for key, of in zip(keys, sizes, strict=True)
         ]
         self.payload, self.pools = drawn[:3], drawn[3:]
-        self.polling = Polling(
-            exchange=self.exchange, pages=rows * pages, page=PAGE, scale=DIM**-0.5
-        )
+        self.polling = Polling(exchange=self.exchange, pages=rows * pages, page=PAGE)
         self.windows = jnp.full(1, UNBOUNDED, jnp.int32)
         self.rows, self.looks = jnp.full(1, rows, jnp.int32), jnp.full(1, 1000, jnp.int32)
         self.sender = jnp.asarray(self.exchange.sender(first=FIRST))

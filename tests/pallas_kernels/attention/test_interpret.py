@@ -118,7 +118,7 @@ def test_kernels_under_vmap() -> None:
 
 def prefill_races() -> bool:
     case = Case(queries=136, keys=136, lengths=(130,))
-    spec = Prefill(batch=1, queries=136, keys=136, heads=2, kv_heads=1, dim=64, scale=0.125)
+    spec = Prefill(batch=1, queries=136, keys=136, heads=2, kv_heads=1, dim=64)
     params = interpret_params(detect_races=True)
     kernel = jax.jit(sm90_prefill.build(spec, SMALL, interpret=params))
     bounds = np.array([[0, 130, 1 << 30]], np.int32)
@@ -131,7 +131,7 @@ def prefill_races() -> bool:
 def decode_races() -> bool:
     case = decoding((150,), 160, heads=4)
     q, k_pages, v_pages, tables, _ = paged(case, 16).arguments
-    spec = Decode(batch=1, kv_heads=1, group=4, dim=64, pages=13, page=16, table=10, scale=0.125)
+    spec = Decode(batch=1, kv_heads=1, group=4, dim=64, pages=13, page=16, table=10)
     params = interpret_params(detect_races=True)
     config = DecodeConfig(stages=2, splits=2)
     kernel = jax.jit(sm90_decode.build(spec, config, interpret=params))
@@ -161,7 +161,7 @@ def test_unwritten_values_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
     """The positive control of `zero_beyond`: without it NaN beyond a length reaches the result."""
     monkeypatch.setattr(online, "zero_beyond", lambda *_: None)
     case = Case(queries=8, keys=64, lengths=(33,), offsets=(33,))
-    spec = Prefill(batch=1, queries=8, keys=64, heads=2, kv_heads=1, dim=64, scale=0.125)
+    spec = Prefill(batch=1, queries=8, keys=64, heads=2, kv_heads=1, dim=64)
     kernel = jax.jit(sm90_prefill.build(spec, SMALL, interpret=interpret_params()))
     bounds = np.array([[33, 33, 1 << 30]], np.int32)
     out = within(lambda: jax.block_until_ready(kernel(bounds, *case.arrays)))

@@ -43,14 +43,14 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @functools.cache
-def in_blocks(block: int, causal: bool, scale: float) -> Any:
+def in_blocks(block: int, causal: bool) -> Any:
     """Return the reference with blocks of this size, compiled once for each shape."""
 
     def run(bounds: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reference, "KEY_BLOCK", block)
             patch.setattr(reference, "QUERY_BLOCK", block)
-            return reference.prefill(q, k, v, bounds, causal=causal, scale=scale).out
+            return reference.prefill(q, k, v, bounds, causal=causal).out
 
     return jax.jit(run)
 
@@ -61,7 +61,7 @@ def test_prefill_within_the_bound(case: Case, block: int) -> None:
     # blocks of 16 as well, so that small arrays have several, the last one ragged
     widths = np.full(2, case.window or 1 << 30)
     bounds = np.stack([case.offsets, case.row_lengths, widths], axis=1).astype(np.int32)
-    out = in_blocks(block, case.causal, case.dim**-0.5)(bounds, *case.arrays)
+    out = in_blocks(block, case.causal)(bounds, *case.arrays)
     merges = case.keys // block + 1  # blocks smaller than the bound's: each counts as a merge
     assert case.exact("float32", merges=merges).worst(out) <= 1
 

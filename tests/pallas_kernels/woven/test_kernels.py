@@ -400,7 +400,6 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (poll, {"layers": 0}, "layers=0: expected a whole number above 0"),
     (poll, {"stride": 0}, "stride=0: expected a whole number above 0"),
     (poll, {"layers": 1000}, "layers=1000: expected pages behind 999, of"),
-    (poll, {"scale": -1.0}, "scale=-1.0: expected a number above 0"),
     (poll, {"v_pages": np.zeros((1, 16, 2, 64), np.float16)}, "v_pages"),
     (poll, {"state": np.zeros((1, 4), np.int32)}, r"state=.*: expected int32 of shape \(4, 4\)"),
     (poll, {"config": DecodeConfig(splits=2),},
