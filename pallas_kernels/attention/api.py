@@ -99,7 +99,6 @@ def paged_prefill_attention(
     kv_lengths: Rows,
     window: Number | None = None,
     soft_cap: float | None = None,
-    config: PrefillConfig | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
     """Attend causally from T queries of each row to its keys in pages.
@@ -119,7 +118,6 @@ def paged_prefill_attention(
       window: as `prefill_attention`.
       soft_cap: scores s become soft_cap * tanh(s / soft_cap), above 0, compiled in, by the
         reference alone; None for no cap.
-      config: as `prefill_attention`.
       backend: as `prefill_attention`.
 
     Returns:
@@ -134,7 +132,6 @@ def paged_prefill_attention(
     launch = Launch(
         backend=_resolve(backend, _size_problem(q.shape[3], str(q.dtype)), soft_cap),
         soft_cap=soft_cap,
-        prefill=config,
     )
     keys = block_tables.shape[1] * k_pages.shape[1]
     bounds = _prefill_bounds(q, keys, True, window, q_offset, kv_lengths)
