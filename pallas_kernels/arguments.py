@@ -162,19 +162,6 @@ def operand(array: Any, backend: Backend) -> jax.Array:
     return array if backend == "sm90" else weight_operand(array, backend=backend)
 
 
-def clusters_and_layer(
-    sm_limit: Number | None,
-    layer: Number | None,
-    *,
-    cluster: int,
-    sm_count: int,
-    layers: int | None,
-) -> jax.Array | np.ndarray:
-    """Return the scalars that most kernels read: `active_clusters` and `layer_index`."""
-    active = active_clusters(sm_limit, cluster=cluster, sm_count=sm_count)
-    return launch_scalars((active, layer_index(layer, layers)))
-
-
 def launch_scalars(fields: tuple[Number, ...]) -> jax.Array | np.ndarray:
     """Return the int32 vector of a kernel's run-time scalars."""
     traced = any(isinstance(f, jax.Array) for f in fields)

@@ -71,10 +71,7 @@ def parse_compute_capability(text: str | None) -> tuple[int, int] | None:
 
 
 def missing(
-    backend: Backend,
-    on: Device,
-    *,
-    load: Callable[[str], object] = importlib.import_module,
+    backend: Backend, on: Device, *, load: Callable[[str], object] = importlib.import_module
 ) -> str:
     """Return the reason why `on` cannot run `backend`; an empty string if it can.
 

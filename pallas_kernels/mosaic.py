@@ -45,9 +45,7 @@ def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUPa
     Reading beyond an array's edge gives NaN too; the kernels discard what they read there.
     """
     return mosaic_gpu.InterpretGPUParams(
-        detect_races=detect_races,
-        out_of_bounds_reads="uninitialized",
-        uninitialized_memory="nan",
+        detect_races=detect_races, out_of_bounds_reads="uninitialized", uninitialized_memory="nan"
     )
 
 
@@ -59,10 +57,7 @@ def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
 
 
 def apart(
-    warpgroup: Int,
-    config: Specialised,
-    loads: Callable[[], None],
-    computes: Callable[[], None],
+    warpgroup: Int, config: Specialised, loads: Callable[[], None], computes: Callable[[], None]
 ) -> None:
     """Run `loads` in the last warpgroup of a CTA, `computes` in the others; set their registers."""
 

@@ -56,9 +56,7 @@ def gemm_reference(
 
 
 def gemm_error_bound(
-    x: Float[np.ndarray, "m k"],
-    w: Float[np.ndarray, "k n"],
-    out_dtype: DTypeLike,
+    x: Float[np.ndarray, "m k"], w: Float[np.ndarray, "k n"], out_dtype: DTypeLike
 ) -> Float[np.ndarray, "m n"]:
     """Bound |out - ref| for products accumulated in float32 and stored in `out_dtype`.
 
@@ -86,9 +84,7 @@ def gemm_error_bound(
 
 
 def check_gemm(
-    out: Float[np.ndarray, "m n"],
-    x: Float[np.ndarray, "m k"],
-    w: Float[np.ndarray, "k n"],
+    out: Float[np.ndarray, "m n"], x: Float[np.ndarray, "m k"], w: Float[np.ndarray, "k n"]
 ) -> GemmCheck:
     """Compare a computed product with its bound and return the worst element.
 

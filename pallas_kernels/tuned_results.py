@@ -6,7 +6,6 @@ the second. An unreadable file gives a warning, never an error: kernels run with
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -47,9 +46,20 @@ def folders() -> tuple[Path, ...]:
 
 
 def load(device: str) -> Tuned:
-    """Return the rates of a device; files are read again only after a change."""
-    paths = tuple(folder / file_name(device) for folder in folders())
-    return _load(device, tuple((path, _stamp(path)) for path in paths))
+    """Return the rates of a device."""
+    machine: dict[str, Any] = {}
+    for path in (folder / file_name(device) for folder in folders()):
+        if not path.exists():
+            continue
+        try:
+            one = read(path)
+            if one.device != device:
+                raise ValueError(f"device={one.device!r}: expected {device!r}")
+        except (OSError, ValueError) as error:
+            warnings.warn(f"measured rates {path} left aside: {error}", stacklevel=2)
+            continue
+        machine = {**one.machine, **machine}
+    return Tuned(device=device, machine=machine)
 
 
 def read(path: Path) -> Tuned:
@@ -79,37 +89,10 @@ def write(path: Path, tuned: Tuned) -> None:
     Path(file.name).replace(path)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-@functools.lru_cache(maxsize=64)
-def _load(device: str, stamped: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Tuned:
-    machine: dict[str, Any] = {}
-    for path, stamp in stamped:
-        if stamp is None:
-            continue
-        try:
-            one = read(path)
-            if one.device != device:
-                raise ValueError(f"device={one.device!r}: expected {device!r}")
-        except (OSError, ValueError) as error:
-            warnings.warn(f"measured rates {path} left aside: {error}", stacklevel=2)
-            continue
-        machine = {**one.machine, **machine}
-    return Tuned(device=device, machine=machine)
-
-
 def _checked_machine(data: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in data.items():
         if name == "source":
             good = isinstance(value, str)
-        elif name == "resident":
-            good = all(len(pair) == 2 and min(pair) >= 1 for pair in value)
         else:
             good = isinstance(value, int | float) and 0 < value < float("inf")
         if not good:

@@ -55,6 +55,7 @@ def _launches(spec: Mapping[str, Any], settings: Settings) -> Callable[[int], An
     exchange = Exchange(slot=shape, splits=1)
     shared = exchange.new(first=0)
     shared.publish(tables, lengths)
+    backend: Any = "interpret" if settings.tiny else settings.backend
     place: Any = jnp.asarray if settings.tiny else lambda array: to_host(array).data
     state = {
         "shared": jax.tree.map(place, shared),
@@ -64,17 +65,17 @@ def _launches(spec: Mapping[str, Any], settings: Settings) -> Callable[[int], An
     }
 
     def look() -> Any:
-        polled = poll(state["shared"], state["receiver"], *state["pools"], backend=settings.backend)
+        polled = poll(state["shared"], state["receiver"], *state["pools"], backend=backend)
         state.update(
             shared=polled.shared, receiver=polled.state, pools=[polled.k_pages, polled.v_pages]
         )
         return polled.state
 
     def task(_: int) -> Any:
-        sent = send(state["shared"], state["sender"], q, k, v, backend=settings.backend)
+        sent = send(state["shared"], state["sender"], q, k, v, backend=backend)
         state.update(shared=sent.shared, sender=sent.state)
         look()
-        got = receive(state["shared"], state["sender"], backend=settings.backend)
+        got = receive(state["shared"], state["sender"], backend=backend)
         state["sender"] = got.state
         return got.out, got.codes
 

@@ -162,8 +162,6 @@ def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
         registers_given=given,
         host_argument_bytes=memory.host_argument_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
-        device_argument_bytes=memory.argument_size_in_bytes,
-        output_bytes=memory.output_size_in_bytes,
         host_copies=tuple(host_copies(hlo)),
         code_hash=hashlib.sha256("\0".join(code).encode()).hexdigest()[:16],
     )

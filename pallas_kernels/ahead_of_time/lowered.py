@@ -8,18 +8,12 @@ from typing import Any
 
 from pallas_kernels.program import Argument, Program
 
-_NOT_CODE = "mosaic_gpu.dump_basename"  # numbered in the order in which a process lowers
 _KERNEL = "mosaic_gpu_v2"
 _CONFIG = "mhlo.backend_config"
 
 
-def lower(program: Program, sharding: Any = None) -> Any:
-    """Return a program lowered for CUDA, with its host arguments marked as such.
-
-    Args:
-      program: program of an op.
-      sharding: sharding of the arguments on the target devices; None to lower only.
-    """
+def lower(program: Program, sharding: Any) -> Any:
+    """Return a program lowered for devices of a CUDA target, its host arguments marked as such."""
     jax: Any = import_module("jax")  # several of its functions are untyped
 
     def abstract(argument: Argument) -> Any:
@@ -40,10 +34,7 @@ def lower(program: Program, sharding: Any = None) -> Any:
 
 
 def kernels(module: Any) -> Iterator[Any]:
-    """Remove the kernels from a module, and yield each as a separate module.
-
-    In the module they are bytecode with source lines.
-    """
+    """Yield the kernels of a module, in which they are bytecode, each as a separate module."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 
@@ -61,17 +52,11 @@ def kernels(module: Any) -> Iterator[Any]:
         if ir.StringAttr(call.attributes["call_target_name"]).value != _KERNEL:
             continue
         options = {option.name: option.attr for option in call.attributes[_CONFIG]}
-        code = ir.StringAttr(options.pop("module")).value_bytes
-        del options["kernel_hash"]
-        with module.context:
-            call.attributes[_CONFIG] = ir.DictAttr.get(options)
         context = mlir.make_ir_context()
         library.mosaic_gpu_dialect.register_dialect(context)
         context.allow_unregistered_dialects = True
         with context:
-            kernel = ir.Module.parse(code)
-            del kernel.operation.attributes[_NOT_CODE]
-            yield kernel
+            yield ir.Module.parse(ir.StringAttr(options["module"]).value_bytes)
 
 
 def module_of(lowered: Any) -> Any:

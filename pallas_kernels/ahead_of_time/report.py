@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pallas_kernels.hopper import SHARED_BYTES_LIMIT
 from pallas_kernels.program import Program
@@ -27,15 +26,8 @@ class CodeReport:
     registers_given: int  # the same, at launch; of the kernel that exceeds it most
     host_argument_bytes: int
     temporary_bytes: int  # device memory that XLA takes beside arguments and results
-    device_argument_bytes: int
-    output_bytes: int
     host_copies: tuple[str, ...]  # instructions of XLA that touch a host argument
     code_hash: str  # of the kernels' machine code
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> CodeReport:
-        """Return the report with these `fields`, from `dataclasses.asdict`."""
-        return cls(**{**fields, "host_copies": tuple(fields["host_copies"])})
 
 
 def problems(program: Program, report: CodeReport) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -51,22 +50,7 @@ def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
         raise ValueError(f"q with head_dim={q_dim}: expected {kv_dim} as in the keys")
 
 
-def check_scale(scale: Any, dim: int) -> float:
-    """Return the factor of the scores: 1 / sqrt(dim) by default.
-
-    Raises:
-      ValueError: the scale is no Python number, or not above 0.
-    """
-    if scale is None:
-        return 1.0 / math.sqrt(dim)
-    if isinstance(scale, bool) or not isinstance(scale, int | float | np.floating | np.integer):
-        raise ValueError(f"scale={scale!r}: expected a Python number, which is compiled in")
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale={scale!r}: expected a number above 0")
-    return float(scale)
-
-
-def per_row(name: str, value: Any, rows: int, low: int, high: int, *, scalar: bool = True) -> Any:
+def per_row(name: str, value: Any, rows: int, low: int, high: int) -> Any:
     """Return an int32 vector with one number per batch row, each in [low, high].
 
     NumPy and Python numbers are checked. jax arrays, which may be traced or pending, are clamped
@@ -80,8 +64,8 @@ def per_row(name: str, value: Any, rows: int, low: int, high: int, *, scalar: bo
     else:
         value = np.asarray(value)
         shape, kind = value.shape, value.dtype.kind
-    expected = f"a whole number or int32 of shape ({rows},)" if scalar else f"int32 of ({rows},)"
-    if kind not in "iu" or (shape != (rows,) and not (scalar and shape == ())):
+    if kind not in "iu" or shape not in ((), (rows,)):
+        expected = f"a whole number or int32 of shape ({rows},)"
         raise ValueError(f"{name} of shape {shape} and kind {kind!r}: expected {expected}")
     if isinstance(value, jax.Array):
         return jnp.broadcast_to(jnp.clip(value.astype(jnp.int32), low, high), (rows,))
@@ -103,13 +87,11 @@ def check_tables(tables: Any, rows: int) -> None:
         )
 
 
-def window_bound(window: Any, *, causal: bool) -> Any:
-    """Return the window as a number for the kernels."""
-    if window is None:
-        return UNBOUNDED
-    if not causal:
+def widths(window: Any, rows: int, *, causal: bool) -> Any:
+    """Return the window of each row as a number for the kernels."""
+    if window is not None and not causal:
         raise ValueError(f"window={window!r}: expected None where causal=False")
-    return window
+    return per_row("window", UNBOUNDED if window is None else window, rows, 1, UNBOUNDED)
 
 
 def stack_bounds(position: Any, length: Any, window: Any) -> Any:

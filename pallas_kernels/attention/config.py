@@ -1,10 +1,11 @@
-"""Compile-time configuration of the two kernels, and the hardware rules that it must keep."""
+"""Compile-time configuration of the two kernels: hardware rules that it must keep, its choice."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, Prefill, itemsize
+from pallas_kernels.counting import ceil_div
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
     MOST_BARRIERS,
@@ -17,6 +18,10 @@ from pallas_kernels.hopper import (
 )
 
 _PREFILL_WARPGROUPS = 2  # they take turns on the tensor cores
+
+_BLOCKS_PER_SPLIT = 4  # a shorter share costs more to start and merge than it saves
+_MOST_SPLITS = 64
+_BUSY = 0.9  # share of SMs in use over all waves from which more splits bring little
 
 REDUCTION_BYTES = 2048  # what Mosaic sets aside for maxima and sums over a row
 
@@ -107,9 +112,8 @@ def prefill_shared_bytes(spec: Prefill, config: PrefillConfig) -> int:
     """Return the shared memory of one CTA in bytes."""
     ring = 2 * config.stages * config.block_kv
     tiles = (config.tile + ring) * spec.dim * itemsize(spec.dtype)
-    out = config.warpgroups * store(spec.dim, spec.out_dtype).nbytes(spec.out_dtype)
-    lse = config.tile * itemsize("float32")
-    return tiles + out + lse + REDUCTION_BYTES + BARRIER_BYTES
+    out = config.warpgroups * store(spec.dim, spec.dtype).nbytes(spec.dtype)
+    return tiles + out + REDUCTION_BYTES + BARRIER_BYTES
 
 
 def decode_shared_bytes(spec: Decode, config: DecodeConfig) -> int:
@@ -139,3 +143,37 @@ def check_decode(spec: Decode, config: DecodeConfig) -> None:
     check_shared_bytes(
         decode_shared_bytes(spec, config), f"stages={config.stages} or block_kv={config.block_kv}"
     )
+
+
+def choose_prefill(spec: Prefill) -> PrefillConfig:
+    """Return tiles that fit: half the head size leaves room for twice the stages."""
+    return PrefillConfig(stages=2 if spec.dim == 128 else 4)
+
+
+def choose_decode(spec: Decode, *, sm_count: int) -> DecodeConfig:
+    """Return tiles and the number of CTAs that share one sequence and KV head.
+
+    A CTA fills an SM (`decode_shared_bytes`), so the launch runs in waves of `sm_count`. The
+    smallest number of splits that keeps the SMs busy on average is taken, counted for sequences
+    that fill their block table.
+    """
+    config = DecodeConfig(stages=4 if spec.dim == 128 else 6)
+    blocks = ceil_div(spec.table * spec.page, config.block_kv)
+    splits = choose_splits(spec.batch * spec.kv_heads, blocks, sm_count)
+    return DecodeConfig(stages=config.stages, splits=splits)
+
+
+def choose_splits(work: int, blocks: int, sm_count: int) -> int:
+    """Return the number of splits of the keys of each of `work` items.
+
+    >>> choose_splits(8, 512, 132), choose_splits(512, 512, 132), choose_splits(8, 4, 132)
+    (15, 1, 1)
+    """
+    most = max(1, min(blocks // _BLOCKS_PER_SPLIT, _MOST_SPLITS))
+
+    def busy(splits: int) -> float:
+        ctas = work * splits
+        waves = -(-ctas // sm_count)
+        return ctas / (waves * sm_count)
+
+    return max(range(1, most + 1), key=lambda splits: (min(busy(splits), _BUSY), -splits))

@@ -14,40 +14,20 @@ from pallas_kernels.mosaic import Ref, drain, plgpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
-    """Shared memory and barriers; K and V have rings of equally many slots."""
+    """Shared memory and barriers by name; K and V have rings of equally many slots."""
 
     q_s: Ref
     k_s: Ref
     v_s: Ref
     out_s: Ref
-    lse_s: Ref
-    weights_s: Ref | None  # interpret mode: weights of the second product
     q_full: Ref
     k_full: Ref
     v_full: Ref
     k_empty: Ref
     v_empty: Ref
-    turn: Ref | None  # where two warpgroups compute in turns
-
-
-def buffers(memory: Sequence[Ref], gates: Sequence[Ref]) -> Buffers:
-    """Return `Buffers` from a kernel's scratch references, in the order of its fields."""
-    q_s, k_s, v_s, out_s, lse_s, *weights_s = memory
-    q_full, k_full, v_full, k_empty, v_empty, *turn = gates
-    return Buffers(
-        q_s=q_s,
-        k_s=k_s,
-        v_s=v_s,
-        out_s=out_s,
-        lse_s=lse_s,
-        weights_s=weights_s[0] if weights_s else None,
-        q_full=q_full,
-        k_full=k_full,
-        v_full=v_full,
-        k_empty=k_empty,
-        v_empty=v_empty,
-        turn=turn[0] if turn else None,
-    )
+    lse_s: Ref = None  # decode
+    turn: Ref | None = None  # where two warpgroups compute in turns
+    weights_s: Ref | None = None  # interpret mode: weights of the second product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +45,6 @@ class Walk:
     k: Ref
     v: Ref
     out: Ref
-    lse: Ref
     at: Buffers
 
 

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 
 from pallas_kernels.arguments import interpret_settings
 from pallas_kernels.attention import reference
-from pallas_kernels.attention.config import DecodeConfig, PrefillConfig
-from pallas_kernels.attention.heuristics import choose_prefill
-from pallas_kernels.attention.partial import Partial, merge_stacked
+from pallas_kernels.attention.config import DecodeConfig, PrefillConfig, choose_prefill
+from pallas_kernels.attention.partial import merge_stacked
 from pallas_kernels.attention.specs import ROW_MULTIPLE, Decode, Prefill
 from pallas_kernels.capability import Backend
 from pallas_kernels.counting import round_up
@@ -24,10 +23,8 @@ class Launch:
     """Compile-time arguments of a call."""
 
     backend: Backend
-    scale: float
     soft_cap: float | None = None  # of the reference
     causal: bool = True
-    out_dtype: str = "float32"
     prefill: PrefillConfig | None = None
     decode: DecodeConfig | None = None
 
@@ -35,22 +32,20 @@ class Launch:
 @functools.partial(jax.jit, static_argnames="launch")
 def run_prefill(
     bounds: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, *, launch: Launch
-) -> tuple[jax.Array, jax.Array]:
+) -> jax.Array:
     """Pad queries and keys to whole swizzled rows, run, cut."""
     queries = q.shape[1]
     if launch.backend == "reference":
-        done = reference.prefill(
-            q, k, v, bounds, causal=launch.causal, scale=launch.scale, soft_cap=launch.soft_cap
-        )
-        return done.out.astype(launch.out_dtype), done.lse
+        done = reference.prefill(q, k, v, bounds, causal=launch.causal)
+        rows: jax.Array = done.out.astype(q.dtype)
+        return rows
     from pallas_kernels.attention import sm90_prefill
 
     q, k, v = (_pad_rows(array) for array in (q, k, v))
-    spec = prefill_spec(q, k, launch.scale, launch.causal, launch.out_dtype)
+    spec = prefill_spec(q, k, launch.causal)
     config = launch.prefill or choose_prefill(spec)
     kernel = sm90_prefill.build(spec, config, interpret=interpret_settings(launch.backend))
-    out, lse = kernel(bounds, q, k, v)
-    return out[:, :queries], lse[..., :queries].swapaxes(1, 2)
+    return kernel(bounds, q, k, v)[:, :queries]
 
 
 @functools.partial(jax.jit, static_argnames="launch")
@@ -66,12 +61,12 @@ def run_paged_prefill(
     """Read the pages in place (the reference), or gather all pages of the tables for a kernel."""
     if launch.backend == "reference":
         done = reference.paged_prefill(
-            q, k_pages, v_pages, tables, bounds, scale=launch.scale, soft_cap=launch.soft_cap
+            q, k_pages, v_pages, tables, bounds, soft_cap=launch.soft_cap
         )
-        read: jax.Array = done.out.astype(launch.out_dtype)
+        read: jax.Array = done.out.astype(q.dtype)
         return read
     gathered = (gather_pages(pages, tables) for pages in (k_pages, v_pages))
-    out: jax.Array = run_prefill(bounds, q, *gathered, launch=launch)[0]
+    out: jax.Array = run_prefill(bounds, q, *gathered, launch=launch)
     return out
 
 
@@ -90,23 +85,25 @@ def run_decode(
     v_pages: jax.Array,
     *,
     launch: Launch,
-) -> Partial:
+) -> jax.Array:
     """Group the query heads by KV head, run, merge the splits."""
     if launch.decode is None:
-        return reference.decode(
-            q, k_pages, v_pages, tables, bounds, scale=launch.scale, soft_cap=launch.soft_cap
-        )
+        part = reference.decode(q, k_pages, v_pages, tables, bounds, soft_cap=launch.soft_cap)
+        read: jax.Array = part.out.astype(q.dtype)
+        return read
     from pallas_kernels.attention import sm90_decode
 
     batch, heads, dim = q.shape
-    spec = decode_spec(q, k_pages, tables, launch.scale)
+    spec = decode_spec(q, k_pages, tables)
     group = heads // spec.kv_heads
     grouped = q.reshape(batch * spec.kv_heads, group, dim)
     grouped = jnp.pad(grouped, ((0, 0), (0, spec.group - group), (0, 0)))
     kernel = sm90_decode.build(spec, launch.decode, interpret=interpret_settings(launch.backend))
     out, lse = kernel(bounds, tables, grouped, k_pages, v_pages)
     parts = (launch.decode.splits, batch, heads)
-    return merge_stacked(out[:, :group].reshape(*parts, dim), lse[:, :group].reshape(*parts))
+    part = merge_stacked(out[:, :group].reshape(*parts, dim), lse[:, :group].reshape(*parts))
+    merged: jax.Array = part.out.astype(q.dtype)
+    return merged
 
 
 def _pad_rows(array: jax.Array) -> jax.Array:
@@ -115,7 +112,7 @@ def _pad_rows(array: jax.Array) -> jax.Array:
     return jnp.pad(array, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else array
 
 
-def prefill_spec(q: jax.Array, k: jax.Array, scale: float, causal: bool, out_dtype: str) -> Prefill:
+def prefill_spec(q: jax.Array, k: jax.Array, causal: bool) -> Prefill:
     """Return the description of padded arrays."""
     return Prefill(
         batch=q.shape[0],
@@ -124,14 +121,12 @@ def prefill_spec(q: jax.Array, k: jax.Array, scale: float, causal: bool, out_dty
         heads=q.shape[2],
         kv_heads=k.shape[2],
         dim=q.shape[3],
-        scale=scale,
         causal=causal,
         dtype=str(q.dtype),
-        out_dtype=out_dtype,
     )
 
 
-def decode_spec(q: Any, k_pages: Any, tables: Any, scale: float) -> Decode:
+def decode_spec(q: Any, k_pages: Any, tables: Any) -> Decode:
     """Return the description of decode arrays, with the group padded to whole swizzled rows."""
     pages, page, kv_heads, dim = k_pages.shape
     group = q.shape[1] // kv_heads
@@ -143,6 +138,5 @@ def decode_spec(q: Any, k_pages: Any, tables: Any, scale: float) -> Decode:
         pages=pages,
         page=page,
         table=tables.shape[1],
-        scale=scale,
         dtype=str(q.dtype),
     )

@@ -68,11 +68,7 @@ def start(dim: int) -> tuple[Value, Value, Value]:
 
 
 def weighed(
-    scores: Value,
-    first_key: Int,
-    bounds: Bounds,
-    carry: tuple[Value, Value, Value],
-    scale: float,
+    scores: Value, first_key: Int, bounds: Bounds, carry: tuple[Value, Value, Value], scale: float
 ) -> tuple[Value, tuple[Value, Value, Value]]:
     """Return the weights of a block of keys, and the carry of `start` rescaled to them.
 

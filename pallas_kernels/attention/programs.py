@@ -1,14 +1,15 @@
-"""Programs of the configurations in use, for ahead-of-time compilation.
-
-cuDNN's graphs are not among them: building them needs the GPU and cuDNN.
-"""
+"""Programs of the configurations in use, for ahead-of-time compilation."""
 
 from __future__ import annotations
 
 import functools
 
-from pallas_kernels.attention.config import decode_shared_bytes, prefill_shared_bytes
-from pallas_kernels.attention.heuristics import choose_decode, choose_prefill
+from pallas_kernels.attention.config import (
+    choose_decode,
+    choose_prefill,
+    decode_shared_bytes,
+    prefill_shared_bytes,
+)
 from pallas_kernels.attention.launch import Launch, run_decode, run_prefill
 from pallas_kernels.attention.specs import MODEL_HEADS, Decode, Prefill
 from pallas_kernels.program import Argument, Program
@@ -36,8 +37,6 @@ def programs(sm_count: int) -> tuple[Program, ...]:
                 heads=heads,
                 kv_heads=kv_heads,
                 dim=dim,
-                scale=dim**-0.5,
-                out_dtype="float32" if keys > queries else "bfloat16",
             )
             found.append(prefill_program(spec, model))
         found.extend(
@@ -52,10 +51,8 @@ def programs(sm_count: int) -> tuple[Program, ...]:
         heads=heads,
         kv_heads=kv_heads,
         dim=dim,
-        scale=dim**-0.5,
         causal=False,
         dtype="float16",
-        out_dtype="float16",
     )
     found.append(prefill_program(plain, "ragged, every key, float16"))
     for page in (32, 64, 256):
@@ -67,17 +64,11 @@ def programs(sm_count: int) -> tuple[Program, ...]:
 def prefill_program(spec: Prefill, label: str) -> Program:
     """Return the program of one prefill shape."""
     config = choose_prefill(spec)
-    launch = Launch(
-        backend="sm90",
-        scale=spec.scale,
-        causal=spec.causal,
-        out_dtype=spec.out_dtype,
-        prefill=config,
-    )
+    launch = Launch(backend="sm90", causal=spec.causal, prefill=config)
     keys = (spec.batch, spec.keys, spec.kv_heads, spec.dim)
     return Program(
         op="attention",
-        name=f"prefill {label} {spec.batch}x{spec.queries} over {spec.keys} {spec.out_dtype}",
+        name=f"prefill {label} {spec.batch}x{spec.queries} over {spec.keys}",
         function=functools.partial(run_prefill, launch=launch),
         arguments=(
             Argument(shape=(spec.batch, 3), dtype="int32"),
@@ -88,21 +79,13 @@ def prefill_program(spec: Prefill, label: str) -> Program:
         shared_bytes=prefill_shared_bytes(spec, config),
         opcodes=_OPCODES,
         absent=_ABSENT,
-        key=(
-            ("call", "prefill"),
-            ("dtype", spec.dtype),
-            ("out_dtype", spec.out_dtype),
-            ("heads", f"{spec.heads}/{spec.kv_heads}x{spec.dim}"),
-            ("shape", f"{spec.batch}x{spec.queries}x{spec.keys}"),
-            ("causal", str(spec.causal)),
-        ),
     )
 
 
 def decode_program(spec: Decode, label: str, sm_count: int) -> Program:
     """Return the program of one decode shape, with the merge of its splits."""
     config = choose_decode(spec, sm_count=sm_count)
-    launch = Launch(backend="sm90", scale=spec.scale, decode=config)
+    launch = Launch(backend="sm90", decode=config)
     pool = (spec.pages, spec.page, spec.kv_heads, spec.dim)
     heads = spec.kv_heads * spec.group
     return Program(
@@ -119,15 +102,6 @@ def decode_program(spec: Decode, label: str, sm_count: int) -> Program:
         shared_bytes=decode_shared_bytes(spec, config),
         opcodes=_OPCODES,
         absent=_ABSENT,
-        key=(
-            ("call", "decode"),
-            ("dtype", spec.dtype),
-            ("heads", f"{heads}/{spec.kv_heads}x{spec.dim}"),
-            ("batch", str(spec.batch)),
-            ("pool", f"{spec.pages}x{spec.page}"),
-            ("table", str(spec.table)),
-            ("splits", str(config.splits)),
-        ),
     )
 
 
@@ -143,6 +117,5 @@ def _decode(
         pages=batch * table,
         page=page,
         table=table,
-        scale=dim**-0.5,
         dtype=dtype,
     )

@@ -17,7 +17,7 @@ from jax import lax
 
 from pallas_kernels.array_types import Array, Float, Int32
 from pallas_kernels.attention.partial import Partial
-from pallas_kernels.attention.specs import array_type
+from pallas_kernels.attention.specs import array_type, score_scale
 
 QUERY_BLOCK = 128
 KEY_BLOCK = 128  # stays in a CPU's cache between what is done to it
@@ -45,20 +45,8 @@ def prefill(
     bounds: Int32[Array, "b 3"],
     *,
     causal: bool,
-    scale: float,
-    soft_cap: float | None = None,
 ) -> Partial:
-    """Return attention of every query over the keys it may see.
-
-    Args:
-      q: queries.
-      k: keys.
-      v: values.
-      bounds: offset, length and window of each row, as for the kernels.
-      causal: True if a query sees no key beyond its position.
-      scale: factor of the scores.
-      soft_cap: scores s become soft_cap * tanh(s / soft_cap).
-    """
+    """Return attention over the keys in bounds: offset, length and window of each row."""
     keys = k.shape[1]
     block = min(KEY_BLOCK, keys)
 
@@ -67,7 +55,7 @@ def prefill(
         cut_k, cut_v = (lax.dynamic_slice_in_dim(array, begin, block, axis=1) for array in (k, v))
         return cut_k, cut_v, begin
 
-    score = _Score(scale, soft_cap)
+    score = _Score(score_scale(q.shape[-1]), None)
     return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=causal, score=score)
 
 
@@ -78,14 +66,13 @@ def paged_prefill(
     tables: Int32[Array, "b n"],
     bounds: Int32[Array, "b 3"],
     *,
-    scale: float,
     soft_cap: float | None = None,
 ) -> Partial:
     """Return causal attention over keys in pages, of which it gathers those that a query sees."""
     page = k_pages.shape[1]
     fetch, block = _from_pages(k_pages, v_pages, tables)
     keys = tables.shape[1] * page
-    score = _Score(scale, soft_cap)
+    score = _Score(score_scale(q.shape[-1]), soft_cap)
     return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=True, score=score)
 
 
@@ -128,20 +115,9 @@ def decode(
     tables: Int32[Array, "b n"],
     bounds: Int32[Array, "b 3"],
     *,
-    scale: float,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Return attention of one query a sequence over its pages.
-
-    Args:
-      q: queries.
-      k_pages: pool of pages with keys.
-      v_pages: pool of pages with values.
-      tables: pages of each sequence; entries beyond its length are not used.
-      bounds: position, length and window of each sequence, as the kernels take them.
-      scale: factor of the scores.
-      soft_cap: as of `prefill`.
-    """
+    """Return attention of one query a sequence over its pages."""
     fetch, block = _from_pages(k_pages, v_pages, tables)
     done = _attend(
         q[:, None],
@@ -151,7 +127,7 @@ def decode(
         keys=tables.shape[1] * k_pages.shape[1],
         block=block,
         causal=True,
-        score=_Score(scale, soft_cap),
+        score=_Score(score_scale(q.shape[-1]), soft_cap),
     )
     return Partial(out=done.out[:, 0], lse=done.lse[:, 0])
 

@@ -23,7 +23,7 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.attention import online
 from pallas_kernels.attention.config import DecodeConfig, check_decode, store
-from pallas_kernels.attention.cta import Walk, buffers, load_blocks
+from pallas_kernels.attention.cta import Buffers, Walk, load_blocks
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, array_type
 from pallas_kernels.counting import Int, ceil_div, div, rem
 from pallas_kernels.mosaic import Ref, apart, plgpu, swizzled
@@ -34,10 +34,7 @@ Kernel = Callable[
 
 
 def build(
-    spec: Decode,
-    config: DecodeConfig,
-    *,
-    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+    spec: Decode, config: DecodeConfig, *, interpret: mosaic_gpu.InterpretGPUParams | None = None
 ) -> Kernel:
     """Return `kernel(bounds, tables, q, k_pages, v_pages) -> (out, lse)`.
 
@@ -68,8 +65,7 @@ def build(
         v: Ref,
         out: Ref,
         lse: Ref,
-        memory: list[Ref],
-        gates: list[Ref],
+        scratch: dict[str, Ref],
     ) -> None:
         warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
         row, split = lax.axis_index("row"), lax.axis_index("split")
@@ -92,7 +88,7 @@ def build(
             v=v,
             out=out,
             lse=lse,
-            at=buffers(memory, gates),
+            at=Buffers(**scratch),
         )
 
         def computes() -> None:
@@ -111,7 +107,7 @@ def build(
         grid_names=("split", "row", "head"),
         num_threads=config.warpgroups + 1,
         thread_name="warpgroup",
-        scratch_types=scratch(spec, config, interpreted=interpret is not None),
+        scratch_types=[buffers(spec, config, interpreted=interpret is not None)],
         **online.options(interpret),
     )
     return kernel
@@ -126,6 +122,7 @@ class Cta(Walk):
     place: Int  # of its partial result
     position: Int  # of the query
     tables: Ref
+    lse: Ref
 
     def page(self, number: Int) -> Int:
         """Return the index in the pool of the sequence's page of this number."""
@@ -239,32 +236,30 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
     return acc, maximum, total
 
 
-def scratch(spec: Decode, config: DecodeConfig, *, interpreted: bool) -> list[Any]:
-    """Return shared memory and barriers in the order of `cta.buffers`."""
+def buffers(spec: Decode, config: DecodeConfig, *, interpreted: bool) -> dict[str, Any]:
+    """Return the types of `cta.Buffers`."""
     dtype, how = jnp.dtype(spec.dtype), store(spec.dim, spec.out_dtype)
     tile = {"dtype": dtype, "transforms": swizzled(spec.dim, dtype)}
-    memory = [
-        plgpu.SMEM((GROUP_ROWS, spec.dim), **tile),
-        plgpu.SMEM((config.stages, config.block_kv, spec.dim), **tile),
-        plgpu.SMEM((config.stages, config.block_kv, spec.dim), **tile),
-        plgpu.SMEM(
+    ring = plgpu.SMEM((config.stages, config.block_kv, spec.dim), **tile)
+    full = plgpu.Barrier(num_arrivals=config.pieces(spec.page), num_barriers=config.stages)
+    empty = plgpu.Barrier(num_barriers=config.stages)
+    types = {
+        "q_s": plgpu.SMEM((GROUP_ROWS, spec.dim), **tile),
+        "k_s": ring,
+        "v_s": ring,
+        "out_s": plgpu.SMEM(
             (how.slots, GROUP_ROWS, how.columns),
             jnp.dtype(spec.out_dtype),
             transforms=swizzled(how.columns, spec.out_dtype),
         ),
-        plgpu.SMEM((GROUP_ROWS,), jnp.float32),
-    ]
+        "lse_s": plgpu.SMEM((GROUP_ROWS,), jnp.float32),
+        "q_full": plgpu.Barrier(),
+        "k_full": full,
+        "v_full": full,
+        "k_empty": empty,
+        "v_empty": empty,
+    }
     if interpreted:
         weights = swizzled(config.block_kv, dtype)
-        memory.append(plgpu.SMEM((GROUP_ROWS, config.block_kv), dtype, transforms=weights))
-    copies = config.pieces(spec.page)
-    return [
-        memory,
-        [
-            plgpu.Barrier(),
-            plgpu.Barrier(num_arrivals=copies, num_barriers=config.stages),
-            plgpu.Barrier(num_arrivals=copies, num_barriers=config.stages),
-            plgpu.Barrier(num_barriers=config.stages),
-            plgpu.Barrier(num_barriers=config.stages),
-        ],
-    ]
+        types["weights_s"] = plgpu.SMEM((GROUP_ROWS, config.block_kv), dtype, transforms=weights)
+    return types

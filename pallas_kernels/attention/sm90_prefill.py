@@ -9,7 +9,7 @@ Offset, length and window of each batch row are read at run time: both warpgroup
 over the key blocks that any of its queries can see, and mask only blocks that some cannot.
 
 Source: FlashAttention-3 (warp specialisation, two warpgroups in turns). Ours: run-time offset,
-lengths and window, rows without keys, the log-sum-exp as an output, memory that was never written.
+lengths and window, rows without keys, memory that was never written.
 """
 
 from __future__ import annotations
@@ -26,44 +26,25 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.attention import online
 from pallas_kernels.attention.config import PrefillConfig, check_prefill, store
-from pallas_kernels.attention.cta import Walk, buffers, load_blocks
+from pallas_kernels.attention.cta import Buffers, Walk, load_blocks
 from pallas_kernels.attention.specs import Prefill, array_type
-from pallas_kernels.counting import Int, ceil_div, rem, round_up
+from pallas_kernels.counting import Int, ceil_div, rem
 from pallas_kernels.hopper import WGMMA_ROWS
 from pallas_kernels.mosaic import Ref, apart, plgpu, swizzled
 
 _ordered: Any = lax.optimization_barrier
 
-Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def build(
-    spec: Prefill,
-    config: PrefillConfig,
-    *,
-    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+    spec: Prefill, config: PrefillConfig, *, interpret: mosaic_gpu.InterpretGPUParams | None = None
 ) -> Kernel:
-    """Return `kernel(bounds, q, k, v) -> (out, lse)` for one shape and configuration.
-
-    Args:
-      spec: sizes and types.
-      config: tiles.
-      interpret: run on a CPU with these settings instead of compiling for the GPU.
-
-    Returns:
-      A function of `bounds`, int32 [batch, 3] with (offset, length, window) of each row, and of q,
-      k and v. `lse` is float32 [batch, heads, queries rounded up to a tile].
-
-    Raises:
-      ValueError: the configuration needs more shared memory than a CTA has.
-    """
+    """Return `kernel(bounds, q, k, v) -> out`; bounds are (offset, length, window) of each row."""
     check_prefill(spec, config)
     tiles = ceil_div(spec.queries, config.tile)
-    padded = round_up(spec.queries, config.tile)
 
-    def body(
-        bounds: Ref, q: Ref, k: Ref, v: Ref, out: Ref, lse: Ref, memory: list[Ref], gates: list[Ref]
-    ) -> None:
+    def body(bounds: Ref, q: Ref, k: Ref, v: Ref, out: Ref, scratch: dict[str, Ref]) -> None:
         warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
         row = lax.axis_index("row")
         # Causal tiles near the end of the sequence see most keys: they start first.
@@ -94,23 +75,19 @@ def build(
             k=k,
             v=v,
             out=out,
-            lse=lse,
-            at=buffers(memory, gates),
+            at=Buffers(**scratch),
         )
 
         apart(warpgroup, config, lambda: _load(cta), lambda: _compute(cta))
 
     kernel: Kernel = plgpu.kernel(
         body,
-        out_type=(
-            array_type((spec.batch, spec.queries, spec.heads, spec.dim), spec.out_dtype),
-            array_type((spec.batch, spec.heads, padded), jnp.float32),
-        ),
+        out_type=array_type((spec.batch, spec.queries, spec.heads, spec.dim), spec.dtype),
         grid=(tiles, spec.batch, spec.heads),  # the last varies fastest: heads share keys in L2
         grid_names=("tile", "row", "head"),
         num_threads=config.warpgroups + 1,
         thread_name="warpgroup",
-        scratch_types=_scratch(spec, config, interpreted=interpret is not None),
+        scratch_types=[_buffers(spec, config, interpreted=interpret is not None)],
         **online.options(interpret),
     )
     return kernel
@@ -161,13 +138,8 @@ def _compute(cta: Cta) -> None:
         0, cta.blocks, lambda step, carry: _visit(cta, step, carry), online.start(cta.spec.dim)
     )
     pl.when(warpgroup == 0)(cta.take_turns)
-    value, log_sum = online.finish(*carry)
-    cta.at.lse_s[warpgroup] = log_sum
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(
-        cta.at.lse_s.at[warpgroup], cta.lse.at[cta.row, cta.head, pl.ds(query, WGMMA_ROWS)]
-    )
-    how = store(cta.spec.dim, cta.spec.out_dtype)
+    value, _ = online.finish(*carry)
+    how = store(cta.spec.dim, cta.spec.dtype)
     online.write(
         value,
         cta.at.out_s.at[warpgroup],
@@ -226,35 +198,32 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
     return acc, maximum, total
 
 
-def _scratch(spec: Prefill, config: PrefillConfig, *, interpreted: bool) -> list[Any]:
-    """Shared memory and barriers, in the order of `body`'s arguments."""
-    dtype, out_dtype = jnp.dtype(spec.dtype), jnp.dtype(spec.out_dtype)
-    how, compute = store(spec.dim, spec.out_dtype), config.warpgroups
+def _buffers(spec: Prefill, config: PrefillConfig, *, interpreted: bool) -> dict[str, Any]:
+    """Return the types of `cta.Buffers`."""
+    dtype, how, compute = jnp.dtype(spec.dtype), store(spec.dim, spec.dtype), config.warpgroups
 
     def tiles(number: int, rows: int, columns: int) -> Any:
         return plgpu.SMEM((number, rows, columns), dtype, transforms=swizzled(columns, dtype))
 
-    memory = [
-        tiles(compute, WGMMA_ROWS, spec.dim),
-        tiles(config.stages, config.block_kv, spec.dim),
-        tiles(config.stages, config.block_kv, spec.dim),
-        plgpu.SMEM(
+    ring = tiles(config.stages, config.block_kv, spec.dim)
+    full = plgpu.Barrier(num_barriers=config.stages)
+    empty = plgpu.Barrier(num_arrivals=compute, num_barriers=config.stages)
+    types = {
+        "q_s": tiles(compute, WGMMA_ROWS, spec.dim),
+        "k_s": ring,
+        "v_s": ring,
+        "out_s": plgpu.SMEM(
             (compute, how.slots, WGMMA_ROWS, how.columns),
-            out_dtype,
-            transforms=swizzled(how.columns, out_dtype),
+            dtype,
+            transforms=swizzled(how.columns, dtype),
         ),
-        plgpu.SMEM((compute, WGMMA_ROWS), jnp.float32),
-    ]
+        "q_full": plgpu.Barrier(num_barriers=compute),
+        "k_full": full,
+        "v_full": full,
+        "k_empty": empty,
+        "v_empty": empty,
+        "turn": plgpu.Barrier(num_arrivals=compute),
+    }
     if interpreted:
-        memory.append(tiles(compute, WGMMA_ROWS, config.block_kv))
-    return [
-        memory,
-        [
-            plgpu.Barrier(num_barriers=compute),
-            plgpu.Barrier(num_barriers=config.stages),
-            plgpu.Barrier(num_barriers=config.stages),
-            plgpu.Barrier(num_arrivals=compute, num_barriers=config.stages),
-            plgpu.Barrier(num_arrivals=compute, num_barriers=config.stages),
-            plgpu.Barrier(num_arrivals=compute),
-        ],
-    ]
+        types["weights_s"] = tiles(compute, WGMMA_ROWS, config.block_kv)
+    return types

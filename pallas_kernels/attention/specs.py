@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -36,19 +37,22 @@ class Prefill:
     heads: int
     kv_heads: int
     dim: int
-    scale: float
     causal: bool = True
     dtype: str = "bfloat16"
-    out_dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        check_kernel_sizes(self.dim, self.dtype, self.out_dtype)
+        check_kernel_sizes(self.dim, self.dtype, self.dtype)
         for name in ("queries", "keys"):
             size = getattr(self, name)
             if size < 1 or size % ROW_MULTIPLE:
                 raise ValueError(f"{name}={size}: expected a multiple of {ROW_MULTIPLE} above 0")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads={self.heads}: expected a multiple of {self.kv_heads} KV heads")
+
+    @property
+    def scale(self) -> float:
+        """Factor of the scores."""
+        return score_scale(self.dim)
 
     @property
     def group(self) -> int:
@@ -67,7 +71,6 @@ class Decode:
     pages: int  # in the pool
     page: int  # tokens of a page
     table: int  # pages of the longest sequence
-    scale: float
     dtype: str = "bfloat16"
     out_dtype: str = "float32"
 
@@ -80,6 +83,11 @@ class Decode:
             )
         if (problem := page_problem(self.page)) is not None:
             raise ValueError(problem)
+
+    @property
+    def scale(self) -> float:
+        """Factor of the scores."""
+        return score_scale(self.dim)
 
 
 MODEL_HEADS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
@@ -94,6 +102,11 @@ MODEL_HEADS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     }
 )
 """Heads in the models' published configurations; mixtral-8x7b has those of llama-3.1-8b."""
+
+
+def score_scale(dim: int) -> float:
+    """Return the factor of the scores for heads of `dim`."""
+    return 1.0 / math.sqrt(dim)
 
 
 def check_kernel_sizes(dim: int, dtype: str, out_dtype: str) -> None:

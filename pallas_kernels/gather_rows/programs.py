@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 from pallas_kernels.gather_rows.api import launch
-from pallas_kernels.gather_rows.specs import DTYPES, Config, GatherRows
+from pallas_kernels.gather_rows.specs import DTYPES, GatherRows
 from pallas_kernels.program import Argument, Program
 
 _OPCODES = frozenset({"UBLKCP"})  # contiguous bulk copies, both ways
@@ -15,45 +14,32 @@ _ABSENT = frozenset({"HGMMA", "UTMALDG", "UTMASTG", "UTMAREDG", "USETMAXREG"})
 
 def programs(sm_count: int) -> tuple[Program, ...]:
     """Return the programs of decode and prefill for a GPU or slice of `sm_count` SMs."""
-    found = [
-        GatherRows(tokens=tokens, rows=128_256, row_columns=4096, columns=4096)
-        for tokens in (1, 8, 32, 512, 2048)
+    gathers = [(tokens, 128_256, 4096, "bfloat16") for tokens in (1, 8, 32, 512, 2048)]
+    gathers += [(64, 32_000, 4096, dtype) for dtype in DTYPES]
+    gathers += [
+        (3, 151_936, 5120, "bfloat16"),  # overlapping pieces
+        (7, 49_152, 20, "float32"),  # scales: rows shorter than a piece
     ]
-    found += [
-        GatherRows(tokens=64, rows=32_000, row_columns=4096, columns=4096, dtype=dtype)
-        for dtype in DTYPES
+    specs = [
+        GatherRows(tokens=tokens, rows=rows, columns=columns, dtype=dtype, sm_count=sm_count)
+        for tokens, rows, columns, dtype in gathers
     ]
-    found += [
-        GatherRows(tokens=16, rows=49_152, row_columns=640, columns=576),  # padded rows
-        GatherRows(tokens=3, rows=151_936, row_columns=5120, columns=5120),  # overlapping pieces
-        GatherRows(tokens=7, rows=49_152, row_columns=32, columns=20, dtype="float32"),  # scales
-        GatherRows(tokens=40, rows=4096, row_columns=1024, columns=1024, dtype="int8", layers=3),
-    ]
-    config = Config(sm_count=sm_count)
-    return tuple(program(replace(spec, config=config)) for spec in found)
+    return tuple(_program(spec) for spec in specs)
 
 
-def program(spec: GatherRows) -> Program:
+def _program(spec: GatherRows) -> Program:
     """Return the program of one gather from a table in host memory."""
-    stack = "" if spec.layers is None else f"{spec.layers}x"
-    shape = f"{stack}{spec.rows}x{spec.row_columns}"
+    name = f"{spec.tokens} rows of {spec.rows}x{spec.columns} {spec.dtype}"
     return Program(
         op="gather_rows",
-        name=f"{spec.tokens} rows of {shape} {spec.dtype}, {spec.columns} columns",
-        function=functools.partial(launch, spec=spec, columns=spec.columns, out_dtype=spec.dtype),
+        name=name,
+        function=functools.partial(launch, spec=spec),
         arguments=(
-            Argument(shape=spec.table_shape, dtype=spec.dtype, host=True),
+            Argument(shape=(spec.rows, spec.columns), dtype=spec.dtype, host=True),
             Argument(shape=(spec.tokens,), dtype="int32"),
-            Argument(shape=(2,), dtype="int32"),
+            Argument(shape=(1,), dtype="int32"),
         ),
         shared_bytes=spec.shared_bytes,
         opcodes=_OPCODES,
         absent=_ABSENT,
-        key=(
-            ("tokens", str(spec.tokens)),
-            ("table", shape),
-            ("columns", str(spec.columns)),
-            ("dtype", spec.dtype),
-            ("sm_count", str(spec.config.sm_count)),
-        ),
     )

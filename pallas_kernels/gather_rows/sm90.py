@@ -26,21 +26,12 @@ Kernel = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def build(gather: GatherRows, *, interpret: mosaic_gpu.InterpretGPUParams | None = None) -> Kernel:
-    """Return `kernel(table, ids, scalars) -> out`.
+    """Return `kernel(table, ids, active) -> out`: int32 ids, clamped, and the working CTAs."""
+    pieces, width, stages, ctas = gather.pieces, gather.width, gather.stages, gather.ctas
 
-    Args:
-      gather: sizes and type, pieces and grid.
-      interpret: run on a CPU with these settings instead of compiling for the GPU.
-
-    Returns:
-      A function of the table, in host or device memory, of `ids`, int32 [tokens], clamped to the
-      table's rows, and of `scalars`, int32 [2]: CTAs that may work (1 or more) and the layer.
-    """
-    pieces, width, stages, ctas = gather.pieces, gather.width, gather.config.stages, gather.ctas
-
-    def body(table: Ref, ids: Ref, scalars: Ref, out: Ref, ring: Ref, full: Ref) -> None:
+    def body(table: Ref, ids: Ref, limit: Ref, out: Ref, ring: Ref, full: Ref) -> None:
         cta = lax.axis_index("cluster")
-        active = jnp.clip(scalars[0], 1, ctas)
+        active = jnp.clip(limit[0], 1, ctas)
         items = jnp.where(cta < active, dealt(gather.tokens * pieces, active, cta), 0)
 
         def place(step: Int) -> tuple[Int, Ref]:
@@ -53,10 +44,9 @@ def build(gather: GatherRows, *, interpret: mosaic_gpu.InterpretGPUParams | None
         def load(step: Int) -> None:
             token, columns = place(step)
             number = jnp.clip(ids[token], 0, gather.rows - 1)
-            at = (number, columns) if gather.layers is None else (scalars[1], number, columns)
             slot = rem(step, stages)
             plgpu.copy_gmem_to_smem(
-                table.at[at],
+                table.at[number, columns],
                 ring.at[slot],
                 full.at[slot],
                 # Lets jax take the copy for contiguous bytes, which does not clip.

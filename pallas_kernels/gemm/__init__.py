@@ -9,28 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pallas_kernels.gemm.config import Config, check_fits, scales_weights, shared_bytes
-from pallas_kernels.gemm.heuristics import (
-    FAMILY,
-    Chosen,
-    choice,
-    choose,
-    explain,
-    smallest_cluster,
-)
-from pallas_kernels.gemm.machine import (
-    MACHINES,
-    Machine,
-    assumed,
-    machine_for,
-    present_machine,
-)
+from pallas_kernels.gemm.heuristics import FAMILY, Chosen, choice, choose, explain, smallest_cluster
+from pallas_kernels.gemm.machine import MACHINES, Machine, machine_for, present_machine
 from pallas_kernels.gemm.prediction import best_alpha, plans, predict
 from pallas_kernels.gemm.schedule import Counts, Plan, counts, sums_shape
 from pallas_kernels.gemm.specs import (
     MODEL_EXPERTS,
-    MODEL_PROJECTIONS,
     ROW_MULTIPLE,
-    ROWS,
     W_LAYOUTS,
     Experts,
     Gemm,
@@ -51,8 +36,6 @@ __all__ = [
     "FAMILY",
     "MACHINES",
     "MODEL_EXPERTS",
-    "MODEL_PROJECTIONS",
-    "ROWS",
     "ROW_MULTIPLE",
     "W_LAYOUTS",
     "Chosen",
@@ -67,7 +50,6 @@ __all__ = [
     "Rates",
     "Traffic",
     "WLayout",
-    "assumed",
     "best_alpha",
     "busy_s",
     "check_fits",
@@ -91,12 +73,7 @@ __all__ = [
     "tables_of",
 ]
 
-_WITH_JAX = {
-    "launch": "launch",
-    "plan_launch": "api",
-    "program": "programs",
-    "tables_of": "launch",
-}
+_WITH_JAX = {"launch": "launch", "plan_launch": "api", "program": "programs", "tables_of": "launch"}
 
 
 def __getattr__(name: str) -> Any:

@@ -312,8 +312,7 @@ def check_fits(config: Config, gemm: Gemm) -> None:
         allowed = f"at most {MOST_BARRIERS} slots, of warpgroups in turn half of them"
         expect(number <= MOST_BARRIERS, f"{name}_stages", number, allowed)
     check_shared_bytes(
-        shared_bytes(config, gemm),
-        f"x_stages={config.x_stages} or w_stages={config.w_stages}",
+        shared_bytes(config, gemm), f"x_stages={config.x_stages} or w_stages={config.w_stages}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,14 +13,7 @@ import numpy as np
 from pallas_kernels.gemm import tiles
 from pallas_kernels.gemm.config import Config, check_fits
 from pallas_kernels.gemm.machine import Machine, machine_for
-from pallas_kernels.gemm.prediction import (
-    MARGIN,
-    best_alpha,
-    equals,
-    plans,
-    predict,
-    reachable,
-)
+from pallas_kernels.gemm.prediction import best_alpha, equals, plans, predict, reachable
 from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.gemm.times import Prediction
 from pallas_kernels.hopper import CLUSTERS, expect
@@ -65,13 +58,12 @@ _COARSE = tuple(i / 8 for i in range(9))  # alphas by which configurations are c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A configuration, its alpha and the reasons for both."""
+    """A configuration and its alpha."""
 
     config: Config
     alpha: float
     time_s: float  # expected
     bound: str  # predicted
-    reasons: tuple[str, ...]
 
 
 def choose(
@@ -105,7 +97,7 @@ def choice(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> Chosen:
-    """Return configuration, alpha and the reasons; arguments as for `choose`.
+    """Return configuration and alpha; arguments as for `choose`.
 
     The best of the `candidates` at eight steps of alpha. Of those within 1% of the
     fastest, those that leave most room on the other resources (within 10%); of them the one that
@@ -132,7 +124,7 @@ def explain(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> str:
-    """Return a text of a few lines with the result of `choice` and its reasons."""
+    """Return a text of a few lines with the result of `choice`, its time and its rates."""
     machine = machine_for() if machine is None else machine
     found = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
     c = found.config
@@ -143,36 +135,30 @@ def explain(
         f"cluster {c.cluster}, alpha {found.alpha:.3g}",
         f"predicted {found.time_s * 1e6:.1f} us, bound by {found.bound}",
         f"rates: {machine.source}",
-        *found.reasons,
     ]
     return "\n".join(lines)
 
 
-def candidates(
-    gemm: Gemm, machine: Machine, cluster: int | None = None
-) -> Iterator[tuple[str, Config]]:
-    """Yield (name, configuration) for every allowed cluster, if it fits.
+def candidates(gemm: Gemm, machine: Machine, cluster: int | None = None) -> Iterator[Config]:
+    """Yield configurations for every allowed cluster, if they fit.
 
     Configurations are those of `FAMILY`; for quantised weights and for experts the one by the rules
-    of `tiles`. All clusters of the grid run at the same time, so that none waits for another.
+    of `tiles`.
     """
     for size in CLUSTERS if cluster is None else (cluster,):
-        if size > machine.sm_count or machine.clusters(size) < 1:
+        if size > machine.sm_count:
             continue
-        # SMs that fill no cluster may stay in the grid's count: they stay idle
-        whole = machine.clusters(size) == machine.sm_count // size
-        sms = machine.sm_count if whole else machine.clusters(size) * size
-        family: Mapping[str, Config] = FAMILY
+        sms = machine.sm_count  # those that fill no cluster stay idle
+        shapes: Iterable[Config] = FAMILY.values()
         if gemm.quantised is not None or gemm.experts is not None:
-            found = tiles.by_rule(gemm, sm_count=sms, cluster=size)
-            family = {f"{found.tm}x{found.tn}": found}
-        for name, shape in family.items():
+            shapes = (tiles.by_rule(gemm, sm_count=sms, cluster=size),)
+        for shape in shapes:
             config = replace(shape, cluster=size, sm_count=sms)
             try:
                 check_fits(config, gemm)
             except ValueError:
                 continue
-            yield name, config
+            yield config
 
 
 def smallest_cluster(rows: int, tm: int = 256) -> int:
@@ -186,34 +172,26 @@ def smallest_cluster(rows: int, tm: int = 256) -> int:
 @functools.lru_cache(maxsize=4096)
 def _choice(gemm: Gemm, machine: Machine, cluster: int | None, alpha: float | None) -> Chosen:
     tried = [
-        (_at(gemm, config, machine, _COARSE if alpha is None else (alpha,)), name, config)
-        for name, config in candidates(gemm, machine, cluster)
+        (_at(gemm, config, machine, _COARSE if alpha is None else (alpha,)), config)
+        for config in candidates(gemm, machine, cluster)
     ]
     if not tried:
         raise ValueError(
             f"machine={machine.device!r} with {machine.sm_count} SMs: expected SMs for a cluster "
             f"of {cluster}"
         )
-    sizes = [np.size(prediction.time_s) for prediction, _, _ in tried]
+    sizes = [np.size(prediction.time_s) for prediction, _ in tried]
     which = np.repeat(np.arange(len(tried)), sizes)
-    totals = np.concatenate([prediction.sum_s for prediction, _, _ in tried])
+    totals = np.concatenate([prediction.sum_s for prediction, _ in tried])
     best = min(
-        equals([prediction for prediction, _, _ in tried]),
-        key=lambda i: (tried[which[i]][2].cluster, totals[i]),
+        equals([prediction for prediction, _ in tried]),
+        key=lambda i: (tried[which[i]][1].cluster, totals[i]),
     )
-    _, name, config = tried[which[best]]
+    config = tried[which[best]][1]
     share = best_alpha(gemm, config, machine) if alpha is None else alpha
     final = _at(gemm, config, machine, (share,))
     return Chosen(
-        config=config,
-        alpha=share,
-        time_s=float(final.time_s[0]),
-        bound=str(final.bound[0]),
-        reasons=(
-            f"{name}: within {MARGIN:.0%} of the smallest predicted time of {sum(sizes)} tries, "
-            f"and of those with most room on other resources the one with the fewest partial sums, "
-            f"then the smallest cluster",
-        ),
+        config=config, alpha=share, time_s=float(final.time_s[0]), bound=str(final.bound[0])
     )
 
 

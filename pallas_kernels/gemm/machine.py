@@ -9,7 +9,7 @@ from typing import Any
 
 from pallas_kernels import tuned_results
 from pallas_kernels.gemm.times import Rates
-from pallas_kernels.hopper import CLUSTERS, HOPPER_SMS
+from pallas_kernels.hopper import HOPPER_SMS
 
 DEFAULT_DEVICE = "NVIDIA H200"
 
@@ -18,9 +18,7 @@ DEFAULT_DEVICE = "NVIDIA H200"
 class Machine:
     """Rates and sizes of one device, with their source.
 
-    Rates are sustained ones; _gbps is 1e9 bytes a second in one direction (HBM: read plus
-    written). `resident` has pairs (cluster size, clusters that run at the same time) for sizes
-    with fewer such clusters than sm_count // size.
+    Rates are sustained ones; _gbps is 1e9 bytes a second in one direction (HBM: read plus written).
     """
 
     device: str  # jax's device_kind; names the file of tuned results
@@ -38,28 +36,17 @@ class Machine:
     step_s: float = 1.0e-7  # waiting for and issuing one tile step
     convert_s: float = 1.7e-9  # converting one weight in one thread: three instructions, assumed
     launch_s: float = 3.0e-6
-    # of what follows nothing is in any time, until it is measured or `assumed`
-    link_header_bytes: float = 0.0  # of each packet over the link, beside its data
-    add_share: float = 1.0  # the rate of float32 sums added by TMA, by that of stores
-    sums_latency_s: float = 0.0  # until stored sums are in memory, or a piece of them is read
-    resident: tuple[tuple[int, int], ...] = ()
     source: str = "given"
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("device", "resident", "source") or value is None:
+            if field.name in ("device", "source") or value is None:
                 continue
             low = field.name in _FROM_ZERO
             if not (value >= 0 if low else value > 0):
                 allowed = "a number from 0 up" if low else "a number above 0"
                 raise ValueError(f"{field.name}={value!r}: expected {allowed}")
-        for size, number in self.resident:
-            if size not in CLUSTERS or number < 1:
-                raise ValueError(
-                    f"resident={self.resident}: expected pairs of a cluster size (1, 2, 4 or 8) "
-                    f"and a number of clusters above 0"
-                )
 
     @property
     def rates(self) -> Rates:
@@ -74,10 +61,6 @@ class Machine:
             stores_overlap=True,
         )
 
-    def clusters(self, size: int) -> int:
-        """Return the number of clusters of `size` CTAs that run concurrently, one CTA per SM."""
-        return min(dict(self.resident).get(size, self.sm_count), self.sm_count // size)
-
     def with_sms(self, sm_count: int) -> Machine:
         """Return the machine for a launch on `sm_count` of its SMs.
 
@@ -91,25 +74,10 @@ class Machine:
             sm_count=sm_count,
             bf16_tflops=self.bf16_tflops * share,
             l2_gbps=self.l2_gbps * share,
-            resident=tuple((c, n) for c, n in self.resident if n < sm_count // c),
         )
 
 
-_FROM_ZERO = (
-    *("tile_s", "step_s", "convert_s", "launch_s"),
-    *("link_header_bytes", "sums_latency_s"),
-)
-
-ASSUMED: Mapping[str, float] = MappingProxyType(
-    {"link_header_bytes": 20.0, "add_share": 0.9, "sums_latency_s": 8.0e-7}
-)
-"""Assumptions on a Hopper GPU, none of them measured by us; `make gpu` measures each.
-
-- A packet of PCIe has 12 bytes of header and 8 of framing beside its data (Intel AN 855). Nothing
-  is published for NVLink-C2C, which is taken to be alike.
-- A bulk addition has 0.9 of a bulk store's rate on an H200 (microsoft/mscclpp, pull request 853).
-- A read of HBM takes about 0.8 us where an L2 hit takes 0.65: ours, without a source.
-"""
+_FROM_ZERO = ("tile_s", "step_s", "convert_s", "launch_s")
 
 _TENSOR_SHARE = 0.7  # of the dense peak
 _HBM_SHARE = 0.8884  # of the datasheet's, as copies on a GH200 have; 0.85 assumed of HBM3e
@@ -164,9 +132,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 (`tests/contracts/test_rates.py`).
 """
 
-_RATES = tuple(
-    f.name for f in fields(Machine) if f.name not in ("device", "sm_count", "resident", "source")
-)
+_RATES = tuple(f.name for f in fields(Machine) if f.name not in ("device", "sm_count", "source"))
 
 
 def machine_for(
@@ -199,24 +165,14 @@ def machine_for(
     return _measured(machine) if measured else machine
 
 
-def assumed(machine: Machine) -> Machine:
-    """Return the machine with `ASSUMED` values for each rate at its neutral default."""
-    defaults = {field.name: field.default for field in fields(Machine)}
-    left: dict[str, Any] = {
-        name: value for name, value in ASSUMED.items() if getattr(machine, name) == defaults[name]
-    }
-    named = f"assumed: {', '.join(left)}; else {machine.source}" if left else machine.source
-    return replace(machine, **left, source=named)
-
-
-def present_machine(*, measured: bool = True) -> Machine:
+def present_machine() -> Machine:
     """Return `machine_for` the default device of jax; without a GPU, for an H200."""
     import jax
 
     first: Any = jax.devices()[0]
     if first.platform != "gpu":
-        return machine_for(measured=measured)
-    return machine_for(first.device_kind, sm_count=int(first.core_count), measured=measured)
+        return machine_for()
+    return machine_for(first.device_kind, sm_count=int(first.core_count))
 
 
 def _measured(machine: Machine) -> Machine:
@@ -227,9 +183,6 @@ def _measured(machine: Machine) -> Machine:
     for name in ("bf16_tflops", "l2_gbps"):
         if name in changes:
             changes[name] *= machine.sm_count / whole
-    if "resident" in found:
-        pairs = tuple((int(size), int(number)) for size, number in found["resident"])
-        changes["resident"] = tuple(p for p in pairs if p[1] < machine.sm_count // p[0])
     if not changes:
         return machine
     named = ", ".join(sorted(changes))

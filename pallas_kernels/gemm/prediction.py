@@ -18,15 +18,12 @@ from pallas_kernels.gemm import sharing
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.machine import Machine
 from pallas_kernels.gemm.schedule import Plan, counts
-from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm
+from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.gemm.times import Prediction, Seconds, busy_s, predicted
 from pallas_kernels.gemm.traffic import launch_traffic
 
 MARGIN = 0.01
 """Predicted times this close count as equal; the model is no better than that."""
-
-PACKET_BYTES = 256
-"""Data of a full packet of PCIe: what most hosts set, assumed."""
 
 ROOM = 0.1
 """Sums of all resources' times this close count as equal."""
@@ -35,38 +32,28 @@ _ALPHAS = 129  # at most so many splits are tried
 _WARPGROUP_THREADS = 128
 
 
-def predict(
-    gemm: Gemm, config: Config, plan: Plan, machine: Machine, *, m: Any = None
-) -> Prediction:
+def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Prediction:
     """Predict a launch.
 
-    - link: all of W at the link's rate, with packet headers (packets of a copy are full ones, of
-      `PACKET_BYTES`; those of a tile at most its rows, `row_bytes`), and no faster than the CTA
-      with the most loads: it has at most its shared memory for W in flight per latency, and
-      its share of the L2's ports.
-    - HBM, L2: the bytes of `launch_traffic`; L2 ports scale with the working SMs. Bytes that TMA
-      adds count 1 / `add_share` times, at the SM's port too.
-    - sums: `sums_latency_s` for each wait until those of a pass are in memory, and for each piece
-      that the last pass reads; with `ping_pong` other warpgroups go on.
+    - link: all of W at the link's rate, and no faster than the CTA with the most loads: it has at
+      most its shared memory for W in flight per latency, and its share of the L2's ports.
+    - HBM, L2: the bytes of `launch_traffic`; L2 ports scale with the working SMs.
     - tensor, issue: the busiest CTA, whose step takes the longest of its tensor time, `step_s` and
       its share of the latency of an X tile: a slot is loaded again when the next step begins, so
       that one tile less than the stages is in flight. An output takes another `tile_s`, and no less
       than its bytes at the SM's port: 64 KiB in 0.55 us, for which the accumulators wait; with
-      `ping_pong` tensor work goes on, except for the last output. Clusters beyond those that run at
-      the same time wait for a second wave.
+      `ping_pong` tensor work goes on, except for the last output.
 
     Args:
       gemm: sizes and types; experts are assumed to have equally many rows.
       config: tiles.
       plan: concrete integers, or NumPy arrays that broadcast.
       machine: rates.
-      m: rows instead of `gemm.m`, of one matrix; an array that broadcasts with the plan's fields.
     """
-    moved = launch_traffic(gemm, config, plan, l2_bytes=machine.l2_bytes, m=m)
+    moved = launch_traffic(gemm, config, plan, l2_bytes=machine.l2_bytes)
     active = np.asarray(plan.active_clusters, np.float64)
-    resident = machine.clusters(config.cluster)
-    waves = np.ceil(active / max(resident, 1))
-    working = np.minimum(active, max(resident, 1)) * config.cluster
+    at_once = max(machine.sm_count // config.cluster, 1)
+    waves, working = np.ceil(active / at_once), np.minimum(active, at_once) * config.cluster
     rates = machine.rates
     sm_l2 = machine.l2_gbps * 1e9 / machine.sm_count
     tensor_step = 2 * config.tm * config.tn * config.tk / rates.sm_flops
@@ -75,22 +62,20 @@ def predict(
     # while one warpgroup converts weights the tensor cores have those of the others
     own = tensor_step / config.warpgroups + _convert_s(gemm, config, machine)
 
-    def step_s(stages: int) -> Seconds:
-        latency = config.x_steps * x_latency / max(stages - 1, 1)
-        return max(tensor_step, own, machine.step_s, latency)
+    latency = config.x_steps * x_latency / (config.x_stages - 1)
+    step_s = max(tensor_step, own, machine.step_s, latency)
 
-    def busy(steps: Any, stages: int, outputs: Any, nbytes: Any, waits: Any = 0) -> Seconds:
-        products, waited = steps * step_s(stages), waits * machine.sums_latency_s
+    def busy(steps: Any, outputs: Any, nbytes: Any) -> Seconds:
+        products = steps * step_s
         if not config.ping_pong:
-            return busy_s(products + waited, outputs, nbytes, rates)
-        stored = busy_s(waited, outputs, nbytes, rates)
+            return busy_s(products, outputs, nbytes, rates)
+        stored = busy_s(0.0, outputs, nbytes, rates)
         return np.maximum(products, stored) + stored / np.maximum(outputs, 1)  # the last one's
 
     def loading(cta_bytes: Any, deep: float) -> Seconds:
         in_flight = deep * config.tn * gemm.w_bits / 8
         return waves * cta_bytes / min(in_flight / machine.link_latency_s, sm_l2)
 
-    slower = 1 / machine.add_share - 1  # of additions than of stores
     one_cta = np.maximum(
         # of a multicast tile each CTA loads a share
         loading(moved.sym_cta_link_bytes, config.w_stages * config.tk / config.cluster),
@@ -98,43 +83,17 @@ def predict(
     )
     return predicted(
         moved,
-        link_s=np.maximum(
-            moved.link_bytes * _headers(gemm, config, machine) / rates.link_bytes_s, one_cta
-        ),
+        link_s=np.maximum(moved.link_bytes / rates.link_bytes_s, one_cta),
         hbm_s=moved.hbm_bytes / rates.hbm_bytes_s,
-        l2_s=(moved.l2_bytes + slower * moved.added_bytes) / (sm_l2 * working),
+        l2_s=moved.l2_bytes / (sm_l2 * working),
         tensor_s=waves * tensor_step * moved.cta_steps,
         issue_s=waves
         * np.maximum(
-            busy(
-                moved.sym_cta_steps,
-                config.x_stages,
-                moved.sym_cta_outputs,
-                moved.sym_cta_store_bytes,
-            ),
-            busy(
-                moved.asym_cta_steps,
-                config.x_stages,
-                moved.asym_cta_outputs,
-                moved.asym_cta_store_bytes + slower * moved.asym_cta_added_bytes,
-                moved.asym_cta_sum_waits,
-            ),
+            busy(moved.sym_cta_steps, moved.sym_cta_outputs, moved.sym_cta_store_bytes),
+            busy(moved.asym_cta_steps, moved.asym_cta_outputs, moved.asym_cta_store_bytes),
         ),
         launch_s=rates.launch_s,
     )
-
-
-def row_bytes(gemm: Gemm, config: Config) -> int:
-    """Return the length in bytes of the contiguous pieces of a W tile in host memory."""
-    together = {"kn": config.tn, "nk": config.tk, "tiles": PACK_MULTIPLE * config.tk}
-    return together[gemm.w_layout] * gemm.w_bits // 8
-
-
-def _headers(gemm: Gemm, config: Config, machine: Machine) -> float:
-    """Return the ratio of link bytes of W's rows to those of a long copy."""
-    header = machine.link_header_bytes
-    packet = min(row_bytes(gemm, config), PACKET_BYTES)
-    return (1 + header / packet) / (1 + header / PACKET_BYTES)
 
 
 def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:
@@ -144,14 +103,7 @@ def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:
     return config.warpgroup_columns * config.tk / _WARPGROUP_THREADS * machine.convert_s
 
 
-def plans(
-    gemm: Gemm,
-    config: Config,
-    alphas: Any,
-    sm_limit: int | None = None,
-    *,
-    m: Any = None,
-) -> Plan:
+def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) -> Plan:
     """Return the plans of a launch for an array of alphas, with the balanced SM split.
 
     Args:
@@ -159,11 +111,10 @@ def plans(
       config: tiles and grid.
       alphas: shares of the columns for SymGEMM.
       sm_limit: SMs of the launch; default all of the configuration's.
-      m: rows instead of `gemm.m`; an array that broadcasts with alphas.
     """
     return sharing.traced_plan(
         config,
-        counts(config, gemm, m),
+        counts(config, gemm),
         alpha=np.asarray(alphas, np.float64),
         sm_split=None,
         sm_limit=config.sm_count if sm_limit is None else sm_limit,

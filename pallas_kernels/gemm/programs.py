@@ -112,14 +112,6 @@ def program(
         opcodes=_OPCODES | _REDUCTION if adds else _OPCODES,
         absent=frozenset() if adds else _REDUCTION,
         multicast=config.cluster > 1,
-        key=(
-            ("dtype", gemm.dtype),
-            ("shape", f"{rows}x{gemm.k}x{columns}"),
-            ("out", gemm.out_dtype),
-            ("w", f"{gemm.w_layout}, {gemm.layers or 'no'} layers, {gemm.experts or 'no'} experts"),
-            ("weights", str(weights)),
-            ("config", str(config)),
-        ),
     )
 
 

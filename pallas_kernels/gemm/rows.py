@@ -10,14 +10,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.counting import Int, ceil_div, dealt, div, rem, where
 from pallas_kernels.gemm.config import Config
-from pallas_kernels.gemm.schedule import (
-    FIELDS,
-    Block,
-    Counts,
-    Plan,
-    place,
-    strip_groups,
-)
+from pallas_kernels.gemm.schedule import FIELDS, Block, Counts, Plan, place, strip_groups
 from pallas_kernels.gemm.specs import ROW_MULTIPLE
 from pallas_kernels.mosaic import Ref, plgpu
 

@@ -51,23 +51,15 @@ class Counts:
     """Sizes of a GEMM in tiles; with experts, an upper estimate for each (`Gemm.rows_each`)."""
 
     strips: int  # columns / tn
-    row_tiles: Any  # rows of a matrix / tm; an array for several numbers of rows
-    row_clusters: Any  # blocks of rows, of all matrices
+    row_tiles: int  # rows of a matrix / tm
+    row_clusters: int  # blocks of rows, of all matrices
     k_steps: int  # K / tk
     matrices: int = 1  # that have rows
 
 
-def counts(config: Config, gemm: Gemm, m: Any = None) -> Counts:
-    """Return the sizes of `gemm` in the tiles of `config`, each rounded up.
-
-    Args:
-      config: tiles.
-      gemm: sizes.
-      m: rows of one matrix instead of `gemm.m`, a number or an array.
-    """
+def counts(config: Config, gemm: Gemm) -> Counts:
+    """Return the sizes of `gemm` in the tiles of `config`, each rounded up."""
     matrices, rows = min(gemm.experts or 1, gemm.m), gemm.rows_each
-    if m is not None and gemm.experts is None:
-        rows = m
     return Counts(
         strips=-(-gemm.n // config.tn),
         row_tiles=-(-rows // config.tm),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,11 +38,7 @@ def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: 
     """
     candidates = xp.arange(config.clusters + 1, dtype=np.int32)
     each = xp.asarray(sym)[..., None]
-    rows: dict[str, Any] = {
-        f: np.asarray(getattr(sizes, f))[..., None] for f in ("row_tiles", "row_clusters")
-    }
-    split = replace(sizes, **rows) if np.ndim(sizes.row_tiles) else sizes
-    steps = busiest_steps(split, config.cluster, each, candidates, active - candidates, xp)
+    steps = busiest_steps(sizes, config.cluster, each, candidates, active - candidates, xp)
     starved = ((each > 0) & (candidates == 0)) | ((each < sizes.strips) & (candidates >= active))
     forbidden = starved | (candidates > active)
     # One path alone takes every cluster, or none.

@@ -46,10 +46,7 @@ from pallas_kernels.mosaic import Ref, apart, persistent, read_add_write, tma_ad
 
 
 def build(
-    gemm: Gemm,
-    config: Config,
-    *,
-    interpret: mosaic_gpu.InterpretGPUParams | None = None,
+    gemm: Gemm, config: Config, *, interpret: mosaic_gpu.InterpretGPUParams | None = None
 ) -> Callable[..., jax.Array]:
     """Return `kernel(x, w, [scales, [offsets, x_sums]], [table], scalars) -> o`.
 

@@ -113,11 +113,7 @@ class Gemm:
         plain, layers, experts = self.quantised is None, self.layers, self.experts
         for name, holds, allowed in (
             ("dtype", self.dtype in INPUT_DTYPES, f"one of {', '.join(INPUT_DTYPES)}"),
-            (
-                "out_dtype",
-                self.out_dtype in (self.dtype, "float32"),
-                f"{self.dtype} or float32",
-            ),
+            ("out_dtype", self.out_dtype in (self.dtype, "float32"), f"{self.dtype} or float32"),
             ("layers", layers is None or layers >= 1, "a number from 1 up"),
             (
                 "experts",
@@ -259,23 +255,6 @@ def check_group(kind: Kind, group: int | None) -> None:
     """
     fits = group is None or (type(group) is int and group >= 1 and group % GROUP_MULTIPLE == 0)
     expect(fits, "group", group, f"None or a multiple of {GROUP_MULTIPLE} for kind={kind!r}")
-
-
-MODEL_PROJECTIONS: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
-    {
-        # (K, N) of: fused query-key-value, attention output, fused gate-up, down
-        "llama-3.2-3b": ((3072, 5120), (3072, 3072), (3072, 16384), (8192, 3072)),
-        "llama-3.1-8b": ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096)),
-        "llama-3.1-70b": ((8192, 10240), (8192, 8192), (8192, 57344), (28672, 8192)),
-        "mixtral-8x7b": ((4096, 6144), (4096, 4096), (4096, 28672), (14336, 4096)),  # an expert
-        "qwen3-30b-a3b": ((2048, 5120), (4096, 2048), (2048, 1536), (768, 2048)),  # an expert
-        "c2cserve-fig4": ((4096, 16384),),  # the shape of the paper's Fig. 4 and 5
-    }
-)
-"""Sizes of the projections in the models' published configurations."""
-
-ROWS: tuple[int, ...] = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 10240)
-"""Numbers of tokens, decode to long prefill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

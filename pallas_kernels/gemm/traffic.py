@@ -13,14 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.gemm.config import (
-    SUM_BYTES,
-    Config,
-    pass_unit,
-    sum_size,
-    sums_apart,
-    sums_epilogue,
-)
+from pallas_kernels.gemm.config import SUM_BYTES, Config, pass_unit, sum_size, sums_apart
 from pallas_kernels.gemm.schedule import (
     FIELDS,
     Counts,
@@ -63,8 +56,6 @@ class Traffic:
     asym_cta_steps: Count
     sym_cta_store_bytes: Count  # stored, added or read back, while tensor cores wait
     asym_cta_store_bytes: Count
-    asym_cta_added_bytes: Count  # of those the ones that TMA adds
-    asym_cta_sum_waits: Count  # times a warpgroup waits until sums are in memory or are read
     sym_cta_outputs: Count
     asym_cta_outputs: Count
     sym_cta_link_bytes: Count
@@ -86,11 +77,6 @@ class Traffic:
         sums = self.sums_store_bytes + self.sums_load_bytes
         x = self.x_load_bytes + self.x_sum_bytes
         return self.link_bytes + x + self.o_store_bytes + sums
-
-    @property
-    def added_bytes(self) -> Count:
-        """Bytes of partial sums that TMA adds; the first pass stores its sums."""
-        return self.sums_store_bytes - self.sums_load_bytes
 
     @property
     def cta_steps(self) -> Count:
@@ -118,7 +104,6 @@ def launch_traffic(
     *,
     l2_bytes: float = 0.0,
     group_sizes: np.ndarray | None = None,
-    m: Any = None,
 ) -> Traffic:
     """Count the bytes, operations and tile steps of a launch.
 
@@ -142,20 +127,17 @@ def launch_traffic(
       plan: concrete integers, or NumPy arrays of them that broadcast (one value for each alpha).
       l2_bytes: capacity of the L2; 0 gives upper bounds.
       group_sizes: rows of each expert, concrete; None for even routing.
-      m: rows instead of `gemm.m`, of one matrix; an array that broadcasts with the plan's fields.
 
     Raises:
       ValueError: a path has columns and no cluster.
 
     Source: C2CServe sections 3.2.1 and 5.2, for our order of tiles.
     """
-    m = gemm.m if m is None else np.asarray(m, np.int64)
-    sizes = counts(config, gemm, m)
-    over = _rows(gemm, config, sizes, group_sizes, m)
+    m, sizes = gemm.m, counts(config, gemm)
+    over = _rows(gemm, config, sizes, group_sizes)
     names = ("sym_strips", "sym_clusters", "active_clusters")
     fields = (np.asarray(getattr(plan, name), np.int64) for name in names)
-    # every count has the shape of rows and plan together
-    sym, clusters, active, _ = np.broadcast_arrays(*fields, m)
+    sym, clusters, active = np.broadcast_arrays(*fields)
     asym, others = sizes.strips - sym, active - clusters
     if np.any((sym > 0) & (clusters < 1)) or np.any((asym > 0) & (others < 1)):
         raise ValueError(f"plan={plan}: expected a cluster for each path that has columns")
@@ -177,7 +159,6 @@ def launch_traffic(
     tile = config.tm * config.tn
     # the first pass of a float32 O is its store; elsewhere it is one more of the sums
     asym_tile_bytes = tile * (out + (most_passes - 1 + apart) * SUM_BYTES)
-    pieces = sums_epilogue(config, gemm).pieces
     column_bytes = gemm.k * gemm.w_bits // 8
     shift_bytes = _scale_bytes(gemm)
 
@@ -223,13 +204,6 @@ def launch_traffic(
         asym_cta_steps=asym_rounds * over.most_tiles * sizes.k_steps,
         sym_cta_store_bytes=sym_rounds * tile * out,
         asym_cta_store_bytes=asym_rounds * over.most_tiles * asym_tile_bytes,
-        asym_cta_added_bytes=asym_rounds
-        * over.most_tiles
-        * tile
-        * SUM_BYTES
-        * np.maximum(most_passes - 1 - apart, 0),
-        asym_cta_sum_waits=asym_rounds
-        * (most_passes - 1 + apart * pieces * _up(over.most_tiles, config.turns)),
         sym_cta_outputs=sym_rounds,
         asym_cta_outputs=asym_rounds * over.most_tiles * most_passes,
         sym_cta_link_bytes=sym_rounds * (column_bytes * config.tn // config.cluster),
@@ -237,16 +211,16 @@ def launch_traffic(
     )
 
 
-def _rows(gemm: Gemm, config: Config, sizes: Counts, group_sizes: Any, m: Any) -> _Rows:
+def _rows(gemm: Gemm, config: Config, sizes: Counts, group_sizes: Any) -> _Rows:
     if gemm.experts is None or group_sizes is None:
         return _Rows(
             matrices=sizes.matrices,
             blocks=sizes.row_clusters,
             tiles=sizes.row_tiles * sizes.matrices,
             most_tiles=sizes.row_tiles,
-            useful=m,
-            loaded_sym=m,
-            loaded_asym=m,
+            useful=gemm.m,
+            loaded_sym=gemm.m,
+            loaded_asym=gemm.m,
         )
     groups = np.asarray(group_sizes, np.int64)
     table, number, _ = block_table(groups, gemm.m, config.block_rows, xp=np)

@@ -34,7 +34,7 @@ def grouped_gemm(
     alpha: Number | None = None,
     sm_split: Number | None = None,
     layer: Number | None = None,
-    cluster: int | None = 1,
+    cluster: int | None = None,
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     w_layout: WLayout = "kn",
@@ -48,9 +48,8 @@ def grouped_gemm(
     cross the link: alpha of the columns, by SymGEMM, once for every `cluster` * tm rows, the rest,
     by AsymGEMM, once (see `hybrid_gemm`; `gemm.launch_traffic`).
 
-    `group_sizes`, `alpha`, `sm_split`, `layer` and `sm_limit` are run-time values: changing them
-    does not recompile, and inside `jit` they may be traced. Concrete values are checked here (group
-    sizes that are a concrete jax array are fetched for that); traced ones are clamped: sizes below
+    `group_sizes` is a run-time value, as the scalars of `hybrid_gemm` are. Concrete sizes are
+    checked here (a concrete jax array is fetched for that); traced ones are clamped: sizes below
     zero to zero, and groups are cut off at row T.
 
     Args:
@@ -68,14 +67,11 @@ def grouped_gemm(
       layer: index into a stack, in [0, L); required for a stack, None for a single layer.
       cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8; None
         chooses it by the time predicted for even routing.
-      sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
-        default; rounded down to whole clusters. Emulates a MIG slice.
+      sm_limit: as `hybrid_gemm`.
       out_dtype: dtype of x (default) or float32.
       w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K]; quantised weights are always [N, K].
       config: tiles and grid instead of `gemm.choose`; its cluster must be `cluster`.
-      backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
-        back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
-        "reference" is jax.numpy and copies W to device memory.
+      backend: as `hybrid_gemm`.
 
     Returns:
       [T, N]: within `numerics.gemm_error_bound` of the exact products, or
@@ -83,9 +79,9 @@ def grouped_gemm(
       equal arguments; at alpha = 1 a row's result does not depend on the sizes of other groups.
 
     Raises:
-      ValueError: an argument is outside its range; the message names it, its value and the range.
-      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
-      NotImplementedError: it is differentiated.
+      ValueError: as `hybrid_gemm`.
+      KernelUnavailable: as `hybrid_gemm`.
+      NotImplementedError: as `hybrid_gemm`.
     """
     chosen = resolve_backend(backend)
     check_cluster(cluster)

@@ -16,7 +16,6 @@ from pallas_kernels.host_memory.errors import (
 )
 from pallas_kernels.host_memory.files import remove_partial, remove_pool, shared_memory_path
 from pallas_kernels.host_memory.layout import DTYPES, TensorSpec
-from pallas_kernels.host_memory.pages import Residency
 from pallas_kernels.host_memory.pool import SharedPool
 
 if TYPE_CHECKING:
@@ -31,16 +30,13 @@ if TYPE_CHECKING:
         Placed,
         PlacementReport,
         placement_report,
-        refs,
         to_host,
     )
 
 _LAZY = {
     "HostArray": "arrays",
     **dict.fromkeys(("host_ref", "in_host_memory", "refuse_constant", "weight_operand"), "operand"),
-    **dict.fromkeys(
-        ("Placed", "PlacementReport", "placement_report", "refs", "to_host"), "placement"
-    ),
+    **dict.fromkeys(("Placed", "PlacementReport", "placement_report", "to_host"), "placement"),
 }
 
 __all__ = [
@@ -54,14 +50,12 @@ __all__ = [
     "PoolInUseError",
     "PoolSpaceError",
     "PoolStaleError",
-    "Residency",
     "SharedPool",
     "TensorSpec",
     "find_runtime",
     "host_ref",
     "in_host_memory",
     "placement_report",
-    "refs",
     "refuse_constant",
     "remove_partial",
     "remove_pool",

@@ -8,10 +8,8 @@ So every use in an XLA operation raises here, at once, on every device.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, NoReturn
 
 import jax
@@ -20,7 +18,6 @@ import numpy as np
 from pallas_kernels.host_memory.errors import HostAttributeError, HostMemoryError
 from pallas_kernels.host_memory.operand import Backend, host_ref, weight_operand
 
-_NAMED = ("jax._src.numpy", "jax._src.lax", "jax._src.nn", "jax._src.scipy", "jax._src.image")
 _ADVICE = (
     "Hand it to a kernel (hybrid_gemm(x, w.ref(), ...)), copy it with .to_device(), or read it "
     "with .numpy()."
@@ -105,7 +102,7 @@ class HostArray:
     @property
     def __jax_array__(self) -> NoReturn:
         # A property: jax first asks whether it is there, and in some places only that.
-        raise _refusal(self, _jax_operation())
+        raise _refusal(self, "an operation of jax")
 
     def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise _refusal(self, "conversion to a NumPy array")
@@ -128,25 +125,6 @@ def _refusal(array: HostArray, operation: str) -> HostMemoryError:
         f"{operation} on {array!r}: expected an array in device memory, since weights in host "
         f"memory are read by kernels only. {_ADVICE}"
     )
-
-
-def _jax_operation() -> str:
-    """Return the name of the jax function that the user called, found in the call stack."""
-    name, inside = "an operation", False
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way to one's caller
-    while frame is not None:
-        module, code = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        of_jax = module.partition(".")[0] == "jax"
-        if inside and not of_jax:
-            break
-        inside = of_jax
-        named = code != "op" and not code.startswith(("<", "__"))
-        if named and module.startswith(_NAMED) and module != "jax._src.numpy.util":
-            name = code.removeprefix("_operator_").lstrip("_")
-        elif module == "jax._src.numpy.ufunc_api" and code == "__call__":
-            name = getattr(frame.f_locals.get("self"), "__name__", name)
-        frame = frame.f_back
-    return f"jax: {name}"
 
 
 # Dunders are looked up on the class, so that __getattr__ does not see them.

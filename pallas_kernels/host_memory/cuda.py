@@ -18,7 +18,6 @@ from pallas_kernels.host_memory.errors import PoolError
 
 # cudaHostRegister's flags
 PORTABLE, MAPPED, READ_ONLY = 1, 2, 8
-_NOT_SUPPORTED = 801  # cudaErrorNotSupported
 
 
 @runtime_checkable
@@ -59,10 +58,7 @@ class CudaRuntime:
         flags = PORTABLE | MAPPED | (READ_ONLY if read_only else 0)
         status = self._library.cudaHostRegister(address, nbytes, flags)
         if status:
-            hint = ""
-            if status == _NOT_SUPPORTED and read_only:
-                hint = ". This machine cannot pin read-only pages: open the pool writable=True"
-            raise PoolError(f"cudaHostRegister of {nbytes} bytes: {self._says(status)}{hint}")
+            raise PoolError(f"cudaHostRegister of {nbytes} bytes: {self._says(status)}")
         seen = ctypes.c_void_p()
         status = self._library.cudaHostGetDevicePointer(ctypes.byref(seen), address, 0)
         if status or seen.value != address:

@@ -39,20 +39,17 @@ def shared_memory_path(name: str) -> Path:
     return _SHARED_MEMORY / name
 
 
-def open_file(path: Path, *, writable: bool) -> int:
-    """Open an existing pool's file with a shared lock on it.
+def open_file(path: Path) -> int:
+    """Open an existing pool's file for reading and writing, with a shared lock on it.
 
     Raises:
       PoolError: the file does not exist, or it may not be opened.
     """
     while True:
         try:
-            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            what = "writing" if writable else "reading"
-            raise PoolError(
-                f"{path}: expected a pool that can be opened for {what} ({error.strerror})"
-            ) from error
+            raise PoolError(f"{path}: expected a pool of this user ({error.strerror})") from error
         fcntl.flock(fd, fcntl.LOCK_SH)
         if is_at(fd, path):
             return fd
@@ -173,7 +170,7 @@ def remove_pool(path: Path | str, *, force: bool = False) -> None:
       PoolError: the file does not exist.
     """
     path = Path(path)
-    fd = open_file(path, writable=False)
+    fd = open_file(path)
     try:
         if not force and not try_exclusive(fd):
             mine = os.getpid()

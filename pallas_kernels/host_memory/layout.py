@@ -1,15 +1,13 @@
 """Layout of a pool's file: pure functions from tensors to the bytes of a header and back.
 
-    0    magic, 8 bytes
-    8    length of the JSON header, uint64, little-endian
-    16   bytes of the whole file, uint64, little-endian
-    24   0, uint64
-    32   SHA-256 of the JSON header, 32 bytes
-    64   JSON header: {"format", "metadata", "tensors": {name: {"dtype", "shape", "offset",
-         "nbytes", "sha256"}}}, offsets from the start of the file
-    ...  tensors, row-major, each at a multiple of 256 bytes, the first at one of 4096
-
-The length of the JSON does not depend on the hashes, so that they can be filled in later.
+0    magic, 8 bytes
+8    length of the JSON header, uint64, little-endian
+16   bytes of the whole file, uint64, little-endian
+24   0, uint64
+32   SHA-256 of the JSON header, 32 bytes
+64   JSON header: {"format", "metadata", "tensors": {name: {"dtype", "shape", "offset"}}},
+offsets from the start of the file
+...  tensors, row-major, each at a multiple of 256 bytes, the first at one of 4096
 """
 
 from __future__ import annotations
@@ -26,15 +24,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory.errors import PoolCorruptError, PoolError
 
 MAGIC = b"PKPOOL\x00\n"
-FORMAT = 1
+FORMAT = 2
 PROLOGUE = struct.Struct("<8sQQQ32s")
 PAGE = 4096
 ALIGNMENT = 256  # TMA needs 16, jax on a CPU 64, DLPack asks for 256
-MAX_HEADER_BYTES = 1 << 30
-NO_HASH = "0" * 64
 
 DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {
@@ -76,7 +73,6 @@ class Entry:
 
     spec: TensorSpec
     offset: int  # bytes from the start of the file
-    sha256: str = NO_HASH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +82,6 @@ class Header:
     entries: Mapping[str, Entry]
     metadata: Mapping[str, str]
     nbytes: int  # of the file
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 over names, shapes, types, metadata and the hash of each tensor's bytes."""
-        return hashlib.sha256(_json(self)).hexdigest()
 
 
 def plan(tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> Header:
@@ -109,11 +100,11 @@ def plan(tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> Head
     # Offsets are digits in the JSON: a placeholder as wide as any of them bounds the header.
     widest = {name: replace(entry, offset=1 << 62) for name, entry in entries.items()}
     top = len(_json(Header(entries=widest, metadata=dict(metadata), nbytes=0)))
-    at = _round_up(PROLOGUE.size + top, PAGE)
+    at = round_up(PROLOGUE.size + top, PAGE)
     for name, entry in entries.items():
         entries[name] = replace(entry, offset=at)
-        at = _round_up(at + entry.spec.nbytes, ALIGNMENT)
-    return Header(entries=entries, metadata=dict(metadata), nbytes=_round_up(at, PAGE))
+        at = round_up(at + entry.spec.nbytes, ALIGNMENT)
+    return Header(entries=entries, metadata=dict(metadata), nbytes=round_up(at, PAGE))
 
 
 def encode(header: Header) -> bytes:
@@ -124,12 +115,7 @@ def encode(header: Header) -> bytes:
 
 
 def decode(start: memoryview, file_bytes: int, path: object) -> Header:
-    """Read and check a header.
-
-    Args:
-      start: first bytes of the file, at least the whole header.
-      file_bytes: length of the file.
-      path: name of the file in errors.
+    """Read and check the header in the first bytes of a file.
 
     Raises:
       PoolCorruptError: the bytes are no pool, of another format, truncated or inconsistent.
@@ -160,13 +146,11 @@ def decode(start: memoryview, file_bytes: int, path: object) -> Header:
 
 def _parse(values: Any, nbytes: int) -> Header:
     if values["format"] != FORMAT:
-        raise ValueError(f"format {values['format']}, this version reads {FORMAT}")
+        raise ValueError(f"format {values['format']}, this version reads {FORMAT}: remove_pool it")
     entries = {}
     for name, value in values["tensors"].items():
         spec = TensorSpec(shape=tuple(value["shape"]), dtype=value["dtype"])
-        if value["nbytes"] != spec.nbytes:
-            raise ValueError(f"{name}: {value['nbytes']} bytes for {spec}")
-        entries[name] = Entry(spec=spec, offset=value["offset"], sha256=value["sha256"])
+        entries[name] = Entry(spec=spec, offset=value["offset"])
     return Header(entries=entries, metadata=dict(values["metadata"]), nbytes=nbytes)
 
 
@@ -179,14 +163,8 @@ def _json(header: Header) -> bytes:
                 "dtype": entry.spec.dtype,
                 "shape": list(entry.spec.shape),
                 "offset": entry.offset,
-                "nbytes": entry.spec.nbytes,
-                "sha256": entry.sha256,
             }
             for name, entry in header.entries.items()
         },
     }
     return json.dumps(values, separators=(",", ":")).encode()
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

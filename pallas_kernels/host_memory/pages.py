@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 import mmap
 import os
-import re
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from pallas_kernels.host_memory import cuda
-from pallas_kernels.host_memory.layout import DTYPES, Entry, Header
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residency:
-    """Physical memory of one process's mapping of a pool, counted by Linux."""
-
-    rss_bytes: int  # resident, whoever shares it
-    pss_bytes: int  # resident, each page divided by the number of processes that map it
-    huge_bytes: int  # resident in huge pages
+from pallas_kernels.host_memory.errors import PoolError
+from pallas_kernels.host_memory.layout import DTYPES, Entry
 
 
 class Pages(mmap.mmap):
@@ -36,11 +24,16 @@ class Pages(mmap.mmap):
     address: int
     registrar: cuda.Registrar | None
     pid: int
-    writable: bool
 
     def pin(self, registrar: cuda.Registrar) -> None:
-        """Register the pages with a GPU."""
-        registrar.register(self.address, len(self), read_only=not self.writable)
+        """Register the pages with a GPU, read-only or, if that is refused, made writable."""
+        try:
+            registrar.register(self.address, len(self), read_only=True)
+        except PoolError as error:
+            both = mmap.PROT_READ | mmap.PROT_WRITE
+            if ctypes.CDLL(None).mprotect(ctypes.c_void_p(self.address), len(self), both):
+                raise PoolError(f"{error}; pages cannot be made writable") from error
+            registrar.register(self.address, len(self), read_only=False)
         self.registrar, self.pid = registrar, os.getpid()
 
     def release(self) -> None:
@@ -71,7 +64,7 @@ def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
     except BaseException:
         os.close(fd)
         raise
-    pages.fd, pages.registrar, pages.pid, pages.writable = fd, None, os.getpid(), writable
+    pages.fd, pages.registrar, pages.pid = fd, None, os.getpid()
     pages.address = np.frombuffer(pages, np.uint8, 1).ctypes.data
     with suppress(OSError):  # a kernel without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
@@ -92,35 +85,3 @@ def root_of(pages: Pages, entry: Entry) -> np.ndarray:
 def shaped(root: np.ndarray, entry: Entry) -> np.ndarray:
     """Return the bytes of a tensor in its shape and type."""
     return root.view(DTYPES[entry.spec.dtype]).reshape(entry.spec.shape)
-
-
-def tensor_of(pages: Pages, entry: Entry) -> np.ndarray:
-    """Return a tensor over the pages."""
-    return shaped(root_of(pages, entry), entry)
-
-
-def hashed(pages: Pages, header: Header) -> Header:
-    """Return the header with the hash of each tensor's present bytes."""
-
-    def sha256(entry: Entry) -> Entry:
-        return replace(entry, sha256=hashlib.sha256(root_of(pages, entry)).hexdigest())
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib lets other threads run
-        entries = dict(zip(header.entries, pool.map(sha256, header.entries.values()), strict=True))
-    return replace(header, entries=entries)
-
-
-def residency(address: int, nbytes: int) -> Residency:
-    """Return the physical memory of a mapping of this process, from /proc/self/smaps."""
-    huge = "ShmemPmdMapped", "FilePmdMapped"
-    values, inside = dict.fromkeys(("Rss", "Pss", *huge), 0), False
-    for line in Path("/proc/self/smaps").read_text("utf-8", "replace").splitlines():
-        if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = address <= int(span[1], 16) < address + nbytes
-        elif inside and (entry := re.match(r"(\w+): +(\d+) kB", line)) and entry[1] in values:
-            values[entry[1]] += 1024 * int(entry[2])
-    return Residency(
-        rss_bytes=values["Rss"],
-        pss_bytes=values["Pss"],
-        huge_bytes=sum(values[name] for name in huge),
-    )

@@ -20,10 +20,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def to_host(
-    tree: Any,
-    *,
-    where: Callable[[str, Any], bool] | None = None,
-    device: jax.Device | None = None,
+    tree: Any, *, where: Callable[[str, Any], bool] | None = None, device: jax.Device | None = None
 ) -> Any:
     """Return `tree` with its arrays copied to pinned host memory, each as a `HostArray`.
 
@@ -52,13 +49,6 @@ def to_host(
         return HostArray(jax.device_put(*_source_and_target(name, leaf, device)))
 
     return jax.tree_util.tree_map_with_path(place, tree, is_leaf=_is_host_array)
-
-
-def refs(tree: Any) -> Any:
-    """Return `tree` with every `HostArray` replaced by its `ref()`, the operand of kernels."""
-    return jax.tree.map(
-        lambda leaf: leaf.ref() if _is_host_array(leaf) else leaf, tree, is_leaf=_is_host_array
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ Only `SharedPool.array` imports jax: a process that fills pools does not need it
 
 from __future__ import annotations
 
-import difflib
 import gc
 import os
 import sys
@@ -29,18 +28,8 @@ from pallas_kernels.host_memory.errors import (
     PoolInUseError,
     PoolStaleError,
 )
-from pallas_kernels.host_memory.layout import Entry, Header, TensorSpec
-from pallas_kernels.host_memory.pages import (
-    Pages,
-    Residency,
-    hashed,
-    map_pages,
-    release_or_leave,
-    residency,
-    root_of,
-    shaped,
-    tensor_of,
-)
+from pallas_kernels.host_memory.layout import Header, TensorSpec
+from pallas_kernels.host_memory.pages import Pages, map_pages, release_or_leave, root_of, shaped
 
 if TYPE_CHECKING:
     from pallas_kernels.host_memory.arrays import HostArray
@@ -51,7 +40,7 @@ _CREATE_WAIT_S = 600.0
 
 
 class SharedPool:
-    """Named tensors in shared pages, from `create`, `open` or `open_or_create`.
+    """Named tensors in shared pages, from `open` or `open_or_create`.
 
     A context manager; `close` it after use. The content is fixed at creation.
     """
@@ -61,42 +50,6 @@ class SharedPool:
         self._pages = pages
         self._header = header
         self._views: list[tuple[str, weakref.ref[np.ndarray]]] = []
-
-    @classmethod
-    def create(
-        cls,
-        path: Path | str,
-        tensors: Mapping[str, Any],
-        *,
-        metadata: Mapping[str, str] | None = None,
-    ) -> SharedPool:
-        """Create a pool of arrays; it appears at `path` complete or not at all.
-
-        Args:
-          path: new file; it must not exist.
-          tensors: NumPy arrays, jax arrays or `HostArray`s by name, all of types in `DTYPES`.
-          metadata: any text, e.g. checkpoint and revision.
-
-        Raises:
-          PoolError: `path` exists, or a name or type cannot be stored.
-          PoolSpaceError: there is not enough space.
-          PoolInUseError: another process is creating the same pool.
-        """
-
-        def values(name: str) -> np.ndarray:
-            value = tensors[name]
-            return np.asarray(getattr(value, "data", value) if _is_host_array(value) else value)
-
-        specs = {name: _spec(name, value) for name, value in tensors.items()}
-        header = layout.plan(specs, metadata or {})
-
-        def fill(name: str, into: np.ndarray) -> None:
-            np.copyto(into, values(name), casting="no")
-
-        made = cls._create(Path(path), header, fill, wait_s=0.0)
-        if made is None:
-            raise PoolError(f"{path}: exists already; open it, or remove_pool it first")
-        return made
 
     @classmethod
     def open_or_create(
@@ -115,8 +68,8 @@ class SharedPool:
           specs: shape and type of each tensor by name.
           fill: function of a tensor's name and the array to write its values to: the pages
             themselves, so that loading takes no second copy.
-          metadata: as for `create`. An existing pool must have the same, so include text that
-            identifies the content.
+          metadata: any text; an existing pool must have the same, so include what identifies the
+            content, e.g. checkpoint and revision.
           wait_s: longest wait for another process that creates the pool.
 
         Raises:
@@ -126,9 +79,20 @@ class SharedPool:
           PoolInUseError: another process is still creating it after `wait_s`.
         """
         path, header = Path(path), layout.plan(specs, metadata or {})
-        made = cls._create(path, header, fill, wait_s=wait_s)
-        if made is not None:
-            return made
+        with files.new_file(path, wait_s=wait_s) as fd:
+            if fd is not None:
+                files.reserve(fd, header.nbytes, path)
+                # The lock travels with this second descriptor, which the pages will own.
+                pages = map_pages(os.dup(fd), header.nbytes, writable=True)
+                try:
+                    for name, entry in header.entries.items():
+                        fill(name, shaped(root_of(pages, entry), entry))
+                    start = layout.encode(header)
+                    pages[: len(start)] = start
+                finally:
+                    release_or_leave(pages)
+        if fd is not None:  # read through a mapping that cannot write
+            return cls(path, map_pages(fd, header.nbytes, writable=False), header)
         pool = cls.open(path)
         if dict(pool.specs) != dict(specs) or dict(pool.metadata) != dict(header.metadata):
             pool.close()
@@ -139,25 +103,20 @@ class SharedPool:
         return pool
 
     @classmethod
-    def open(cls, path: Path | str, *, writable: bool = False) -> SharedPool:
+    def open(cls, path: Path | str) -> SharedPool:
         """Map an existing pool and read its header.
-
-        Args:
-          path: file of the pool.
-          writable: True to map writable pages, for machines that cannot pin read-only ones;
-            arrays over them are read-only in any case.
 
         Raises:
           PoolError: the file does not exist, or it may not be opened.
           PoolCorruptError: the file is no pool, or damaged.
         """
         path = Path(path)
-        fd = files.open_file(path, writable=writable)
+        fd = files.open_file(path)
         size = os.fstat(fd).st_size
         if size < layout.PROLOGUE.size:
             os.close(fd)
             raise PoolCorruptError(f"{path}: {size} bytes, expected a pool")
-        pages = map_pages(fd, size, writable=writable)
+        pages = map_pages(fd, size, writable=False)
         try:
             with memoryview(pages) as start:
                 header = layout.decode(start, size, path)
@@ -165,38 +124,6 @@ class SharedPool:
             pages.release()
             raise
         return cls(path, pages, header)
-
-    @classmethod
-    def _create(
-        cls,
-        path: Path,
-        header: Header,
-        fill: Callable[[str, np.ndarray], None],
-        *,
-        wait_s: float,
-    ) -> SharedPool | None:
-        """Create a pool and return it, or None if `path` exists."""
-        with files.new_file(path, wait_s=wait_s) as fd:
-            if fd is None:
-                return None
-            files.reserve(fd, header.nbytes, path)
-            # The lock travels with this second descriptor, which the pages will own.
-            pages = map_pages(os.dup(fd), header.nbytes, writable=True)
-            try:
-                for name, entry in header.entries.items():
-                    fill(name, tensor_of(pages, entry))
-                header = hashed(pages, header)
-                start = layout.encode(header)
-                pages[: len(start)] = start
-            except BaseException:
-                release_or_leave(pages)
-                raise
-        os.close(fd)
-        # What was written through the first mapping is read through one that cannot write.
-        own = os.dup(pages.fd)
-        pool = cls(path, map_pages(own, header.nbytes, writable=False), header)
-        release_or_leave(pages)
-        return pool
 
     @property
     def specs(self) -> Mapping[str, TensorSpec]:
@@ -207,11 +134,6 @@ class SharedPool:
     def metadata(self) -> Mapping[str, str]:
         """The text given when the pool was made."""
         return dict(self._header.metadata)
-
-    @property
-    def digest(self) -> str:
-        """Digest of the pool, 64 hexadecimal digits: names, shapes, types, metadata, values."""
-        return self._header.digest
 
     @property
     def nbytes(self) -> int:
@@ -228,24 +150,16 @@ class SharedPool:
         """True if the pages are registered with CUDA."""
         return self._pages.registrar is not None
 
-    @property
-    def is_current(self) -> bool:
-        """True if the path still names this pool: it was neither removed nor replaced."""
-        self._require_open()
-        return files.is_at(self._pages.fd, self.path)
-
-    def numpy(self, name: str, *, expect: TensorSpec | None = None) -> np.ndarray:
+    def numpy(self, name: str) -> np.ndarray:
         """Return a tensor as a read-only NumPy array over the shared pages.
 
-        Args:
-          name: name of the tensor.
-          expect: required shape and type; None for any.
-
         Raises:
-          PoolError: no tensor has this name, it differs from `expect`, or the pool is closed.
+          PoolError: no tensor has this name, or the pool is closed.
         """
         self._require_open()
-        entry = self._entry(name, expect)
+        entry = self._header.entries.get(name)
+        if entry is None:
+            raise PoolError(f"{self.path}: no tensor {name!r} among {', '.join(self)}"[:1000])
         root = root_of(self._pages, entry)
         self._views = [(n, ref) for n, ref in self._views if ref() is not None]
         self._views.append((name, weakref.ref(root)))
@@ -253,9 +167,7 @@ class SharedPool:
         view.flags.writeable = False
         return view
 
-    def array(
-        self, name: str, *, expect: TensorSpec | None = None, device: Any = None
-    ) -> HostArray:
+    def array(self, name: str, *, device: Any = None) -> HostArray:
         """Return a tensor as a `HostArray` over the shared pages: no copy.
 
         On a GPU the pages are registered with CUDA first, once for the whole pool. (That path has
@@ -263,7 +175,6 @@ class SharedPool:
 
         Args:
           name: name of the tensor.
-          expect: required shape and type; None for any.
           device: jax device of the array's host memory; None for the first.
 
         Raises:
@@ -276,7 +187,7 @@ class SharedPool:
         from pallas_kernels.host_memory.placement import HOST
 
         device = jax_module.devices()[0] if device is None else device
-        view = self.numpy(name, expect=expect)
+        view = self.numpy(name)
         if device.platform == "gpu":
             self.pin()
             exported = dlpack.Exported(view, dlpack.CUDA_HOST, device.local_hardware_id or 0)
@@ -312,35 +223,8 @@ class SharedPool:
                 raise PoolError(f"{self.path}: cannot be registered with CUDA: {reason}")
         self._pages.pin(registrar)
 
-    def verify(self) -> None:
-        """Compare the hash of every tensor with the one in the header.
-
-        Raises:
-          PoolCorruptError: hashes differ; names their tensors.
-        """
-        self._require_open()
-        now = hashed(self._pages, self._header).entries
-        bad = [name for name, entry in self._header.entries.items() if now[name] != entry]
-        if bad:
-            raise PoolCorruptError(
-                f"{self.path}: content of {', '.join(bad)} differs from its SHA-256 in the header"
-            )
-
-    def users(self) -> tuple[int, ...]:
-        """Return the ids of the processes that have the pool open, one per open file."""
-        self._require_open()
-        return files.users(self.path) if self.is_current else ()
-
-    def residency(self) -> Residency:
-        """Return the physical memory of this process's mapping, from /proc/self/smaps."""
-        self._require_open()
-        return residency(self._pages.address, self.nbytes)
-
-    def close(self, *, remove: bool = False) -> None:
+    def close(self) -> None:
         """Unregister and unmap the pages, unless the pool is closed.
-
-        Args:
-          remove: True to remove the file too if no other process has it open.
 
         Raises:
           PoolInUseError: arrays of this pool are still alive in this process; names their tensors.
@@ -349,8 +233,6 @@ class SharedPool:
             return
         if names := self._alive():
             raise PoolInUseError(f"{self.path}: arrays of {', '.join(names)} are alive; drop them")
-        if remove and files.try_exclusive(self._pages.fd) and self.is_current:
-            self.path.unlink()
         try:
             self._pages.release()
         except BufferError as error:
@@ -398,30 +280,6 @@ class SharedPool:
             jax_module.device_put(np.zeros(1, np.int8)).block_until_ready()
         return alive()
 
-    def _entry(self, name: str, expect: TensorSpec | None) -> Entry:
-        entry = self._header.entries.get(name)
-        if entry is None:
-            close = difflib.get_close_matches(str(name), self._header.entries, n=3)
-            like = f"; did you mean {', '.join(close)}?" if close else ""
-            raise PoolError(f"{self.path}: no tensor {name!r} among {len(self)}{like}")
-        if expect is not None and expect != entry.spec:
-            raise PoolError(f"{self.path}: {name} is {entry.spec}, expected {expect}")
-        return entry
-
     def _require_open(self) -> None:
         if self.closed:
             raise PoolError(f"{self.path}: closed, expected an open pool")
-
-
-def _is_host_array(value: Any) -> bool:
-    arrays = sys.modules.get("pallas_kernels.host_memory.arrays")  # not imported: there is none
-    return arrays is not None and isinstance(value, arrays.HostArray)
-
-
-def _spec(name: str, value: Any) -> TensorSpec:
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        raise PoolError(f"{name} of type {type(value).__name__}: expected an array")
-    try:
-        return TensorSpec(shape=tuple(int(s) for s in value.shape), dtype=str(value.dtype))
-    except PoolError as error:
-        raise PoolError(f"{name}: {error}") from error

@@ -27,7 +27,7 @@ def quantized_gemm(
     alpha: Number | None = None,
     sm_split: Number | None = None,
     layer: Number | None = None,
-    cluster: int | None = 1,
+    cluster: int | None = None,
     sm_limit: Number | None = None,
     out_dtype: Any = None,
     config: Config | None = None,
@@ -35,14 +35,9 @@ def quantized_gemm(
 ) -> jax.Array:
     """Multiply activations in device memory by quantised weights that stay in host memory.
 
-    Weights cross the link quantised and are converted in registers: alpha of the columns go to
-    SymGEMM, once for every `cluster * tm` rows, the rest to AsymGEMM, once (see `hybrid_gemm`).
-    `alpha`, `sm_split`, `layer` and `sm_limit` are run-time scalars: changing them does not
-    recompile, and inside `jit` they may be traced. A concrete value is checked here; a traced one
-    is clamped.
-
-    M is any number from 1: rows are padded to a multiple of 8 and the result is cut. K and N are
-    any numbers: `quantize` has padded the weights, and x is padded to the weights' K.
+    Weights cross the link quantised and are converted in registers; otherwise as `hybrid_gemm`,
+    without staging. K and N are any numbers: `quantize` has padded the weights, and x is padded to
+    the weights' K.
 
     Args:
       x: bf16 or f16 activations [M, K], in device memory.
@@ -50,26 +45,23 @@ def quantized_gemm(
         `pinned_host` or in device memory. Offsets are added in the same launch.
       alpha: share of the columns for SymGEMM, in [0, 1]; None chooses the best predicted one. If
         one reading of W serves all rows, the kernel has no AsymGEMM, and alpha is 1.
-      sm_split: SMs for SymGEMM, as in `hybrid_gemm`.
+      sm_split: as `hybrid_gemm`.
       layer: index into a stack, in [0, L); required for a stack, None for a single matrix.
       cluster: CTAs along M that share a W tile by TMA multicast: 1, 2, 4 or 8; None chooses
         it by the predicted time.
-      sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
-        default; rounded down to whole clusters. Emulates a MIG slice.
+      sm_limit: as `hybrid_gemm`.
       out_dtype: dtype of x (default) or float32.
       config: tiles and grid instead of `choose`; its cluster must be `cluster`.
-      backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
-        back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
-        "reference" is jax.numpy and copies W to device memory.
+      backend: as `hybrid_gemm`.
 
     Returns:
       x @ dequantised w as [M, N], within `numerics.product_error_bound`. Bitwise repeatable for
       equal arguments.
 
     Raises:
-      ValueError: an argument is outside its range; the message names it, its value and the range.
-      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
-      NotImplementedError: it is differentiated.
+      ValueError: as `hybrid_gemm`.
+      KernelUnavailable: as `hybrid_gemm`.
+      NotImplementedError: as `hybrid_gemm`.
     """
     chosen = resolve_backend(backend)
     arrays = check_weights(w, stack_axes=1)

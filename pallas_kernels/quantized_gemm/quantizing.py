@@ -13,12 +13,7 @@ import numpy as np
 from pallas_kernels.array_types import Float, Float64
 from pallas_kernels.gemm.layout import unpack_int4
 from pallas_kernels.gemm.specs import Kind, check_kind
-from pallas_kernels.quantized_gemm.rows import (
-    FLOATS,
-    ROUNDED_SCALE_DTYPES,
-    concrete,
-    quantize_rows,
-)
+from pallas_kernels.quantized_gemm.rows import FLOATS, ROUNDED_SCALE_DTYPES, concrete, quantize_rows
 from pallas_kernels.quantized_gemm.weights import (
     QuantizedWeights,
     arrays_of,

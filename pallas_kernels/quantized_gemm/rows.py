@@ -147,7 +147,6 @@ def from_integers(
     group: int | None = None,
     scale_dtype: str = "float32",
     offset_dtype: str = "float32",
-    out: QuantizedWeights | None = None,
 ) -> QuantizedWeights:
     """Pack quantised numbers, scales and offsets as weights, exactly.
 
@@ -159,13 +158,12 @@ def from_integers(
       group: weights along K that share a scale, a multiple of 32; None for one scale a column.
       scale_dtype: type of the stored scales, which must hold them exactly.
       offset_dtype: type of the stored offsets, which must hold them exactly.
-      out: NumPy arrays to write to, whose types replace the arguments'; None for new ones.
 
     Returns:
       NumPy weights, to be placed with `to_host`.
 
     Raises:
-      ValueError: as `integer_rows`, or `out` has other sizes.
+      ValueError: as `integer_rows`.
     """
     values, scales = concrete("values", values), concrete("scales", scales)
     offsets = None if offsets is None else concrete("offsets", offsets)
@@ -178,21 +176,15 @@ def from_integers(
             raise ValueError(
                 f"{name} of shape {array.shape}: expected {values.shape[:-1]} in front"
             )
-    if out is None:
-        out = empty_weights(
-            k,
-            n,
-            kind,
-            group,
-            stack=tuple(stack),
-            scale_dtype=scale_dtype,
-            offset_dtype=None if offsets is None else offset_dtype,
-        )
-    elif (out.k, out.n, out.kind, out.group, out.data.shape[:-2]) != (k, n, kind, group, (*stack,)):
-        raise ValueError(
-            f"out for {out.data.shape[:-2]} of K={out.k}, N={out.n}, kind={out.kind!r}, "
-            f"group={out.group}: expected {(*stack,)} of K={k}, N={n}, kind={kind!r}, group={group}"
-        )
+    out = empty_weights(
+        k,
+        n,
+        kind,
+        group,
+        stack=tuple(stack),
+        scale_dtype=scale_dtype,
+        offset_dtype=None if offsets is None else offset_dtype,
+    )
     for index in np.ndindex(*stack):
         own = None if offsets is None else offsets[index]
         integer_rows(matrix_of(out, *index), 0, values[index], scales[index], own)

@@ -168,30 +168,27 @@ def check_weights(w: Any, stack_axes: int | None = None) -> dict[str, Any]:
     for name, size in (("k", w.k), ("n", w.n)):
         if type(size) is not int or size < 1:
             raise ValueError(f"w.{name}={size!r}: expected a whole number above 0")
-    check_kind(w.kind, "w.kind")
-    check_group(w.kind, w.group)
-    data = arrays["data"]
-    if data.dtype != storage_dtype(w.kind):
-        raise ValueError(
-            f"w.data of dtype {data.dtype}: expected {storage_dtype(w.kind)} for kind={w.kind!r}"
-        )
-    for name in arrays.keys() - {"data"}:
-        if str(arrays[name].dtype) not in SCALE_DTYPES:
-            expected = ", ".join(SCALE_DTYPES)
-            raise ValueError(f"w.{name} of dtype {arrays[name].dtype}: expected one of {expected}")
-    k, n = padded_k(w.k, w.group), round_up(w.n, N_MULTIPLE)
-    stack, stored = tuple(data.shape[:-2]), (n, k * bits(w.kind) // 8)
-    too_many = stack_axes is not None and len(stack) > stack_axes
-    if too_many or tuple(data.shape[-2:]) != stored or 0 in data.shape:
-        raise ValueError(
-            f"w.data of shape {tuple(data.shape)}: expected ([L,] {n}, {stored[1]}) for "
-            f"K={w.k}, N={w.n}, kind={w.kind!r}"
-        )
-    expected_groups = (*stack, k // (w.group or k), n)
-    for name in arrays.keys() - {"data"}:
-        if tuple(arrays[name].shape) != expected_groups:
+    stack = tuple(arrays["data"].shape[:-2])
+    if stack_axes is not None and len(stack) > stack_axes:
+        shape = tuple(arrays["data"].shape)
+        raise ValueError(f"w.data of shape {shape}: expected at most {stack_axes + 2} axes")
+    types = {f"{name[:-1]}_dtype": str(arrays[name].dtype) for name in arrays.keys() - {"data"}}
+    for name, dtype in types.items():
+        if dtype not in SCALE_DTYPES:
+            field = name.replace("_dtype", "s")
             raise ValueError(
-                f"w.{name} of shape {tuple(arrays[name].shape)}: expected {expected_groups}, "
-                f"{math.prod(expected_groups[-2:])} {name} a matrix"
+                f"w.{field} of dtype {dtype}: expected one of {', '.join(SCALE_DTYPES)}"
+            )
+    wanted = storage_shapes(w.k, w.n, w.kind, w.group, stack=stack, **types)
+    for name, spec in wanted.items():
+        got = tuple(arrays[name].shape), str(arrays[name].dtype)
+        if got[1] != spec.dtype:
+            raise ValueError(
+                f"w.{name} of dtype {got[1]}: expected {spec.dtype} for kind={w.kind!r}"
+            )
+        if got[0] != spec.shape:
+            raise ValueError(
+                f"w.{name} of shape {got[0]}: expected {spec.shape} for K={w.k}, N={w.n}, "
+                f"kind={w.kind!r}, group={w.group}"
             )
     return arrays

@@ -1,16 +1,9 @@
 """Kernel repository: compiled executables by op, shape, device and version, checked on load."""
 
-from pallas_kernels.repository.identity import (
-    Identity,
-    describe,
-    identity,
-    present_versions,
-    source_hash,
-)
+from pallas_kernels.repository.identity import Identity, identity, present_versions
 from pallas_kernels.repository.store import (
     FOLDER_VARIABLE,
     Entry,
-    Finding,
     Repository,
     RepositoryError,
     RepositoryWarning,
@@ -21,15 +14,12 @@ from pallas_kernels.repository.store import (
 __all__ = [
     "FOLDER_VARIABLE",
     "Entry",
-    "Finding",
     "Identity",
     "Repository",
     "RepositoryError",
     "RepositoryWarning",
     "compiled_for",
     "default_folder",
-    "describe",
     "identity",
     "present_versions",
-    "source_hash",
 ]

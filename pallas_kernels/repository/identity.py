@@ -56,43 +56,16 @@ class Identity:
         """Return the identity with these `fields`, from `dataclasses.asdict`.
 
         Raises:
-          TypeError: fields are missing, superfluous or of another type.
+          KeyError: arguments or choices are missing.
+          TypeError: other fields are missing, or superfluous.
         """
-        made = cls(
-            **{
-                **fields,
-                "arguments": tuple(fields.get("arguments", ())),
-                "choices": tuple(fields.get("choices", ())),
-            }
-        )
-        for name, value in asdict(made).items():
-            kind = {"sm_count": int, "arguments": tuple, "choices": tuple}.get(name, str)
-            if not isinstance(value, kind):
-                raise TypeError(f"{name}={value!r}: expected {kind.__name__}")
-        return made
+        lists = {name: tuple(fields[name]) for name in ("arguments", "choices")}
+        return cls(**{**fields, **lists})
 
 
 def identity(program: Program, device: Any) -> Identity:
     """Return the identity of `program` if this process compiled it for a jax device."""
-    client = device.client
-    return describe(
-        program,
-        kind=str(device.device_kind),
-        sm_count=int(getattr(device, "core_count", 0) or 0) if device.platform == "gpu" else 0,
-        runtime=_runtime(str(client.platform), str(client.platform_version)),
-    )
-
-
-def describe(program: Program, *, kind: str, sm_count: int, runtime: str) -> Identity:
-    """Return the identity of `program` on a device known by description only.
-
-    Args:
-      program: program to compile.
-      kind: vendor's name of the device.
-      sm_count: SMs of the device.
-      runtime: platform and versions.
-    """
-    present = present_versions()
+    present, client = present_versions(), device.client
     return Identity(
         op=program.op,
         name=program.name,
@@ -103,9 +76,9 @@ def describe(program: Program, *, kind: str, sm_count: int, runtime: str) -> Ide
             for number, a in enumerate(program.arguments)
         ),
         choices=tuple(f"{name}: {value}" for name, value in program.key),
-        device=kind,
-        sm_count=sm_count,
-        platform=runtime,
+        device=str(device.device_kind),
+        sm_count=int(getattr(device, "core_count", 0) or 0) if device.platform == "gpu" else 0,
+        platform=_runtime(str(client.platform), str(client.platform_version)),
         jax=present["jax"],
         source=f"{present['source']}, {program.source}" if program.source else present["source"],
     )

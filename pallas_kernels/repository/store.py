@@ -18,14 +18,15 @@ import os
 import pickle
 import stat
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pallas_kernels.program import Program
-from pallas_kernels.repository.identity import Identity, identity, present_versions
+from pallas_kernels.repository.identity import Identity, identity
 from pallas_kernels.repository.past_cache import past_jax_cache
 
 FOLDER_VARIABLE = "PALLAS_KERNELS_REPOSITORY"
@@ -49,15 +50,6 @@ class Entry:
     nbytes: int
     made: str  # UTC, ISO 8601
     compile_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Result of a file's check; `why` is the fault, empty for a sound entry."""
-
-    file: str
-    entry: Entry | None
-    why: str
 
 
 def default_folder() -> Path:
@@ -154,22 +146,18 @@ class Repository:
             (self.folder / f"{entry.sha256}.bin").unlink(missing_ok=True)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return all readable entries, of any identity."""
-        return tuple(f.entry for f in self.verify(content=False) if f.entry is not None)
-
-    def verify(self, *, content: bool = True) -> tuple[Finding, ...]:
-        """Check every file; sound entries have an empty `why`.
-
-        Args:
-          content: True to hash the executables, False to check only that they exist.
+        """Return all readable entries, of any identity.
 
         Raises:
           RepositoryError: others can write to the folder.
         """
-        if not self.folder.is_dir():
-            return ()
-        _require_own(self.folder)
-        return tuple(self._findings(content))
+        readable = []
+        if self.folder.is_dir():
+            _require_own(self.folder)
+        for path in sorted(self.folder.glob("*.json")):
+            with contextlib.suppress(RepositoryError):
+                readable.append(_read(path))
+        return tuple(readable)
 
     def _entry_path(self, of: Identity) -> Path:
         return self.folder / f"{of.op}-{of.key}.json"
@@ -203,34 +191,6 @@ class Repository:
             ) from error
         return executable
 
-    def _findings(self, content: bool) -> Iterator[Finding]:
-        named = set()
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                entry = _read(path)
-            except RepositoryError as error:
-                yield Finding(file=path.name, entry=None, why=str(error))
-                continue
-            named.add(entry.sha256)
-            yield Finding(file=path.name, entry=entry, why=self._why(path, entry, content))
-        # What a folder in it holds belongs to whoever made that.
-        for path in sorted(p for p in self.folder.iterdir() if not p.is_dir()):
-            if path.suffix != ".json" and path.stem not in named:
-                yield Finding(file=path.name, entry=None, why="no entry names it")
-
-    def _why(self, path: Path, entry: Entry, content: bool) -> str:
-        if path != self._entry_path(entry.identity):
-            return "its name is not that of its content"
-        for field, now in present_versions().items():
-            then = getattr(entry.identity, field)
-            if now != then and not (field == "source" and then.startswith(f"{now}, ")):
-                return f"stale: made with {field} {then}, present is {now}"
-        try:
-            _payload(self.folder, entry, content=content)
-        except RepositoryError as error:
-            return str(error)
-        return ""
-
 
 def compiled_for(
     program: Program, device: Any, *, to_store: bool = True
@@ -242,8 +202,6 @@ def compiled_for(
       device: jax device.
       to_store: True for an executable that can be `put`; False allows jax's compilation cache.
     """
-    import time
-
     import jax
 
     lib: Any = jax  # several of its functions are untyped
@@ -252,8 +210,7 @@ def compiled_for(
             a.shape,
             lib.numpy.dtype(a.dtype),
             sharding=jax.sharding.SingleDeviceSharding(
-                device,
-                memory_kind="pinned_host" if a.host else device.default_memory().kind,
+                device, memory_kind="pinned_host" if a.host else device.default_memory().kind
             ),
         )
         for a in program.arguments
@@ -284,13 +241,11 @@ def _read(path: Path) -> Entry:
     return entry
 
 
-def _payload(folder: Path, entry: Entry, *, content: bool = True) -> bytes:
+def _payload(folder: Path, entry: Entry) -> bytes:
     path = folder / f"{entry.sha256}.bin"
     if not path.exists():
         raise RepositoryError(f"{path.name}: missing")
     _require_own(path)
-    if not content:
-        return b""
     payload = path.read_bytes()
     if len(payload) != entry.nbytes or hashlib.sha256(payload).hexdigest() != entry.sha256:
         raise RepositoryError(f"{path.name}: {len(payload)} bytes, expected those that were stored")

@@ -1,33 +1,30 @@
-"""`send`, `poll` and `receive`: check the arguments, choose a backend, launch."""
+"""`send`, `poll` and `receive`: check the arguments, launch the kernels."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.arguments import Choice, Number, concrete, interpret_settings, resolve_backend
+from pallas_kernels.arguments import Number, concrete, interpret_settings
 from pallas_kernels.attention import checks
 from pallas_kernels.attention.config import DecodeConfig, check_decode
 from pallas_kernels.attention.partial import merge_stacked
 from pallas_kernels.attention.specs import UNBOUNDED
-from pallas_kernels.capability import Backend
+from pallas_kernels.capability import KernelUnavailable, device, missing
 from pallas_kernels.hopper import expect
 from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory, weight_operand
-from pallas_kernels.woven import reference
+from pallas_kernels.woven import sm90
 from pallas_kernels.woven.config import SendConfig, check_poll, poll_config, send_bytes
-from pallas_kernels.woven.exchange import (
-    Exchange,
-    Polling,
-    Sends,
-    Shared,
-    exchange_of,
-)
+from pallas_kernels.woven.exchange import Exchange, Polling, Sends, Shared, exchange_of
 from pallas_kernels.woven.slot import Status
+
+Kernel = Literal["sm90", "interpret"]
+"""The kernels on a Hopper GPU, or step by step on a CPU."""
 
 
 @jax.tree_util.register_dataclass
@@ -79,26 +76,26 @@ def send(
     *,
     rows: Number | None = None,
     config: SendConfig | None = None,
-    backend: Choice = "auto",
+    backend: Kernel = "sm90",
 ) -> Sent:
     """Write a task's queries, keys and values to the shared arrays, then its number.
 
     Args:
       shared: arrays of `Exchange.new`; for "sm90" jax arrays in pinned host memory, written in
-        place. Other backends return new ones.
+        place. "interpret" returns new ones.
       state: int32 [5], from `Exchange.sender` at first, then from the last `Sent` or `Received`.
       q: [N, heads, head_dim] in device memory, N up to the rows of the shared arrays.
       k: [N, kv_heads, head_dim].
       v: like k.
       rows: number of the N rows to send, from 1, concrete or traced; None for all.
       config: CTAs and stages.
-      backend: "auto", "sm90", "interpret" or "reference".
+      backend: "sm90", or "interpret" for the same kernel step by step on a CPU.
 
     Raises:
       ValueError: an argument is outside its range, or shapes differ from the shared arrays.
       KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
     """
-    chosen, exchange, arrays = _start(shared, backend)
+    exchange, arrays = _start(shared, backend)
     slot, config = exchange.slot, config or SendConfig()
     send_bytes(exchange, config)
     for name, array, heads in (
@@ -116,7 +113,7 @@ def send(
     many = jnp.clip(jnp.asarray(len(q) if rows is None else rows, jnp.int32), 1, len(q))
     written, state = run_send(
         arrays, _state(state, (5,)), many.reshape(1), *map(jnp.asarray, (q, k, v)),
-        exchange=exchange, config=config, backend=chosen,
+        exchange=exchange, config=config, backend=backend,
     )  # fmt: skip
     return Sent(shared=written or shared, state=state)
 
@@ -130,9 +127,8 @@ def poll(
     windows: Any = None,
     layers: int = 1,
     stride: int = 1,
-    scale: float | None = None,
     config: DecodeConfig | None = None,
-    backend: Choice = "auto",
+    backend: Kernel = "sm90",
 ) -> Polled:
     """Look once for a task; if there is one, append its keys and values, attend, answer.
 
@@ -148,7 +144,6 @@ def poll(
       windows: positions that a query of each layer sees, int32 [layers]; None for all.
       layers: number of layers of the sender's model.
       stride: pages between a sequence's pages of consecutive layers.
-      scale: factor of the scores; 1 / sqrt(head_dim) by default.
       config: tiles; its splits must be those of the shared arrays.
       backend: as for `send`.
 
@@ -156,7 +151,7 @@ def poll(
       ValueError: as `send`, or the kernel does not support these sizes.
       KernelUnavailable: as `send`.
     """
-    chosen, exchange, arrays = _start(shared, backend)
+    exchange, arrays = _start(shared, backend)
     slot = exchange.slot
     checks.check_arrays(
         k_pages=(k_pages, 4, "[P, page, Hkv, D]"), v_pages=(v_pages, 4, "[P, page, Hkv, D]")
@@ -167,19 +162,18 @@ def poll(
     expect(got == wanted, "k_pages", got, f"{wanted} as in shared")
     polling = Polling(
         exchange=exchange, pages=int(k_pages.shape[0]), page=int(k_pages.shape[1]),
-        scale=checks.check_scale(scale, slot.head_dim), layers=layers, stride=stride,
+        layers=layers, stride=stride,
     )  # fmt: skip
-    if chosen != "reference":
-        config = config or poll_config(polling)
-        check_decode(polling.attention, config)
-        check_poll(polling, config)
+    config = config or poll_config(polling)
+    check_decode(polling.attention, config)
+    check_poll(polling, config)
     seen = checks.per_row(
         "windows", UNBOUNDED if windows is None else windows, layers, 1, UNBOUNDED
     )
     written, state, k_pages, v_pages = run_poll(
         arrays, _state(state, (exchange.ctas, 4)), jnp.asarray(seen),
         jnp.asarray(k_pages), jnp.asarray(v_pages),
-        polling=polling, config=config, backend=chosen,
+        polling=polling, config=config, backend=backend,
     )  # fmt: skip
     return Polled(shared=written or shared, state=state, k_pages=k_pages, v_pages=v_pages)
 
@@ -190,7 +184,7 @@ def receive(
     *,
     rows: Number | None = None,
     looks: Number = 1,
-    backend: Choice = "auto",
+    backend: Kernel = "sm90",
 ) -> Received:
     """Wait for the next result, for at most so many looks of each CTA, and take it.
 
@@ -199,7 +193,7 @@ def receive(
       state: int32 [5], from the last `Sent` or `Received`.
       rows: rows of the task; None for the most that a task can have.
       looks: most looks at an answer's number, from 1; each is a round trip to memory.
-      backend: as for `send`. The reference looks once.
+      backend: as for `send`.
 
     Returns:
       Rows, statuses, and the state. After a `TIME_OUT` a call with the same state waits for the
@@ -209,7 +203,7 @@ def receive(
       ValueError: as `send`.
       KernelUnavailable: as `send`.
     """
-    chosen, exchange, arrays = _start(shared, backend)
+    exchange, arrays = _start(shared, backend)
     most = exchange.slot.rows
     numbers = []
     for name, value, high in (
@@ -221,7 +215,7 @@ def receive(
         expect(known is None or 1 <= known <= (high or 2**31 - 1), name, known, allowed)
         numbers.append(jnp.clip(jnp.asarray(value, jnp.int32), 1, high).reshape(1))
     out, codes, state = run_receive(
-        arrays, _state(state, (5,)), *numbers, exchange=exchange, backend=chosen
+        arrays, _state(state, (5,)), *numbers, exchange=exchange, backend=backend
     )
     return Received(out=out, codes=codes, state=state)
 
@@ -229,13 +223,9 @@ def receive(
 @functools.partial(jax.jit, static_argnames=("exchange", "config", "backend"))
 def run_send(
     shared: Shared, state: Any, rows: Any, q: Any, k: Any, v: Any,
-    *, exchange: Exchange, config: SendConfig, backend: Backend,
+    *, exchange: Exchange, config: SendConfig, backend: Kernel,
 ) -> tuple[Shared | None, jax.Array]:  # fmt: skip
-    """Run the kernel or the reference; the shared arrays are None if written in place."""
-    if backend == "reference":
-        return reference.send(shared, state, rows, q, k, v, exchange=exchange)
-    from pallas_kernels.woven import sm90
-
+    """Run the kernel; the shared arrays are None if written in place."""
     shared = jax.tree.map(host_ref, shared)
     tokens, many = q.shape[0], exchange.slot.outstanding * exchange.slot.rows
     kernel = sm90.build_send(exchange, config, tokens, interpret=interpret_settings(backend))
@@ -254,13 +244,9 @@ def run_send(
 )
 def run_poll(
     shared: Shared, state: Any, windows: Any, k: Any, v: Any,
-    *, polling: Polling, config: DecodeConfig | None, backend: Backend,
+    *, polling: Polling, config: DecodeConfig, backend: Kernel,
 ) -> tuple[Shared | None, jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """Run the kernel, with its input and output pools aliased, or the reference."""
-    if backend == "reference" or config is None:
-        return reference.poll(shared, state, windows, k, v, polling=polling)
-    from pallas_kernels.woven import sm90
-
+    """Run the kernel, with its input and output pools aliased."""
     exchange, shared = polling.exchange, jax.tree.map(host_ref, shared)
     slot = exchange.slot
     kernel = sm90.build_poll(polling, config, interpret=interpret_settings(backend))
@@ -289,21 +275,16 @@ def run_poll(
 
 @functools.partial(jax.jit, static_argnames=("exchange", "backend"))
 def run_receive(
-    shared: Shared, state: Any, rows: Any, looks: Any, *, exchange: Exchange, backend: Backend
+    shared: Shared, state: Any, rows: Any, looks: Any, *, exchange: Exchange, backend: Kernel
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Run the kernel or the reference, and merge the splits."""
-    slot = exchange.slot
-    if backend == "reference":
-        out, lse, codes, state = reference.receive(shared, state, rows, exchange=exchange)
-    else:
-        from pallas_kernels.woven import sm90
-
-        shared, many = jax.tree.map(host_ref, shared), slot.outstanding * exchange.ctas
-        kernel = sm90.build_receive(exchange, interpret=interpret_settings(backend))
-        out, lse, codes, state = kernel(
-            state, rows, looks, shared.out.reshape(many, -1), shared.lse.reshape(many, -1),
-            shared.status.reshape(-1), shared.done,
-        )  # fmt: skip
+    """Run the kernel, and merge the splits."""
+    slot, many = exchange.slot, exchange.slot.outstanding * exchange.ctas
+    shared = jax.tree.map(host_ref, shared)
+    kernel = sm90.build_receive(exchange, interpret=interpret_settings(backend))
+    out, lse, codes, state = kernel(
+        state, rows, looks, shared.out.reshape(many, -1), shared.lse.reshape(many, -1),
+        shared.status.reshape(-1), shared.done,
+    )  # fmt: skip
     parts = (exchange.splits, slot.rows, slot.heads)
     out = out.reshape(*parts, slot.head_dim)
     if exchange.splits > 1:
@@ -314,7 +295,7 @@ def run_receive(
 
 
 def _in_place(
-    run: Any, given: dict[str, jax.Array], shared: Shared, backend: Backend
+    run: Any, given: dict[str, jax.Array], shared: Shared, backend: Kernel
 ) -> tuple[Any, Shared | None]:
     """Run a kernel that writes to its arrays; return its results and the shared arrays.
 
@@ -330,21 +311,26 @@ def _in_place(
     return result, replace(shared, **written)
 
 
-def _start(shared: Any, backend: str) -> tuple[Backend, Exchange, Shared]:
-    """Return the backend, the sizes of the shared arrays, and these arrays for the backend."""
+def _start(shared: Any, backend: Any) -> tuple[Exchange, Shared]:
+    """Return the sizes of the shared arrays, and these arrays for the backend."""
+    expect(backend in get_args(Kernel), "backend", backend, "one of sm90, interpret")
     expect(isinstance(shared, Shared), "shared", type(shared).__name__, "Shared")
-    chosen, exchange = resolve_backend(backend), exchange_of(shared)
+    here = device()
+    if reason := missing(backend, here):
+        instead = tuple(kernel for kernel in get_args(Kernel) if not missing(kernel, here))
+        raise KernelUnavailable(backend, reason, instead)
+    exchange = exchange_of(shared)
 
     def taken(array: Any) -> Any:
         data = array.data if isinstance(array, HostArray) else array
-        if chosen != "sm90":
-            return weight_operand(jnp.asarray(data), backend=chosen)
+        if backend != "sm90":
+            return weight_operand(jnp.asarray(data), backend=backend)
         held = isinstance(data, jax.Array) and in_host_memory(data)
         expect(held, "shared", type(data).__name__, "jax arrays in pinned host memory (to_host)")
         return host_ref(data)
 
     arrays = {name: taken(getattr(shared, name)) for name in exchange.shapes()}
-    return chosen, exchange, Shared(**arrays)
+    return exchange, Shared(**arrays)
 
 
 def _state(state: Any, shape: tuple[int, ...]) -> jax.Array:

@@ -148,7 +148,7 @@ class Exchange:
 class Shared:
     """Arrays of both sides, in pinned host memory for the kernels of a GPU.
 
-    Those kernels write to them in place. Other backends return new ones.
+    Those kernels write to them in place; in interpret mode they return new ones.
     """
 
     # the sender's
@@ -210,7 +210,6 @@ class Polling:
     exchange: Exchange
     pages: int
     page: int
-    scale: float
     layers: int = 1
     stride: int = 1
 
@@ -230,7 +229,7 @@ class Polling:
         expect(fits, "heads", s.heads, f"fewer than 8 or a multiple of 8 a KV head, not {group}")
         return Decode(
             batch=s.rows, kv_heads=s.kv_heads, group=group, dim=s.head_dim, pages=self.pages,
-            page=self.page, table=s.pages, scale=self.scale, dtype=s.dtype,
+            page=self.page, table=s.pages, dtype=s.dtype,
             out_dtype=self.exchange.out_dtype,
         )  # fmt: skip
 

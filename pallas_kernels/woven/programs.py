@@ -54,7 +54,7 @@ def _of(label: str, exchange: Exchange, page: int, layers: int) -> tuple[Program
     s = exchange.slot
     polling = Polling(
         exchange=exchange, pages=s.rows * s.pages * layers, page=page,
-        scale=s.head_dim**-0.5, layers=layers,
+        layers=layers,
     )  # fmt: skip
     return (
         send_program(label, exchange, SendConfig()),
@@ -117,13 +117,4 @@ def _program(
         opcodes=_ATTENDS if attends else _MOVES,
         absent=frozenset({"UTMAREDG"}) if attends else _NO_ATTENTION,
         donated=(count - 2, count - 1) if attends else (),
-        key=(
-            ("call", call),
-            ("label", label),
-            ("dtype", s.dtype),
-            ("heads", f"{s.heads}/{s.kv_heads}x{s.head_dim}"),
-            ("rows", str(s.rows)),
-            ("splits", str(exchange.splits)),
-            ("outstanding", str(s.outstanding)),
-        ),
     )

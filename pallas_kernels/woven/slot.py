@@ -199,7 +199,7 @@ class Slot:
           PoolStaleError: the slot has another shape.
         """
         path = Path(path)
-        fd = files.open_file(path, writable=True)
+        fd = files.open_file(path)
         wanted = shape.header()
         found = os.pread(fd, len(wanted), 0)
         if found != wanted or os.fstat(fd).st_size != shape.nbytes:

@@ -21,18 +21,12 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.attention import online, sm90_decode
 from pallas_kernels.attention.config import DecodeConfig, check_decode
-from pallas_kernels.attention.cta import buffers
+from pallas_kernels.attention.cta import Buffers
 from pallas_kernels.attention.specs import GROUP_ROWS, array_type
 from pallas_kernels.counting import Int, dealt, div, rem, round_up
 from pallas_kernels.mosaic import Ref, apart, persistent, plgpu
 from pallas_kernels.woven.config import SendConfig, check_poll, send_bytes
-from pallas_kernels.woven.exchange import (
-    Exchange,
-    Looked,
-    Polling,
-    Polls,
-    Sends,
-)
+from pallas_kernels.woven.exchange import Exchange, Looked, Polling, Polls, Sends
 from pallas_kernels.woven.signals import Accesses, Instructions, Signals
 from pallas_kernels.woven.slot import Status
 
@@ -145,8 +139,8 @@ def build_poll(
     def body(
         task: Ref, version: Ref, lengths: Ref, table: Ref, asked: Ref, q: Ref, k_new: Ref,
         v_new: Ref, out: Ref, lse: Ref, status: Ref, done: Ref, windows: Ref, state: Ref, k: Ref,
-        v: Ref, state_out: Ref, memory: list[Ref], gates: list[Ref], new_s: Ref, handed: Ref,
-        told: Ref, new_full: Ref,
+        v: Ref, state_out: Ref, scratch: dict[str, Ref], new_s: Ref, handed: Ref, told: Ref,
+        new_full: Ref,
     ) -> None:  # fmt: skip
         warpgroup, head = lax.axis_index("warpgroup"), lax.axis_index("head")
         row, split = lax.axis_index("row"), lax.axis_index("split")
@@ -190,7 +184,7 @@ def build_poll(
             cta = _Cta(
                 spec=spec, config=config, row=row, head=head, place=lane * exchange.ctas + number,
                 position=length - 1, length=length, window=window, first=first, blocks=blocks,
-                tables=table, q=q, k=k, v=v, out=out, lse=lse, at=buffers(memory, gates),
+                tables=table, q=q, k=k, v=v, out=out, lse=lse, at=Buffers(**scratch),
                 payload=(lane * spec.batch + row) * spec.kv_heads + head, behind=behind,
             )  # fmt: skip
 
@@ -224,7 +218,7 @@ def build_poll(
         num_threads=config.warpgroups + 1,
         thread_name="warpgroup",
         scratch_types=[
-            *sm90_decode.scratch(spec, config, interpreted=interpret is not None),
+            sm90_decode.buffers(spec, config, interpreted=interpret is not None),
             plgpu.SMEM((2, spec.dim), dtype),
             plgpu.SMEM((1,), jnp.int32),
             plgpu.Barrier(),

@@ -7,12 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.attention import (
-    decode_attention,
-    merge_partial,
-    partial_prefill,
-    prefill_attention,
-)
+from pallas_kernels.attention import decode_attention, prefill_attention
 from tests.gpu.exact import BACKEND
 from tests.pallas_kernels.attention.cases import Case, decoding, paged
 
@@ -37,8 +32,6 @@ PREFILLS = {
 @pytest.mark.parametrize("case", PREFILLS.values(), ids=PREFILLS.keys())
 def test_prefill(case: Case) -> None:
     q, k, v = map(jnp.asarray, case.arrays)
-    part = partial_prefill(q, k, v, **case.options(), backend=BACKEND)
-    assert case.exact("float32").worst(np.asarray(part.out), np.asarray(part.lse)) <= 1
     out = prefill_attention(q, k, v, **case.options(), backend=BACKEND)
     assert case.exact().worst(np.asarray(out)) <= 1
 
@@ -50,25 +43,6 @@ def test_decode(lengths: tuple[int, ...], page: int) -> None:
     case = decoding(lengths, keys, heads=8, kv_heads=2, dim=128)
     out = decode_attention(*map(jnp.asarray, paged(case, page).arguments), backend=BACKEND)
     assert case.exact(merges=DECODE_PARTS).worst(np.asarray(out)[:, None]) <= 1
-
-
-def test_parts_merge_to_the_whole() -> None:
-    case = Case(queries=256, keys=2048, heads=2, kv_heads=1, dim=128, offsets=(1792,))
-    q, k, v = map(jnp.asarray, case.arrays)
-    parts = []
-    for start, stop in ((0, 1024), (1024, 1500), (1500, 2048)):
-        parts.append(
-            partial_prefill(
-                q,
-                k[:, start:stop],
-                v[:, start:stop],
-                q_offset=np.array([1792 - start], np.int32),
-                backend=BACKEND,
-            )
-        )
-    merged = merge_partial(*parts)
-    exact = case.exact("float32", merges=len(parts) - 1)
-    assert exact.worst(np.asarray(merged.out), np.asarray(merged.lse)) <= 1
 
 
 def test_the_same_bits_each_time() -> None:

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.host_memory import SharedPool, remove_pool, shared_memory_path
+from pallas_kernels.host_memory import remove_pool, shared_memory_path
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.gpu.exact import BACKEND, activations, assert_exact, numbers
+from tests.pallas_kernels.host_memory.conftest import created
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +48,7 @@ def pool_path(request: pytest.FixtureRequest) -> Path:
 def test_kernels_read_the_pages_themselves(pool_path: Path) -> None:
     w = numbers((K, N), "bfloat16", 1, K**-0.5)
     x = activations(64, K)
-    with SharedPool.create(pool_path, {"w": w}) as pool:
+    with created(pool_path, {"w": w}) as pool:
         host = pool.array("w")
         assert pool.pinned
         assert host.data.unsafe_buffer_pointer() == pool.numpy("w").ctypes.data
@@ -55,13 +56,14 @@ def test_kernels_read_the_pages_themselves(pool_path: Path) -> None:
         assert_exact(out, x, w)
         jax.block_until_ready(out)
         del host
-        pool.close(remove=True)
+        pool.close()
+        remove_pool(pool_path)
 
 
 def test_two_processes_read_one_copy(pool_path: Path) -> None:
     w = numbers((K, N), "bfloat16", 1, K**-0.5)
     x = activations(64, K)
-    with SharedPool.create(pool_path, {"w": w}) as pool:
+    with created(pool_path, {"w": w}) as pool:
         host = pool.array("w")
         mine = np.asarray(hybrid_gemm(jnp.asarray(x), host, 1.0, backend=BACKEND), np.float32)
         answer = subprocess.run(
@@ -75,4 +77,5 @@ def test_two_processes_read_one_copy(pool_path: Path) -> None:
         theirs = np.array(json.loads(answer.stdout.splitlines()[-1]), np.float32)
         np.testing.assert_array_equal(theirs, mine[:, ::64])
         del host
-        pool.close(remove=True)
+        pool.close()
+        remove_pool(pool_path)

@@ -21,11 +21,12 @@ from pallas_kernels.woven.api import run_poll, run_receive, run_send
 from pallas_kernels.woven.config import poll_config
 from pallas_kernels.woven.exchange import Looked, Polling, Polls
 from tests.compilations import compilations
-from tests.gpu.exact import BACKEND
+from tests.gpu import exact
 
 pytestmark = pytest.mark.gpu
 
-ON_GPU = BACKEND == "sm90"
+ON_GPU = exact.BACKEND == "sm90"
+BACKEND: Any = "sm90" if ON_GPU else "interpret"
 HEADS, KV_HEADS, DIM = (32, 8, 128) if ON_GPU else (4, 2, 64)
 TOKENS = 1024 if ON_GPU else 70
 PAGE = 64
@@ -56,9 +57,7 @@ class Pair:
             jax.random.normal(key, of, jnp.bfloat16) for key, of in zip(keys, sizes, strict=True)
         ]
         self.payload, self.pools = drawn[:3], drawn[3:]
-        self.polling = Polling(
-            exchange=self.exchange, pages=rows * pages, page=PAGE, scale=DIM**-0.5
-        )
+        self.polling = Polling(exchange=self.exchange, pages=rows * pages, page=PAGE)
         self.windows = jnp.full(1, UNBOUNDED, jnp.int32)
         self.rows, self.looks = jnp.full(1, rows, jnp.int32), jnp.full(1, 1000, jnp.int32)
         self.sender = jnp.asarray(self.exchange.sender(first=FIRST))
@@ -66,7 +65,7 @@ class Pair:
 
     def attend(self, q: jax.Array) -> np.ndarray:
         """Decode attention over the same pages, with the same tiles and splits."""
-        config = None if BACKEND == "reference" else poll_config(self.polling)
+        config = poll_config(self.polling)
         lengths = jnp.full(len(q), TOKENS, jnp.int32)
         out = decode_attention(q, *self.pools, self.table, lengths, config=config, backend=BACKEND)
         return np.asarray(out, np.float32)

@@ -23,7 +23,7 @@ KEPT = {
     "product": ("gemm", "64x64, cluster of 1, bfloat16 out"),
     "cluster": ("gemm", "64x64, cluster of 8, float32 out"),
     "attention": ("attention", "decode llama-3.2-1b batch 1 pages of 16 splits 15"),
-    "rows": ("gather_rows", "40 rows of 3x4096x1024 int8, 1024 columns"),
+    "rows": ("gather_rows", "64 rows of 32000x4096 int8"),
     "send": ("woven", "send float16 16 rows, 2 splits, 3 outstanding"),
 }
 

@@ -16,21 +16,20 @@ from pallas_kernels.attention import (
     DecodeConfig,
     Prefill,
     PrefillConfig,
-    api,
     decode_attention,
-    library,
-    partial_decode,
-    partial_prefill,
+    paged_prefill_attention,
     prefill_attention,
     programs,
 )
 from pallas_kernels.attention.config import (
     check_decode,
     check_prefill,
+    choose_decode,
+    choose_prefill,
+    choose_splits,
     decode_shared_bytes,
     prefill_shared_bytes,
 )
-from pallas_kernels.attention.heuristics import choose_decode, choose_prefill, choose_splits
 from pallas_kernels.attention.specs import MODEL_HEADS
 from pallas_kernels.hopper import SHARED_BYTES_LIMIT
 from tests.pallas_kernels.attention.cases import Case, decoding, paged
@@ -57,8 +56,6 @@ WRONG_PREFILL: list[tuple[dict[str, Any], str]] = [
     ({"q_offset": np.zeros(3, np.int32)}, r"q_offset of shape \(3,\) .*int32 of shape \(2,\)"),
     ({"kv_lengths": 65}, "kv_lengths=65: expected from 0 to 64"),
     ({"kv_lengths": np.array([3, -1])}, "kv_lengths=-1: expected from 0 to 64"),
-    ({"scale": 0.0}, "scale=0.0: expected a number above 0"),
-    ({"scale": jnp.float32(1)}, "scale=.*: expected a Python number"),
     ({"backend": "cuda"}, "backend='cuda': expected one of auto, sm90, interpret, reference"),
 ]
 
@@ -67,7 +64,7 @@ WRONG_PREFILL: list[tuple[dict[str, Any], str]] = [
 def test_wrong_prefill(change: dict[str, Any], message: str) -> None:
     arguments = {"q": Q, "k": K, "v": V} | change
     arrays = [arguments.pop(name) for name in ("q", "k", "v")]
-    unchecked = inspect.unwrap(partial_prefill)  # without the tests' own checks of types
+    unchecked = inspect.unwrap(prefill_attention)  # without the tests' own checks of types
     with pytest.raises(ValueError, match=message):
         unchecked(*arrays, **arguments)
 
@@ -80,8 +77,9 @@ WRONG_DECODE: list[tuple[dict[str, Any], str]] = [
     ({"block_tables": TABLES[:1]}, r"block_tables of shape \(1, 4\)"),
     ({"lengths": 65}, "lengths=65: expected from 0 to 64"),
     ({"lengths": np.array([1.0, 2.0])}, "lengths of shape .* and kind 'f'"),
-    ({"q_positions": np.array([1])}, r"q_positions of shape \(1,\)"),
     ({"window": -2}, "window=-2: expected from 1"),
+    ({"soft_cap": 0.0}, "soft_cap=0.0: expected a number above 0"),
+    ({"soft_cap": 2.0, "backend": "interpret"}, "backend='interpret': expected 'auto' or"),
 ]
 
 
@@ -95,7 +93,7 @@ def test_wrong_decode(change: dict[str, Any], message: str) -> None:
         "lengths": LENGTHS,
     } | change
     with pytest.raises(ValueError, match=message):
-        inspect.unwrap(partial_decode)(**arguments)
+        inspect.unwrap(decode_attention)(**arguments)
 
 
 def test_sizes_that_the_kernels_do_not_take() -> None:
@@ -105,7 +103,7 @@ def test_sizes_that_the_kernels_do_not_take() -> None:
         prefill_attention(*odd.arrays, backend="interpret")
     assert odd.exact().worst(prefill_attention(*odd.arrays, q_offset=17)) <= 1
     with pytest.raises(ValueError, match="dtype='float32': expected one of bfloat16, float16"):
-        partial_prefill(*(a.astype(np.float32) for a in CASE.arrays), backend="interpret")
+        prefill_attention(*(a.astype(np.float32) for a in CASE.arrays), backend="interpret")
     pool = paged(decoding((40,), 48), 24)
     with pytest.raises(ValueError, match="k_pages: page=24: expected 16, 32 or a multiple of 64"):
         decode_attention(*pool.arguments, backend="interpret")
@@ -118,64 +116,21 @@ def test_sizes_that_the_kernels_do_not_take() -> None:
 def test_no_gpu_no_kernel() -> None:
     for call in (
         lambda: prefill_attention(Q, K, V, backend="sm90"),
-        lambda: partial_prefill(Q, K, V, backend="sm90"),
+        lambda: paged_prefill_attention(
+            ONE[:, None], K_PAGES, V_PAGES, TABLES, q_offset=0, kv_lengths=1, backend="sm90"
+        ),
         lambda: decode_attention(*POOL.arguments, backend="sm90"),
     ):
         with pytest.raises(KernelUnavailable, match="backend='sm90': it needs an NVIDIA GPU"):
             call()
-    with pytest.raises(KernelUnavailable, match=r"backend='cudnn': .*cuDNN"):
-        prefill_attention(Q[:, :8], K[:, :8], V[:, :8], backend="cudnn")
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"q_offset": 4}, "it takes no q_offset"),
-        ({"kv_lengths": 8}, "leaves rows without keys undefined under kv_lengths"),
-        ({}, "causal attention of T=8 queries over S=64 keys"),
-        ({"window": jnp.int32(3), "k": K[:, :8], "v": V[:, :8]}, "compile-time number"),
-        ({"config": PrefillConfig(), "k": K[:, :8], "v": V[:, :8]}, "config is for our kernel"),
-    ],
-)
-def test_what_cudnn_does_not_serve(options: dict[str, Any], reason: str) -> None:
-    k, v = options.pop("k", K), options.pop("v", V)
-    with pytest.raises(KernelUnavailable, match=reason):
-        prefill_attention(Q, k, v, backend="cudnn", **options)
-
-
-def test_auto_on_a_hopper_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuDNN where it can and nobody asks for more, our kernel else, the reference where neither."""
-    served: list[str] = []
-
-    def cudnn(q: jax.Array, *_: Any, scale: float, **__: Any) -> jax.Array:
-        if scale == 0.125:  # not the question whether it can, which is asked with 1
-            served.append("cudnn")
-        return q
-
-    def run(bounds: Any, q: jax.Array, *_: Any, launch: Any) -> tuple[jax.Array, jax.Array]:
-        served.append(launch.backend)
-        return q, q[..., 0]
-
-    monkeypatch.setattr(api, "resolve_backend", lambda _: "sm90")
-    monkeypatch.setattr(api, "run_prefill", run)
-    monkeypatch.setattr(library, "cudnn", cudnn)
-    k, v = K[:, :8], V[:, :8]
-    prefill_attention(Q, k, v)
-    prefill_attention(Q, k, v, window=3)
-    prefill_attention(Q, k, v, config=PrefillConfig())
-    prefill_attention(Q, K, V, q_offset=56)
-    prefill_attention(Q, k, v, kv_lengths=np.array([8, 3]))
-    partial_prefill(Q, k, v)
-    prefill_attention(Q[..., :40], K[..., :40], V[..., :40], q_offset=56)
-    assert served == ["cudnn", "cudnn", "sm90", "sm90", "sm90", "sm90", "reference"]
 
 
 def test_traced_values_are_clamped() -> None:
-    out = jax.jit(lambda n: partial_prefill(Q, K, V, q_offset=56, kv_lengths=n).lse)(
+    out = jax.jit(lambda n: prefill_attention(Q, K, V, q_offset=56, kv_lengths=n))(
         jnp.array([1000, -5])
     )
-    assert np.isfinite(np.asarray(out[0], np.float32)).all()
-    assert np.isneginf(out[1]).all()
+    assert np.asarray(out[0]).all()
+    assert not np.asarray(out[1]).any()
 
 
 def test_no_derivative() -> None:
@@ -184,7 +139,7 @@ def test_no_derivative() -> None:
 
 
 def test_configurations_that_cannot_run() -> None:
-    spec = Prefill(batch=1, queries=8, keys=64, heads=1, kv_heads=1, dim=128, scale=1.0)
+    spec = Prefill(batch=1, queries=8, keys=64, heads=1, kv_heads=1, dim=128)
     with pytest.raises(ValueError, match="bytes of shared memory, expected at most"):
         check_prefill(spec, PrefillConfig(stages=4))
     with pytest.raises(ValueError, match="block_kv=96: expected a multiple of 64"):
@@ -196,8 +151,8 @@ def test_configurations_that_cannot_run() -> None:
     with pytest.raises(ValueError, match="compute_registers=240: expected"):
         PrefillConfig(compute_registers=240)
     with pytest.raises(ValueError, match="queries=9: expected a multiple of 8"):
-        Prefill(batch=1, queries=9, keys=64, heads=1, kv_heads=1, dim=128, scale=1.0)
-    small = {"batch": 1, "kv_heads": 1, "dim": 64, "pages": 4, "table": 4, "scale": 1.0}
+        Prefill(batch=1, queries=9, keys=64, heads=1, kv_heads=1, dim=128)
+    small = {"batch": 1, "kv_heads": 1, "dim": 64, "pages": 4, "table": 4}
     with pytest.raises(ValueError, match="group=12: expected 1 to 8"):
         Decode(group=12, page=16, **small)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="block_kv=128: expected a multiple or a divisor"):
@@ -221,20 +176,10 @@ def test_splits_keep_the_sms_busy(work: int, blocks: int, sms: int) -> None:
 @pytest.mark.parametrize("model", MODEL_HEADS)
 def test_every_model_has_configurations_that_fit(model: str) -> None:
     heads, kv_heads, dim = MODEL_HEADS[model]
-    for out_dtype in ("bfloat16", "float32"):
-        spec = Prefill(
-            batch=1,
-            queries=8,
-            keys=64,
-            heads=heads,
-            kv_heads=kv_heads,
-            dim=dim,
-            scale=1.0,
-            out_dtype=out_dtype,
-        )
-        config = choose_prefill(spec)
-        check_prefill(spec, config)
-        assert prefill_shared_bytes(spec, config) <= SHARED_BYTES_LIMIT
+    spec = Prefill(batch=1, queries=8, keys=64, heads=heads, kv_heads=kv_heads, dim=dim)
+    config = choose_prefill(spec)
+    check_prefill(spec, config)
+    assert prefill_shared_bytes(spec, config) <= SHARED_BYTES_LIMIT
     for page in (16, 32, 64, 128):
         decode = Decode(
             batch=3,
@@ -244,7 +189,6 @@ def test_every_model_has_configurations_that_fit(model: str) -> None:
             pages=99,
             page=page,
             table=33,
-            scale=1.0,
         )
         for sms in (16, 132):
             chosen = choose_decode(decode, sm_count=sms)
@@ -255,7 +199,6 @@ def test_every_model_has_configurations_that_fit(model: str) -> None:
 def test_programs_trace_and_differ() -> None:
     found = programs.programs(132)
     assert len({program.name for program in found}) == len(found)
-    assert len({program.key for program in found}) == len(found)
     for program in (found[0], found[3]):  # a prefill and a decode; the others differ in sizes
         arguments = [jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for a in program.arguments]
         jaxpr = str(jax.make_jaxpr(program.function)(*arguments))

@@ -15,10 +15,7 @@ from pallas_kernels.attention import (
     DecodeConfig,
     PrefillConfig,
     decode_attention,
-    merge_partial,
     online,
-    partial_decode,
-    partial_prefill,
     prefill_attention,
     sm90_decode,
     sm90_prefill,
@@ -55,23 +52,17 @@ QUICK = ("window of one", "a row without keys", "128 wide, float16")
     "case", tiered(PREFILLS.values(), *(PREFILLS[k] for k in QUICK)), ids=PREFILLS.keys()
 )
 def test_prefill_within_the_bound(case: Case) -> None:
-    part = within(
-        lambda: partial_prefill(*case.arrays, **case.options(), config=SMALL, **INTERPRET)
+    out = within(
+        lambda: prefill_attention(*case.arrays, **case.options(), config=SMALL, **INTERPRET)
     )
-    assert case.exact("float32").worst(part.out, part.lse) <= 1
-
-
-def test_prefill_in_the_type_of_q() -> None:
-    case = Case(queries=20, keys=80, heads=3, offsets=(50,))
-    out = within(lambda: prefill_attention(*case.arrays, q_offset=50, config=SMALL, **INTERPRET))
     assert out.dtype == case.arrays[0].dtype
     assert case.exact().worst(out) <= 1
 
 
 def test_prefill_as_configured() -> None:
     case = Case(queries=136, keys=300, heads=1, dim=128, offsets=(150,), window=150)
-    part = within(lambda: partial_prefill(*case.arrays, **case.options(), **INTERPRET))
-    assert case.exact("float32").worst(part.out, part.lse) <= 1
+    out = within(lambda: prefill_attention(*case.arrays, **case.options(), **INTERPRET))
+    assert case.exact().worst(out) <= 1
 
 
 SIXTEENS = decoding((150, 60), 192, heads=6, kv_heads=2)
@@ -87,61 +78,31 @@ DECODES = {
 }
 
 
-def decode(pool: Paged, splits: int, **options: Any) -> Any:
+def decode(pool: Paged, splits: int) -> Any:
     config = DecodeConfig(stages=2, splits=splits)
     return within(
-        lambda: partial_decode(
-            *pool.arguments, window=pool.case.window, config=config, **options, **INTERPRET
+        lambda: decode_attention(
+            *pool.arguments, window=pool.case.window, config=config, **INTERPRET
         )
     )
 
 
 @pytest.mark.parametrize(("case", "page", "splits"), DECODES.values(), ids=DECODES.keys())
 def test_decode_within_the_bound(case: Case, page: int, splits: int) -> None:
-    part = decode(paged(case, page), splits)
-    exact = case.exact("float32", merges=splits)
-    assert exact.worst(part.out[:, None], part.lse[:, None]) <= 1
+    out = decode(paged(case, page), splits)
+    assert out.dtype == case.arrays[0].dtype
+    assert case.exact(merges=splits).worst(out[:, None]) <= 1
 
 
-def test_decode_in_the_type_of_q_with_its_own_configuration() -> None:
+def test_decode_as_configured() -> None:
     case = decoding((200, 77), 208, heads=4, kv_heads=2)
     out = within(lambda: decode_attention(*paged(case, 16).arguments, **INTERPRET))
-    assert out.dtype == case.arrays[0].dtype
     assert case.exact(merges=4).worst(out[:, None]) <= 1
 
 
 def test_the_order_of_pages_changes_no_bit() -> None:
     a, b = (decode(paged(SIXTEENS, 16, seed=seed), 3) for seed in (1, 2))
-    np.testing.assert_array_equal(a.out, b.out)
-    np.testing.assert_array_equal(a.lse, b.lse)
-
-
-def test_parts_of_the_kernels_merge() -> None:
-    """The first keys by the decode kernel from pages, the others by prefill from an array."""
-    case = decoding((150,), 160, heads=4, window=120)
-    q, k, v = case.arrays
-    first = replace(case, keys=64, lengths=(64,))
-    pool = Paged(
-        case=first,
-        k_pages=k[0, :64].reshape(4, 16, 1, 64),
-        v_pages=v[0, :64].reshape(4, 16, 1, 64),
-        tables=np.arange(4, dtype=np.int32)[None],
-    )
-    old = decode(pool, 1, q_positions=149)
-    new = within(
-        lambda: partial_prefill(
-            q,
-            k[:, 64:],
-            v[:, 64:],
-            q_offset=149 - 64,
-            kv_lengths=150 - 64,
-            window=120,
-            config=SMALL,
-            **INTERPRET,
-        )
-    )
-    merged = merge_partial(jax.tree.map(lambda x: x[:, None], old), new)
-    assert case.exact("float32", merges=2).worst(merged.out, merged.lse) <= 1
+    np.testing.assert_array_equal(a, b)
 
 
 def test_kernels_under_vmap() -> None:
@@ -149,20 +110,20 @@ def test_kernels_under_vmap() -> None:
     q, k, v = (jnp.asarray(array)[:, None] for array in case.arrays)
 
     def one(q: Any, k: Any, v: Any, offset: Any) -> Any:
-        return partial_prefill(q, k, v, q_offset=offset, config=SMALL, **INTERPRET)
+        return prefill_attention(q, k, v, q_offset=offset, config=SMALL, **INTERPRET)
 
-    part = within(lambda: jax.vmap(one)(q, k, v, jnp.array(case.offsets)))
-    assert case.exact("float32").worst(part.out[:, 0], part.lse[:, 0]) <= 1
+    out = within(lambda: jax.vmap(one)(q, k, v, jnp.array(case.offsets)))
+    assert case.exact().worst(out[:, 0]) <= 1
 
 
 def prefill_races() -> bool:
     case = Case(queries=136, keys=136, lengths=(130,))
-    spec = Prefill(batch=1, queries=136, keys=136, heads=2, kv_heads=1, dim=64, scale=0.125)
+    spec = Prefill(batch=1, queries=136, keys=136, heads=2, kv_heads=1, dim=64)
     params = interpret_params(detect_races=True)
     kernel = jax.jit(sm90_prefill.build(spec, SMALL, interpret=params))
     bounds = np.array([[0, 130, 1 << 30]], np.int32)
     reset()
-    out, _ = within(lambda: jax.block_until_ready(kernel(bounds, *case.arrays)))
+    out = within(lambda: jax.block_until_ready(kernel(bounds, *case.arrays)))
     assert out.shape == case.arrays[0].shape
     return races_found()
 
@@ -170,7 +131,7 @@ def prefill_races() -> bool:
 def decode_races() -> bool:
     case = decoding((150,), 160, heads=4)
     q, k_pages, v_pages, tables, _ = paged(case, 16).arguments
-    spec = Decode(batch=1, kv_heads=1, group=4, dim=64, pages=13, page=16, table=10, scale=0.125)
+    spec = Decode(batch=1, kv_heads=1, group=4, dim=64, pages=13, page=16, table=10)
     params = interpret_params(detect_races=True)
     config = DecodeConfig(stages=2, splits=2)
     kernel = jax.jit(sm90_decode.build(spec, config, interpret=params))
@@ -200,8 +161,8 @@ def test_unwritten_values_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
     """The positive control of `zero_beyond`: without it NaN beyond a length reaches the result."""
     monkeypatch.setattr(online, "zero_beyond", lambda *_: None)
     case = Case(queries=8, keys=64, lengths=(33,), offsets=(33,))
-    spec = Prefill(batch=1, queries=8, keys=64, heads=2, kv_heads=1, dim=64, scale=0.125)
+    spec = Prefill(batch=1, queries=8, keys=64, heads=2, kv_heads=1, dim=64)
     kernel = jax.jit(sm90_prefill.build(spec, SMALL, interpret=interpret_params()))
     bounds = np.array([[33, 33, 1 << 30]], np.int32)
-    out, _ = within(lambda: jax.block_until_ready(kernel(bounds, *case.arrays)))
+    out = within(lambda: jax.block_until_ready(kernel(bounds, *case.arrays)))
     assert np.isnan(np.asarray(out, np.float32)).all()

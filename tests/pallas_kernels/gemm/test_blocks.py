@@ -267,7 +267,7 @@ def test_the_choice_always_fits(
 @pytest.mark.parametrize("sms", [16, 132])
 def test_programs_can_be_launched_and_have_names_of_their_own(sms: int) -> None:
     found = programs(sms)
-    assert len({p.name for p in found}) == len({p.key for p in found}) == len(found) > 50
+    assert len({p.name for p in found}) == len(found) > 50
     assert all(p.shared_bytes <= SHARED_BYTES_LIMIT for p in found)
     assert all(p.host_bytes > 0 for p in found)
     assert all(p.multicast == ("cluster 1" not in p.name) for p in found if "m2048 k" in p.name)

@@ -1,14 +1,27 @@
-"""A place for pools that is gone after each test."""
+"""Pools and a place for them that is gone after each test."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pallas_kernels.host_memory import PoolError, shared_memory_path
+from pallas_kernels.host_memory import PoolError, SharedPool, TensorSpec, shared_memory_path
+
+
+def created(
+    path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> SharedPool:
+    """Return a pool of these tensors."""
+    specs = {n: TensorSpec(shape=a.shape, dtype=a.dtype.name) for n, a in tensors.items()}
+
+    def fill(name: str, into: np.ndarray) -> None:
+        into[...] = tensors[name]
+
+    return SharedPool.open_or_create(path, specs, fill, metadata=metadata)
 
 
 def shared_memory() -> Path:

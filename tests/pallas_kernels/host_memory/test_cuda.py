@@ -22,6 +22,7 @@ from pallas_kernels.host_memory import (
     dlpack,
     find_runtime,
 )
+from tests.pallas_kernels.host_memory.conftest import created
 from tests.pallas_kernels.host_memory.processes import Other
 
 
@@ -60,7 +61,7 @@ class Library:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[SharedPool]:
-    made = SharedPool.create(tmp_path / "pool", {"w": np.ones((4, 8), np.float32)})
+    made = created(tmp_path / "pool", {"w": np.ones((4, 8), np.float32)})
     yield made
     made.close()
 
@@ -69,7 +70,7 @@ def test_pages_are_registered_once_read_only_and_unregistered_before_unmapping(
     tmp_path: Path,
 ) -> None:
     library = Library()
-    pool = SharedPool.create(tmp_path / "pool", {"w": np.ones(4, np.float32)})
+    pool = created(tmp_path / "pool", {"w": np.ones(4, np.float32)})
     for _ in range(2):
         pool.pin(cuda.CudaRuntime(library))
     assert pool.pinned
@@ -90,7 +91,7 @@ def test_pages_are_registered_once_read_only_and_unregistered_before_unmapping(
 
 def test_a_dropped_pool_stays_registered_while_arrays_live(tmp_path: Path) -> None:
     library = Library()
-    pool = SharedPool.create(tmp_path / "pool", {"w": np.ones(4, np.float32)})
+    pool = created(tmp_path / "pool", {"w": np.ones(4, np.float32)})
     pool.pin(cuda.CudaRuntime(library))
     view = pool.numpy("w")
     del pool
@@ -102,23 +103,25 @@ def test_a_dropped_pool_stays_registered_while_arrays_live(tmp_path: Path) -> No
     assert len(library.cudaHostUnregister.calls) == 1
 
 
-def test_a_writable_pool_is_not_registered_read_only(tmp_path: Path) -> None:
+def test_where_read_only_pages_cannot_be_pinned_they_are_made_writable(tmp_path: Path) -> None:
     library = Library()
-    SharedPool.create(tmp_path / "pool", {"w": np.ones(4, np.float32)}).close()
-    with SharedPool.open(tmp_path / "pool", writable=True) as pool:
+    library.cudaHostRegister = Call(lambda *given: 801 if given[2] & cuda.READ_ONLY else 0)
+    with created(tmp_path / "pool", {"w": np.ones(4, np.float32)}) as pool:
         pool.pin(cuda.CudaRuntime(library))
-        assert library.cudaHostRegister.calls[0][2] == cuda.PORTABLE | cuda.MAPPED
+        assert [call[2] for call in library.cudaHostRegister.calls] == [11, 3]
+        address = library.cudaHostRegister.calls[0][0]
+        maps = Path("/proc/self/maps").read_text("ascii").splitlines()
+        assert [line.split()[1] for line in maps if line.startswith(f"{address:x}-")] == ["rw-s"]
+        assert not pool.numpy("w").flags.writeable
 
 
-def test_refusals_say_what_cuda_says_and_what_to_do(pool: SharedPool) -> None:
-    with pytest.raises(PoolError, match=r"not supported \(error 801\).*writable=True"):
-        pool.pin(cuda.CudaRuntime(Library(status=801)))
+def test_refusals_say_what_cuda_says(pool: SharedPool) -> None:
     with pytest.raises(PoolError, match=r"error 2\)$"):
         pool.pin(cuda.CudaRuntime(Library(status=2)))
     moved = Library(shift=64)
     with pytest.raises(PoolError, match="the same address"):
         pool.pin(cuda.CudaRuntime(moved))
-    assert len(moved.cudaHostUnregister.calls) == 1
+    assert len(moved.cudaHostUnregister.calls) == 2
     assert not pool.pinned
 
 

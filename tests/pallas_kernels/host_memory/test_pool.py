@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,8 +29,8 @@ from pallas_kernels.host_memory import (
     remove_partial,
     remove_pool,
     shared_memory_path,
-    to_host,
 )
+from tests.pallas_kernels.host_memory.conftest import created
 from tests.pallas_kernels.host_memory.processes import ROOT
 
 
@@ -45,21 +44,21 @@ def tensors() -> dict[str, np.ndarray]:
     }
 
 
+SPEC = TensorSpec(shape=(4,), dtype="int8")
+
+
 def same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def test_a_pool_holds_what_was_put_in(path: Path) -> None:
     given_tensors = tensors()
-    with SharedPool.create(path, given_tensors, metadata={"checkpoint": "tiny"}) as pool:
+    with created(path, given_tensors, {"checkpoint": "tiny"}) as pool:
         assert list(pool) == list(given_tensors)
         assert "empty" in pool
         assert len(pool) == 4
         assert pool.metadata == {"checkpoint": "tiny"}
-        digest = pool.digest
     with SharedPool.open(path) as pool:
-        assert pool.digest == digest
-        pool.verify()
         for name, values in given_tensors.items():
             assert same(pool.numpy(name), values)
             assert pool.specs[name] == TensorSpec(shape=values.shape, dtype=values.dtype.name)
@@ -93,72 +92,24 @@ def test_layout_round_trips_aligned_and_apart(
     assert header.nbytes % layout.PAGE == 0
 
 
-@settings(max_examples=15)
-@given(st.dictionaries(names, sizes, min_size=1, max_size=3), st.integers(0, 2**32 - 1))
-def test_any_tensors_come_back(
-    tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, tuple[list[int], str]], seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    values = {
-        name: np.frombuffer(rng.bytes(spec.nbytes), np.uint8)
-        .view(DTYPES[spec.dtype])
-        .reshape(spec.shape)
-        for name, spec in made(wanted).items()
-    }
-    path = tmp_path_factory.mktemp("pools") / "pool"
-    with SharedPool.create(path, values) as pool:
-        pool.verify()
-        for name in wanted:
-            assert same(pool.numpy(name), values[name])
-
-
-def test_jax_and_host_arrays_and_gaps_can_be_stored(path: Path) -> None:
-    grid = np.arange(12, dtype=np.float32).reshape(3, 4)
-    given_tensors = {"jax": jnp.asarray(grid), "host": to_host(grid), "gaps": grid[:, ::2].T}
-    with SharedPool.create(path, given_tensors) as pool:
-        assert same(pool.numpy("jax"), grid)
-        assert same(pool.numpy("host"), grid)
-        assert same(pool.numpy("gaps"), np.ascontiguousarray(grid[:, ::2].T))
-
-
-@pytest.mark.parametrize("writable", [False, True])
-def test_reading_cannot_change_a_pool(path: Path, writable: bool) -> None:
-    SharedPool.create(path, tensors()).close()
-    with (
-        SharedPool.open(path, writable=writable) as pool,
-        pytest.raises(ValueError, match="read-only"),
-    ):
+def test_reading_cannot_change_a_pool(path: Path) -> None:
+    with created(path, tensors()) as pool, pytest.raises(ValueError, match="read-only"):
         pool.numpy("layers.0.scale")[0] = 1
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        ({}, "at least one"),
-        ({"a": np.ones(2)}, "float64"),
-        ({"a": np.array(["x"])}, "a: dtype="),
-        ({"a": 3.0}, "a of type float"),
-        ({"": np.ones(2, np.int8)}, "not empty"),
-    ],
-)
-def test_what_cannot_be_stored_is_refused_before_a_file_exists(
-    path: Path, bad: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(PoolError, match=says):
-        SharedPool.create(path, bad)
+def test_what_cannot_be_stored_is_refused_before_a_file_exists(path: Path) -> None:
+    for specs, says in (({}, "at least one"), ({"": SPEC}, "not empty")):
+        with pytest.raises(PoolError, match=says):
+            layout.plan(specs, {})
+    with pytest.raises(PoolError, match="at least one"):
+        created(path, {})
     assert not path.exists()
 
 
 def test_wrong_names_shapes_and_types_are_named(path: Path) -> None:
-    with SharedPool.create(path, tensors()) as pool:
-        with pytest.raises(PoolError, match=r"no tensor 'layers.0.W'.*mean layers.0.w"):
-            pool.numpy("layers.0.W")
-        expect = TensorSpec(shape=(33, 7), dtype="bfloat16")
-        with pytest.raises(PoolError, match=r"is bfloat16\[7,33\], expected bfloat16\[33,7\]"):
-            pool.array("layers.0.w", expect=expect)
-        expect = TensorSpec(shape=(7, 33), dtype="float16")
-        with pytest.raises(PoolError, match=r"expected float16\[7,33\]"):
-            pool.numpy("layers.0.w", expect=expect)
+    text = r"no tensor 'layers.0.W' among layers.0.w, "
+    with created(path, tensors()) as pool, pytest.raises(PoolError, match=text):
+        pool.array("layers.0.W")
     with pytest.raises(PoolError, match="closed"):
         pool.numpy("layers.0.w")
     for shape, dtype in (((-1,), "int8"), ((2.5,), "int8"), ((2,), "int4")):
@@ -206,8 +157,6 @@ def test_creating_twice_is_refused_and_open_or_create_checks(path: Path) -> None
         with SharedPool.open_or_create(path, spec, fill, metadata={"v": "1"}) as pool:
             assert pool.numpy("a").tolist() == [7] * 4
     assert filled == ["a"]
-    with pytest.raises(PoolError, match="exists already"):
-        SharedPool.create(path, tensors())
     with pytest.raises(PoolStaleError, match="other tensors or metadata"):
         SharedPool.open_or_create(path, spec, fill, metadata={"v": "2"})
     other = {"a": TensorSpec(shape=(4,), dtype="uint8")}
@@ -223,7 +172,7 @@ def damage(path: Path, offset: int, value: bytes) -> None:
 
 
 def test_damage_is_found(path: Path) -> None:
-    SharedPool.create(path, tensors()).close()
+    created(path, tensors()).close()
     good = path.read_bytes()
     damage(path, good.index(b"float32"), b"float16")
     with pytest.raises(PoolCorruptError, match="header damaged"):
@@ -238,13 +187,6 @@ def test_damage_is_found(path: Path) -> None:
     with pytest.raises(PoolCorruptError, match="0 bytes"):
         SharedPool.open(path)
 
-    path.write_bytes(good)
-    damage(path, 4096 + 100, bytes([good[4196] ^ 1]))
-    with (  # the header is sound
-        SharedPool.open(path) as pool,
-        pytest.raises(PoolCorruptError, match=r"layers.0.w differs"),
-    ):
-        pool.verify()
     remove_pool(path)
     with pytest.raises(PoolError, match="expected a pool"):
         SharedPool.open(path)
@@ -275,7 +217,7 @@ def test_headers_that_lie_are_refused() -> None:
 
 def test_host_arrays_are_the_pages_themselves(path: Path) -> None:
     given_tensors = tensors()
-    with SharedPool.create(path, given_tensors) as pool:
+    with created(path, given_tensors) as pool:
         arrays = pool.arrays()
         for name, array in arrays.items():
             assert isinstance(array, HostArray)
@@ -288,7 +230,7 @@ def test_host_arrays_are_the_pages_themselves(path: Path) -> None:
 
 
 def test_closing_waits_for_arrays(path: Path) -> None:
-    pool = SharedPool.create(path, tensors())
+    pool = created(path, tensors())
     view = pool.numpy("layers.0.w")[1:, ::2]  # a view of a view
     array = pool.array("layers.0.scale")
     with pytest.raises(PoolInUseError, match=r"arrays of layers.0.scale, layers.0.w are alive"):
@@ -303,7 +245,7 @@ def test_closing_waits_for_arrays(path: Path) -> None:
 
 def test_arrays_outlive_a_pool_that_was_dropped(path: Path) -> None:
     given_tensors = tensors()
-    pool = SharedPool.create(path, given_tensors)
+    pool = created(path, given_tensors)
     array, view = pool.array("layers.0.scale"), pool.numpy("layers.0.w")
     del pool
     gc.collect()
@@ -318,29 +260,18 @@ def test_arrays_outlive_a_pool_that_was_dropped(path: Path) -> None:
 
 
 def test_removal_counts_users(path: Path) -> None:
-    with SharedPool.create(path, tensors()) as pool, SharedPool.open(path):
-        assert pool.users() == (os.getpid(),) * 2
+    with created(path, tensors()) as pool, SharedPool.open(path):
         with pytest.raises(PoolInUseError, match=str(os.getpid())):
             remove_pool(path)
         remove_pool(path, force=True)
-        assert not pool.is_current
         assert same(pool.numpy("layers.0.w"), tensors()["layers.0.w"])
     with pytest.raises(PoolError):
         remove_pool(path)
 
 
-def test_the_last_to_close_can_remove(path: Path) -> None:
-    first = SharedPool.create(path, tensors())
-    second = SharedPool.open(path)
-    first.close(remove=True)
-    assert path.exists()
-    second.close(remove=True)
-    assert not path.exists()
-
-
 def test_arguments_are_checked(tmp_path: Path) -> None:
     with pytest.raises(PoolError, match="cannot be created"):
-        SharedPool.create(tmp_path / "no" / "folder", tensors())
+        created(tmp_path / "no" / "folder", tensors())
     for name in ("", "a/b", ".hidden"):
         with pytest.raises(PoolError, match="plain file name"):
             shared_memory_path(name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -37,6 +37,17 @@ def status(other: Other, field: str) -> int:
     return 1024 * int(line.split()[1])
 
 
+def mapped(pid: int, path: Path) -> dict[str, int]:
+    """Figures of a file's mappings in /proc/<pid>/smaps in bytes, added up."""
+    total: Counter[str] = Counter()
+    for part in Path(f"/proc/{pid}/smaps").read_text("utf-8").split(str(path))[1:]:
+        lines = part.partition("VmFlags")[0].splitlines()
+        total.update(
+            {x[0][:-1]: 1024 * int(x[1]) for x in map(str.split, lines) if x[2:] == ["kB"]}
+        )
+    return total
+
+
 def test_three_processes_hold_one_physical_copy(path: Path) -> None:
     """Each has all pages resident; divided by their users they add up to one copy."""
     count = 3
@@ -45,10 +56,7 @@ def test_three_processes_hold_one_physical_copy(path: Path) -> None:
         own = [status(other, "RssAnon") for other in others]
         for other in others:
             assert other(TOUCH_ALL) == str(3 * SIZE // 4096)
-        rss, pss = (
-            [int(other(f"pool.residency().{kind}_bytes")) for other in others]
-            for kind in ("rss", "pss")
-        )
+        rss, pss = ([mapped(other.pid, path)[kind] for other in others] for kind in ("Rss", "Pss"))
         assert all(SIZE <= each <= SIZE + 2 * MIB for each in rss)
         assert SIZE - MIB <= sum(pss) <= SIZE + 2 * MIB
         for other, before in zip(others, own, strict=True):
@@ -86,9 +94,12 @@ def test_of_many_creators_one_creates(shm_path: Path) -> None:
             other._process.stdin.flush()
         assert [other._process.stdout.readline() for other in others] == ["None\n"] * 3
         assert sorted(other("made") for other in others) == ["['w']", "[]", "[]"]
-        assert {other("pool.digest") for other in others} == {others[0]("pool.digest")}
-        users = others[0]("pool.users()")
-        assert sorted(other.pid for other in others) == list(eval(users))
+        assert {other("int(pool.numpy('w').max())") for other in others} == {"3"}
+        with pytest.raises(
+            PoolInUseError,
+            match=", ".join(str(pid) for pid in sorted(other.pid for other in others)),
+        ):
+            remove_pool(shm_path)
 
 
 def test_a_creator_that_dies_leaves_no_pool_and_blocks_nobody(shm_path: Path) -> None:
@@ -107,7 +118,6 @@ def test_a_creator_that_dies_leaves_no_pool_and_blocks_nobody(shm_path: Path) ->
     assert partial.exists()
     with make(shm_path) as pool:
         assert pool.numpy("w").min() == 3
-        pool.verify()
     assert not partial.exists()
 
 
@@ -116,8 +126,6 @@ def test_a_user_that_dies_no_longer_counts(shm_path: Path) -> None:
     with opened(shm_path) as other:
         with pytest.raises(PoolInUseError, match=str(other.pid)):
             remove_pool(shm_path)
-        with SharedPool.open(shm_path) as pool:
-            assert pool.users() == tuple(sorted((os.getpid(), other.pid)))
         other.kill()
     remove_pool(shm_path)
     assert not shm_path.exists()
@@ -136,8 +144,6 @@ def test_a_fork_closes_its_pool_and_leaves_the_parents_alone(shm_path: Path) -> 
 def test_huge_pages_are_asked_for(path: Path) -> None:
     with make(path) as pool:
         pool.numpy("w").sum()
-        found = pool.residency()
-        assert 0 <= found.huge_bytes <= found.rss_bytes
         flags = [
             line.split()[1:]
             for line in Path("/proc/self/smaps").read_text().split(str(path))[1].splitlines()

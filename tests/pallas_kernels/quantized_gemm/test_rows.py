@@ -171,8 +171,6 @@ def test_a_stack_is_filled_matrix_by_matrix() -> None:
         part = matrix_of(into, *index)
         integer_rows(part, 0, values[index], scales[index], offsets[index])
     same(into, whole)
-    out = from_integers(values, scales, offsets, kind="int4", group=32, out=filthy(whole))
-    same(out, whole)
     np.testing.assert_array_equal(dequantize(to_host(whole)), dequantize(whole))
     np.testing.assert_array_equal(
         dequantize(jax.tree.map(jnp.asarray, whole))[1, 2], dequantize(matrix_of(whole, 1, 2))
@@ -209,7 +207,7 @@ LOCKED.setflags(write=False)
         ({"offsets": NUMBERS * np.nan}, "offsets holds nan at row 0"),
         ({"into": replace(INTO, scales=LOCKED)}, "into.scales: expected a NumPy array that can be"),
         ({"into": to_host(INTO)}, "into.data: expected a NumPy array"),
-        ({"into": replace(INTO, n=70)}, "w.data of shape .64, 64.: expected ..L,. 128, 64."),
+        ({"into": replace(INTO, n=70)}, "w.data of shape .64, 64.: expected .128, 64. for"),
     ],
 )
 def test_wrong_use(change: dict[str, Any], message: str) -> None:
@@ -237,7 +235,6 @@ def test_floats_into_scales_of_float16_are_refused() -> None:
         ({"scales": NUMBERS[:3]}, "scales of shape .3, 2.: expected .4,. in front"),
         ({"group": 48}, "group=48: expected None or a multiple of 32"),
         ({"group": 256}, "group=256: expected at most K=64 rounded up to 128"),
-        ({"out": INTO}, "out for .. of K=64, N=8"),
         ({"scale_dtype": "float64"}, "scale_dtype='float64': expected one of float32, bfloat16"),
     ],
 )

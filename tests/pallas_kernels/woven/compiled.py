@@ -93,7 +93,7 @@ def polled(program: Program, *, tied: bool) -> Program:
 def compiled() -> Iterator[dict[str, Any]]:
     slot = SlotShape(rows=16, heads=32, kv_heads=8, head_dim=128, outstanding=2, pages=8)
     exchange = Exchange(slot=slot)
-    polling = Polling(exchange=exchange, pages=256, page=64, scale=0.1, layers=2)
+    polling = Polling(exchange=exchange, pages=256, page=64, layers=2)
     poll = poll_program("", polling)
     programs = (
         send_program("", exchange, SendConfig()),
