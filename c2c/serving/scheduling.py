@@ -91,12 +91,6 @@ def has_room(w: Loop, i: int, tokens: int, now_s: float) -> bool:
     return tokens <= free_tokens(w, i)
 
 
-@inlined
-def _keeps_whole(w: Loop, slot: int) -> bool:
-    # Engines that share a device have room for one whole answer each, so that one can always end.
-    return bool(w.fleet.residents > 1 and w.s.request[slot].unreserved == 0)
-
-
 @jitable
 def _spare_bytes(w: Loop, d: int) -> float:
     # What the run under way on device d has taken for its later steps, and returns at its end.
@@ -104,9 +98,7 @@ def _spare_bytes(w: Loop, d: int) -> float:
     spare = 0
     if i >= 0:
         for k in range(w.s.instance[i].n_decode):
-            slot = w.s.decoding[i, k, SLOT]
-            if k > 0 or not _keeps_whole(w, slot):
-                spare += tokens_left(w.s, i, k) - w.s.request[slot].unreserved
+            spare += tokens_left(w.s, i, k) - w.s.request[w.s.decoding[i, k, SLOT]].unreserved
     return request_bytes(w.fleet, w.s, i, spare) if spare > 0 else 0.0
 
 
@@ -136,7 +128,7 @@ def admits(w: Loop, i: int, need: float, room: float) -> bool:
 def could_join(w: Loop, i: int, spare: int) -> bool:
     """Return True if the head of instance `i`'s queue finds room for its prompt and a first token.
 
-    With an empty batch it must find room for its whole answer if its device has other engines.
+    With an empty batch, for its whole answer if its device has other engines: fewer start over.
 
     Args:
       w: the loop.
@@ -166,8 +158,7 @@ def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
     need = request_bytes(w.fleet, w.s, i, tokens)
     if not admits(w, i, need, room_bytes(w.s, w.s.instance[i].on_device)):
         return False
-    is_first = batch_size(w.s, i) == 0
-    join(w, i, tokens if is_first else tokens - spare, 0, now_s)
+    join(w, i, w.s.request[w.s.instance[i].wait_head].prompt + 1, 0, now_s)
     return True
 
 
@@ -235,7 +226,7 @@ def return_spare(w: Loop, i: int) -> None:
     for k in range(w.s.instance[i].n_decode):
         slot = w.s.decoding[i, k, SLOT]
         left = tokens_left(w.s, i, k)
-        if w.s.request[slot].unreserved < left and (k > 0 or not _keeps_whole(w, slot)):
+        if w.s.request[slot].unreserved < left:
             release_kv(w.fleet, w.s, i, slot, -_set_unreserved(w, i, slot, left))
 
 

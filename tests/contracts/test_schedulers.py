@@ -125,6 +125,18 @@ def test_engines_that_share_a_slice_grow(batch: Any) -> None:
     assert records.finished_s.max() < waits.finished_s.max()
 
 
+def test_an_engine_begins_where_its_answer_has_room_beside_others() -> None:
+    what = _sharing(VllmV1(), 0.14e9)
+    room = int(prepare(what).fleet.kv_capacity[0, 0])
+    block = requests(
+        np.array([0.0, 1.0]), model=np.array([0, 1]), prompt=np.full(2, 10),
+        output=np.array([200, room - 20]),
+    )  # fmt: skip
+    records, _, _ = simulate(what, block, compiled=True)
+    first, second = records
+    assert second.started_s >= first.finished_s
+
+
 def test_the_newest_gives_way_where_no_engine_has_room_for_a_token() -> None:
     # Two engines with a short answer and a long one each: once the short ones have ended, neither
     # long one has room for all of its answer, and both grow until nothing is left.
