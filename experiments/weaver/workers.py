@@ -14,6 +14,10 @@ from typing import Any
 import jax
 
 from c2c.models import ModelSpec
+from c2c.systems.weaver.live.hosting import KvHost, Polls
+from c2c.systems.weaver.live.links import SlotInbox, SlotLink
+from c2c.systems.weaver.live.polled import InPieces
+from c2c.systems.weaver.live.woven import Woven
 from c2c.transformer import (
     KvPool,
     Model,
@@ -25,10 +29,6 @@ from c2c.transformer import (
     load,
     serve,
 )
-from c2c.transformer.hosting import KvHost, Polls
-from c2c.transformer.links import SlotInbox, SlotLink
-from c2c.transformer.polled import InPieces
-from c2c.transformer.woven import Woven
 from pallas_kernels.woven import Slot, SlotShape
 
 __all__ = ["Ended", "Side", "Together", "cold_process", "hot_process"]
