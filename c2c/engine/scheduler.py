@@ -27,6 +27,7 @@ from c2c.engine.fleet import (
     fleet_of,
     pool_of,
     too_large,
+    with_pool,
 )
 from c2c.engine.folder import OwnFolder
 from c2c.engine.frames import Connection
@@ -38,7 +39,6 @@ from c2c.engine.others import note_others
 from c2c.engine.places import Place, note_instances
 from c2c.engine.record import Tape
 from c2c.engine.settings import EngineSettings
-from c2c.engine.sizing import measured_options
 from c2c.engine.stepping import Stepping
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
@@ -143,7 +143,9 @@ class Engine:
         check_system(self._settings.system)
         check_layout(self._settings.system.layout, self._settings.options.workers)
         items = items_of(good, self._settings, self._folder.path / "weights")
-        options = await measured_options(good, self._settings, items, note)
+        options, line = with_pool(good, self._settings.options, self._settings.gpus)
+        if line:
+            note(line)
         self._settings = replace(self._settings, options=options)
         pool = pool_of(good, options)
         check_memory(good, options, pool)
@@ -306,7 +308,7 @@ class Engine:
 
     @property
     def options(self) -> Options:
-        """Settings of the workers; after the start with the pool size, if that is measured."""
+        """Settings of the workers; after the start with the pool size, if a share sets it."""
         return self._settings.options
 
     async def _begin_serving(self, stepping: Stepping) -> None:

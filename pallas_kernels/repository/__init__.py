@@ -4,7 +4,6 @@ from pallas_kernels.repository.identity import (
     Identity,
     describe,
     identity,
-    present_versions,
     source_hash,
 )
 from pallas_kernels.repository.store import (
@@ -30,6 +29,5 @@ __all__ = [
     "default_folder",
     "describe",
     "identity",
-    "present_versions",
     "source_hash",
 ]
