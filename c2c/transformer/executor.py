@@ -1,6 +1,6 @@
 """Executors: computation of a runner's steps, with the weights and KV caches they need.
 
-`OnDevice` runs a model on one device, `c2c.transformer.spread` over several.
+`OnDevice` runs a model on one device.
 """
 
 from __future__ import annotations
