@@ -235,9 +235,7 @@ class Engine:
         if store is None:
             return
         assert backend is not None
-        self._keeper = Keeper(
-            self._models, store, put=backend.put, now_s=backend.now_s, answer=self._managed
-        )
+        self._keeper = Keeper(self._models, store, put=backend.put, now_s=backend.now_s)
 
     def _begin_adding(self, pool: Pool) -> None:
         if self._settings.add_from is None or self._store is None or self._keeper is None:
@@ -286,21 +284,20 @@ class Engine:
             self.abort(request, why)
 
     def _manage(self, wish: say.Manage) -> None:
+        def answer(refused: str) -> None:
+            self._say(say.Managed(number=wish.number, refused=refused))
+
         if not self._is_open(wish.model):
-            self._managed(wish, self._failed.get(wish.model, "it is not served now"))
+            answer(self._failed.get(wish.model, "it is not served now"))
         elif self._keeper is None:
-            self._managed(wish, "each worker has its own weights (linear=reference)")
+            answer("each worker has its own weights (linear=reference)")
         else:
-            self._keeper.manage(wish)
+            self._keeper.manage(wish.model, wish.what, answer)
 
     def _is_open(self, model: str) -> bool:
         """Return whether a model accepts requests: it is served and not being added or removed."""
         is_changing = self._adding is not None and model in self._adding.closed
         return model in self._models and not is_changing
-
-    def _managed(self, wish: say.Manage, refused: str) -> None:
-        if self._adding is None or not self._adding.answered(wish, refused):
-            self._say(say.Managed(number=wish.number, refused=refused))
 
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
