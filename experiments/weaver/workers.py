@@ -167,11 +167,11 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
     ] or [model.executor(pool)]  # fmt: skip
     runners = [Runner(each, side.shapes) for each in ways]
     for way, runner in zip(ways, runners, strict=True):
+        way.poll = host.poll  # before the executables are chosen, as it is called after each layer
         runner.warm(draws=(False,), scores=False)
         if together.columns:  # pieces are compiled at their first run
             for _ in serve(runner, side.asked):
                 pass
-        way.poll = host.poll
     host.ready()
     parent.send("ready")
     parent.recv()  # the sender is ready too
