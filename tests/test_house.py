@@ -270,8 +270,9 @@ OF_EXTRAS = {
         "pallas_kernels", "c2c/cost/calibration.py", "experiments/cocoserve", "experiments/weaver",
     ),
     "engine": (
-        "c2c/engine", "c2c/transformer", "experiments/bench", "experiments/gpu",
-        "experiments/serving", "experiments/simulated", "experiments/warm.py",
+        "c2c/engine", "c2c/systems/cocoserve/live", "c2c/systems/weaver/live", "c2c/transformer",
+        "experiments/bench", "experiments/gpu", "experiments/serving", "experiments/simulated",
+        "experiments/warm.py",
     ),
     "sweep": ("experiments/answers", "experiments/sweeping"),
     "ray": ("experiments/answers", "experiments/ray_cluster.py", "experiments/sweeping"),

@@ -13,7 +13,6 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -87,21 +86,12 @@ class Adding:
         self.closed: set[str] = set()
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._numbers = count(-1, -1)  # the front's are above 0
-        self._managed: dict[int, asyncio.Future[str]] = {}
 
     def begin(self, wish: say.Add | say.Remove) -> None:
         """Start an addition or removal; commands run and are answered in order."""
         task = asyncio.create_task(self._in_turn(wish))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def answered(self, wish: say.Manage, refused: str) -> bool:
-        """Handle the result of an admin command; return whether this object issued it."""
-        waiting = self._managed.pop(wish.number, None)
-        if waiting is not None:
-            waiting.set_result(refused)
-        return waiting is not None
 
     async def _in_turn(self, wish: say.Add | say.Remove) -> None:
         answer = say.Managed(number=wish.number, model=wish.model)
@@ -184,10 +174,8 @@ class Adding:
 
     async def _manage(self, model: str, what: Literal["pin", "unpin", "unload"]) -> str:
         """Run an admin command for a model's weights; return the reason of a refusal, or ""."""
-        number = next(self._numbers)
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._managed[number] = done
-        self._parts.keeper.manage(say.Manage(number=number, model=model, what=what))
+        self._parts.keeper.manage(model, what, done.set_result)
         return await done
 
     async def _remove(self, model: str) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from c2c.cost import Constants
 from c2c.engine.catalog import Entry
+from c2c.engine.devices import Device, free_bytes
 from c2c.engine.variants import in_pools
 from c2c.errors import SettingError
 from c2c.hardware import (
@@ -45,7 +46,7 @@ __all__ = [
     "pool_with",
     "shapes_of",
     "too_large",
-    "useful_pool_bytes",
+    "with_pool",
 ]
 
 _USABLE = 0.8  # least usable share of a superblock: see `superblock_elements`
@@ -63,8 +64,8 @@ class Options:
       context: most tokens of a sequence, prompt and answer.
       pool_bytes: KV pool on each device of a worker; None: enough for all rows of all models, at
         most a quarter of the memory for all workers.
-      memory_fraction: share of a worker's memory to use, in place of `pool_bytes`. The KV pool gets
-        it less the other needs, which are measured; see `c2c.engine.sizing`. None: not used.
+      memory_fraction: share of a device's memory for weights and KV pool, in place of `pool_bytes`.
+        Steps compute in the rest of the memory. None: not used.
       weights_bytes: host memory for weights; further models are loaded from disk on demand and
         evict others. None: all weights are in memory.
       dtype: dtype of weights and KV caches.
@@ -113,6 +114,32 @@ class Pool:
 def shapes_of(options: Options) -> Shapes:
     """Return the batch and chunk shapes of the workers' steps."""
     return Shapes(rows=options.rows, budgets=options.budgets, width=-(-options.context // 64))
+
+
+def with_pool(
+    entries: Sequence[Entry], options: Options, gpus: Sequence[Device]
+) -> tuple[Options, str]:
+    """Return the options with `pool_bytes` from `memory_fraction`, and a line about it.
+
+    The pool's size is in the shapes of all executables. It follows from the size of the memory
+    rather than from what is free, so that every start has the same.
+    """
+    share, devices = options.memory_fraction, options.workers * options.devices
+    if share is None:
+        return options, ""
+    whole = min(gpu.memory_bytes for gpu in gpus) if gpus else memory_bytes() // devices
+    weights = host_weight_bytes(entries, options)
+    if options.linear != "reference":  # one copy for all workers, in host memory
+        weights = 0 if gpus else weights // devices
+    pool = min(max(0, int(share * whole) - weights), useful_pool_bytes(entries, options))
+    for gpu in gpus:
+        if (free := free_bytes(gpu)) < pool:
+            raise SettingError(
+                "memory_fraction", share, f"a share that is free: the KV cache takes {pool} bytes, "
+                f"and {gpu.uuid} has {free}",
+            )  # fmt: skip
+    line = f"the KV cache takes {pool / 1e9:.2f} GB of each device's {whole / 1e9:.2f} GB"
+    return replace(options, pool_bytes=pool, memory_fraction=None), line
 
 
 def pool_of(entries: Sequence[Entry], options: Options) -> Pool:

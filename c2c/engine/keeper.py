@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from c2c.engine.messages import Manage
 from c2c.engine.store import Store
 from c2c.serving.pools import entry_of
 from c2c.serving.port import (
@@ -19,6 +18,15 @@ from c2c.serving.port import (
 from c2c.serving.state import ABSENT
 
 __all__ = ["Keeper"]
+
+type What = Literal["load", "unload", "pin", "unpin"]
+type Answer = Callable[[str], None]
+
+
+class _Wish(NamedTuple):
+    model: str
+    what: What
+    answer: Answer
 
 
 class Keeper:
@@ -35,37 +43,35 @@ class Keeper:
         *,
         put: Callable[[Event], None],
         now_s: Callable[[], float],
-        answer: Callable[[Manage, str], None],
     ) -> None:
         """Create it from parts of the engine."""
         self._models, self._store = models, store
-        self._put, self._now_s, self._answer = put, now_s, answer
+        self._put, self._now_s = put, now_s
         self.pinned: set[str] = set()
-        self._decided: dict[int, list[Manage]] = {}  # by event that the loop has not taken yet
-        self._loading: dict[str, list[tuple[Manage, bool]]] = {}  # and whether its pin ends then
+        self._decided: dict[int, list[_Wish]] = {}  # by event that the loop has not taken yet
+        self._loading: dict[str, list[tuple[_Wish, bool]]] = {}  # and whether its pin ends then
 
-    def manage(self, wish: Manage) -> None:
-        """Start an admin command."""
-        name = wish.model
-        model, at_s = self._models[name], self._now_s()
-        if wish.what == "unload" and name in self.pinned:
-            self._answer(wish, "it is pinned")
-        elif wish.what == "unload":
+    def manage(self, name: str, what: What, answer: Answer) -> None:
+        """Start an admin command; `answer` gets the reason of a refusal, or ""."""
+        wish, model, at_s = _Wish(name, what, answer), self._models[name], self._now_s()
+        if what == "unload" and name in self.pinned:
+            answer("it is pinned")
+        elif what == "unload":
             self._begin(DropWeights(at_s=at_s, model=model), wish)
         elif name in self.pinned and name in self._loading:
-            if wish.what == "unpin":
-                self._answer(wish, "it is being loaded")
+            if what == "unpin":
+                answer("it is being loaded")
             else:
                 self._loading[name].append((wish, False))
-        elif wish.what == "unpin" and name in self.pinned:
+        elif what == "unpin" and name in self.pinned:
             self.pinned.discard(name)
             self._begin(ReleaseWeights(at_s=at_s, model=model), wish)
-        elif wish.what == "unpin" or name in self.pinned:
-            self._answer(wish, "")  # already done
+        elif what == "unpin" or name in self.pinned:
+            answer("")  # already done
         else:
             self._begin(KeepWeights(at_s=at_s, model=model), wish)
 
-    def _begin(self, event: Event, wish: Manage) -> None:
+    def _begin(self, event: Event, wish: _Wish) -> None:
         self._decided.setdefault(id(event), []).append(wish)
         self._put(event)
 
@@ -81,15 +87,15 @@ class Keeper:
         for wish in self._decided.pop(id(event), ()):
             entry = state.hold[entry_of(fleet, self._models[wish.model], 0)]
             if isinstance(event, ReleaseWeights):
-                self._answer(wish, "")
+                wish.answer("")
             elif isinstance(event, DropWeights):
-                self._answer(wish, "" if entry.state == ABSENT else "it has open requests")
+                wish.answer("" if entry.state == ABSENT else "it has open requests")
             elif entry.state == ABSENT:
-                self._answer(wish, "memory has no room: all other weights are in use or pinned")
+                wish.answer("memory has no room: all other weights are in use or pinned")
             else:
                 self._keep(wish)
 
-    def _keep(self, wish: Manage) -> None:
+    def _keep(self, wish: _Wish) -> None:
         is_brief = wish.what == "load" or wish.model in self.pinned  # by a command just before
         if wish.what == "pin":
             self.pinned.add(wish.model)
@@ -109,4 +115,4 @@ class Keeper:
                 self._put(ReleaseWeights(at_s=self._now_s(), model=self._models[model]))
             if failed and not is_brief:
                 self.pinned.discard(model)
-            self._answer(wish, failed)
+            wish.answer(failed)

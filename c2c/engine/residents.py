@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -21,14 +22,12 @@ from c2c.engine.messages import (
     Opening,
     Prompted,
     Relaid,
-    Relayout,
     Run,
     Scored,
     Setup,
     Stepped,
     Submit,
 )
-from c2c.engine.spreading import Spreading
 from c2c.errors import DataError, SettingError
 from c2c.transformer import (
     KvPool,
@@ -43,7 +42,6 @@ from c2c.transformer import (
 )
 from c2c.transformer.drawing import Score
 from c2c.transformer.executables import Executables, executables_at
-from c2c.transformer.spread import OverDevices
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
 
@@ -53,7 +51,7 @@ _REFUSED = (DataError, SettingError, HostMemoryError)
 
 
 class Residents:
-    """Instances on one device that share its KV pool."""
+    """Instances on one device that share its KV pool; a subclass may have several devices."""
 
     def __init__(self, setup: Setup, opening: Callable[[Opening], None] = lambda _: None) -> None:
         """Allocate the pool, and load and compile the models of `setup.opens`.
@@ -71,14 +69,7 @@ class Residents:
         self._models_of: dict[int, str] = {}  # by instance
         self._grammars: dict[str, Grammars] = {}  # by model, made at its first constrained request
         self._leases: dict[str, Lease] = {}  # by model: kept blocks outlive an instance
-        dtype = DTYPES[setup.dtype]
-        self.spreading: Spreading | None = None
-        if setup.variants:
-            self.spreading = Spreading(setup, self._executables, dtype)
-        else:
-            self._pool = KvPool(
-                setup.superblocks, setup.superblock, dtype=dtype, executables=self._executables
-            )
+        self._pool = self._open_pool()
         passing = [i.name for i in setup.models if not i.is_kept and setup.opens == "all"]
         kept = [i.name for i in setup.models if i.is_kept and setup.opens != "none"]
         self._opening, self._telling = opening, threading.Lock()
@@ -90,6 +81,16 @@ class Residents:
             if setup.owns_files and path is not None:
                 Path(path).unlink(missing_ok=True)
         self._open_all(kept)
+
+    def _open_pool(self) -> KvPool:
+        return self._new_pool()
+
+    def _new_pool(self, device: Any = None) -> KvPool:
+        setup = self._setup
+        return KvPool(
+            setup.superblocks, setup.superblock, dtype=DTYPES[setup.dtype],
+            executables=self._executables, device=device,
+        )  # fmt: skip
 
     def _tell(self, name: str, shapes: int) -> None:
         """Report this many further shapes of a model as ready, at most those left."""
@@ -163,11 +164,11 @@ class Residents:
 
     def _compiled(self, model: Model, done: Callable[[], None]) -> Model:
         if model.executables is not None:
-            runner = self._made(model)
-            runner.warm(masks=model.tokenizer is not None, done=done)
-            if self.spreading is not None:
-                self.spreading.ready(runner)
+            self._warm(self._made(model), masks=model.tokenizer is not None, done=done)
         return model
+
+    def _warm(self, runner: Runner, *, masks: bool, done: Callable[[], None]) -> None:
+        runner.warm(masks=masks, done=done)
 
     def _touch(self, model: Model) -> None:
         """Compute a step of each kind, which brings the weights into memory."""
@@ -177,8 +178,6 @@ class Residents:
             runner.finish(runner.start(step))
 
     def _made(self, model: Model, lease: Lease | None = None) -> Runner:
-        if self.spreading is not None:
-            return self.spreading.made(model)
         return Runner(model.executor(self._pool, lease), self._shapes)
 
     @property
@@ -194,12 +193,10 @@ class Residents:
     def load(self, load: Load) -> None:
         """Make a model runnable as an instance."""
         model = self._open(load.model)
-        if self.spreading is None and load.model not in self._leases:
+        if load.model not in self._leases:
             self._leases[load.model] = self._pool.lease(model.spec)
-        runner = self._made(model, self._leases.get(load.model))
+        runner = self._made(model, self._leases[load.model])
         self._runners[load.instance], self._models_of[load.instance] = runner, load.model
-        if self.spreading is not None:
-            self.spreading.opened(load.instance, runner, load.variant, load.moved)
 
     def drop(self, model: str) -> None:
         """Unmap a model's weights; their memory is free once no process maps them."""
@@ -209,8 +206,6 @@ class Residents:
 
     def unload(self, instance: int) -> None:
         """Free an instance and the memory of its requests."""
-        if self.spreading is not None:
-            self.spreading.closed(instance)
         runner = self._runners.pop(instance, None)
         if runner is not None:
             for request in runner.requests:
@@ -233,7 +228,6 @@ class Residents:
         """
         runner = self._runners[run.instance]
         for submit in run.submits:
-            self._place(runner, submit)
             self._submit(run.instance, submit)
         found: list[tuple[int, int]] = []
         calls = self._calls(runner, run, found)
@@ -274,26 +268,14 @@ class Residents:
         drawn = submit.ids[len(submit.ids) - submit.drawn :]
         return self._grammars[model].begin(submit.grammar, drawn)
 
-    def _place(self, runner: Runner, submit: Submit) -> None:
-        """Assign a request's KV cache to the home that the scheduler chose."""
-        if self.spreading is not None:
-            over = runner.executor
-            assert isinstance(over, OverDevices)
-            over.planned[submit.request] = self.spreading.path(over, submit.request, submit.home)
-
-    def relayout(self, asked: Relayout) -> None:
-        """Start a change of an instance's variant."""
-        assert self.spreading is not None
-        self.spreading.begin(asked, self.compiled)
-
     def advance(self) -> Relaid | None:
         """Do a piece of a change between two steps; return the totals at its end, else None."""
-        return None if self.spreading is None else self.spreading.advance(self.compiled)
+        return None
 
     @property
     def is_changing(self) -> bool:
         """True if `advance` has something to do."""
-        return self.spreading is not None and self.spreading.is_changing
+        return False
 
     def _calls(self, runner: Runner, run: Run, found: list[tuple[int, int]]) -> Iterator[Step]:
         """Yield the calls of a plan's first step: a chunk in each, decodes in the first.

@@ -27,6 +27,7 @@ from c2c.engine.fleet import (
     fleet_of,
     pool_of,
     too_large,
+    with_pool,
 )
 from c2c.engine.folder import OwnFolder
 from c2c.engine.frames import Connection
@@ -38,7 +39,6 @@ from c2c.engine.others import note_others
 from c2c.engine.places import Place, note_instances
 from c2c.engine.record import Tape
 from c2c.engine.settings import EngineSettings
-from c2c.engine.sizing import measured_options
 from c2c.engine.stepping import Stepping
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
@@ -143,7 +143,9 @@ class Engine:
         check_system(self._settings.system)
         check_layout(self._settings.system.layout, self._settings.options.workers)
         items = items_of(good, self._settings, self._folder.path / "weights")
-        options = await measured_options(good, self._settings, items, note)
+        options, line = with_pool(good, self._settings.options, self._settings.gpus)
+        if line:
+            note(line)
         self._settings = replace(self._settings, options=options)
         pool = pool_of(good, options)
         check_memory(good, options, pool)
@@ -233,9 +235,7 @@ class Engine:
         if store is None:
             return
         assert backend is not None
-        self._keeper = Keeper(
-            self._models, store, put=backend.put, now_s=backend.now_s, answer=self._managed
-        )
+        self._keeper = Keeper(self._models, store, put=backend.put, now_s=backend.now_s)
 
     def _begin_adding(self, pool: Pool) -> None:
         if self._settings.add_from is None or self._store is None or self._keeper is None:
@@ -284,21 +284,20 @@ class Engine:
             self.abort(request, why)
 
     def _manage(self, wish: say.Manage) -> None:
+        def answer(refused: str) -> None:
+            self._say(say.Managed(number=wish.number, refused=refused))
+
         if not self._is_open(wish.model):
-            self._managed(wish, self._failed.get(wish.model, "it is not served now"))
+            answer(self._failed.get(wish.model, "it is not served now"))
         elif self._keeper is None:
-            self._managed(wish, "each worker has its own weights (linear=reference)")
+            answer("each worker has its own weights (linear=reference)")
         else:
-            self._keeper.manage(wish)
+            self._keeper.manage(wish.model, wish.what, answer)
 
     def _is_open(self, model: str) -> bool:
         """Return whether a model accepts requests: it is served and not being added or removed."""
         is_changing = self._adding is not None and model in self._adding.closed
         return model in self._models and not is_changing
-
-    def _managed(self, wish: say.Manage, refused: str) -> None:
-        if self._adding is None or not self._adding.answered(wish, refused):
-            self._say(say.Managed(number=wish.number, refused=refused))
 
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
@@ -306,7 +305,7 @@ class Engine:
 
     @property
     def options(self) -> Options:
-        """Settings of the workers; after the start with the pool size, if that is measured."""
+        """Settings of the workers; after the start with the pool size, if a share sets it."""
         return self._settings.options
 
     async def _begin_serving(self, stepping: Stepping) -> None:

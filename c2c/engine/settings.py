@@ -13,6 +13,8 @@ from c2c.serving import SystemSpec
 
 __all__ = ["EngineSettings"]
 
+_WORKER = "c2c.engine.worker"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
@@ -38,7 +40,7 @@ class EngineSettings:
         else it is interpreted.
       busy_poll: whether the scheduler polls for due reports while the core is idle, rather than
         sleeping.
-      worker: module that a worker's process runs.
+      worker: module that a worker's process runs; a layout over several devices needs another one.
       add_from: folder of checkpoints that can be added while the engine serves; None: models can be
         neither added nor removed.
     """
@@ -60,10 +62,13 @@ class EngineSettings:
     tpot_slo_s: float = 0.2
     compiled: bool = False
     busy_poll: bool = True
-    worker: str = "c2c.engine.worker"
+    worker: str = _WORKER
     add_from: Path | None = None
 
     def __post_init__(self) -> None:
+        if self.system.layout is not None and self.worker == _WORKER:
+            allowed = f"a module of workers over several devices, for {self.system.layout.name}"
+            raise SettingError("worker", self.worker, allowed)
         if self.add_from is None:
             return
         if not self.add_from.is_dir():

@@ -11,8 +11,7 @@ from c2c.hardware.conf import (
     unknown_file,
 )
 from c2c.hardware.cutting import Placed, Slice, joined, placed, profiles, slices
-from c2c.hardware.kv_record import KvRecord, check_memory_fraction, kv_bytes_of
-from c2c.hardware.machine import free_memory_bytes, memory_bytes
+from c2c.hardware.machine import memory_bytes
 from c2c.hardware.mig import (
     MigConfig,
     MigProfile,
@@ -41,7 +40,6 @@ from c2c.hardware.reconfigure import Reconfiguration, reconfiguration
 __all__ = [
     "Gpu",
     "Host",
-    "KvRecord",
     "Link",
     "LinkVariant",
     "MigConfig",
@@ -53,18 +51,15 @@ __all__ = [
     "Ranks",
     "Reconfiguration",
     "Slice",
-    "check_memory_fraction",
     "conf_dir",
     "conf_file",
     "conf_folders",
     "conf_name",
     "conf_names",
     "cpu_platform",
-    "free_memory_bytes",
     "grouped",
     "is_layout_name",
     "joined",
-    "kv_bytes_of",
     "link_gbps",
     "load_mig",
     "load_node",

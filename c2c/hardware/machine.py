@@ -45,18 +45,3 @@ def memory_bytes() -> int:
         if text.isdigit():
             return min(total, int(text))
     return total
-
-
-def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return the bytes of memory available to a new process, at most a container's limit.
-
-    The number is Linux's MemAvailable; without it, all memory.
-    """
-    most = memory_bytes()
-    if not meminfo.is_file():
-        return most
-    lines = meminfo.read_text(encoding="ascii").splitlines()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    if "MemAvailable" not in fields:
-        return most
-    return min(most, int(fields["MemAvailable"].split()[0]) * 1024)

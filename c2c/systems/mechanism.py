@@ -50,7 +50,8 @@ class Mechanism:
       prepare: function that returns the system with the part filled.
       ways: allowed values of the setting `way`; empty: there is no such setting.
       notes: function that returns lines to print with the run, such as one on a substitute value.
-      is_live: True if live workers can serve it as well: its lanes have `layers` and `paths`.
+      worker: module of the live workers that serve it, if its lanes have `layers` and `paths`; "":
+        only the simulator does.
     """
 
     part: Literal["start", "layout"]
@@ -58,4 +59,4 @@ class Mechanism:
     prepare: Callable[[Context], SystemSpec]
     ways: tuple[str, ...] = ()
     notes: Callable[[Context], tuple[str, ...]] = lambda _: ()
-    is_live: bool = False
+    worker: str = ""

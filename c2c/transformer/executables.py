@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import inspect
 import os
 import threading
 import warnings
@@ -178,24 +179,6 @@ class Executables:
             self._found[key] = found
         return found
 
-    def most_bytes(self) -> tuple[int, int]:
-        """Return the largest memory use of an executable: arguments, results and temporaries.
-
-        The compiler states these sizes; donated arguments count as results.
-        """
-        found: list[Any] = [run.memory_analysis() for run in self._found.values()]  # type: ignore[attr-defined]
-        stated = [memory for memory in found if memory is not None]
-        return (
-            max((int(m.argument_size_in_bytes) for m in stated), default=0),
-            max(
-                (
-                    int(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes)
-                    for m in stated
-                ),
-                default=0,
-            ),
-        )
-
     def _made(self, program: Program, device: Any) -> Run:
         state = self._state
         if not state.usable:
@@ -308,7 +291,7 @@ def _program(
         shared_bytes=0,
         opcodes=frozenset(),
         donated=tuple(donated),
-        source=source_of_stages(),
+        source=source_of_stages(inspect.getfile(stage.function)),
         key=(
             ("tree", str(tree)),
             *((name, repr(value)) for name, value in sorted(static.items())),
@@ -318,10 +301,11 @@ def _program(
 
 
 @functools.cache
-def source_of_stages() -> str:
-    """Return a hash of the source outside `pallas_kernels` that affects compilation."""
+def source_of_stages(file: str) -> str:
+    """Return a hash of the source outside `pallas_kernels` that affects a stage of this file."""
     ours, tuned = hashlib.sha256(), hashlib.sha256()
-    for folder in (_C2C / "models", _C2C / "transformer", _C2C / "transformer" / "weights"):
+    every = (_C2C / "models", _C2C / "transformer", _C2C / "transformer" / "weights")
+    for folder in dict.fromkeys((*every, Path(file).parent)):
         for path in sorted(folder.glob("*.py")):
             ours.update(path.name.encode() + b"\0" + path.read_bytes())
     for folder in tuned_results.folders():

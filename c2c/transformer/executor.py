@@ -1,6 +1,6 @@
 """Executors: computation of a runner's steps, with the weights and KV caches they need.
 
-`OnDevice` runs a model on one device, `c2c.transformer.spread` over several.
+`OnDevice` runs a model on one device.
 """
 
 from __future__ import annotations
@@ -205,10 +205,10 @@ class OnDevice:
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
         """Return the logits of the wanted tokens, or the output of the last layer."""
-        more: dict[str, Any] = {} if self.poll is None else {"between": self._between}
         found, self.pool.arrays = self._run(
-            laid, tokens, wanted, self.tables(laid), has_logits=has_logits, **more
-        )
+            laid, tokens, wanted, self.tables(laid), has_logits=has_logits,
+            between=None if self.poll is None else self._between,
+        )  # fmt: skip
         if self.poll is not None:
             _jax.block_until_ready(found)
             self.poll()
@@ -242,7 +242,8 @@ class OnDevice:
     def ready(self, laid: Laid, tokens: Any) -> Any:
         """Prepare the executables of a call shape; return the shape of the logits."""
         tables = np.full((len(laid.rows), laid.width), -1, np.int32)
-        logits, _ = self._run(laid, tokens, laid.wanted, tables, ahead=True)
+        between = None if self.poll is None else lambda cache: cache  # as many layers a call
+        logits, _ = self._run(laid, tokens, laid.wanted, tables, ahead=True, between=between)
         return logits
 
     def _run(self, laid: Laid, tokens: Any, wanted: Any, tables: np.ndarray, **more: Any) -> Any:

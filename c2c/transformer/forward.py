@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,8 @@ from pallas_kernels.arguments import Choice
 __all__ = ["BEGIN", "END", "end", "forward", "nameless", "run"]
 
 _Cache = Cache | Pooled
+_AT_ONCE = 4  # layers of an executable: more save nothing further, and compile for longer
+_barrier: Any = lax.optimization_barrier  # untyped
 
 
 def forward[C: (Cache, Pooled)](
@@ -106,12 +108,13 @@ def run[C: (Cache, Pooled)](
     executables: Executables | None = None,
     ahead: bool = False,
     has_logits: bool = True,
-    between: Callable[[C], C] = lambda cache: cache,
+    between: Callable[[C], C] | None = None,
 ) -> tuple[jax.Array, C]:
     """Compute `forward`, compiled once per shape; `cache` is donated.
 
     If each layer has its own arrays, one executable serves all layers, so that deeper models take
-    no longer to compile; else one executable scans the layers.
+    no longer to compile; else one executable scans the layers. On a CPU an executable of decode
+    steps has up to four layers, as calls take a fifth of a small model's time.
 
     Args:
       executables: source of compiled stages; by default jax compiles for this process.
@@ -119,7 +122,7 @@ def run[C: (Cache, Pooled)](
       has_logits: if False, the output of the last layer is returned in place of logits, see `end`;
         a single executable computes the logits nevertheless.
       between: callback that gets the cache after each layer and returns it, if layers are
-        executables of their own; it may donate the arrays.
+        executables of their own; it may donate the arrays. None: none.
     """
     linear = Reference() if linear is None else linear
     spec = nameless(spec)
@@ -135,7 +138,11 @@ def run[C: (Cache, Pooled)](
         whole: tuple[jax.Array, C] = compiled(_WHOLE)(*given, linear, wanted, **static)
         return whole
     end = compiled(END) if has_logits else _without_logits
-    stages = _Stages(begin=compiled(BEGIN), layer=compiled(_LAYER), end=end, between=between)
+    is_short = tokens.size == cache.tables.shape[0] and params.device.platform == "cpu"
+    stages = _Stages(
+        begin=compiled(BEGIN), layers=compiled(_LAYERS), end=end, between=between,
+        at_once=_AT_ONCE if is_short and between is None else 1,
+    )  # fmt: skip
     return _compute(*given, linear=linear, wanted=wanted, stages=stages, **static)
 
 
@@ -184,11 +191,11 @@ def _begin(
     return x, rows, angles(jnp.maximum(positions, 0), rows.lengths, spec)
 
 
-def _layer(
+def _layers(
     x: jax.Array,
     cache: _Cache,
     layers: Mapping[str, Any],
-    projections: Projections,
+    projections: Sequence[Projections],
     number: Any,
     which: Any,
     place: Any,
@@ -199,22 +206,25 @@ def _layer(
     backend: Choice,
     sparse: bool,
 ) -> tuple[jax.Array, Any]:
-    """Run one layer over N tokens."""
-    layer = Layer(
-        small=layers, projections=projections, linear=linear, at=number, which=which, place=place
-    )
-    return run_layer(
-        layer,
-        x,
-        cache,
-        rows,
-        turns_of(turns, spec, number),
-        page=number,
-        window=window_of(spec, number),
-        spec=spec,
-        backend=backend,
-        sparse=sparse,
-    )
+    """Run consecutive layers of one kind over N tokens; numbers and places are the first one's."""
+    for k, own in enumerate(projections):
+        at, to = number + k, None if place is None else place + k
+        layer = Layer(small=layers, projections=own, linear=linear, at=at, which=which, place=to)
+        x, cache = run_layer(
+            layer,
+            x,
+            cache,
+            rows,
+            turns_of(turns, spec, at),
+            page=at,
+            window=window_of(spec, at),
+            spec=spec,
+            backend=backend,
+            sparse=sparse,
+        )
+        if k + 1 < len(projections):  # nothing is fused over it: the bits are those of single calls
+            x, cache = _barrier((x, cache))
+    return x, cache
 
 
 def _end(
@@ -249,14 +259,17 @@ class _Stages:
     """Functions called by `_compute`: plain or compiled."""
 
     begin: Callable[..., Any]
-    layer: Callable[..., Any]
+    layers: Callable[..., Any]
     end: Callable[..., Any]
-    between: Callable[[Any], Any] = lambda cache: cache
+    between: Callable[[Any], Any] | None = None
+    at_once: int = 1  # most layers of a call, if each has its own arrays
 
 
-_PLAIN = _Stages(begin=_begin, layer=_layer, end=_end)
+_PLAIN = _Stages(begin=_begin, layers=_layers, end=_end)
 BEGIN = Stage(name="begin", function=_begin, static=("count", "decode_rows", "spec", "dtype"))
-_LAYER = Stage(name="layer", function=_layer, donated=(0, 1), static=("spec", "backend", "sparse"))
+_LAYERS = Stage(
+    name="layers", function=_layers, donated=(0, 1), static=("spec", "backend", "sparse")
+)
 END = Stage(name="end", function=_end, static=("spec", "shape"))
 
 
@@ -287,10 +300,14 @@ def _compute(
         dtype=str(params.dtype),
     )
 
-    def layer(
-        at: tuple[Any, Any, Any], sparse: bool, weights: Projections, x: jax.Array, cache: _Cache
+    def run_layers(
+        at: tuple[Any, Any, Any],
+        sparse: bool,
+        weights: Sequence[Projections],
+        x: jax.Array,
+        cache: _Cache,
     ) -> Any:
-        return stages.layer(
+        return stages.layers(
             *(x, cache, params.layers, weights, *at, rows, turns, linear),
             spec=spec,
             backend=backend,
@@ -300,22 +317,28 @@ def _compute(
     places = feed_forward_places(spec)
     layered = {name: w for name, w in params.projections.items() if name != "head"}
     if linear.placement.by_layer:
-        for number, (sparse, place) in enumerate(places):
-            weights = {
-                name: each[place_in(name, number, place)]
-                for name, each in layered.items()
-                if needed(name, sparse)
-            }
-            at = np.int32(number), None, np.int32(place) if spec.dense_layers else None
-            x, cache = layer(at, sparse, weights, x, cache)
-            cache = stages.between(cache)
+        for group in _groups(places, stages.at_once):
+            sparse, place = places[group[0]]
+            weights = [
+                {
+                    name: each[place_in(name, number, places[number][1])]
+                    for name, each in layered.items()
+                    if needed(name, sparse)
+                }
+                for number in group
+            ]
+            at = np.int32(group[0]), None, np.int32(place) if spec.dense_layers else None
+            x, cache = run_layers(at, sparse, weights, x, cache)
+            if stages.between is not None:
+                cache = stages.between(cache)
     else:
         stacks = linear.prepare(layered)
 
         def body(carry: Any, at: Any, *, sparse: bool) -> Any:
             x, k, v = carry
             number, place = at
-            x, new = layer((number, number, place), sparse, stacks, x, replace(cache, k=k, v=v))
+            at = number, number, place
+            x, new = run_layers(at, sparse, [stacks], x, replace(cache, k=k, v=v))
             return (x, new.k, new.v), None
 
         first = 0
@@ -330,6 +353,16 @@ def _compute(
     head = params.projections.get("head", params.embed.data)
     shape = () if wanted is not None else tuple(shape)
     return stages.end(x, params.final_norm, head, wanted, linear, spec=spec, shape=shape), cache
+
+
+def _groups(places: Sequence[tuple[bool, int]], most: int) -> Iterator[range]:
+    """Yield the layers of each call: runs of one kind in equal parts of at most this many."""
+    first = 0
+    for _, alike in itertools.groupby(places, key=lambda each: each[0]):
+        end = first + len(list(alike))
+        size = next(n for n in range(most, 0, -1) if (end - first) % n == 0)
+        yield from (range(begin, begin + size) for begin in range(first, end, size))
+        first = end
 
 
 def _scanned(

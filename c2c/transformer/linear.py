@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jax import lax
 from c2c.errors import SettingError
 from c2c.transformer.embedding import widen
 from c2c.transformer.grouped import grouped_matmul
-from c2c.transformer.params import Placement, Projections
+from c2c.transformer.params import Placement, Projections, Transposed
 from pallas_kernels.arguments import Choice, resolve_backend
 from pallas_kernels.gather_rows import gather_rows
 from pallas_kernels.grouped_gemm import grouped_gemm
@@ -131,12 +131,11 @@ class Staged:
     This is the usual offloading. All experts of a layer are copied, active or not.
     """
 
-    _placement: ClassVar[Placement] = Placement(memory="host", by_layer=True)
-
     @property
     def placement(self) -> Placement:
         """Host memory, with an array per layer, so that XLA slices none."""
-        return self._placement
+        on_cpu = jax.default_backend() == "cpu"
+        return Placement(memory="host", by_layer=True, transposed=on_cpu)
 
     def prepare(self, projections: Projections) -> Projections:
         """Return the projections unchanged."""
@@ -303,11 +302,14 @@ def _plain(w: Any, dtype: Any) -> jax.Array:
 
 
 def _matmul(x: jax.Array, w: Any, out_dtype: Any) -> jax.Array:
+    at = 1
+    if isinstance(w, Transposed):
+        at, w = 0, w.data
     w = _plain(w, x.dtype)
     product = lax.dot_general(
-        jnp.pad(x, ((0, 0), (0, w.shape[1] - x.shape[1]))),  # a table's rows may be padded
+        jnp.pad(x, ((0, 0), (0, w.shape[at] - x.shape[1]))),  # a table's rows may be padded
         w,
-        (((1,), (1,)), ((), ())),
+        (((1,), (at,)), ((), ())),
         # the default rounds float32 to fewer bits on some devices
         precision=lax.Precision.HIGHEST,
         preferred_element_type=jnp.float32,

@@ -11,11 +11,12 @@ import numpy as np
 
 from c2c.transformer.embedding import Table
 
-__all__ = ["Params", "Placement", "Projections", "device_of"]
+__all__ = ["Params", "Placement", "Projections", "Transposed", "device_of"]
 
 Projections = Mapping[str, Any]
 """GEMM weights by name: a stack [L, N, K] ([L, E, N, K] of experts), a tuple of a matrix a layer,
-`HostArray`s or `PackedWeights` of either; `head` is one matrix, absent where it is tied."""
+`HostArray`s, `PackedWeights` or `Transposed` of either; `head` is one matrix, absent where it is
+tied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,15 @@ class Placement:
     memory: Literal["device", "host"]
     by_layer: bool  # an array per layer, not one for all
     multiple: int = 1  # K and N are zero-padded to multiples of it
+    transposed: bool = False  # matrices of floats are [K, N], but for experts and tables
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """A matrix [K, N]: XLA's code for CPUs packs one of [N, K] anew at each product of rows."""
+
+    data: Any
 
 
 @jax.tree_util.register_dataclass

@@ -108,7 +108,10 @@ class Engine:
         self.address = ""
 
     def start(self) -> None:
-        """Start the engine with all models in host memory."""
+        """Start the engine with all models in host memory; wait for the loop's machine code.
+
+        A first start of a version compiles it beside requests, once, for 25 CPU-seconds.
+        """
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 (this Python, our module)
                 [
@@ -123,6 +126,22 @@ class Engine:
                 raise DataError("c2c serve", said[-2000:], "It did not start.")
             time.sleep(0.05)
         self.address = next(word for word in said.split() if word.startswith("http"))
+        while not self._live()["is_compiled"]:
+            if time.monotonic() > end_s:
+                raise DataError("c2c serve", "is_compiled is false", "The log has the reason.")
+            time.sleep(0.2)
+
+    def _live(self) -> dict[str, Any]:
+        """Return the engine's current state."""
+        host = self.address.removeprefix("http://").split("/")[0]
+        connection = http.client.HTTPConnection(host, timeout=_START_S)
+        try:
+            connection.request("GET", "/live")
+            line = connection.getresponse().readline()
+        finally:
+            connection.close()
+        state: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+        return state
 
     def ask(self, request: Request) -> Answer:
         """Send a request and return its answer."""

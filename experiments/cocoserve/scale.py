@@ -27,9 +27,9 @@ from c2c.errors import SettingError
 from c2c.ranges import In
 from c2c.runs import progress_bar
 from c2c.systems.cocoserve import Operation
+from c2c.systems.cocoserve.live.spread import OverDevices
 from c2c.systems.cocoserve.moves import after
 from c2c.transformer import Executables, load
-from c2c.transformer.spread import OverDevices
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.cocoserve.live import Change, Done, Load, scaled
 from experiments.plain_settings import Ran, run_settings

@@ -126,12 +126,11 @@ async def _serve(settings: Settings) -> int:
 
 def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSettings:
     """Return the engine's settings with the system's layout and the devices of each worker."""
-    asked, given = settings.engine, settings.given
-    system, options = laid_out(given, entries, asked.options, asked.system, asked.constants)
-    gpus = asked.gpus
-    if options.devices > 1:
-        gpus = gpus_of(given["devices"], options.workers, each=options.devices)
-    return replace(asked, system=system, options=options, gpus=gpus)
+    engine = laid_out(settings.given, entries, settings.engine)
+    if (each := engine.options.devices) == 1:
+        return engine
+    gpus = gpus_of(settings.given["devices"], engine.options.workers, each=each)
+    return replace(engine, gpus=gpus)
 
 
 @contextlib.contextmanager

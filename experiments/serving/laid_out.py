@@ -7,47 +7,44 @@ from dataclasses import replace
 from typing import Any
 
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
-from c2c.cost import Constants
-from c2c.engine import Options
+from c2c.engine import EngineSettings
 from c2c.engine.catalog import Entry
 from c2c.engine.fleet import as_workers_have_it, deployments_of
 from c2c.errors import SettingError
 from c2c.hardware import node_from_mapping
-from c2c.serving import SystemSpec
 from c2c.systems.mechanism import Context
 
 __all__ = ["laid_out"]
 
 
 def laid_out(
-    given: Mapping[str, Any],
-    entries: Sequence[Entry],
-    options: Options,
-    system: SystemSpec,
-    constants: Constants,
-) -> tuple[SystemSpec, Options]:
-    """Return a system with its layout, and worker options with the layout's number of devices."""
+    given: Mapping[str, Any], entries: Sequence[Entry], engine: EngineSettings
+) -> EngineSettings:
+    """Return an engine's settings with its system's layout, and workers that serve it."""
     asked, node = given["system"].get("layout"), given.get("node")
     if not is_by_mechanism(asked):
         if node:
             raise SettingError("node", node.get("name"), "none, as system.layout uses no node")
-        return system, options
+        return engine
     if not node:
         raise SettingError("node", None, "a node for system.layout, such as cpu_x4")
     run = {"system": {"start": None, **given["system"]}, "code": []}
     over, mechanisms = node_from_mapping(node), mechanisms_of(run)
-    if not all(mechanism.is_live for mechanism in mechanisms):
+    workers = {mechanism.worker for mechanism in mechanisms}
+    if "" in workers or len(workers) > 1:
         name = asked if isinstance(asked, str) else asked.get("mechanism")
         raise SettingError("system.layout", name, "a layout of live workers, such as cocoserve's")
+    options = engine.options
     slo_s = (given["ttft_slo_s"], given["tpot_slo_s"])
     context = Context(
-        system=as_workers_have_it(system, options),
+        system=as_workers_have_it(engine.system, options),
         platform=over.platforms[0],
         node=over,
         deployments=deployments_of([e for e in entries if not e.failed], options, slo_s),
-        constants=constants,
+        constants=engine.constants,
         run=run,
     )
     system, _ = with_parts(mechanisms, context)
     assert system.layout is not None  # a mechanism set it
-    return system, replace(options, devices=len(system.layout.memories) or 1)
+    options = replace(options, devices=len(system.layout.memories) or 1)
+    return replace(engine, system=system, options=options, worker=workers.pop())

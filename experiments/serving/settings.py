@@ -65,9 +65,8 @@ class ServeConf:
         longest context of the models.
       pool_bytes: KV cache of each worker; null for the need of all rows of all models, up to a
         quarter of the memory for all workers together.
-      memory_fraction: share of a worker's memory (of its device, or its part of the host's) that it
-        may use, in place of pool_bytes. The KV cache gets what is left, which is measured once and
-        kept beside the executables.
+      memory_fraction: share of a worker's memory (of its device, or its part of the host's) for
+        its weights and its KV cache, in place of pool_bytes. Steps compute in the rest.
       weights_bytes: host memory for weights; models beyond it are loaded on demand, and others are
         evicted. null if all models of the catalog fit.
       dtype: type of parameters, activations, keys and values.

@@ -27,10 +27,10 @@ from rich.table import Table
 from c2c.atomic import write_json
 from c2c.errors import SettingError
 from c2c.ranges import Count, In, Index, Share, check_fields
+from c2c.systems.weaver.live.links import slot_shape
+from c2c.systems.weaver.live.polled import check_columns
 from c2c.transformer import Shapes, describe, superblock_elements, superblocks_for
-from c2c.transformer.links import slot_shape
 from c2c.transformer.pages import PAGE_TOKENS
-from c2c.transformer.polled import check_columns
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.plain_settings import Ran, run_settings
 from experiments.random_requests import random_requests

@@ -14,6 +14,10 @@ from typing import Any
 import jax
 
 from c2c.models import ModelSpec
+from c2c.systems.weaver.live.hosting import KvHost, Polls
+from c2c.systems.weaver.live.links import SlotInbox, SlotLink
+from c2c.systems.weaver.live.polled import InPieces
+from c2c.systems.weaver.live.woven import Woven
 from c2c.transformer import (
     KvPool,
     Model,
@@ -25,10 +29,6 @@ from c2c.transformer import (
     load,
     serve,
 )
-from c2c.transformer.hosting import KvHost, Polls
-from c2c.transformer.links import SlotInbox, SlotLink
-from c2c.transformer.polled import InPieces
-from c2c.transformer.woven import Woven
 from pallas_kernels.woven import Slot, SlotShape
 
 __all__ = ["Ended", "Side", "Together", "cold_process", "hot_process"]
@@ -167,11 +167,11 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
     ] or [model.executor(pool)]  # fmt: skip
     runners = [Runner(each, side.shapes) for each in ways]
     for way, runner in zip(ways, runners, strict=True):
+        way.poll = host.poll  # before the executables are chosen, as it is called after each layer
         runner.warm(draws=(False,), scores=False)
         if together.columns:  # pieces are compiled at their first run
             for _ in serve(runner, side.asked):
                 pass
-        way.poll = host.poll
     host.ready()
     parent.send("ready")
     parent.recv()  # the sender is ready too

@@ -1,6 +1,11 @@
 """Kernel repository: compiled executables by op, shape, device and version, checked on load."""
 
-from pallas_kernels.repository.identity import Identity, identity, present_versions
+from pallas_kernels.repository.identity import (
+    Identity,
+    identity,
+    present_versions,
+    source_hash,
+)
 from pallas_kernels.repository.store import (
     FOLDER_VARIABLE,
     Entry,
@@ -22,4 +27,5 @@ __all__ = [
     "default_folder",
     "identity",
     "present_versions",
+    "source_hash",
 ]

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from c2c.config import load
-from c2c.engine import Options
+from c2c.engine import Options, fleet
 from c2c.engine.catalog import Entry
+from c2c.engine.devices import Device
 from c2c.engine.fleet import pool_of, pool_with
 from c2c.errors import SettingError
 from c2c.models import from_hf_config
@@ -46,6 +47,40 @@ def test_a_pool_takes_models_that_divide_it() -> None:
     small = replace(pool, superblocks=1)
     with pytest.raises(SettingError, match="a model with room for"):
         pool_with(small, more, OPTIONS)
+
+
+def test_a_share_of_the_memory_is_for_weights_and_keys_and_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for wrong in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(SettingError, match=r"memory_fraction=.*a share in \(0, 1\]"):
+            Options(memory_fraction=wrong)
+    with pytest.raises(SettingError, match="null with pool_bytes=1000"):
+        Options(memory_fraction=0.5, pool_bytes=1000)
+    assert fleet.with_pool([entry_of("llama")], OPTIONS, ()) == (OPTIONS, "")
+    monkeypatch.setattr(fleet, "memory_bytes", lambda: 60_000_000)
+    monkeypatch.setattr(fleet, "free_bytes", lambda _gpu: 24_000_000)
+    large = entry_of("llama", vocab_size=20_000)
+    wide = replace(OPTIONS, pool_bytes=None, context=1 << 16)
+    weights = fleet.host_weight_bytes([large], OPTIONS)
+    assert 0 < weights < 15_000_000
+
+    def pool_bytes(share: float, *, gpus: int = 0, **more: Any) -> int | None:
+        options = replace(wide, memory_fraction=share, **more)
+        gpu = Device(uuid="GPU-1", name="any", memory_bytes=40_000_000, sm_count=None, parent=None)
+        found, line = fleet.with_pool([large], options, [gpu] * gpus)
+        assert line.startswith("the KV cache takes 0.0")
+        assert (found.memory_fraction, found.workers) == (None, 2)
+        return found.pool_bytes
+
+    assert pool_bytes(0.5) == 15_000_000 - weights // 2  # one copy in host memory for two workers
+    assert pool_bytes(0.5, linear="reference") == 15_000_000 - weights
+    assert pool_bytes(0.5, gpus=2) == 20_000_000
+    assert pool_bytes(0.7, gpus=2, linear="reference") == 28_000_000 - weights
+    narrow = replace(wide, context=64)  # no more is taken than all rows can use
+    assert pool_bytes(1.0, context=64) == fleet.useful_pool_bytes([large], narrow) < 30_000_000
+    with pytest.raises(SettingError, match=r"a share that is free: .*GPU-1 has 24000000"):
+        pool_bytes(0.75, gpus=2)
 
 
 @pytest.fixture(scope="module")

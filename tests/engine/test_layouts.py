@@ -51,13 +51,10 @@ def test_a_layout_that_no_worker_serves_is_refused_before_any_is_started(
     register()
     entries = find_models(folder / "models" / "one")
     asked = settings_of(load_settings(overrides_of(["port=0", *settings]), "serve"))
-    engine = asked.engine
 
     def prepare() -> None:
-        system, options = laid_out(
-            asked.given, entries, engine.options, engine.system, engine.constants
-        )
-        check_layout(system.layout, options.workers)
+        found = laid_out(asked.given, entries, asked.engine)
+        check_layout(found.system.layout, found.options.workers)
 
     with pytest.raises(SettingError, match=said):
         prepare()
@@ -67,8 +64,10 @@ def test_a_layout_begins_where_its_first_layer_is(folder: Path) -> None:
     register()
     overrides = overrides_of(["port=0", *SCALED, "system.layout.replicated=1"])
     asked = settings_of(load_settings(overrides, "serve"))
-    engine, entries = asked.engine, find_models(folder / "models" / "one")
-    system, _ = laid_out(asked.given, entries, engine.options, engine.system, engine.constants)
+    found = laid_out(asked.given, find_models(folder / "models" / "one"), asked.engine)
+    with pytest.raises(SettingError, match=r"worker=.*a module of workers over several devices"):
+        replace(found, worker="c2c.engine.worker")
+    system = found.system
     assert system.layout is not None
     layout, lane = system.layout, system.layout.lanes[0]
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from tokenizers import models, pre_tokenizers
 
 from c2c.engine.front.failures import ApiError
+from c2c.engine.front.job import Job, chat_job
 from c2c.engine.front.parameters import NO_EFFECT, REFUSED, table
 from c2c.engine.front.protocol import OUR_NAMES, ChatRequest, CompletionRequest
 from c2c.engine.front.served import Served, served_models
@@ -178,9 +179,12 @@ def served(template: str = TEMPLATE, for_tools: str | None = None) -> Served:
     return Served(info=info, tokenizer=tokenizer, eos=frozenset(), longest=None)
 
 
+def job(model: Served, **body: Any) -> Job:
+    return chat_job(model, ChatRequest.model_validate(CHAT | body))
+
+
 def rendered(*, template: str = TEMPLATE, **body: Any) -> str:
-    ids, _ = served(template).chat(ChatRequest.model_validate(CHAT | body))
-    return "".join(map(chr, ids))
+    return "".join(map(chr, job(served(template), **body).prompts[0]))
 
 
 def refused(**body: Any) -> str | None:
@@ -205,8 +209,9 @@ def test_what_is_for_the_template_gets_there() -> None:
     for name in ("messages", "tools", "self", "strftime_now", "add_generation_prompt"):
         assert refused(chat_template_kwargs={name: 1}) == "chat_template_kwargs"
     given = {"chat_template_kwargs": {"enable_thinking": True, "other": 1}}
-    asked = ChatRequest.model_validate(CHAT | given | {"reasoning_effort": "low"})
-    assert served().unused(asked) == ["chat_template_kwargs.other", "reasoning_effort"]
+    chat = job(served(), **given, reasoning_effort="low").chat
+    assert chat is not None
+    assert chat.unused == ["chat_template_kwargs.other", "reasoning_effort"]
 
 
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -229,6 +234,9 @@ def test_a_thought_is_switched_where_the_template_can() -> None:
     assert rendered(template=thinks, enable_thinking=True).startswith("Hi")
     assert refused(template=thinks, enable_thinking=False) == "thinking"
     assert refused(template=PLAIN, thinking={"type": "enabled"}) == "thinking"
+    kwargs = {"enable_thinking": False}
+    assert rendered(enable_thinking=False, chat_template_kwargs=kwargs).endswith("no thoughts")
+    assert refused(enable_thinking=True, chat_template_kwargs=kwargs) == "thinking"
 
 
 NOW = {"type": "function", "function": {"name": "now"}}
@@ -246,7 +254,7 @@ def test_only_allowed_tools_are_seen_and_forced() -> None:
     asked = ChatRequest.model_validate(CHAT | body)
     assert asked.is_forced
     assert asked.may_have_several
-    grammar, _ = served().grammar(asked)
+    grammar, _ = job(served(), **body).grammar()
     assert "now" in grammar
     assert "add" not in grammar
 
@@ -321,7 +329,7 @@ def test_a_chat_with_tools_has_the_template_for_tools() -> None:
     )
 
     def seen(**body: Any) -> str:
-        return "".join(map(chr, model.chat(ChatRequest.model_validate(CHAT | body))[0]))
+        return "".join(map(chr, job(model, **body).prompts[0]))
 
     assert seen() == seen(tools=[TOOL], tool_choice="none") == "Hi"
     assert seen(tools=[TOOL]) == "1Hi"
@@ -337,7 +345,7 @@ def test_a_template_of_one_call_has_no_second_one_forced(refuses: bool) -> None:
         "{% endfor %}"
     )
     body = {"tools": [TOOL], "tool_choice": "required"}
-    grammar, field = served(source).grammar(ChatRequest.model_validate(CHAT | body))
+    grammar, field = job(served(source), **body).grammar()
     assert field == "tools"
     assert (")*" in grammar) == (not refuses)
 
@@ -419,7 +427,7 @@ def test_a_checkpoint_may_say_how_tokens_are_drawn(
         file.write_text(json.dumps(config))
         served = served_models([info], has_own_sampling=True)["one"]
         asked = CompletionRequest.model_validate(TEXT | {"seed": 1} | body)
-        return served.as_its_checkpoint(asked).sampling(0)
+        return served.with_defaults(asked).sampling(0)
 
     neutral = CompletionRequest.model_validate(TEXT | {"seed": 1}).sampling(0)
     qwen = {"temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.05}

@@ -22,7 +22,7 @@ from c2c.policies import (
     note_end,
     variant,
 )
-from c2c.transformer.woven import is_away
+from c2c.systems.weaver.live.woven import is_away
 
 
 class Chips:

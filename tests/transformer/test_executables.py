@@ -249,7 +249,7 @@ def test_stale_entries_are_replaced_with_a_warning(
 ) -> None:
     before = _entries(folder)
     changed = {"c2c": "c2c new, tuned old", "tuned": "c2c old, tuned new"}[of]
-    monkeypatch.setattr(module, "source_of_stages", lambda: changed)
+    monkeypatch.setattr(module, "source_of_stages", lambda _file: changed)
     executables = Executables(folder)
     with pytest.warns(RepositoryWarning, match=f"is stale .*source: .*, not .*{changed}"):
         assert made(executables).generate(IDS, 2) == tokens

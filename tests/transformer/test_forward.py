@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from c2c.transformer import Hybrid, forward, load, new_cache
-from c2c.transformer.forward import run
+from c2c.transformer.forward import _groups, run
 from c2c.transformer.generate import prompt_logits
 from tests.compilations import compilations
 from tests.tiers import tiered
@@ -163,3 +163,10 @@ def test_positions_without_a_page_are_stored_nowhere(made: Make) -> None:
     batch.cache = batch.cache.with_tables(batch.tables)
     batch([prompt(22, 8), [0] * 8], [range(8), [-1] * 8])
     np.testing.assert_array_equal(batch.cache.k, before)
+
+
+def test_calls_of_several_layers_have_one_kind_and_one_size() -> None:
+    places = [(False, 0), *((True, k) for k in range(6)), *((False, k) for k in (1, 2))]
+    found = [list(group) for group in _groups(places, 4)]
+    assert found == [[0], [1, 2, 3], [4, 5, 6], [7, 8]]
+    assert [list(group) for group in _groups(places, 1)] == [[k] for k in range(9)]

@@ -22,27 +22,23 @@ from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice
 from c2c.engine.front.conversions import MessagesRequest, ResponsesRequest
 from c2c.engine.front.delivery import complete, events_of, first_event
-from c2c.engine.front.dialects import Thought
 from c2c.engine.front.documented import STREAM, Documented, errors
 from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.guard import Guard
+from c2c.engine.front.job import Job, chat_job, text_job
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
 from c2c.engine.front.models import ManageRequest, Models, unknown_model
 from c2c.engine.front.parameters import check, unknown
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
-from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.front.texts import Texts
 from c2c.engine.front.trials import Trials
 from c2c.engine.messages import ModelInfo
-from c2c.transformer.drawing import BIASED
 
 __all__ = ["make_app"]
 
 _log = logging.getLogger("c2c.engine.front")
-_DEFAULT_TOKENS = 16  # OpenAI's default for a text; a chat may fill its context
-_MOST_TOLD = 1 << 22  # log-probabilities of an answer: half a gigabyte
 _LIVE_S = 0.5  # between states of the live page
 _MOST_NAME = 64  # characters of a client's field name that are logged
 _MOST_IGNORED = 32  # unknown fields that are logged
@@ -174,12 +170,8 @@ class Front:
                 f"{self._most_choices} in all",
                 param="n",
             )
-        served = self.find(asked.model)
-        bos = asked.add_special_tokens is not False
-        prompts = await asyncio.to_thread(
-            lambda: [served.encoded(p, add_special_tokens=bos) for p in asked.prompts]
-        )
-        return await self._answer(request, asked, served, prompts, default=_DEFAULT_TOKENS)
+        job = await asyncio.to_thread(text_job, self.find(asked.model), asked)
+        return await self._answer(request, job, job.shape())
 
     async def chat(self, request: Request, asked: ChatRequest) -> Response:
         """Answer a chat."""
@@ -193,8 +185,8 @@ class Front:
 
     async def message_tokens(self, asked: MessagesRequest) -> dict[str, int]:
         """Count the tokens of a chat in Anthropic's form."""
-        ids, _ = await asyncio.to_thread(self.find(asked.model).chat, asked.chat())
-        return {"input_tokens": len(ids)}
+        job = await asyncio.to_thread(chat_job, self.find(asked.model), asked.chat())
+        return {"input_tokens": len(job.prompts[0])}
 
     async def responses(self, request: Request, asked: ResponsesRequest) -> Response:
         """Answer a chat in the form of OpenAI's responses; none is stored."""
@@ -202,11 +194,8 @@ class Front:
 
     async def _chat(self, request: Request, asked: ChatRequest, shape: Blocks | None) -> Response:
         check(asked)
-        served = self.find(asked.model)
-        ids, thought = await asyncio.to_thread(served.chat, asked)
-        return await self._answer(
-            request, asked, served, [ids], default=None, thought=thought, blocks=shape
-        )
+        job = await asyncio.to_thread(chat_job, self.find(asked.model), asked)
+        return await self._answer(request, job, shape or job.shape())
 
     def find(self, model: str) -> Served:
         """Return a served model."""
@@ -221,101 +210,16 @@ class Front:
             raise ApiError(503, f"{model} is being added", code="starting", retry_s=1.0)
         return served
 
-    async def _answer(
-        self,
-        request: Request,
-        asked: ChatRequest | CompletionRequest,
-        served: Served,
-        prompts: Sequence[tuple[int, ...]],
-        *,
-        default: int | None,
-        thought: Thought = "closed",
-        blocks: Blocks | None = None,
-    ) -> Response:
-        asked = served.as_its_checkpoint(asked)
-        unused = served.unused(asked) if isinstance(asked, ChatRequest) else []
-        self._tell_ignored([*unknown(asked), *unused])
-        if asked.n > (most := self._link.max_open):
-            raise ApiError(
-                400,
-                f"n: {asked.n} choices, expected at most {most} (max_open)",
-                param="n",
-            )
-        rooms = [served.room(ids, asked.most_tokens, default) for ids in prompts]
-        echo = isinstance(asked, CompletionRequest) and asked.echo
-        places = sum(rooms) + (sum(map(len, prompts)) if echo else 0)
-        told = asked.n * places * (1 + (asked.scores or 0))
-        if asked.scores is not None and told > _MOST_TOLD:
-            raise ApiError(
-                400,
-                f"logprobs: up to {told} numbers, expected at most {_MOST_TOLD}; ask for fewer "
-                "tokens",
-                param="logprobs",
-            )
-        grammar, param = await asyncio.to_thread(served.grammar, asked)
-        if grammar:
-            await self._trials.check(grammar, param)
-            grammar = served.after_thought(asked, grammar, thought)
-        parser, marks = served.parser(asked, thought, is_formed=bool(grammar))
+    async def _answer(self, request: Request, job: Job, shape: Shape | Blocks) -> Response:
+        asked = job.asked
+        self._tell_ignored([*unknown(asked), *(job.chat.unused if job.chat else ())])
+        job.check(self._link.max_open)
         headers = extra_headers(request)
-        ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else served.eos)
-        served.check_tokens(asked.stop_token_ids, "stop_token_ids")
-        served.check_tokens(map(int, asked.logit_bias), "logit_bias")
-        if asked.min_tokens > min(rooms):
-            raise ApiError(
-                400,
-                f"min_tokens: {asked.min_tokens}, expected at most {min(rooms)}",
-                param="min_tokens",
-            )
-        biased = len(asked.logit_bias) + len(ends) * (asked.min_tokens > 0)
-        if biased > BIASED:
-            raise ApiError(
-                400,
-                f"logit_bias: {biased} tokens, including end tokens that min_tokens bars; "
-                f"expected at most {BIASED}",
-                param="logit_bias" if asked.logit_bias else "stop_token_ids",
-            )
-        shape = blocks or Shape(
-            asked.model,
-            is_chat=isinstance(asked, ChatRequest),
-            has_tokens=asked.return_token_ids or served.tokenizer is None,
-            has_scores=asked.scores is not None,
-            written=Written(served.tokenizer, asked.return_tokens_as_token_ids),
-            options=asked.stream_options,
-        )
-        goes_on = not isinstance(asked, ChatRequest) or asked.continue_final_message
-        gate = asyncio.Semaphore(self._at_once)
-        choices = [
-            Choice(
-                self._link,
-                served.tokenizer,
-                gate,
-                index=number * asked.n + k,
-                prompt=number,
-                hidden=frozenset() if asked.include_stop_str_in_output else ends,
-                keeps_stop=asked.include_stop_str_in_output,
-                stops=asked.stops,
-                skip_special=asked.skip_special_tokens,
-                kept=marks,
-                parser=parser(),
-                after=ids if goes_on and not echo else (),
-                echo=ids if echo else (),
-                only_echo=room == 0,
-                model=asked.model,
-                ids=ids,
-                new=max(1, room),  # at least 1, also if only the prompt is scored
-                stop=tuple(sorted(ends)),
-                least=asked.min_tokens,
-                scores=asked.scores,
-                prompt_scores=asked.scores if echo else None,
-                grammar=grammar,
-                **asked.sampling(k),
-                **headers,
-            )
-            for number, (ids, room) in enumerate(zip(prompts, rooms, strict=True))
-            for k in range(asked.n)
-        ]
-        prompt = sum(map(len, prompts))
+        grammar, field = await asyncio.to_thread(job.grammar)
+        if grammar:
+            await self._trials.check(grammar, field)
+        choices = job.choices(self._link, asyncio.Semaphore(self._at_once), grammar, headers)
+        prompt = sum(map(len, job.prompts))
         self._metrics.prompt.labels(asked.model).inc(prompt)
         shape.begin(choices, prompt)
         over = partial(self._over, asked.model, choices)

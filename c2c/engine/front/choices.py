@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -15,7 +15,7 @@ from c2c.engine.front.link import Link
 from c2c.engine.front.parser import Parser, Parts
 from c2c.engine.front.scores import TokenScore
 from c2c.transformer.text.stop_text import StopText
-from c2c.transformer.text.tokenizer import Tokenizer
+from c2c.transformer.text.streaming import TextStream
 
 __all__ = ["Choice", "Piece"]
 
@@ -48,21 +48,17 @@ class Choice:
     def __init__(
         self,
         link: Link,
-        tokenizer: Tokenizer | None,
         gate: asyncio.Semaphore,
         *,
         index: int,
         prompt: int,
+        decoder: TextStream | None,
+        stop: StopText,
         hidden: frozenset[int],
-        stops: Sequence[str],
-        keeps_stop: bool,
-        skip_special: bool,
-        kept: Collection[int],
         parser: Parser | None,
-        after: Sequence[int],
         echo: Sequence[int],
         only_echo: bool,
-        **fields: Any,
+        fields: Mapping[str, Any],
     ) -> None:
         """Create a choice; its request is sent when `pieces` is iterated."""
         self.index, self.prompt, self.found = index, prompt, 0
@@ -76,12 +72,7 @@ class Choice:
         self.begun_s = time.monotonic()
         self.times_s: list[float] = []
         self._link, self._hidden = link, hidden
-        self._decoder = (
-            None
-            if tokenizer is None
-            else tokenizer.stream(skip_special_tokens=skip_special, kept=kept, after=after)
-        )
-        self._stop = StopText(stops, is_kept=keeps_stop)
+        self._decoder, self._stop = decoder, stop
         self._echo, self._only_echo = echo, only_echo
         self._prompt: list[say.Scored] = []
         self._gate, self._fields = gate, fields
@@ -153,13 +144,13 @@ class Choice:
         self.parts.found += new.found
         return Piece(new, [*tokens], [*scores])
 
-    def _fields_now(self) -> dict[str, Any]:
+    def _fields_now(self) -> Mapping[str, Any]:
         """Return the fields of the request, with the deadline less the time spent waiting."""
         deadline_s = self._fields.get("deadline_s")
         if deadline_s is None:
             return self._fields
         left_s = self.begun_s + deadline_s - time.monotonic()
-        return self._fields | {"deadline_s": max(left_s, 1e-9)}
+        return {**self._fields, "deadline_s": max(left_s, 1e-9)}
 
     def _echoed(self) -> Piece:
         """Return the echoed prompt as the first piece."""

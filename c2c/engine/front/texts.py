@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from c2c.engine.front.conversions import chat_of
 from c2c.engine.front.failures import ApiError
+from c2c.engine.front.job import chat_job
 from c2c.engine.front.parameters import check
 from c2c.engine.front.protocol import Message, Token
 from c2c.engine.front.served import Served
@@ -82,4 +83,4 @@ def _ids(served: Served, asked: TokenizeRequest) -> tuple[int, ...]:
     given = asked.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
     chat = chat_of(given)
     check(chat)
-    return served.chat(chat)[0]
+    return chat_job(served, chat).prompts[0]

@@ -215,7 +215,11 @@ def _prepare(context: Context) -> SystemSpec:
 
 
 SYSTEM: Final = Mechanism(
-    part="layout", settings=Scaling, prepare=_prepare, ways=_WAYS, is_live=True
+    part="layout",
+    settings=Scaling,
+    prepare=_prepare,
+    ways=_WAYS,
+    worker="c2c.systems.cocoserve.live.worker",
 )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from c2c.errors import SettingError
+from c2c.systems.cocoserve.live.spread import Path, Spread
 from c2c.systems.cocoserve.modules import LAYER
 from c2c.systems.cocoserve.operations import Operation
 from c2c.systems.cocoserve.placement import Placement
-from c2c.transformer.spread import Path, Spread
 
 __all__ = ["after"]
 

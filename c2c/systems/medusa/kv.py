@@ -3,12 +3,49 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 
-from c2c.hardware import KvRecord, kv_bytes_of
+from c2c.errors import SettingError
+from c2c.ranges import SomeShare, check_value
 from c2c.systems.program import Device, Recorder
 from pallas_kernels.repository import RepositoryWarning
 
 __all__ = ["KvRecord", "kv_bytes_of", "measured_kv", "stored_kv_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class KvRecord:
+    """Results of profiling a process's memory.
+
+    Attributes:
+      free_bytes: bytes free beside `held_bytes`.
+      held_bytes: bytes that the process held, its largest step's temporaries included.
+      graph_bytes: bytes that captured graphs keep; `free_bytes` counts them as free.
+    """
+
+    free_bytes: int
+    held_bytes: int
+    graph_bytes: int = 0
+
+
+def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
+    """Return the largest KV cache in bytes, a multiple of 2 MiB.
+
+    Args:
+      record: results of profiling.
+      memory_fraction: share of the free and held bytes that the process may use.
+
+    Raises:
+      SettingError: the fraction is outside (0, 1], or leaves nothing.
+    """
+    check_value(memory_fraction, SomeShare, "memory_fraction")
+    whole = record.free_bytes + record.held_bytes
+    room = int(memory_fraction * whole) - record.held_bytes - record.graph_bytes
+    if room < 1 << 21:
+        raise SettingError(
+            "memory_fraction", memory_fraction, "enough for the weights and one forward pass"
+        )
+    return room >> 21 << 21
 
 
 def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:

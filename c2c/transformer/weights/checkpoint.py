@@ -21,7 +21,7 @@ import numpy as np
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
 from c2c.transformer.embedding import Table
-from c2c.transformer.params import Params, Placement
+from c2c.transformer.params import Params, Placement, Transposed
 from c2c.transformer.weights.formats import Quantization
 from c2c.transformer.weights.layout import HEAD, check_supported, layout
 from c2c.transformer.weights.leaves import Leaf, Source, leaves
@@ -304,6 +304,8 @@ def _assemble(
         if leaf.format.kind is None and placement.multiple > 1:
             n, k = leaf.stack.shape[-2:]
             weights = PackedWeights(data=weights, k=k, n=n, w_layout="nk")
+        if leaf.transposed:
+            weights = Transposed(weights)
         if leaf.layer is None:
             projections[leaf.name] = weights
         else:

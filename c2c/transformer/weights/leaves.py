@@ -71,12 +71,14 @@ class Leaf:
     format: Format
     in_host_memory: bool
     table: bool = False  # rows are looked up in this array
+    transposed: bool = False  # the array is that of `shape` transposed
 
     def arrays(self, dtype: np.dtype[Any]) -> dict[str, TensorSpec]:
         """Return the arrays by name suffix."""
         form = self.format
         if form.kind is None:
-            return {"": TensorSpec(shape=self.shape, dtype=str(dtype))}
+            shape = self.shape[::-1] if self.transposed else self.shape
+            return {"": TensorSpec(shape=shape, dtype=str(dtype))}
         *stack, n, k = self._sizes
         specs = storage_shapes(
             k,
@@ -139,6 +141,7 @@ class Leaf:
         return self.stack.shape if self.layer is None else self.stack.shape[1:]
 
     def _fill_floats(self, into: np.ndarray, source: Source, done: Callable[[int], None]) -> None:
+        into = into.T if self.transposed else into
         if into.shape != self._sizes:
             into[...] = 0
         for part in self.parts:
@@ -188,9 +191,14 @@ def leaves(
         if layer is not None:
             parts = tuple(replace(p, at=p.at[1:]) for p in parts if p.at[0] == layer)
             name = f"{stack.name}/{layer}"
+        is_matrix = stack.projection and len(shape) == 2 and not settings.get("table")
+        turned = placement.transposed and is_matrix and settings["format"].kind is None
         made.append(
-            Leaf(name=name, stack=stack, layer=layer, shape=tuple(shape), parts=parts, **settings)
-        )
+            Leaf(
+                name=name, stack=stack, layer=layer, shape=tuple(shape), parts=parts,
+                transposed=turned, **settings,
+            )
+        )  # fmt: skip
 
     for stack in layout(spec):
         chosen = format_of(stack, source, quantization, tied=spec.tie_embeddings)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from c2c.errors import SettingError
+from c2c.systems.cocoserve.live.spread import Spread
 from c2c.systems.cocoserve.moves import after
 from c2c.systems.cocoserve.operations import Operation
-from c2c.transformer.spread import Spread
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 

@@ -18,7 +18,7 @@ from c2c.policies import ByRatio, Fixed
 from c2c.serving import ServingSetup, StepLayout, Work, path_ends, prepare
 from c2c.systems.weaver import Weaving, expected_stall, woven_layout
 from c2c.systems.weaver.layout import _Over, cut_of, pair_times
-from c2c.transformer.woven import is_away
+from c2c.systems.weaver.live.woven import is_away
 from tests.rooms.laws import served
 from tests.simulator.lanes import over, woven
 from tests.simulator.worlds import random_requests, requests, simulate

@@ -1,6 +1,6 @@
 """A hot model on one CPU device, a cold one that serves on another; prints what a test compares.
 
-Run as `python -m tests.transformer.woven_pair HOT COLD STORE REQUESTS MIXES` with two CPU devices.
+Run as `python -m tests.systems.weaver.woven_pair HOT COLD STORE REQUESTS MIXES` on two CPU devices.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from c2c.systems.weaver.live.hosting import KvHost
+from c2c.systems.weaver.live.woven import Woven, is_away
 from c2c.transformer import (
     KvPool,
     Request,
@@ -24,10 +26,8 @@ from c2c.transformer import (
     serve,
     superblock_elements,
 )
-from c2c.transformer.hosting import KvHost
-from c2c.transformer.woven import Woven, is_away
 from experiments.random_requests import random_requests
-from tests.transformer.queue_link import QueueLink
+from tests.systems.weaver.queue_link import QueueLink
 
 SEED = 3
 COLD = Shapes(rows=(2,), budgets=(16,), width=1, mixes=False)

@@ -18,6 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
+from c2c.systems.weaver.live.hosting import KvHost
+from c2c.systems.weaver.live.links import SlotInbox, SlotLink, check_slot, slot_shape
+from c2c.systems.weaver.live.woven import Woven, is_away
 from c2c.transformer import (
     KvPool,
     Model,
@@ -27,14 +30,11 @@ from c2c.transformer import (
     serve,
     superblock_elements,
 )
-from c2c.transformer.hosting import KvHost
 from c2c.transformer.linear import Reference
-from c2c.transformer.links import SlotInbox, SlotLink, check_slot, slot_shape
-from c2c.transformer.woven import Woven, is_away
 from experiments.random_requests import random_requests
 from pallas_kernels.woven import Slot
+from tests.systems.weaver.queue_link import QueueLink
 from tests.tiers import tiered
-from tests.transformer.queue_link import QueueLink
 
 SHAPES = Shapes(rows=(4,), budgets=(64,), width=2, mixes=False)
 LIMIT_S = 0.05
@@ -99,7 +99,7 @@ def test_a_receiver_without_blocks_gives_them_up(
     model: Model, alone: list[list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     pair = Pair(model, blocks=4)
-    with caplog.at_level(logging.WARNING, "c2c.transformer"):
+    with caplog.at_level(logging.WARNING, "c2c.systems.weaver"):
         fallen = answered(pair, alone)
     assert fallen
     assert set(pair.woven.fallbacks) == {"NO_BLOCKS"}
@@ -123,7 +123,7 @@ def test_a_receiver_that_stops_answering_is_left(
 ) -> None:
     pair = Pair(model)
     pair.link.left = left
-    with caplog.at_level(logging.WARNING, "c2c.transformer"):
+    with caplog.at_level(logging.WARNING, "c2c.systems.weaver"):
         fallen = answered(pair, alone)
     assert len(fallen) == pair.woven.fallbacks["LOST"] <= pair.woven.brought
     assert bool(fallen) == bool(pair.woven.brought)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from c2c.transformer.woven import is_away
+from c2c.systems.weaver.live.woven import is_away
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
@@ -33,7 +33,7 @@ def test_tokens_of_both_models_are_those_of_each_alone(
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.transformer.woven_pair", *map(str, paths)),
+            *(sys.executable, "-m", "tests.systems.weaver.woven_pair", *map(str, paths)),
             *map(str, (tmp_path / "store", count, mixes)),
         ],
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

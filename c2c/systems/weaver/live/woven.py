@@ -27,11 +27,12 @@ from c2c.draws import draw
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.ranges import Share, check_value
+from c2c.systems.weaver.live.hosting import ATTEND, TAKE, bare
+from c2c.systems.weaver.live.links import Link, LinkLost
 from c2c.transformer.cache import Rows
 from c2c.transformer.executables import Stage
 from c2c.transformer.executor import GaveWay, OnDevice, SharesNothing, Stored, bound
 from c2c.transformer.forward import BEGIN, nameless
-from c2c.transformer.hosting import ATTEND, TAKE, bare
 from c2c.transformer.layer import (
     Layer,
     after_attention,
@@ -41,7 +42,6 @@ from c2c.transformer.layer import (
     turns_of,
 )
 from c2c.transformer.linear import Linear
-from c2c.transformer.links import Link, LinkLost
 from c2c.transformer.pages import PAGE_TOKENS
 from c2c.transformer.shapes import Shapes
 from c2c.transformer.stays import Laid, Stay
@@ -52,7 +52,7 @@ from pallas_kernels.woven import Status, TaskFailed
 __all__ = ["Woven", "check_ratio", "is_away"]
 
 _jax: Any = jax  # partly untyped
-_log = logging.getLogger("c2c.transformer")
+_log = logging.getLogger("c2c.systems.weaver")
 
 _HOME = 0x40E  # what the draw of a home has in place of a layer
 

@@ -20,11 +20,11 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.ranges import Count, check_value
+from c2c.systems.cocoserve.live.spread import OverDevices, Path, Spread, layer_bytes
 from c2c.transformer.cache import Pooled
 from c2c.transformer.executables import Stage, in_host_memory
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.spread import OverDevices, Path, Spread, layer_bytes
 from c2c.transformer.stays import Stay
 
 __all__ = ["PIECE_BYTES", "Moved", "Relayout", "ready_to_move"]

@@ -19,10 +19,10 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
+from c2c.systems.weaver.live.hosting import ATTEND, bare
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.executor import OnDevice, bound
 from c2c.transformer.forward import BEGIN, END, nameless
-from c2c.transformer.hosting import ATTEND, bare
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.layer import after_attention, before_attention, layer_of, turns_of
 from c2c.transformer.linear import Layer, Reference

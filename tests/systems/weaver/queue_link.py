@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from c2c.transformer.links import Attend, Block, Bring, Give, Gone, LinkLost
+from c2c.systems.weaver.live.links import Attend, Block, Bring, Give, Gone, LinkLost
 from pallas_kernels.woven import Status, TaskFailed
 
 

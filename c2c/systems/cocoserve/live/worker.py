@@ -1,11 +1,15 @@
-"""Models over several devices of a worker, and changes of their layout variant."""
+"""Worker process over several devices, whose layout changes while it serves.
+
+python -m c2c.systems.cocoserve.live.worker <socket> <place> <generation>
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +17,13 @@ import jax
 import numpy as np
 
 from c2c.engine import messages as say
+from c2c.engine.residents import Residents
+from c2c.engine.worker import main
 from c2c.errors import SettingError
-from c2c.transformer import KvPool, Model, Runner, Shapes
-from c2c.transformer.executables import Executables
+from c2c.systems.cocoserve.live.relayout import Moved, Relayout, ready_to_move
+from c2c.systems.cocoserve.live.spread import OverDevices, Path, Spread
+from c2c.transformer import KvPool, Lease, Model, Runner
 from c2c.transformer.pages import OutOfPages
-from c2c.transformer.relayout import Moved, Relayout, ready_to_move
-from c2c.transformer.spread import OverDevices, Path, Spread
 
 __all__ = ["Spreading"]
 
@@ -37,73 +42,66 @@ class _Change:
     waits: bool = False  # True once it had to wait for blocks
 
 
-class Spreading:
-    """Runners over the devices of a worker, and changes of their variants."""
+class Spreading(Residents):
+    """Instances over the devices of a worker, and changes of their variants."""
 
-    def __init__(self, setup: say.Setup, executables: Executables | None, dtype: Any) -> None:
-        """Allocate the pools of all devices."""
+    def _open_pool(self) -> KvPool:
+        """Allocate the pools of all devices; return the first one's."""
         devices = jax.devices()
-        if len(devices) < setup.devices:
-            raise SettingError("devices", len(devices), f"at least {setup.devices} for a worker")
-        self._setup, self._executables = setup, executables
-        self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
-        self.pools = tuple(
-            KvPool(
-                setup.superblocks, setup.superblock, dtype=dtype, executables=executables,
-                device=device,
-            )
-            for device in devices[: setup.devices]
-        )  # fmt: skip
+        if len(devices) < (count := self._setup.devices):
+            raise SettingError("devices", len(devices), f"at least {count} for a worker")
+        self._pools = tuple(map(self._new_pool, devices[:count]))
         # Placing an array on a device for the first time takes longer than a step.
-        _jax.block_until_ready([jax.device_put(np.zeros(1), pool.device) for pool in self.pools])
+        _jax.block_until_ready([jax.device_put(np.zeros(1), pool.device) for pool in self._pools])
         self._moved: dict[int, int] = {}  # request: new home
         self._changes: deque[_Change] = deque()  # done in order
-        self._runners: dict[int, Runner] = {}
+        return self._pools[0]
 
-    def made(self, model: Model) -> Runner:
-        """Return a runner of a model in the first variant."""
+    def _made(self, model: Model, lease: Lease | None = None) -> Runner:  # noqa: ARG002 (the base class passes it)
+        """Return a runner of a model in the first variant, with a lease of each pool."""
         over = OverDevices(
-            model.params, model.spec, model.linear, self.pools, self._shapes,
+            model.params, model.spec, model.linear, self._pools, self._shapes,
             executables=self._executables,
         )  # fmt: skip
         self._become(over, 0)
         return Runner(over, self._shapes)
 
-    @staticmethod
-    def ready(runner: Runner) -> None:
-        """Compile the executables of a change of variant."""
-        assert isinstance(runner.executor, OverDevices)
-        ready_to_move(runner.executor)
+    def _warm(self, runner: Runner, *, masks: bool, done: Callable[[], None]) -> None:
+        super()._warm(runner, masks=masks, done=done)
+        ready_to_move(_executor(runner))
 
-    def spread(self, variant: int) -> Spread:
+    def _spread(self, variant: int) -> Spread:
         """Return the devices of a variant's layers, and the paths of its requests."""
         told = self._setup.variants[variant]
         return Spread(told.copies, tuple(self._setup.homes[home] for home in told.homes))
 
     def _become(self, over: OverDevices, variant: int) -> None:
         """Switch a model without requests to a variant."""
-        if over.spread != self.spread(variant):
-            change = Relayout(over, self.spread(variant))
+        if over.spread != self._spread(variant):
+            change = Relayout(over, self._spread(variant))
             while change.advance() is None:
                 pass
 
-    def opened(
-        self, instance: int, runner: Runner, variant: int, moved: Iterable[tuple[int, int]]
-    ) -> None:
-        """Add an instance without requests, in a variant."""
-        assert isinstance(runner.executor, OverDevices)
-        self._become(runner.executor, variant)
-        self._moved, self._runners[instance] = dict(moved), runner
+    def load(self, load: say.Load) -> None:
+        """Make a model runnable as an instance, in a variant."""
+        super().load(load)
+        self._become(_executor(self._runners[load.instance]), load.variant)
+        self._moved = dict(load.moved)
 
-    def closed(self, instance: int) -> None:
-        """Remove an instance; its pending changes are cancelled."""
+    def unload(self, instance: int) -> None:
+        """Free an instance; its pending changes are cancelled."""
         for change in [c for c in self._changes if c.asked.instance == instance]:
             if change.under_way is not None:
                 change.under_way.cancel()
             self._changes.remove(change)
-        self._runners.pop(instance, None)
+        super().unload(instance)
 
-    def path(self, over: OverDevices, request: int, home: int) -> Path | None:
+    def _submit(self, instance: int, submit: say.Submit) -> None:
+        over = _executor(self._runners[instance])
+        over.planned[submit.request] = self._path(over, submit.request, submit.home)
+        super()._submit(instance, submit)
+
+    def _path(self, over: OverDevices, request: int, home: int) -> Path | None:
         """Return the path of a new request; None: any of the current variant's.
 
         The scheduler's choice may refer to the previous variant.
@@ -113,9 +111,9 @@ class Spreading:
                 return self._setup.homes[number]
         return None
 
-    def begin(self, asked: say.Relayout, compiled: int) -> None:
-        """Queue a change; nothing is copied yet."""
-        self._changes.append(_Change(asked=asked, compiled=compiled))
+    def relayout(self, asked: say.Relayout) -> None:
+        """Queue a change of an instance's variant; nothing is copied yet."""
+        self._changes.append(_Change(asked=asked, compiled=self.compiled))
 
     @property
     def is_changing(self) -> bool:
@@ -123,7 +121,7 @@ class Spreading:
         change = self._changes[0] if self._changes else None
         return change is not None and (change.under_way is not None or not change.waits)
 
-    def advance(self, compiled: int) -> say.Relaid | None:
+    def advance(self) -> say.Relaid | None:
         """Copy the next piece, between two steps; return totals once the variant has changed.
 
         If a device lacks blocks, the change starts again later: the loop has ensured that blocks
@@ -141,17 +139,16 @@ class Spreading:
         return say.Relaid(
             instance=change.asked.instance, variant=change.asked.variant,
             weight_bytes=moved.weight_bytes, kv_bytes=moved.kv_bytes, pieces=moved.pieces,
-            longest_s=change.longest_s, compiled=compiled - change.compiled,
+            longest_s=change.longest_s, compiled=self.compiled - change.compiled,
         )  # fmt: skip
 
     def _piece(self, change: _Change) -> Moved | None:
         asked = change.asked
         try:
             if change.under_way is None:
-                over = self._runners[asked.instance].executor
-                assert isinstance(over, OverDevices)
+                over = _executor(self._runners[asked.instance])
                 homes = {request: self._setup.homes[home] for request, home in asked.moved}
-                change.under_way = Relayout(over, self.spread(asked.variant), homes)
+                change.under_way = Relayout(over, self._spread(asked.variant), homes)
             return change.under_way.advance()
         except (OutOfPages, SettingError) as error:
             change.under_way = None
@@ -159,3 +156,12 @@ class Spreading:
                 change.waits = True
                 _log.warning("the change of layout is postponed: %s", error)
             return None
+
+
+def _executor(runner: Runner) -> OverDevices:
+    assert isinstance(runner.executor, OverDevices)
+    return runner.executor
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], Spreading))

@@ -16,13 +16,13 @@ import jax
 import numpy as np
 
 from c2c.models import ModelSpec
+from c2c.systems.weaver.live.links import Attend, Bring, Give, Inbox
 from c2c.transformer.cache import Pooled, rows_of
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.executor import blocks_for, bound
 from c2c.transformer.forward import nameless
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.layer import attention, window_of
-from c2c.transformer.links import Attend, Bring, Give, Inbox
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.shapes import Shapes
 from pallas_kernels.arguments import Choice

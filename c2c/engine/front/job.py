@@ -1,0 +1,357 @@
+"""Jobs: requests in their model's tokens, with all that makes and reads their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from c2c.engine.front.answers import Shape
+from c2c.engine.front.choices import Choice
+from c2c.engine.front.dialects import (
+    Dialect,
+    Thought,
+    answer_grammar,
+    call_grammar,
+    dialect_of,
+    forced_dialect,
+    takes_several,
+    thought_of,
+)
+from c2c.engine.front.failures import ApiError
+from c2c.engine.front.grammars import grammar_of
+from c2c.engine.front.link import Link
+from c2c.engine.front.parser import Parser
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest, Message
+from c2c.engine.front.scores import Written
+from c2c.engine.front.served import Served
+from c2c.errors import DataError, SettingError
+from c2c.transformer.drawing import BIASED
+from c2c.transformer.text.chat import ChatTemplate
+from c2c.transformer.text.stop_text import StopText
+from c2c.transformer.text.tokenizer import Tokenizer
+
+__all__ = ["Chat", "Job", "chat_job", "text_job"]
+
+_DEFAULT_TOKENS = 16  # OpenAI's default for a text; a chat may fill its context
+_MOST_TOLD = 1 << 22  # log-probabilities of an answer: half a gigabyte
+_INSTRUCTIONS = ("system", "developer")  # roles
+_THINKING = {"enable_thinking", "thinking"}  # variables of templates
+_SET_OTHERWISE = {  # template variables that other fields set
+    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "now",
+    "strftime_now", "self",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Part of a job that only chats have.
+
+    Attributes:
+      asked: the request.
+      tokenizer: tokenizer of the model.
+      template: chat template of the request.
+      dialect: form of thoughts and calls in the answer; None: all of it is text.
+      thought: state of the thought at the prompt's end.
+    """
+
+    asked: ChatRequest
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    dialect: Dialect | None
+    thought: Thought
+
+    @property
+    def unused(self) -> list[str]:
+        """Sent template variables that the template does not use."""
+        asked, known = self.asked, self.template.variables
+        effort = {"reasoning_effort"} - known if asked.reasoning_effort else ()
+        more = {f"chat_template_kwargs.{n}" for n in asked.chat_template_kwargs.keys() - known}
+        return sorted(more.union(effort))
+
+    def forced_calls(self) -> str:
+        """Return the grammar of an answer that must consist of calls; "" if it need not."""
+        if self.dialect is None or not self.asked.is_forced:
+            return ""
+        several = self.asked.may_have_several and takes_several(self.template)
+        tools = self.asked.callable_tools
+        return call_grammar(tools, self.dialect, self.tokenizer, several=several)
+
+    def whole(self, grammar: str) -> str:
+        """Return the grammar of a whole answer from that of what follows its thought."""
+        if self.dialect is None:
+            return grammar
+        is_call = self.asked.is_forced
+        return answer_grammar(grammar, self.dialect, self.tokenizer, self.thought, is_call=is_call)
+
+    def parser(self, *, is_formed: bool) -> Parser | None:
+        """Return a parser of an answer; one that follows a grammar has only forced calls."""
+        if self.dialect is None:
+            return None
+        given = [] if is_formed and not self.asked.is_forced else self.asked.callable_tools
+        tools = {tool["name"]: tool.get("parameters") for tool in given}
+        several, thinks = self.asked.parallel_tool_calls, self.thought == "open"
+        return Parser(self.dialect, tools, thinks=thinks, several=several)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request to a served model.
+
+    Attributes:
+      asked: the request, with the model's sampling parameters for those not sent.
+      served: the model.
+      prompts: tokens of each prompt.
+      chat: what only a chat has; None: a text completion.
+    """
+
+    asked: ChatRequest | CompletionRequest
+    served: Served
+    prompts: Sequence[tuple[int, ...]]
+    chat: Chat | None = None
+
+    @property
+    def echoes(self) -> bool:
+        """True if an answer begins with its prompt."""
+        return isinstance(self.asked, CompletionRequest) and self.asked.echo
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        eos = frozenset[int]() if self.asked.ignore_eos else self.served.eos
+        return eos | frozenset(self.asked.stop_token_ids)
+
+    @property
+    def rooms(self) -> list[int]:
+        """Limits of new tokens, of each prompt."""
+        default = _DEFAULT_TOKENS if self.chat is None else None
+        return [self.served.room(ids, self.asked.most_tokens, default) for ids in self.prompts]
+
+    def check(self, max_open: int) -> None:
+        """Check limits; an engine serves at most `max_open` choices.
+
+        Raises:
+          ApiError: a field exceeds its limit.
+        """
+        asked, rooms = self.asked, self.rooms
+        if asked.n > max_open:
+            raise _beyond("n", f"{asked.n} choices", f"{max_open} (max_open)")
+        places = sum(rooms) + (sum(map(len, self.prompts)) if self.echoes else 0)
+        told = asked.n * places * (1 + (asked.scores or 0))
+        if asked.scores is not None and told > _MOST_TOLD:
+            most = f"{_MOST_TOLD}; ask for fewer tokens"
+            raise _beyond("logprobs", f"up to {told} numbers", most)
+        self.served.check_tokens(asked.stop_token_ids, "stop_token_ids")
+        self.served.check_tokens(map(int, asked.logit_bias), "logit_bias")
+        if asked.min_tokens > min(rooms):
+            raise _beyond("min_tokens", str(asked.min_tokens), str(min(rooms)))
+        biased = len(asked.logit_bias) + len(self.ends) * (asked.min_tokens > 0)
+        if biased > BIASED:
+            field = "logit_bias" if asked.logit_bias else "stop_token_ids"
+            what = f"{biased} tokens, including end tokens that min_tokens bars"
+            raise _beyond(field, what, str(BIASED))
+
+    def grammar(self) -> tuple[str, str]:
+        """Return the grammar of an answer after its thought and its field, see `grammar_of`.
+
+        Raises:
+          ApiError: the grammar is invalid, or the model has no tokenizer.
+        """
+        grammar, field = grammar_of(self.asked)
+        calls = "" if self.chat is None else self.chat.forced_calls()
+        if calls and grammar:
+            why = "forced calls allow no other grammar or response_format"
+            raise ApiError(400, f"tool_choice: {why}", param="tool_choice")
+        if grammar and self.served.tokenizer is None:
+            name = self.served.info.name
+            raise ApiError(400, f"{name} has no tokenizer for grammars", param="model")
+        return (calls, "tools") if calls else (grammar, field)
+
+    def shape(self) -> Shape:
+        """Return the form of an answer in OpenAI's APIs for chats and texts."""
+        asked, tokenizer = self.asked, self.served.tokenizer
+        return Shape(
+            asked.model,
+            is_chat=self.chat is not None,
+            has_tokens=asked.return_token_ids or tokenizer is None,
+            has_scores=asked.scores is not None,
+            written=Written(tokenizer, asked.return_tokens_as_token_ids),
+            options=asked.stream_options,
+        )
+
+    def choices(
+        self, link: Link, gate: asyncio.Semaphore, grammar: str, more: Mapping[str, Any]
+    ) -> list[Choice]:
+        """Return the choices of an answer, not yet begun.
+
+        Args:
+          link: link to the scheduler.
+          gate: limits the choices that are computed at the same time.
+          grammar: grammar after the thought; "": none.
+          more: further fields of the scheduler's requests.
+        """
+        asked, chat, tokenizer, ends = self.asked, self.chat, self.served.tokenizer, self.ends
+        grammar = chat.whole(grammar) if chat is not None and grammar else grammar
+        goes_on = not isinstance(asked, ChatRequest) or asked.continue_final_message
+        marks = frozenset[int]()
+        if chat is not None and chat.dialect is not None:
+            marks = chat.dialect.specials(chat.tokenizer)
+        fields = {
+            "model": asked.model, "stop": tuple(sorted(ends)), "least": asked.min_tokens,
+            "scores": asked.scores, "prompt_scores": asked.scores if self.echoes else None,
+            "grammar": grammar, **more,
+        }  # fmt: skip
+
+        def choice(number: int, k: int, ids: tuple[int, ...], room: int) -> Choice:
+            decoder = None
+            if tokenizer is not None:
+                decoder = tokenizer.stream(
+                    skip_special_tokens=asked.skip_special_tokens, kept=marks,
+                    after=ids if goes_on and not self.echoes else (),
+                )  # fmt: skip
+            # at least 1 token, also if only the prompt is scored
+            own = {"ids": ids, "new": max(1, room), **asked.sampling(k)}
+            return Choice(
+                link,
+                gate,
+                index=number * asked.n + k,
+                prompt=number,
+                decoder=decoder,
+                stop=StopText(asked.stops, is_kept=asked.include_stop_str_in_output),
+                hidden=frozenset() if asked.include_stop_str_in_output else ends,
+                parser=None if chat is None else chat.parser(is_formed=bool(grammar)),
+                echo=ids if self.echoes else (),
+                only_echo=room == 0,
+                fields=fields | own,
+            )
+
+        prompts = enumerate(zip(self.prompts, self.rooms, strict=True))
+        return [choice(number, k, *one) for number, one in prompts for k in range(asked.n)]
+
+
+def _beyond(field: str, value: str, most: str) -> ApiError:
+    return ApiError(400, f"{field}: {value}, expected at most {most}", param=field)
+
+
+def text_job(served: Served, asked: CompletionRequest) -> Job:
+    """Return the job of a text completion.
+
+    Raises:
+      ApiError: a prompt is empty, too long, or has tokens outside the vocabulary.
+    """
+    bos = asked.add_special_tokens is not False
+    prompts = [served.encoded(prompt, add_special_tokens=bos) for prompt in asked.prompts]
+    return Job(served.with_defaults(asked), served, prompts)
+
+
+def chat_job(served: Served, asked: ChatRequest) -> Job:
+    """Return the job of a chat, by the checkpoint's template.
+
+    Raises:
+      ApiError: there is no template, it does not accept the messages or another field, or its
+        calls of tools have an unknown form.
+    """
+    asked, tokenizer, name = served.with_defaults(asked), served.tokenizer, served.info.name
+    template = None if tokenizer is None else tokenizer.template(has_tools=asked.has_tools)
+    if template is None or tokenizer is None:
+        raise ApiError(400, f"{name} has no chat template", param="model")
+    dialect = dialect_of(template.source)
+    if dialect is not None and asked.is_forced:
+        dialect = forced_dialect(dialect)
+    has_thoughts = dialect is not None and dialect.thought[1] in template.source
+    writes = asked.is_forced or "tool_calls" in template.source
+    if asked.has_tools and writes and not (dialect and dialect.has_calls):
+        why = f"the form of calls in the chat template of {name} is unknown"
+        raise ApiError(400, f"tools: {why}", param="tools")
+    variables = _variables(asked, template, name, has_thoughts=has_thoughts)
+    messages = _messages(asked.messages, template)
+    text = _rendered(messages, asked, tokenizer, variables)
+    for message in messages:
+        role = message["role"]
+        if role in _INSTRUCTIONS and message["content"].strip() not in text:
+            why = f"the chat template of {name} leaves out a message of role {role!r}"
+            raise ApiError(400, f"messages: {why}", param="messages")
+    thought: Thought = "closed"
+    if dialect is not None and has_thoughts:
+        goes_on = messages[-1]["content"] if asked.continue_final_message else None
+        thought = thought_of(dialect, text, goes_on=goes_on)
+    bos = bool(asked.add_special_tokens)
+    ids = served.encoded(text, "messages", add_special_tokens=bos)
+    return Job(asked, served, [ids], Chat(asked, tokenizer, template, dialect, thought))
+
+
+def _variables(
+    asked: ChatRequest, template: ChatTemplate, name: str, *, has_thoughts: bool
+) -> dict[str, Any]:
+    """Return the variables that a request sets for its template."""
+    own, more = asked.for_template, asked.chat_template_kwargs
+    for field in own.keys() - template.variables - {"reasoning_effort"}:
+        raise ApiError(400, f"{field}: not used by the chat template of {name}", param=field)
+    for field in more.keys() & (_SET_OTHERWISE | own.keys()):
+        why = f"chat_template_kwargs: {field} is set elsewhere"
+        raise ApiError(400, why, param="chat_template_kwargs")
+    thinks = asked.thinking if asked.enable_thinking is None else asked.enable_thinking
+    if thinks is None:
+        return {**own, **more}
+    names = template.variables & _THINKING
+    if not names and thinks != has_thoughts:
+        why = f"the chat template of {name} has no choice"
+        raise ApiError(400, f"thinking: {thinks}: {why}", param="thinking")
+    for field in names & more.keys():
+        if more[field] != thinks:
+            why = f"thinking: {thinks}: expected {more[field]}, as chat_template_kwargs.{field}"
+            raise ApiError(400, why, param="thinking")
+    return {**own, **dict.fromkeys(names, thinks), **more}
+
+
+def _rendered(
+    messages: Sequence[Mapping[str, Any]],
+    asked: ChatRequest,
+    tokenizer: Tokenizer,
+    variables: Mapping[str, Any],
+) -> str:
+    goes_on, opens = asked.continue_final_message, asked.add_generation_prompt
+
+    def render(messages: Sequence[Mapping[str, Any]]) -> str:
+        return tokenizer.apply_chat(
+            messages,
+            add_generation_prompt=not goes_on if opens is None else opens,
+            continue_final_message=goes_on,
+            **variables,
+        )
+
+    try:
+        try:
+            return render(messages)
+        except DataError:  # some templates, as DeepSeek's, take arguments of calls as text
+            return render([_with_texts(message) for message in messages])
+    except (DataError, SettingError) as error:
+        raise ApiError(400, str(error), param="messages") from None
+
+
+def _with_texts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have their arguments as JSON texts."""
+    found: dict[str, Any] = json.loads(json.dumps(message))
+    calls = found.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(own := function.get("arguments"), dict):
+            function["arguments"] = json.dumps(own, ensure_ascii=False)
+    return found
+
+
+def _messages(given: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Return messages for a template: its role for instructions, and the leading ones as one."""
+    found = [message.plain() for message in given]
+    if "developer" not in template.source:
+        for message in found:
+            if message["role"] == "developer":
+                message["role"] = "system"
+    leading = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, found))
+    if len(leading) > 1:
+        texts = [message["content"] for message in leading if message["content"]]
+        found = [leading[0] | {"content": "\n\n".join(texts)}, *found[len(leading) :]]
+    return found

@@ -1,0 +1,1 @@
+"""WEAVER on live models: executor, links and hosts of woven steps."""
