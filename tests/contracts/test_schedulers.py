@@ -18,8 +18,10 @@ from c2c.serving import FAIL_NONE, ServingSetup, prepare
 from c2c.serving.schedulers.sglang import SGLang
 from c2c.serving.schedulers.token_budget import Sarathi, VllmV1
 from c2c.serving.schedulers.vllm_v0 import VllmV0
+from tests.contracts.recorded import Recorded
 from tests.contracts.systems import MIXES, prepared
 from tests.contracts.test_any_order import _hold
+from tests.contracts.watching import serve
 from tests.docs.test_recipes import blocks
 from tests.simulator.worlds import requests, setup, simulate
 from tests.tiers import tiered
@@ -152,7 +154,17 @@ def test_the_newest_gives_way_where_no_engine_has_room_for_a_token() -> None:
     ends_s = records.finished_s[np.argsort(records.id)]
     assert ends_s[3] > ends_s[1] > ends_s[2]
     compiled, _, _ = simulate(what, block, compiled=True)
-    assert compiled.tobytes() == records.tobytes()
+    held, _, _ = serve(prepare(what), Recorded(prepare(what), block))  # to the laws
+    assert compiled.tobytes() == held.tobytes() == records.tobytes()
+
+
+def test_a_request_joins_by_what_is_used_not_by_what_a_run_may_come_to() -> None:
+    what, _ = _busy(VllmV1(), 1)
+    room = int(prepare(what).fleet.kv_capacity[0, 0])
+    block = requests([0.0, 5.0], prompt=[10, room // 4], output=[room - 100, 10])
+    records, stats, _ = simulate(what, block, compiled=True)
+    assert stats.preempted == 0
+    assert records.finished_s[1] < 10.0 < records.finished_s[0]
 
 
 class Pretender(NamedTuple):

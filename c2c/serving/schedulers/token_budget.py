@@ -48,23 +48,24 @@ class Sarathi(NamedTuple):
 @jitable
 def _fill_budget(w: Loop, i: int, budget: int, now_s: float) -> int:
     inst = w.s.instance[i]
+    is_full = False
     while is_short(w, i, now_s):
         preempt(w, i, inst.n_decode - 1)
-    steps = extend(w, i, now_s)
+        is_full = True
     left = max(0, budget - inst.n_decode)
     tokens = compute_prompts(w, i, left)
-    while tokens < left and join_head(w, i, 0, now_s):
+    while not is_full and tokens < left and join_head(w, i, inst.n_decode, now_s):
         before, tokens = tokens, compute_prompts(w, i, left)
         if tokens == before:
             break  # the cost tables end here
     w.s.plan[inst.on_device].decodes = inst.n_decode
-    return steps
+    return extend(w, i, now_s)
 
 
 @joins.by(VllmV1)
 @joins.by(Sarathi)
 def _joins(policy: VllmV1 | Sarathi, w: Loop, i: int) -> bool:
-    return could_join(w, i, 0)
+    return could_join(w, i, w.s.instance[i].n_decode)
 
 
 @fill.by(VllmV1)
