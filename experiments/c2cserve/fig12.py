@@ -15,7 +15,6 @@ from c2c.ranges import AboveZero, Count
 from experiments.c2cserve.baselines import engine_settings
 from experiments.c2cserve.public import (
     aegaeon_ttft_s,
-    requests_of,
     routed_ttft_s,
     served_ttft_s,
 )
@@ -318,9 +317,9 @@ class _Readings:
         if system == "C2CServe":
             got = self._once(("run", system, load), lambda: self._replayed(system, load, ()))
             return bands(*served_ttft_s(got), windows)
-        of, compression = self._experiment.of(system), self._loads[load]
+        compression = self._loads[load]
+        settings = [s for s in self._experiment.of(system) if not s.startswith("system=")]
         if system == "Aegaeon":
-            settings = [s for s in of if not s.startswith("system=")]
             ttft_s, arrival_s = self._once(("aegaeon", engine, aegaeon, load), lambda: (
                 aegaeon_ttft_s(self._context, compression, settings, engine=engine,
                                scheduler=aegaeon, seed=seed)
@@ -331,13 +330,9 @@ class _Readings:
                 self._replayed(system, load, more)
             ))  # fmt: skip
         else:
-            requests = self._once(("requests", load), lambda: requests_of(
-                self._context, compression, of, seed
-            ))  # fmt: skip
-            arrival_s = requests.block.arrival_s
-            ttft_s = self._once((sllm, engine, load), lambda: routed_ttft_s(
-                requests, self._context, engine, at_client=sllm == "public_client",
-                has_ticks=sllm == "public_start", seed=seed,
+            ttft_s, arrival_s = self._once((sllm, engine, load), lambda: routed_ttft_s(
+                self._context, compression, settings, engine=engine, seed=seed,
+                at_client=sllm == "public_client", has_ticks=sllm == "public_start",
             ))  # fmt: skip
         return bands(ttft_s, arrival_s, windows)
 

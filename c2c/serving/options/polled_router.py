@@ -1,10 +1,9 @@
-"""ServerlessLLM's public router and scheduler: engines are started and requests handed over by polls.
+"""ServerlessLLM's public router and scheduler: starts of engines and hand-overs by polls.
 
 Source: github.com/ServerlessLLM/ServerlessLLM commit 9f50241 (Apache-2.0): `roundrobin_router.py`,
-`fcfs_scheduler.py`, `sllm/cli/default_config.json`. Of a model a balancer waits `poll_s` before each
-look for an engine with a place, and a scaler compares engines with requests at its ticks; a
-scheduler gives free slices to starts at ticks of its own. Ours: the ticks of models are spread
-evenly, and a start for which no request waits any more is dropped.
+`fcfs_scheduler.py`, `sllm/cli/default_config.json`. A model has a balancer, which waits `poll_s`
+before each look for an engine with a place, and a scaler, which compares engines with requests at
+its ticks; a scheduler gives free slices to starts at its own. Ours: ticks are spread evenly.
 
 A request that has been handed to an engine has rank -inf, which lets it join the batch.
 """
@@ -29,6 +28,7 @@ from c2c.policies import (
     place,
 )
 from c2c.ranges import AboveZero, Count, FromZero
+from c2c.serving.actions import ACT_LOAD, emit
 from c2c.serving.batch import batch_size, outstanding
 from c2c.serving.hbm import request_bytes, room_bytes
 from c2c.serving.instances import evict
@@ -123,10 +123,10 @@ class Polls(NamedTuple):
       must_stop: i8[models] 1: the scaler waits for an engine that it can stop.
       turn: i8[models] looks so far, for the round robin.
       starts: i8[models] starts that wait for a slice.
-      asked: i8[models, 10] when each of them was asked for, as a number in their order.
+      asked: i8[models] place of the first of them in the order of all models.
       stops: i8[instances] 1: it goes when its batch is empty.
       grant_s: f8[1] next tick of the scheduler.
-      count: i8[1] starts asked for so far.
+      count: i8[1] places so far.
     """
 
     look_s: Any
@@ -162,7 +162,7 @@ class PolledRouter(NamedTuple):
         never, none = np.full(models, np.inf), np.zeros(models, np.int64)
         return Polls(
             never, never.copy(), np.zeros(models), none, none.copy(), none.copy(),
-            np.zeros((models, _MOST), np.int64), np.zeros(fleet.instances, np.int64),
+            none.copy(), np.zeros(fleet.instances, np.int64),
             np.full(1, np.inf), np.zeros(1, np.int64),
         )  # fmt: skip
 
@@ -229,19 +229,17 @@ def _earliest(w: Loop, m: int, tokens: int) -> tuple[int, int]:
 
 
 @jitable
-def _move(w: Loop, j: int, i: int, is_handed: bool) -> None:
-    # Move the first request that waits at instance j to instance i.
+def _hand(w: Loop, j: int, i: int) -> None:
+    # Hand the first request that waits at instance j to instance i.
     slot, before, _ = _first_waiting(w, j)
     req = w.s.request[slot]
     kind = req.start_kind
     unlink(w.s, j, before, slot)
     w.s.instance[j].backlog -= req.prompt
-    if is_handed:
-        req.rank = -math.inf
+    req.rank = -math.inf
     append_waiting(w.s, i, slot)
-    if is_handed:
-        req.start_kind = kind
-        wake(w, i)
+    req.start_kind = kind
+    wake(w, i)
 
 
 @jitable
@@ -268,8 +266,15 @@ def _look(policy: PolledRouter, own: Polls, w: Loop, m: int, now_s: float) -> No
         if batch_size(w.s, i) + _first_waiting(w, i)[2] >= policy.target:
             wait_s *= 2.0
         elif j >= 0:
-            _move(w, j, i, True)
+            _hand(w, j, i)
     own.look_s[m] = now_s + wait_s if _earliest(w, m, 0)[1] > 0 else math.inf
+
+
+@jitable
+def _line_up(own: Polls, m: int) -> None:
+    # Put the first start of model m that waits behind those of other models.
+    own.asked[m] = own.count[0]
+    own.count[0] += 1
 
 
 @jitable
@@ -306,12 +311,12 @@ def _scale(policy: PolledRouter, own: Polls, w: Loop, m: int, now_s: float, new:
     wanted = min(_MOST, (requests + policy.target - 1) // policy.target)
     running = ready + loading + own.starts[m]
     if running == 0:
-        own.must_stop[m] = 0  # the start that was to stop has been dropped
+        own.must_stop[m] = 0  # its device was lost
     if own.must_stop[m] != 0 or wanted < running:
         _reduce(policy, own, w, m, now_s)
     elif wanted > running:
-        own.asked[m, own.starts[m]] = own.count[0]
-        own.count[0] += 1
+        if own.starts[m] == 0:
+            _line_up(own, m)
         own.starts[m] += 1
         if own.grant_s[0] == math.inf:
             own.grant_s[0] = _tick_s(policy, -1, now_s)
@@ -342,51 +347,45 @@ def _free_slice(w: Loop, m: int, tokens: int) -> int:
 
 @jitable
 def _start(own: Polls, w: Loop, m: int, now_s: float) -> bool:
-    # Start an engine of model m for the request that waits; False: there is no slice for it.
-    j, n = _earliest(w, m, 1 << 60)
-    if n == 0:
-        return True  # nothing waits any more
-    slot = w.s.model[m].wait_head if j < 0 else _first_waiting(w, j)[0]
-    i = _free_slice(w, m, w.s.request[slot].prompt + w.s.request[slot].output)
+    # Start an engine of model m, even if no request waits any more; False: there is no slice.
+    slot = w.s.model[m].wait_head
+    tokens = w.s.request[slot].prompt + w.s.request[slot].output if slot >= 0 else 1
+    i = _free_slice(w, m, tokens)
     if i < 0:
         return False
     own.stops[i] = 0
     make_active(w, m, i, now_s)
     take_pending(w.fleet, w.s, m, i)
-    if w.s.instance[i].n_wait == 0:
-        _move(w, j, i, False)
-    wake(w, i)
+    d = w.s.instance[i].on_device
+    plan = w.s.plan[d]
+    plan.instance = i
+    plan.steps = 1
+    plan.link_gbps, plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0, 0.0
+    w.s.instance[i].state = LOADING
+    w.s.device[d].running = i
+    w.s.device[d].last = i
+    emit(w.s, ACT_LOAD, d)
     return True
 
 
 @jitable
 def _grant(policy: PolledRouter, own: Polls, w: Loop, now_s: float) -> None:
-    # The scheduler gives free slices to starts: by their place in a model's queue, as the code.
-    waiting, full = 0, 0
-    for k in range(_MOST):
-        order = -1
-        while True:
-            best = -1
-            for m in range(len(own.starts)):
-                if own.starts[m] > k and own.asked[m, k] > order:
-                    if best < 0 or own.asked[m, k] < own.asked[best, k]:
-                        best = m
-            if best < 0:
-                break
-            order = own.asked[best, k]
-            waiting += 1
-            if not _start(own, w, best, now_s):
-                full += 1
-                continue
-            own.asked[best, k] = -1
-    for m in range(len(own.starts)):
-        n = 0
-        for k in range(own.starts[m]):
-            if own.asked[m, k] >= 0:
-                own.asked[m, n] = own.asked[m, k]
-                n += 1
-        own.starts[m] = n
-    own.grant_s[0] = _tick_s(policy, -1, now_s) if full > 0 else math.inf
+    # The scheduler gives free slices to starts, a model's second one behind all first ones.
+    last, full = -1, False
+    while True:
+        m = -1
+        for k in range(len(own.starts)):
+            is_next = own.starts[k] > 0 and own.asked[k] > last
+            if is_next and (m < 0 or own.asked[k] < own.asked[m]):
+                m = k
+        if m < 0:
+            break
+        if _start(own, w, m, now_s):
+            own.starts[m] -= 1
+            _line_up(own, m)
+        else:
+            last, full = own.asked[m], True
+    own.grant_s[0] = _tick_s(policy, -1, now_s) if full else math.inf
 
 
 @jitable
@@ -408,7 +407,10 @@ def _act(policy: PolledRouter, own: Polls, w: Loop, now_s: float, slot: int) -> 
 
 @on_request.by(PolledRouter)
 def _on_request(policy: PolledRouter, own: Polls, w: Loop, slot: int, now_s: float) -> float:
-    m = w.s.request[slot].model
+    m, count = w.s.request[slot].model, w.s.count[0]
+    if count.arrived - count.finished - count.failed == 1:  # starts that waited are long over
+        own.starts[:] = 0
+        own.grant_s[0] = math.inf
     _act(policy, own, w, now_s, slot)
     own.idle_s[m] = 0.0
     own.look_s[m] = min(own.look_s[m], now_s + policy.poll_s)

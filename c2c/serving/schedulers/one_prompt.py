@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from c2c.policies import BatchTraits, fill, joins
-from c2c.serving.scheduling import longest_prompt
 from c2c.serving.schedulers.reserved import fill_reserved, joins_reserved
+from c2c.serving.scheduling import longest_prompt
 from c2c.serving.state import Loop
 
 __all__ = ["OnePrompt"]
