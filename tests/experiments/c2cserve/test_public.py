@@ -40,6 +40,7 @@ def waits(folder: Path, *given: Any, **more: Any) -> np.ndarray[Any, Any]:
 
 
 ROUTER = "serverlessllm_public"
+LINKS = "system.turn.switch_gbps=inf"
 
 
 def test_engines_are_of_baselines_and_replace_the_fitted_time_of_an_expert() -> None:
@@ -122,7 +123,7 @@ def test_the_artefact_computes_prompts_alone_and_has_longer_turns(tmp_path: Path
     rows = [(5.0, k % 2) for k in range(8)]
     gaps = [
         np.diff(np.sort(served(tmp_path, system, rows, *more, output=2000)["finished_s"])).max()
-        for system, *more in (("aegaeon_artefact",), ("aegaeon_artefact", "system.turn.switch_gbps=inf"))
+        for system, *more in (("aegaeon_artefact",), ("aegaeon_artefact", LINKS))
     ]  # fmt: skip
     assert gaps[0] > 2.0 * gaps[1]
 
