@@ -1,0 +1,112 @@
+"""Public engine runs near a question, and the error of the simulator on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.hardware import slices
+from c2c.models import ModelSpec
+from c2c.policies import weights_in
+from c2c.serving import FleetPart, ServingSetup
+from experiments.bench.measured.standing import RunError, read_errors
+from experiments.plain_engine import Load
+
+__all__ = ["FACTOR", "UNKNOWN", "Nearest", "error_line", "nearest", "precision_of"]
+
+UNKNOWN: Final = "no measured run is near: expect 25 %"
+FACTOR: Final = 2.0  # of lengths, clients and chips of near runs
+ENOUGH: Final = 3  # near runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """Near public runs, and in words what they have in common."""
+
+    runs: tuple[RunError, ...]
+    of: str
+
+    def says(self, figure: str) -> str:
+        """Return the error of one figure in words."""
+        error = np.array([abs(v) for e in self.runs if np.isfinite(v := getattr(e, figure))])
+        if not len(error):
+            return UNKNOWN
+        return (
+            f"{len(error)} measured runs are near: median {100 * np.median(error):.0f} %, "
+            f"90th percentile {100 * np.quantile(error, 0.9):.0f} %"
+        )
+
+
+def nearest(
+    errors: Sequence[RunError], *, chip: str, kind: str, precision: str, tp: int, load: Load
+) -> Nearest:
+    """Return the held-out runs within a factor of two of a question.
+
+    Runs of the chip at the precision come first, then those of any chip at the precision, if there
+    are fewer than `ENOUGH`.
+    """
+    held = [e for e in errors if e.held_out and e.kind == kind and e.precision == precision]
+    near = [
+        e for e in held
+        if all(
+            1 / FACTOR <= ours / theirs <= FACTOR
+            for ours, theirs in ((load.isl, e.isl), (load.osl, e.osl), (tp, e.tp))
+        )
+        and (not load.clients or 1 / FACTOR <= load.clients / e.clients <= FACTOR)
+    ]  # fmt: skip
+    own = tuple(e for e in near if e.chip == chip)
+    if len(own) >= ENOUGH:
+        return Nearest(runs=own, of=f"{kind} models at {precision} on {chip}")
+    if len(near) >= ENOUGH:
+        chips = ", ".join(sorted({e.chip for e in near}))
+        return Nearest(runs=tuple(near), of=f"{kind} models at {precision} on {chips}")
+    return Nearest(runs=(), of="")
+
+
+def precision_of(spec: ModelSpec) -> str:
+    """Return the precision of a model's products, as runs name it."""
+    return "bf16" if spec.weights is None else (
+        spec.weights.kernel if spec.weights.kernel != "bf16" else f"int{spec.weights.bits}"
+    )  # fmt: skip
+
+
+def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
+    """Return the error of measured runs near a simulated one, by its model with most tokens.
+
+    Measured runs have one model in the HBM of whole chips. With several models, which may wait for
+    each other, only steps are alike, and TPOT alone has an error.
+    """
+    if any(why := [_unlike(serving, part) for part in serving.parts]):
+        return f"{UNKNOWN} ({', '.join(sorted(set(filter(None, why))))})"
+    if not summary["finished"]:
+        return f"{UNKNOWN} (no request was served)"
+    models, run = summary["models"], summary["run"]
+    busiest = max(serving.deployments, key=lambda d: models[d.name]["output_tokens"])
+    of = models[busiest.name]
+    load = Load(
+        isl=max(1, round(of["prompt_tokens"] / of["requests"])),
+        osl=max(1, round(of["output_tokens"] / max(1, of["finished"]))),
+    )
+    (chip, *others) = {part.platform.name for part in serving.parts}
+    near = nearest(
+        read_errors(), chip=chip, kind="mixture" if busiest.spec.experts else "dense",
+        precision=precision_of(busiest.spec), tp=run.get("ranks", 1), load=load,
+    )  # fmt: skip
+    if others or not near.runs:
+        why = "unlike chips" if others else f"{busiest.name}, {load.isl} + {load.osl} tokens"
+        return f"{UNKNOWN} ({why})"
+    figures = ("ttft", "tpot") if len(serving.deployments) == 1 else ("tpot",)
+    said = "; ".join(f"{name.upper()}: {near.says(name)}" for name in figures)
+    return f"{said} ({near.of}; lengths and chips within a factor of {FACTOR:g})"
+
+
+def _unlike(serving: ServingSetup, part: FleetPart) -> str:
+    """Return the reason for which no public run is like a part of a fleet; "": one may be."""
+    if serving.system.layout is not None:
+        return "a layout over several devices"
+    if weights_in(serving.system.load) != "hbm":
+        return "weights outside HBM"
+    return "slices" if any(s.is_cut for s in slices(part.platform, part.mig)) else ""
