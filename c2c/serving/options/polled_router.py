@@ -32,11 +32,11 @@ from c2c.serving.actions import ACT_LOAD, emit
 from c2c.serving.batch import batch_size, outstanding
 from c2c.serving.hbm import request_bytes, room_bytes
 from c2c.serving.instances import evict
-from c2c.serving.placement import make_active
+from c2c.serving.placement import drop_claim, make_active
 from c2c.serving.pools import could_hold_weights, homes_of
 from c2c.serving.queues import append_waiting, return_waiting, take_pending, unlink
 from c2c.serving.scheduling import compute_prompts, join
-from c2c.serving.state import FREE, HELD, IDLE, IN_SERVICE, LOADING, READY, RUNNING, Loop
+from c2c.serving.state import ASSIGNED, FREE, HELD, IDLE, IN_SERVICE, LOADING, READY, RUNNING, Loop
 from c2c.serving.turns import wake
 
 __all__ = ["AtLook", "NoSlice", "PolledRouter"]
@@ -261,6 +261,7 @@ def _look(policy: PolledRouter, own: Polls, w: Loop, m: int, now_s: float) -> No
     if ready > 0:
         i = _nth_ready(w, own, m, own.turn[m] % ready)
         own.turn[m] += 1
+        drop_claim(w.s, m)
         take_pending(w.fleet, w.s, m, i)
         j, _ = _earliest(w, m, w.s.instance[i].kv_capacity)
         if batch_size(w.s, i) + _first_waiting(w, i)[2] >= policy.target:
@@ -355,17 +356,27 @@ def _start(own: Polls, w: Loop, m: int, now_s: float) -> bool:
         return False
     own.stops[i] = 0
     make_active(w, m, i, now_s)
+    drop_claim(w.s, m)
     take_pending(w.fleet, w.s, m, i)
-    d = w.s.instance[i].on_device
-    plan = w.s.plan[d]
-    plan.instance = i
-    plan.steps = 1
-    plan.link_gbps, plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0, 0.0
-    w.s.instance[i].state = LOADING
-    w.s.device[d].running = i
-    w.s.device[d].last = i
-    emit(w.s, ACT_LOAD, d)
     return True
+
+
+@jitable
+def _launch(w: Loop) -> None:
+    # Load the models of all engines that have just got a slice: after the last eviction, and though
+    # no request may wait for them any more.
+    for i in range(len(w.s.instance)):
+        if w.s.instance[i].state != ASSIGNED:
+            continue
+        d = w.s.instance[i].on_device
+        plan = w.s.plan[d]
+        plan.instance = i
+        plan.steps = 1
+        plan.link_gbps, plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0, 0.0
+        w.s.instance[i].state = LOADING
+        w.s.device[d].running = i
+        w.s.device[d].last = i
+        emit(w.s, ACT_LOAD, d)
 
 
 @jitable
@@ -385,6 +396,7 @@ def _grant(policy: PolledRouter, own: Polls, w: Loop, now_s: float) -> None:
             _line_up(own, m)
         else:
             last, full = own.asked[m], True
+    _launch(w)
     own.grant_s[0] = _tick_s(policy, -1, now_s) if full else math.inf
 
 
