@@ -24,7 +24,7 @@ from c2c.errors import SettingError
 from c2c.hardware import Platform
 from c2c.models import ModelSpec, at_precision, flops_per_token, weight_bytes
 from c2c.ranges import Count, FromZero, In
-from experiments.bench.measured.nearest import FACTOR, nearest, precision_of
+from experiments.bench.measured.nearest import FACTOR, borrowed, nearest, precision_of
 from experiments.bench.measured.standing import read_errors
 from experiments.names import chip_named, model_named
 from experiments.plain_engine import Figures, Group, Load, prepared_group, served
@@ -115,6 +115,7 @@ def estimate_lines(settings: EstimateSettings) -> list[str]:
         _line("a step", f"{batch:.0f} requests", f"binds: {_binds(platform, table, batch, load)}"),
         *bill,
     ]  # fmt: skip
+    lines += [f"  {line}" for line in borrowed(prepared.setup.parts[0])]
     if near.runs:
         lines.append(f"near: {near.of}, within a factor of {FACTOR:g} in lengths, clients and TP")
     return lines

@@ -35,7 +35,7 @@ from c2c.hardware.platform import (
     platforms,
     scaled,
 )
-from c2c.hardware.ranks import grouped, one_rank
+from c2c.hardware.ranks import collectives_chip, grouped, one_rank
 from c2c.hardware.reconfigure import Reconfiguration, reconfiguration
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "Reconfiguration",
     "Slice",
     "check_memory_fraction",
+    "collectives_chip",
     "conf_dir",
     "conf_file",
     "conf_folders",

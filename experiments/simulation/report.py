@@ -13,7 +13,7 @@ from rich.table import Table
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
 from c2c.workloads import describe, doubts
-from experiments.bench.measured.nearest import error_line
+from experiments.bench.measured.nearest import borrowed, error_line
 from experiments.simulation.execute import Outcome, chosen_chunks
 from experiments.tables import Name, console, print_line, print_table, print_trimmed
 
@@ -43,6 +43,8 @@ def print_setup(out: Console, setup: RunSetup) -> None:
             + (" (derived from the datasheet)" if derived else "")
             + f", {prepared.link_gbps[first]:g} GB/s host to device",
         )
+        for line in borrowed(part):
+            print_line(out, line)
         first += part.count
     print_doubts(out, setup)
     bold = doubts(setup.workload)

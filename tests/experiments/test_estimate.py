@@ -142,3 +142,13 @@ def test_a_simulation_has_the_error_of_near_runs(settings: tuple[str, ...], said
     ]))  # fmt: skip
     line = error_line(setup.serving, simulate(setup).summary)
     assert re.search(said, line), line
+
+
+def test_numbers_of_other_chips_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    own = answer(capsys, "model=llama-3.1-8b", "chip=h100", "tp=2", "isl=64", "osl=16")
+    assert "constants for h100_sxm from other chips: copies and HybridGEMM" in own
+    assert "all-reduces" not in own
+    other = answer(capsys, "model=llama-3.1-8b", "chip=b300", "tp=2", "isl=64", "osl=16")
+    assert "GEMMs, attention of gb200" in other
+    assert "experts of the median of measured chips" in other
+    assert "all-reduces for b300 from another chip: b200" in other

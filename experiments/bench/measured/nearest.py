@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from c2c.hardware import slices
+from c2c.hardware import collectives_chip, slices
 from c2c.models import ModelSpec
 from c2c.policies import weights_in
 from c2c.serving import FleetPart, ServingSetup
 from experiments.bench.measured.standing import RunError, read_errors
 from experiments.plain_engine import Load
 
-__all__ = ["FACTOR", "UNKNOWN", "Nearest", "error_line", "nearest", "precision_of"]
+__all__ = ["FACTOR", "UNKNOWN", "Nearest", "borrowed", "error_line", "nearest", "precision_of"]
 
 UNKNOWN: Final = "no measured run is near: expect 25 %"
 FACTOR: Final = 2.0  # of lengths, clients and chips of near runs
@@ -110,3 +110,16 @@ def _unlike(serving: ServingSetup, part: FleetPart) -> str:
     if weights_in(serving.system.load) != "hbm":
         return "weights outside HBM"
     return "slices" if any(s.is_cut for s in slices(part.platform, part.mig)) else ""
+
+
+def borrowed(part: FleetPart) -> Iterator[str]:
+    """Yield lines on numbers of other chips that stand for this one's."""
+    platform = part.platform
+    of = {chip: ", ".join(said) for chip, said in part.constants.carried.items()}
+    if of:
+        middle = of.pop("datasheet", "")
+        said = [f"{what} of {chip}" for chip, what in of.items()]
+        said += [f"{middle} of the median of measured chips"] * bool(middle)
+        yield f"constants for {platform.name} from other chips: {'; '.join(said)}"
+    if platform.ranks is not None and (chip := collectives_chip(platform)) != platform.name:
+        yield f"all-reduces for {platform.name} from another chip: {chip}"
