@@ -26,6 +26,7 @@ from c2c.policies import (
     on_steps,
     on_timer,
     place,
+    route,
 )
 from c2c.ranges import AboveZero, Count, FromZero
 from c2c.serving.actions import ACT_LOAD, emit
@@ -34,12 +35,25 @@ from c2c.serving.hbm import request_bytes, room_bytes
 from c2c.serving.instances import evict
 from c2c.serving.placement import drop_claim, make_active
 from c2c.serving.pools import could_hold_weights, homes_of
-from c2c.serving.queues import append_waiting, return_waiting, take_pending, unlink
+from c2c.serving.queues import append_waiting, end_waiting, return_waiting, unlink
 from c2c.serving.scheduling import compute_prompts, join
-from c2c.serving.state import ASSIGNED, FREE, HELD, IDLE, IN_SERVICE, LOADING, READY, RUNNING, Loop
+from c2c.serving.state import (
+    ASSIGNED,
+    COLD,
+    FREE,
+    HELD,
+    IDLE,
+    IN_SERVICE,
+    LOADING,
+    READY,
+    RUNNING,
+    SWITCH,
+    WARM,
+    Loop,
+)
 from c2c.serving.turns import wake
 
-__all__ = ["AtLook", "NoSlice", "PolledRouter"]
+__all__ = ["AtLook", "NoEngine", "NoSlice", "PolledRouter"]
 
 _MOST: Final = 10  # engines of a model, the public default
 _ROUNDING: Final = 1e-6  # of a period: a tick is never twice at the same time
@@ -47,14 +61,14 @@ _GOLDEN: Final = 0.6180339887498949
 
 
 def _check_beside(policy: Any, system: Any) -> None:
-    """Raise SettingError unless the three policies of this module stand together."""
-    given = (type(system.option), type(system.place), type(system.batch))
-    if given == (PolledRouter, NoSlice, AtLook) and system.engines.residents == 1:
+    """Raise SettingError unless the four policies of this module stand together."""
+    given = tuple(map(type, (system.option, system.route, system.place, system.batch)))
+    if given == (PolledRouter, NoEngine, NoSlice, AtLook) and system.engines.residents == 1:
         return
     raise SettingError(
         "system.option", [kind.__name__ for kind in given],
-        "polled_router, no_slice and at_look together (system/option=, system/place=, "
-        "system/batch=), with system.engines.residents=1: see system=serverlessllm_public",
+        "polled_router with system/route=no_engine, system/place=no_slice, system/batch=at_look "
+        "and system.engines.residents=1, as in system=serverlessllm_public",
     )  # fmt: skip
 
 
@@ -73,6 +87,17 @@ class NoSlice(NamedTuple):
 def _none(
     policy: NoSlice, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
 ) -> int:
+    return -1
+
+
+class NoEngine(NamedTuple):
+    """No engine for a request that comes: the option `polled_router` hands it over."""
+
+    check_beside = _check_beside
+
+
+@route.by(NoEngine)
+def _nowhere(policy: NoEngine, own: Any, table: Any, count: int, tokens: int) -> int:
     return -1
 
 
@@ -207,38 +232,63 @@ def _first_waiting(w: Loop, i: int) -> tuple[int, int, int]:
 
 
 @jitable
-def _earliest(w: Loop, m: int, tokens: int) -> tuple[int, int]:
-    # The instance at which the first request of model m waits that has at most so many tokens, and
-    # is not handed over; -1: there is none. And how many wait.
-    best, n = -1, w.s.model[m].n_wait
-    i = w.s.model[m].active
+def _waiting(w: Loop, m: int) -> int:
+    # Requests of model m that are not handed over.
+    n, i = w.s.model[m].n_wait, w.s.model[m].active
     while i >= 0:
-        slot, _, handed = _first_waiting(w, i)
-        n += w.s.instance[i].n_wait - handed
-        if slot >= 0 and w.s.request[slot].prompt + w.s.request[slot].output <= tokens:
-            this = w.s.request[slot]
-            if best < 0:
-                best = i
-            else:
-                first = w.s.request[_first_waiting(w, best)[0]]
-                above = this.priority - first.priority
-                if above > 0 or (above == 0 and this.arrival_s < first.arrival_s):
-                    best = i
+        n += w.s.instance[i].n_wait - _first_waiting(w, i)[2]
         i = w.s.instance[i].next_same
-    return best, n
+    return int(n)
 
 
 @jitable
-def _hand(w: Loop, j: int, i: int) -> None:
-    # Hand the first request that waits at instance j to instance i.
-    slot, before, _ = _first_waiting(w, j)
+def _goes_before(w: Loop, a: int, b: int) -> bool:
+    # Whether the request in slot a is handed over before that in slot b, which may be none.
+    if b < 0:
+        return True
+    above = w.s.request[a].priority - w.s.request[b].priority
+    return bool(above > 0 or (above == 0 and w.s.request[a].arrival_s < w.s.request[b].arrival_s))
+
+
+@jitable
+def _pop_pending(w: Loop, m: int) -> None:
+    # Remove the first request of model m that waits for a slice.
+    model = w.s.model[m]
+    model.wait_head = w.s.request[model.wait_head].next
+    model.n_wait -= 1
+    w.s.count[0].pending -= 1
+    if model.wait_head < 0:
+        model.wait_tail = -1
+        end_waiting(w.fleet, w.s, m)
+    else:
+        model.oldest_s = w.s.request[model.wait_head].arrival_s
+
+
+@jitable
+def _hand(w: Loop, m: int, i: int) -> None:
+    # Hand the first request of model m that waits, and that instance i can hold, to it.
+    drop_claim(w.s, m)
+    slot, at = int(w.s.model[m].wait_head), -1
+    j = w.s.model[m].active
+    while j >= 0:
+        first = _first_waiting(w, j)[0]
+        if first >= 0 and _goes_before(w, first, slot):
+            slot, at = first, j
+        j = w.s.instance[j].next_same
+    if slot < 0:
+        return
     req = w.s.request[slot]
+    if req.prompt + req.output > w.s.instance[i].kv_capacity:
+        return
     kind = req.start_kind
-    unlink(w.s, j, before, slot)
-    w.s.instance[j].backlog -= req.prompt
+    if at < 0:
+        _pop_pending(w, m)
+    else:
+        unlink(w.s, at, _first_waiting(w, at)[1], slot)
+        w.s.instance[at].backlog -= req.prompt
     req.rank = -math.inf
     append_waiting(w.s, i, slot)
-    req.start_kind = kind
+    req.start_kind = COLD if kind == SWITCH and w.s.instance[i].cold != 0 else kind
     wake(w, i)
 
 
@@ -261,14 +311,11 @@ def _look(policy: PolledRouter, own: Polls, w: Loop, m: int, now_s: float) -> No
     if ready > 0:
         i = _nth_ready(w, own, m, own.turn[m] % ready)
         own.turn[m] += 1
-        drop_claim(w.s, m)
-        take_pending(w.fleet, w.s, m, i)
-        j, _ = _earliest(w, m, w.s.instance[i].kv_capacity)
         if batch_size(w.s, i) + _first_waiting(w, i)[2] >= policy.target:
             wait_s *= 2.0
-        elif j >= 0:
-            _hand(w, j, i)
-    own.look_s[m] = now_s + wait_s if _earliest(w, m, 0)[1] > 0 else math.inf
+        else:
+            _hand(w, m, i)
+    own.look_s[m] = now_s + wait_s if _waiting(w, m) > 0 else math.inf
 
 
 @jitable
@@ -298,7 +345,6 @@ def _reduce(policy: PolledRouter, own: Polls, w: Loop, m: int, now_s: float) -> 
         return
     own.idle_s[m] = 0.0
     own.stops[i] = 1
-    w.s.instance[i].draining = 1
     return_waiting(w.fleet, w.s, i)
     if batch_size(w.s, i) == 0:
         _free(w, own, i, now_s)
@@ -357,7 +403,6 @@ def _start(own: Polls, w: Loop, m: int, now_s: float) -> bool:
     own.stops[i] = 0
     make_active(w, m, i, now_s)
     drop_claim(w.s, m)
-    take_pending(w.fleet, w.s, m, i)
     return True
 
 
@@ -420,6 +465,7 @@ def _act(policy: PolledRouter, own: Polls, w: Loop, now_s: float, slot: int) -> 
 @on_request.by(PolledRouter)
 def _on_request(policy: PolledRouter, own: Polls, w: Loop, slot: int, now_s: float) -> float:
     m, count = w.s.request[slot].model, w.s.count[0]
+    w.s.request[slot].start_kind = WARM if _engines(w, own, m)[0] > 0 else SWITCH
     if count.arrived - count.finished - count.failed == 1:  # starts that waited are long over
         own.starts[:] = 0
         own.grant_s[0] = math.inf

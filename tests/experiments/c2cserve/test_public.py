@@ -88,9 +88,11 @@ def test_free_slices_serve_models_beside_each_other(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_the_router_stand_together() -> None:
-    for other in ("system/option=first_token", "system/place=first_idle", "system/batch=reserved",
-                  "system.engines.residents=2"):  # fmt: skip
-        with pytest.raises(SettingError, match=r"polled_router, no_slice and at_look together"):
+    for other in (
+        "system/option=first_token", "system/place=first_idle", "system/route=ends_first",
+        "system/batch=reserved", "system.engines.residents=2",
+    ):  # fmt: skip
+        with pytest.raises(SettingError, match=r"as in system=serverlessllm_public"):
             build(load([f"system={ROUTER}", "workload=poisson", other]))
 
 
