@@ -56,8 +56,8 @@ from experiments.answers.ranking import LOADS, MOST_TOLD, add_margins, in_order,
 from experiments.answers.reachable import check_reachable
 from experiments.answers.trials import Runs, outcome_of
 from experiments.answers.watch import Watch
-from experiments.bench.measured.nearest import error_line
 from experiments.children import workers_of
+from experiments.near_runs import error_line
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console
 

@@ -24,9 +24,8 @@ from c2c.errors import SettingError
 from c2c.hardware import Platform
 from c2c.models import ModelSpec, at_precision, flops_per_token, weight_bytes
 from c2c.ranges import Count, FromZero, In
-from experiments.bench.measured.nearest import FACTOR, borrowed, nearest, precision_of
-from experiments.bench.measured.standing import read_errors
 from experiments.names import chip_named, model_named
+from experiments.near_runs import FACTOR, borrowed, nearest, precision_of, read_errors
 from experiments.plain_engine import Figures, Group, Load, prepared_group, served
 from experiments.plain_settings import run_settings
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
 from c2c.workloads import describe, doubts
-from experiments.bench.measured.nearest import borrowed, error_line
+from experiments.near_runs import borrowed, error_line
 from experiments.simulation.execute import Outcome, chosen_chunks
 from experiments.tables import Name, console, print_line, print_table, print_trimmed
 

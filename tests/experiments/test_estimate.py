@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from c2c.config import build, load, simulate
-from experiments.bench.measured.nearest import UNKNOWN, error_line, nearest
-from experiments.bench.measured.standing import read_errors
 from experiments.estimate import main
 from experiments.names import chip_of, model_of
+from experiments.near_runs import UNKNOWN, error_line, nearest, read_errors
 from experiments.plain_engine import Load
 
 

@@ -60,8 +60,7 @@ _ROUNDING: Final = 1e-6  # of a period: a tick is never twice at the same time
 _GOLDEN: Final = 0.6180339887498949
 
 
-def _check_beside(policy: Any, system: Any) -> None:
-    """Raise SettingError unless the four policies of this module stand together."""
+def _check_beside(system: Any) -> None:
     given = tuple(map(type, (system.option, system.route, system.place, system.batch)))
     if given == (PolledRouter, NoEngine, NoSlice, AtLook) and system.engines.residents == 1:
         return
@@ -75,7 +74,9 @@ def _check_beside(policy: Any, system: Any) -> None:
 class NoSlice(NamedTuple):
     """No slice for a request that comes: the option `polled_router` starts engines."""
 
-    check_beside = _check_beside
+    def check_beside(self, system: Any) -> None:
+        """Raise SettingError unless the router's policies stand together."""
+        _check_beside(system)
 
     @property
     def traits(self) -> PlaceTraits:
@@ -93,7 +94,9 @@ def _none(
 class NoEngine(NamedTuple):
     """No engine for a request that comes: the option `polled_router` hands it over."""
 
-    check_beside = _check_beside
+    def check_beside(self, system: Any) -> None:
+        """Raise SettingError unless the router's policies stand together."""
+        _check_beside(system)
 
 
 @route.by(NoEngine)
@@ -104,7 +107,9 @@ def _nowhere(policy: NoEngine, own: Any, table: Any, count: int, tokens: int) ->
 class AtLook(NamedTuple):
     """Requests join when the option `polled_router` hands them over; prompts are computed whole."""
 
-    check_beside = _check_beside
+    def check_beside(self, system: Any) -> None:
+        """Raise SettingError unless the router's policies stand together."""
+        _check_beside(system)
 
     @property
     def traits(self) -> BatchTraits:
@@ -179,7 +184,9 @@ class PolledRouter(NamedTuple):
     target: Count = 1
     keep_alive_s: FromZero = 0.0
 
-    check_beside = _check_beside
+    def check_beside(self, system: Any) -> None:
+        """Raise SettingError unless the router's policies stand together."""
+        _check_beside(system)
 
     def memory(self, fleet: Any) -> Polls:
         """Return the initial memory."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, get_type_hints
 
 import numpy as np
 
@@ -12,14 +14,49 @@ from c2c.hardware import collectives_chip, slices
 from c2c.models import ModelSpec
 from c2c.policies import weights_in
 from c2c.serving import FleetPart, ServingSetup
-from experiments.bench.measured.standing import RunError, read_errors
 from experiments.plain_engine import Load
 
-__all__ = ["FACTOR", "UNKNOWN", "Nearest", "borrowed", "error_line", "nearest", "precision_of"]
+__all__ = ["ERRORS", "FACTOR", "UNKNOWN", "Nearest", "RunError", "borrowed", "error_line",
+           "nearest", "precision_of", "read_errors"]  # fmt: skip
 
+ERRORS: Final = Path(__file__).parent / "measured" / "engine_errors.csv"
 UNKNOWN: Final = "no measured run is near: expect 25 %"
 FACTOR: Final = 2.0  # of lengths, clients and chips of near runs
 ENOUGH: Final = 3  # near runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunError:
+    """A public run's setting, and relative errors of the simulator; NaN: not compared."""
+
+    chip: str
+    engine: str
+    model: str
+    kind: str
+    precision: str
+    load: str
+    isl: int
+    osl: int
+    clients: int
+    tp: int
+    held_out: bool
+    tpot: float
+    ttft: float
+    tokens_s: float
+
+
+def read_errors(path: Path = ERRORS) -> tuple[RunError, ...]:
+    """Return the stored errors."""
+    lines = [x for x in path.read_text(encoding="utf-8").splitlines() if not x.startswith("#")]
+    kinds = get_type_hints(RunError)
+    found = []
+    for row in csv.DictReader(lines):
+        values: dict[str, Any] = {
+            name: row[name] == "1" if kind is bool else kind(row[name])
+            for name, kind in kinds.items()
+        }
+        found.append(RunError(**values))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +136,8 @@ def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
         why = "unlike chips" if others else f"{busiest.name}, {load.isl} + {load.osl} tokens"
         return f"{UNKNOWN} ({why})"
     figures = ("ttft", "tpot") if len(serving.deployments) == 1 else ("tpot",)
-    said = "; ".join(f"{name.upper()}: {near.says(name)}" for name in figures)
-    return f"{said} ({near.of}; lengths and chips within a factor of {FACTOR:g})"
+    text = "; ".join(f"{name.upper()}: {near.says(name)}" for name in figures)
+    return f"{text} ({near.of}; lengths and chips within a factor of {FACTOR:g})"
 
 
 def _unlike(serving: ServingSetup, part: FleetPart) -> str:
