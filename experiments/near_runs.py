@@ -152,7 +152,7 @@ def _unlike(serving: ServingSetup, part: FleetPart) -> str:
 def borrowed(part: FleetPart) -> Iterator[str]:
     """Yield lines on numbers of other chips that stand for this one's."""
     platform = part.platform
-    of = {chip: ", ".join(said) for chip, said in part.constants.carried.items()}
+    of = {chip: ", ".join(parts) for chip, parts in part.constants.carried.items()}
     if of:
         middle = of.pop("datasheet", "")
         said = [f"{what} of {chip}" for chip, what in of.items()]

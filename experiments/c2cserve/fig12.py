@@ -196,8 +196,10 @@ def _windows(name: str, seed: int, got: SimulationResult, windows: Windows) -> l
 def _window_rows(ttft: Any, arrival: Any, windows: Windows) -> list[dict[str, Any]]:
     window = (arrival // windows.width_s).astype(int)
     rows = []
-    for index, count in zip(*np.unique(window, return_counts=True), strict=True):
-        chosen = ttft[(window == index) & np.isfinite(ttft)]
+    indices, counts = np.unique(window, return_counts=True)
+    parts = np.split(ttft[np.argsort(window, kind="stable")], np.cumsum(counts)[:-1])
+    for index, count, part in zip(indices, counts, parts, strict=True):
+        chosen = part[np.isfinite(part)]
         if len(chosen):
             rows.append(
                 {
@@ -315,26 +317,29 @@ class _Readings:
     ) -> dict[str, list[float]]:
         windows, (seed, *_) = self._experiment.windows, self._context.seeds
         if system == "C2CServe":
-            got = self._once(("run", system, load), lambda: self._replayed(system, load, ()))
-            return bands(*served_ttft_s(got), windows)
+            return self._once(("bands", system, load), lambda: bands(
+                *served_ttft_s(self._once(("run", system, load), lambda: (
+                    self._replayed(system, load, ())
+                ))), windows,
+            ))  # fmt: skip
         compression = self._loads[load]
         settings = [s for s in self._experiment.of(system) if not s.startswith("system=")]
         if system == "Aegaeon":
-            ttft_s, arrival_s = self._once(("aegaeon", engine, aegaeon, load), lambda: (
-                aegaeon_ttft_s(self._context, compression, settings, engine=engine,
-                               scheduler=aegaeon, seed=seed)
+            return self._once(("aegaeon", engine, aegaeon, load), lambda: bands(
+                *aegaeon_ttft_s(self._context, compression, settings, engine=engine,
+                                scheduler=aegaeon, seed=seed), windows,
             ))  # fmt: skip
-        elif sllm == "mechanism":
+        if sllm == "mechanism":
             more = engine_settings("serverlessllm", engine)
-            ttft_s, arrival_s = self._once(("sllm", engine, load), lambda: served_ttft_s(
-                self._replayed(system, load, more)
+            return self._once(("sllm", engine, load), lambda: bands(
+                *served_ttft_s(self._replayed(system, load, more)), windows
             ))  # fmt: skip
-        else:
-            ttft_s, arrival_s = self._once((sllm, engine, load), lambda: routed_ttft_s(
+        return self._once((sllm, engine, load), lambda: bands(
+            *routed_ttft_s(
                 self._context, compression, settings, engine=engine, seed=seed,
                 at_client=sllm == "public_client", has_ticks=sllm == "public_start",
-            ))  # fmt: skip
-        return bands(ttft_s, arrival_s, windows)
+            ), windows,
+        ))  # fmt: skip
 
     def _replayed(self, system: str, load: str, more: Sequence[str]) -> SimulationResult:
         settings = [*self._experiment.of(system), *more]
