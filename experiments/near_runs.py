@@ -133,8 +133,8 @@ def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
         precision=precision_of(busiest.spec), tp=run.get("ranks", 1), load=load,
     )  # fmt: skip
     if others or not near.runs:
-        why = "unlike chips" if others else f"{busiest.name}, {load.isl} + {load.osl} tokens"
-        return f"{UNKNOWN} ({why})"
+        what = "unlike chips" if others else f"{busiest.name}, {load.isl} + {load.osl} tokens"
+        return f"{UNKNOWN} ({what})"
     figures = ("ttft", "tpot") if len(serving.deployments) == 1 else ("tpot",)
     text = "; ".join(f"{name.upper()}: {near.says(name)}" for name in figures)
     return f"{text} ({near.of}; lengths and chips within a factor of {FACTOR:g})"

@@ -315,31 +315,34 @@ class _Readings:
     def _bands(
         self, system: str, engine: str, sllm: str, aegaeon: str, load: str
     ) -> dict[str, list[float]]:
-        windows, (seed, *_) = self._experiment.windows, self._context.seeds
-        if system == "C2CServe":
-            return self._once(("bands", system, load), lambda: bands(
-                *served_ttft_s(self._once(("run", system, load), lambda: (
-                    self._replayed(system, load, ())
-                ))), windows,
-            ))  # fmt: skip
-        compression = self._loads[load]
-        settings = [s for s in self._experiment.of(system) if not s.startswith("system=")]
+        key: tuple[str, ...] = (system, load)
         if system == "Aegaeon":
-            return self._once(("aegaeon", engine, aegaeon, load), lambda: bands(
-                *aegaeon_ttft_s(self._context, compression, settings, engine=engine,
-                                scheduler=aegaeon, seed=seed), windows,
-            ))  # fmt: skip
+            key = (system, engine, aegaeon, load)
+        elif system != "C2CServe":
+            key = (system, engine, sllm, load)
+        found: dict[str, list[float]] = self._once(key, lambda: bands(
+            *self._ttft_s(system, engine, sllm, aegaeon, load), self._experiment.windows
+        ))  # fmt: skip
+        return found
+
+    def _ttft_s(
+        self, system: str, engine: str, sllm: str, aegaeon: str, load: str
+    ) -> tuple[Any, Any]:
+        context, compression, (seed, *_) = self._context, self._loads[load], self._context.seeds
+        settings = [s for s in self._experiment.of(system) if not s.startswith("system=")]
+        if system == "C2CServe":
+            got = self._once(("run", system, load), lambda: self._replayed(system, load, ()))
+            return served_ttft_s(got)
+        if system == "Aegaeon":
+            return aegaeon_ttft_s(context, compression, settings, engine=engine,
+                                  scheduler=aegaeon, seed=seed)  # fmt: skip
         if sllm == "mechanism":
             more = engine_settings("serverlessllm", engine)
-            return self._once(("sllm", engine, load), lambda: bands(
-                *served_ttft_s(self._replayed(system, load, more)), windows
-            ))  # fmt: skip
-        return self._once((sllm, engine, load), lambda: bands(
-            *routed_ttft_s(
-                self._context, compression, settings, engine=engine, seed=seed,
-                at_client=sllm == "public_client", has_ticks=sllm == "public_start",
-            ), windows,
-        ))  # fmt: skip
+            return served_ttft_s(self._replayed(system, load, more))
+        return routed_ttft_s(
+            context, compression, settings, engine=engine, seed=seed,
+            at_client=sllm == "public_client", has_ticks=sllm == "public_start",
+        )  # fmt: skip
 
     def _replayed(self, system: str, load: str, more: Sequence[str]) -> SimulationResult:
         settings = [*self._experiment.of(system), *more]
