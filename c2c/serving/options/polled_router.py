@@ -1,9 +1,8 @@
-"""ServerlessLLM's public router and scheduler: starts of engines and hand-overs by polls.
+"""Starts of engines and hand-overs of requests by polls, as a public router and scheduler.
 
-Source: github.com/ServerlessLLM/ServerlessLLM commit 9f50241 (Apache-2.0): `roundrobin_router.py`,
-`fcfs_scheduler.py`, `sllm/cli/default_config.json`. A model has a balancer, which waits `poll_s`
-before each look for an engine with a place, and a scaler, which compares engines with requests at
-its ticks; a scheduler gives free slices to starts at its own. Ours: ticks are spread evenly.
+A model has a balancer, which waits `poll_s` before each look for an engine with a place, and a
+scaler, which compares engines with requests at its ticks; a scheduler gives free slices to starts
+at its own. Ours: ticks are spread evenly. Sources are in the files of `conf/system` that use it.
 
 A request that has been handed to an engine has rank -inf, which lets it join the batch.
 """
@@ -67,7 +66,7 @@ def _check_beside(system: Any) -> None:
     raise SettingError(
         "system.option", [kind.__name__ for kind in given],
         "polled_router with system/route=no_engine, system/place=no_slice, system/batch=at_look "
-        "and system.engines.residents=1, as in system=serverlessllm_public",
+        "and system.engines.residents=1",
     )  # fmt: skip
 
 
@@ -172,7 +171,7 @@ class Polls(NamedTuple):
 
 
 class PolledRouter(NamedTuple):
-    """Starts of engines and hand-overs of requests by polls, as ServerlessLLM's public code.
+    """Starts of engines and hand-overs of requests by polls.
 
     Attributes:
       poll_s: wait before each look for an engine, and period of the scaler and the scheduler.

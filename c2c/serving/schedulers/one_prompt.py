@@ -1,4 +1,4 @@
-"""Prompts one after another, each whole and in a step of its own, as Aegaeon's artefact."""
+"""Prompts one after another, each whole and in a step of its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ __all__ = ["OnePrompt"]
 
 
 class OnePrompt(NamedTuple):
-    """Decodes wait until no prompt is left; whole KV caches are reserved on joining.
-
-    Source: Aegaeon's artefact (Zenodo 10.5281/zenodo.16673199), `prefill_scheduler.py`.
-    """
+    """Decodes wait until no prompt is left; whole KV caches are reserved on joining."""
 
     @property
     def traits(self) -> BatchTraits:

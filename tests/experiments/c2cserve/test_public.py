@@ -92,7 +92,7 @@ def test_the_parts_of_the_router_stand_together() -> None:
         "system/option=first_token", "system/place=first_idle", "system/route=ends_first",
         "system/batch=reserved", "system.engines.residents=2",
     ):  # fmt: skip
-        with pytest.raises(SettingError, match=r"as in system=serverlessllm_public"):
+        with pytest.raises(SettingError, match=r"polled_router with system/route=no_engine"):
             build(load([f"system={ROUTER}", "workload=poisson", other]))
 
 
