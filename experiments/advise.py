@@ -51,12 +51,13 @@ from experiments.answers.command import answer_folder, answering, own_settings, 
 from experiments.answers.fleets import Arm, FleetSpace
 from experiments.answers.left_out import left_out, why, why_table
 from experiments.answers.points import PointRunner, needs_compiling
-from experiments.answers.race import Standing, parts_of, race
+from experiments.answers.race import Standing, Trial, parts_of, race
 from experiments.answers.ranking import LOADS, MOST_TOLD, add_margins, in_order, serving, told
 from experiments.answers.reachable import check_reachable
 from experiments.answers.trials import Runs, outcome_of
 from experiments.answers.watch import Watch
 from experiments.children import workers_of
+from experiments.near_runs import error_line
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console
 
@@ -284,6 +285,8 @@ def _end(
         next(row for row in left if row["arm"] in mine)
         for mine in question.named.values() if fleets and served.isdisjoint(mine)
     ]  # fmt: skip
+    if fleets:
+        fleets[0]["measured"] = _measured(runs, fleets[0])
     answer = advice(fleets, left, kinds=len(arms), most=asked.most, goal=question.goal)
     picture = _write(question, run, runs, fleets, left, failing if fleets else left, answer)
     if refused := _refused(runs):
@@ -304,10 +307,19 @@ def _end(
         if len(left) > MOST_TOLD:
             out.print(f"more kinds, in answer.md: {len(left) - MOST_TOLD}")
     if fleets:
+        out.print(f"error: {fleets[0]['measured']}", markup=False, highlight=False)
         print(f"replay: {fleets[0]['command']}")
     print(f"picture: {where / picture}" if picture else "no picture: no run to draw")
     print(f"written: {where}")
     return int(not fleets)
+
+
+def _measured(runs: Runs, fleet: Mapping[str, Any]) -> str:
+    """Return the error of measured runs near a fleet's first run."""
+    seed = runs.seeds(fleet["arm"], fleet["chips"])[0]
+    trial = Trial(fleet["arm"], fleet["chips"], runs.requests, seed)
+    serving = build(runs.settings(trial)).serving
+    return error_line(serving, runs.found[trial].summary)
 
 
 def _first_that_builds(space: FleetSpace, arms: Sequence[Arm], seed: int) -> RunSetup:

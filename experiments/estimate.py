@@ -19,23 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import numpy as np
-
 from c2c.cost import load_engine, step_time
 from c2c.errors import SettingError
 from c2c.hardware import Platform
 from c2c.models import ModelSpec, at_precision, flops_per_token, weight_bytes
 from c2c.ranges import Count, FromZero, In
-from experiments.bench.measured.standing import RunError, read_errors
 from experiments.names import chip_named, model_named
+from experiments.near_runs import FACTOR, borrowed, nearest, precision_of, read_errors
 from experiments.plain_engine import Figures, Group, Load, prepared_group, served
 from experiments.plain_settings import run_settings
 
-__all__ = ["EstimateSettings", "Nearest", "main", "nearest"]
+__all__ = ["EstimateSettings", "main"]
 
-UNKNOWN: Final = "no measured run is near: expect 25 %"
-FACTOR: Final = 2.0  # of lengths, clients and bytes of near runs
-ENOUGH: Final = 3  # near runs
 FULL_SHARE: Final = 0.5  # of a step from which a resource is said to bind
 
 
@@ -70,50 +65,6 @@ class EstimateSettings:
     rate: FromZero = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nearest:
-    """Near public runs, and in words what they have in common."""
-
-    runs: tuple[RunError, ...]
-    of: str
-
-    def says(self, figure: str) -> str:
-        """Return the error of one figure in words."""
-        error = np.array([abs(v) for e in self.runs if np.isfinite(v := getattr(e, figure))])
-        if not len(error):
-            return UNKNOWN
-        return (
-            f"{len(error)} measured runs are near: median {100 * np.median(error):.0f} %, "
-            f"90th percentile {100 * np.quantile(error, 0.9):.0f} %"
-        )
-
-
-def nearest(
-    errors: Sequence[RunError], *, chip: str, kind: str, precision: str, tp: int, load: Load
-) -> Nearest:
-    """Return the held-out runs within a factor of two of a question.
-
-    Runs of the chip at the precision come first, then those of any chip at the precision, if there
-    are fewer than `ENOUGH`.
-    """
-    held = [e for e in errors if e.held_out and e.kind == kind and e.precision == precision]
-    near = [
-        e for e in held
-        if all(
-            1 / FACTOR <= ours / theirs <= FACTOR
-            for ours, theirs in ((load.isl, e.isl), (load.osl, e.osl), (tp, e.tp))
-        )
-        and (not load.clients or 1 / FACTOR <= load.clients / e.clients <= FACTOR)
-    ]  # fmt: skip
-    own = tuple(e for e in near if e.chip == chip)
-    if len(own) >= ENOUGH:
-        return Nearest(runs=own, of=f"{kind} models at {precision} on {chip}")
-    if len(near) >= ENOUGH:
-        chips = ", ".join(sorted({e.chip for e in near}))
-        return Nearest(runs=tuple(near), of=f"{kind} models at {precision} on {chips}")
-    return Nearest(runs=(), of="")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Estimate; return the exit status, 2 for invalid settings."""
     return run_settings(EstimateSettings, arguments, _run)
@@ -143,7 +94,7 @@ def estimate_lines(settings: EstimateSettings) -> list[str]:
     )  # fmt: skip
     group = Group(platform=chip, tp=settings.tp, apart=settings.ep)
     figures, records = served(group, spec, engine, load)
-    precision = _precision(spec)
+    precision = precision_of(spec)
     near = nearest(
         read_errors(), chip=chip, precision=precision, tp=settings.tp, load=load,
         kind="mixture" if spec.experts else "dense",
@@ -163,6 +114,7 @@ def estimate_lines(settings: EstimateSettings) -> list[str]:
         _line("a step", f"{batch:.0f} requests", f"binds: {_binds(platform, table, batch, load)}"),
         *bill,
     ]  # fmt: skip
+    lines += [f"  {line}" for line in borrowed(prepared.setup.parts[0])]
     if near.runs:
         lines.append(f"near: {near.of}, within a factor of {FACTOR:g} in lengths, clients and TP")
     return lines
@@ -170,12 +122,6 @@ def estimate_lines(settings: EstimateSettings) -> list[str]:
 
 def _line(name: str, value: str, beside: str) -> str:
     return f"  {name:<8}{value:>16}   {beside}"
-
-
-def _precision(spec: ModelSpec) -> str:
-    return "bf16" if spec.weights is None else (
-        spec.weights.kernel if spec.weights.kernel != "bf16" else f"int{spec.weights.bits}"
-    )  # fmt: skip
 
 
 def _batch(records: Any, load: Load) -> float:

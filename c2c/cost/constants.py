@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import yaml
 
@@ -47,6 +47,15 @@ class Source:
     rows: str = ""
     held_out: str = ""
     chip: str = ""
+
+
+# Beginning of a constant's name -> the part of the cost model.
+_PARTS: Final = {
+    "gemm": "GEMMs", "expert": "experts", "prefill": "attention", "decode": "attention",
+    "l2": "attention", "elementwise": "elementwise work", "step": "a step's overhead",
+    "link": "the link's share", "slice": "gain of slices", "switch": "starts",
+    "engine_init": "starts", "sllm": "starts", "": "copies and HybridGEMM",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +144,16 @@ class Constants:
             return self
         shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}
         return self.having({n: min(1.0, v * self.slice_hbm_gain) for n, v in shares.items()})
+
+    @property
+    def carried(self) -> Mapping[str, tuple[str, ...]]:
+        """Parts of the cost model in words, by the other chip whose constants they have."""
+        parts: dict[str, dict[str, None]] = {}
+        for field_, source in self.sources.items():
+            if source.chip:
+                part = next(said for start, said in _PARTS.items() if field_.startswith(start))
+                parts.setdefault(source.chip, {})[part] = None
+        return {chip: tuple(said) for chip, said in parts.items()}
 
     def switch_s(self, *, moe: bool) -> float:
         """Return C2CServe's model-switch time on a warm slice, in seconds."""

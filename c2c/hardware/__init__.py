@@ -34,7 +34,7 @@ from c2c.hardware.platform import (
     platforms,
     scaled,
 )
-from c2c.hardware.ranks import grouped, one_rank
+from c2c.hardware.ranks import collectives_chip, grouped, one_rank
 from c2c.hardware.reconfigure import Reconfiguration, reconfiguration
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Ranks",
     "Reconfiguration",
     "Slice",
+    "collectives_chip",
     "conf_dir",
     "conf_file",
     "conf_folders",

@@ -10,21 +10,24 @@ from c2c.hardware.cutting import Slice
 from c2c.hardware.platform import LinkVariant, Platform, Ranks, link_gbps
 from c2c.ranges import Count, check_value
 
-__all__ = ["grouped", "one_rank"]
+__all__ = ["collectives_chip", "grouped", "one_rank"]
 
 # Chips without a file in conf/collectives have these, as shares of their own links.
 NVLINK_LIKE: Final = "h100_sxm"
 PCIE_LIKE: Final = "rtx_pro_6000"
 
 
-def _collective(platform: Platform, count: int) -> tuple[float, float]:
-    """Return latency and share of the rate of an all-reduce; of the next larger measured count."""
+def collectives_chip(platform: Platform) -> str:
+    """Return the chip whose measured all-reduces a platform has: itself, or one with such links."""
     name = platform.name
     if name not in conf_names("collectives"):
         name = NVLINK_LIKE if platform.gpu.nvlink_gbps is not None else PCIE_LIKE
-    data: dict[Any, Any] = read_yaml("collectives", name)
-    if "like" in data:
-        data = read_yaml("collectives", str(data["like"]))
+    return str(read_yaml("collectives", name).get("like", name))
+
+
+def _collective(platform: Platform, count: int) -> tuple[float, float]:
+    """Return latency and share of the rate of an all-reduce; of the next larger measured count."""
+    data: dict[Any, Any] = read_yaml("collectives", collectives_chip(platform))
     sizes = sorted(data)
     entry = data[next((n for n in sizes if n >= count), sizes[-1])]
     return float(entry["latency_s"]), float(entry["share"])

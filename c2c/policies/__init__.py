@@ -28,6 +28,7 @@ from c2c.policies.alpha import (
     link_price,
 )
 from c2c.policies.batch import Reserved, fill, joins
+from c2c.policies.batch_end import BatchEnd
 from c2c.policies.chunk import (
     ByQueue,
     ChunkChoice,
@@ -165,6 +166,7 @@ __all__ = [
     "AtBacklog",
     "AtOutstanding",
     "BandwidthAware",
+    "BatchEnd",
     "BatchTraits",
     "Both",
     "ByPriority",

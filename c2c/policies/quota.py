@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.compiling.decision import jitable
 from c2c.policies.traits import TurnTraits
 from c2c.policies.turn import turn_taken, urgency
-from c2c.ranges import AboveZero, Count
+from c2c.ranges import AboveZero, Count, In
 
 __all__ = ["Quota", "quota_s", "round_alpha"]
 
@@ -72,10 +72,12 @@ class Quota(NamedTuple):
     Attributes:
       most_s: longest quota in seconds.
       group: prompts of a model that are served before another model's older ones.
+      switch_gbps: rate of weights by which quotas reckon with a switch; inf: what it takes.
     """
 
     most_s: AboveZero = 4.0
     group: Count = 8
+    switch_gbps: Annotated[float, In("(0, inf]")] = np.inf
 
     def memory(self, fleet: Any) -> Turns:
         """Return the initial memory."""
@@ -136,7 +138,10 @@ def _turn_steps(policy: Quota, table: Any, first: int, count: int, row: Any) -> 
         if other.instance < 0 or other.decodes == 0:
             continue
         slack = other.tpot_slo_s / other.step_s
-        switch_s += other.switch_s
+        if policy.switch_gbps < np.inf:
+            switch_s += other.weight_bytes / (policy.switch_gbps * 1e9)
+        else:
+            switch_s += other.switch_s
         shares += 1.0 / slack
         least = min(least, slack)
     if switch_s <= 0.0:

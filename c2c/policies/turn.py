@@ -40,6 +40,7 @@ ENGINE_DTYPE = np.dtype(
         ("step_s", "f8"),  # a decode step alone
         ("tpot_slo_s", "f8"),  # TPOT target
         ("switch_s", "f8"),  # change to this engine
+        ("weight_bytes", "f8"),  # of its model
         ("is_protected", "i8"),  # 1: its demand is within the protected share
         # link time of one decode step of each unprotected engine of the chip
         ("round_s", "f8"),

@@ -150,8 +150,10 @@ def advice_page(
             continue
         left = f"Serves {_left(one)}. " if "serves_load" in one else ""
         slower = _if_slower(one)
+        measured = f" Error: {one['measured']}." if "measured" in one else ""
         lines += [
-            "", f"{k}. {left}{slower[0].upper()}{slower[1:]}.", "", f"    {one['command']}",
+            "", f"{k}. {left}{slower[0].upper()}{slower[1:]}.{measured}", "",
+            f"    {one['command']}",
         ]  # fmt: skip
     if shown:
         lines += ["", *why_lines(shown)]

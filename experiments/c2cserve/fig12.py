@@ -15,7 +15,6 @@ from c2c.ranges import AboveZero, Count
 from experiments.c2cserve.baselines import engine_settings
 from experiments.c2cserve.public import (
     aegaeon_ttft_s,
-    requests_of,
     routed_ttft_s,
     served_ttft_s,
 )
@@ -197,8 +196,10 @@ def _windows(name: str, seed: int, got: SimulationResult, windows: Windows) -> l
 def _window_rows(ttft: Any, arrival: Any, windows: Windows) -> list[dict[str, Any]]:
     window = (arrival // windows.width_s).astype(int)
     rows = []
-    for index, count in zip(*np.unique(window, return_counts=True), strict=True):
-        chosen = ttft[(window == index) & np.isfinite(ttft)]
+    indices, counts = np.unique(window, return_counts=True)
+    parts = np.split(ttft[np.argsort(window, kind="stable")], np.cumsum(counts)[:-1])
+    for index, count, part in zip(indices, counts, parts, strict=True):
+        chosen = part[np.isfinite(part)]
         if len(chosen):
             rows.append(
                 {
@@ -314,32 +315,34 @@ class _Readings:
     def _bands(
         self, system: str, engine: str, sllm: str, aegaeon: str, load: str
     ) -> dict[str, list[float]]:
-        windows, (seed, *_) = self._experiment.windows, self._context.seeds
+        key: tuple[str, ...] = (system, load)
+        if system == "Aegaeon":
+            key = (system, engine, aegaeon, load)
+        elif system != "C2CServe":
+            key = (system, engine, sllm, load)
+        found: dict[str, list[float]] = self._once(key, lambda: bands(
+            *self._ttft_s(system, engine, sllm, aegaeon, load), self._experiment.windows
+        ))  # fmt: skip
+        return found
+
+    def _ttft_s(
+        self, system: str, engine: str, sllm: str, aegaeon: str, load: str
+    ) -> tuple[Any, Any]:
+        context, compression, (seed, *_) = self._context, self._loads[load], self._context.seeds
+        settings = [s for s in self._experiment.of(system) if not s.startswith("system=")]
         if system == "C2CServe":
             got = self._once(("run", system, load), lambda: self._replayed(system, load, ()))
-            return bands(*served_ttft_s(got), windows)
-        of, compression = self._experiment.of(system), self._loads[load]
+            return served_ttft_s(got)
         if system == "Aegaeon":
-            settings = [s for s in of if not s.startswith("system=")]
-            ttft_s, arrival_s = self._once(("aegaeon", engine, aegaeon, load), lambda: (
-                aegaeon_ttft_s(self._context, compression, settings, engine=engine,
-                               scheduler=aegaeon, seed=seed)
-            ))  # fmt: skip
-        elif sllm == "mechanism":
+            return aegaeon_ttft_s(context, compression, settings, engine=engine,
+                                  scheduler=aegaeon, seed=seed)  # fmt: skip
+        if sllm == "mechanism":
             more = engine_settings("serverlessllm", engine)
-            ttft_s, arrival_s = self._once(("sllm", engine, load), lambda: served_ttft_s(
-                self._replayed(system, load, more)
-            ))  # fmt: skip
-        else:
-            requests = self._once(("requests", load), lambda: requests_of(
-                self._context, compression, of, seed
-            ))  # fmt: skip
-            arrival_s = requests.block.arrival_s
-            ttft_s = self._once((sllm, engine, load), lambda: routed_ttft_s(
-                requests, self._context, engine, at_client=sllm == "public_client",
-                has_ticks=sllm == "public_start", seed=seed,
-            ))  # fmt: skip
-        return bands(ttft_s, arrival_s, windows)
+            return served_ttft_s(self._replayed(system, load, more))
+        return routed_ttft_s(
+            context, compression, settings, engine=engine, seed=seed,
+            at_client=sllm == "public_client", has_ticks=sllm == "public_start",
+        )  # fmt: skip
 
     def _replayed(self, system: str, load: str, more: Sequence[str]) -> SimulationResult:
         settings = [*self._experiment.of(system), *more]

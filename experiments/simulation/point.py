@@ -144,7 +144,7 @@ def _run(setup: RunSetup, out: Console, shown: Literal["all", "verdict", "none"]
         def after(outcome: Outcome) -> None:
             drawn.close()  # remove the bar before the tables are printed
             if shown == "all":
-                print_outcome(out, outcome)
+                print_outcome(out, setup, outcome)
             elif shown == "verdict":
                 print_verdict(out, outcome)
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
 from c2c.workloads import describe, doubts
+from experiments.near_runs import borrowed, error_line
 from experiments.simulation.execute import Outcome, chosen_chunks
 from experiments.tables import Name, console, print_line, print_table, print_trimmed
 
@@ -42,6 +43,8 @@ def print_setup(out: Console, setup: RunSetup) -> None:
             + (" (derived from the datasheet)" if derived else "")
             + f", {prepared.link_gbps[first]:g} GB/s host to device",
         )
+        for line in borrowed(part):
+            print_line(out, line)
         first += part.count
     print_doubts(out, setup)
     bold = doubts(setup.workload)
@@ -101,8 +104,8 @@ def _part_line(part: Mapping[str, Any]) -> str:
     )
 
 
-def print_outcome(out: Console, outcome: Outcome) -> None:
-    """Print the summary of a run: use of the machine, latencies, the verdict last."""
+def print_outcome(out: Console, setup: RunSetup, outcome: Outcome) -> None:
+    """Print the summary of a run: use of the machine, latencies, their error, the verdict last."""
     summary, run = outcome.summary, outcome.summary["run"]
     print_trimmed(out, _machine_table(summary, run, outcome))
     if found := run.get("prefix"):
@@ -110,6 +113,7 @@ def print_outcome(out: Console, outcome: Outcome) -> None:
     for line in _measured_lines(summary.get("measured", {})):
         print_line(out, line)
     print_table(out, partial(_latency_table, summary), spare=("p95", "goodput"))
+    print_line(out, f"error: {error_line(setup.serving, summary)}")
     print_verdict(out, outcome)
 
 

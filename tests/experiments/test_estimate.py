@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench.measured.standing import read_errors
-from experiments.estimate import UNKNOWN, main, nearest
+from c2c.config import build, load, simulate
+from experiments.estimate import main
 from experiments.names import chip_of, model_of
+from experiments.near_runs import UNKNOWN, error_line, nearest, read_errors
 from experiments.plain_engine import Load
 
 
@@ -117,3 +118,36 @@ def test_chips_by_their_short_names() -> None:
         "h200_pcie5", "h100_sxm", "a100_80", "gh200", "b200", "rtx_pro_6000",
     ]  # fmt: skip
     assert chip_of("tpu_v9") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("system=dedicated", "hardware=h100_sxm", "catalog.models=[{spec: llama-3-8b}]"),
+         r"TTFT: \d+ measured runs are near: .*; TPOT: \d+ measured .* on h100_sxm; lengths"),
+        (("system=serverlessllm", "hardware=h100_sxm", "mig=1x80gb", "catalog=dense6"),
+         r"^TPOT: \d+ measured runs are near: median \d+ %"),
+        (("system=c2cserve",), r"expect 25 % \(weights outside HBM\)$"),
+        (("system=mig_resident", "mig=3x24gb"), r"expect 25 % \(slices\)$"),
+        (("system=dedicated", "mig=1x96gb", "catalog.models=[{spec: llama-3-8b}]",
+          "workload.prompt_tokens=9"), r"expect 25 % \(llama-3-8b, 9 \+ 1000 tokens\)$"),
+    ],
+)  # fmt: skip
+def test_a_simulation_has_the_error_of_near_runs(settings: tuple[str, ...], said: str) -> None:
+    setup = build(load([
+        "workload=poisson", "workload.requests=20", "workload.lengths=fixed",
+        "workload.prompt_tokens=1000", "workload.output_tokens=1000", "system.check_slo=false",
+        *settings,
+    ]))  # fmt: skip
+    line = error_line(setup.serving, simulate(setup).summary)
+    assert re.search(said, line), line
+
+
+def test_numbers_of_other_chips_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    own = answer(capsys, "model=llama-3.1-8b", "chip=h100", "tp=2", "isl=64", "osl=16")
+    assert "constants for h100_sxm from other chips: copies and HybridGEMM" in own
+    assert "all-reduces" not in own
+    other = answer(capsys, "model=llama-3.1-8b", "chip=b300", "tp=2", "isl=64", "osl=16")
+    assert "GEMMs, attention of gb200" in other
+    assert "experts of the median of measured chips" in other
+    assert "all-reduces for b300 from another chip: b200" in other

@@ -105,7 +105,7 @@ def test_ids_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixtu
     told = ["workload=file", f"workload.path={trace}", "figures=false", f"out={tmp_path}"]
     setup = build(load(told))
     print_setup(console(), setup)
-    print_outcome(console(), execute(setup))
+    print_outcome(console(), setup, execute(setup))
     said = capsys.readouterr().out
     assert all(said.count(name) >= 2 for name in names[:2])
     trace.write_text("\n".join(["arrival_s,model,prompt_tokens,output_tokens", *rows]))
@@ -146,7 +146,7 @@ def test_measured_latencies_of_a_benchmark_stand_beside_simulated_ones(
     assert beside["tpot_s"]["requests"] == 2 * sum(1 for gaps in result["itls"] if gaps)
     assert beside["tpot_s"]["simulated"]["p50"] == done.summary["tpot_s"]["p50"]
     print_setup(console(), setup)
-    print_outcome(console(), done)
+    print_outcome(console(), setup, done)
     said = capsys.readouterr().out
     assert "times: milliseconds since 1970; 0 is the first request" in said
     assert "TTFT p50 of 80 requests with a measured one: measured 0.295 s, simulated" in said
@@ -303,7 +303,7 @@ def test_the_console_says_what_a_prefix_cache_has_to_find(
     given = ["catalog=dense6", "system=c2cserve_plus", *SMALL, *settings, f"out={tmp_path}"]
     setup = build(load(given))
     print_setup(console(), setup)
-    print_outcome(console(), execute(setup))
+    print_outcome(console(), setup, execute(setup))
     told = [line for line in capsys.readouterr().out.splitlines() if "prefix cache" in line]
     assert len(told) == 1
     assert said in told[0]

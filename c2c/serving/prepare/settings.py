@@ -149,6 +149,9 @@ class SystemSpec:
             (self.traits.keep.keeps_weights and weights_in(self.load) != "host", "system.keep",
              self.keep, "nothing_kept where weights are not streamed"),
         )  # fmt: skip
+        for policy in self.policies:
+            if hasattr(policy, "check_beside"):  # it works with some others only
+                policy.check_beside(self)
         self._check_engines(copied)
         self._check_batch()
         self._check_experts(copied)

@@ -1,6 +1,7 @@
 """Batch schedulers, one a file: `system/batch=<name>` chooses one; see `c2c.policies.batch`."""
 
 from c2c.serving.schedulers import (
+    one_prompt,
     prompts_alone,
     reserved,
     sglang,
@@ -8,4 +9,4 @@ from c2c.serving.schedulers import (
     vllm_v0,
 )
 
-__all__ = ["prompts_alone", "reserved", "sglang", "token_budget", "vllm_v0"]
+__all__ = ["one_prompt", "prompts_alone", "reserved", "sglang", "token_budget", "vllm_v0"]

@@ -36,16 +36,14 @@ from experiments.bench.measured.errors import Error, error_of
 from experiments.bench.measured.open_loop import OpenRun, open_runs, replay_open
 from experiments.bench.measured.rows import OWN, Rows, read_folder
 from experiments.bench.measured.standing import (
-    ERRORS,
-    RunError,
     errors_of_runs,
     group_errors,
-    read_errors,
     write_errors,
     write_page,
 )
 from experiments.bench.measured.tables import engine_table, op_table, open_table, unseen_table
 from experiments.benchmark import MeasurementSettings, benchmark
+from experiments.near_runs import ERRORS, RunError, read_errors
 
 __all__ = ["MeasuredSettings", "main"]
 

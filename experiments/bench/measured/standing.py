@@ -5,31 +5,26 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from c2c.atomic import write_text
 from c2c.errors import DataError
 from experiments.bench.measured.engines import EngineRun, run_figures
-from experiments.bench.measured.rows import OWN
+from experiments.near_runs import RunError
 from experiments.plain_engine import Figures
 
 __all__ = [
-    "ERRORS",
     "GROUPINGS",
-    "RunError",
     "as_markdown",
     "errors_of_runs",
     "group_errors",
-    "read_errors",
     "write_errors",
     "write_page",
 ]  # fmt: skip
 
-ERRORS: Final = OWN / "engine_errors.csv"
 SHORT_TTFT_S: Final = 0.05  # TTFT below it is not compared
 FIGURES: Final = ("tpot", "ttft", "tokens_s")
 GROUPINGS: Final[Mapping[str, Callable[[RunError], str]]] = {
@@ -43,26 +38,6 @@ GROUPINGS: Final[Mapping[str, Callable[[RunError], str]]] = {
 _BEGIN, _END = "<!-- engines: written by c2c bench measured page=true -->", "<!-- engines: end -->"
 _KEYS: Final = ("chip", "engine", "model", "kind", "precision", "load", "isl", "osl", "clients",
                 "tp", "held_out")  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunError:
-    """A public run's setting, and relative errors of the simulator; NaN: not compared."""
-
-    chip: str
-    engine: str
-    model: str
-    kind: str
-    precision: str
-    load: str
-    isl: int
-    osl: int
-    clients: int
-    tp: int
-    held_out: bool
-    tpot: float
-    ttft: float
-    tokens_s: float
 
 
 def errors_of_runs(runs: Iterable[EngineRun]) -> Iterator[RunError]:
@@ -142,15 +117,3 @@ def write_errors(path: Path, errors: Sequence[RunError]) -> None:
         values[-1] = int(e.held_out)
         out.writerow((*values, *(f"{getattr(e, figure):.4f}" for figure in FIGURES)))
     write_text(path, text.getvalue())
-
-
-def read_errors(path: Path = ERRORS) -> tuple[RunError, ...]:
-    """Return the stored errors."""
-    lines = [x for x in path.read_text(encoding="utf-8").splitlines() if not x.startswith("#")]
-    found = []
-    for row in csv.DictReader(lines):
-        values: dict[str, Any] = {key: row[key] for key in _KEYS[:6]}
-        values |= {key: int(row[key]) for key in _KEYS[6:10]}
-        values |= {figure: float(row[figure]) for figure in FIGURES}
-        found.append(RunError(held_out=row["held_out"] == "1", **values))
-    return tuple(found)

@@ -11,7 +11,8 @@ from rich.table import Table
 from experiments.bench.measured.compare import Comparison, errors_by
 from experiments.bench.measured.errors import Error
 from experiments.bench.measured.open_loop import FIGURES, OpenRun
-from experiments.bench.measured.standing import RunError, group_errors
+from experiments.bench.measured.standing import group_errors
+from experiments.near_runs import RunError
 
 __all__ = ["engine_table", "op_table", "open_table", "unseen_table"]
 

@@ -14,14 +14,13 @@ from experiments.bench.measured.engines import EngineRun, runs_of
 from experiments.bench.measured.rows import OWN, read_folder
 from experiments.bench.measured.standing import (
     FIGURES,
-    RunError,
     as_markdown,
     errors_of_runs,
     group_errors,
-    read_errors,
     write_errors,
     write_page,
 )
+from experiments.near_runs import RunError, read_errors
 
 PAGE = Path(__file__).parents[4] / "docs" / "measured.md"
 WORSE = 0.02
