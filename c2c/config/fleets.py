@@ -118,7 +118,7 @@ def kept_off(prepared: Prepared) -> tuple[str, ...]:
     lines = []
     for p, part in enumerate(prepared.setup.parts):
         here = [name for name, some in zip(names, prepared.serves[:, p], strict=True) if not some]
-        if here:
+        if here and part.nodes is None:
             lines.append(
                 f"{part.platform.name}, mig {part.layout}: serves {len(names) - len(here)} of "
                 f"{len(names)} models; others lack room or cannot meet targets: "

@@ -21,7 +21,7 @@ from c2c.metrics import (
     summarised_parts,
     utilisation,
 )
-from c2c.serving import Prepared
+from c2c.serving import FleetPart, Prepared
 from c2c.serving.roles import DECODES
 from c2c.simulator import (
     RunStats,
@@ -221,6 +221,11 @@ def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     return found
 
 
+def _of_all(amount: float | None, part: FleetPart) -> float | None:
+    """Return an amount of all a part's chips; None for nodes, which have several."""
+    return None if amount is None or part.nodes is not None else part.count * amount
+
+
 def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     """Return the use of each part of a fleet; {} for a single part."""
     parts = prepared.setup.parts
@@ -242,8 +247,8 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         gpu = part.platform.gpu
         found.append(
             {
-                "hardware": part.platform.name,
-                "mig": part.layout,
+                "hardware": part.platform.name if part.nodes is None else "node",
+                "mig": part.layout if part.nodes is None else " and ".join(part.nodes.models),
                 "chips": part.count,
                 "instances": int(here.sum()),
                 "models": int(prepared.serves[:, p].sum()),
@@ -252,8 +257,8 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
                 "link_bytes": float(stats.chip_link_bytes[chips].sum()),
                 "hbm_bytes": float(stats.instance_hbm_bytes[here].sum()),
                 "utilisation": {k: v for k, v in used.items() if k.endswith("_mean")},
-                "usd_per_hour": None if gpu.usd_per_hour is None else part.count * gpu.usd_per_hour,
-                "power_w": None if gpu.power_w is None else part.count * gpu.power_w,
+                "usd_per_hour": _of_all(gpu.usd_per_hour, part),
+                "power_w": _of_all(gpu.power_w, part),
             }
         )
         first += part.count

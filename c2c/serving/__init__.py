@@ -38,6 +38,7 @@ from c2c.serving.prepare import (
     most_engines,
     prepare,
     prompts_apart,
+    side_by_side,
     start_plan,
 )
 from c2c.serving.state import (
@@ -113,6 +114,7 @@ __all__ = [
     "path_ends",
     "prepare",
     "prompts_apart",
+    "side_by_side",
     "start_asked",
     "start_plan",
     "tables",

@@ -87,15 +87,15 @@ def _free_bytes(fleet: Fleet, s: Serving, d: int, k: int) -> float:
 
 @jitable
 def vacancy(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the largest free share of a memory where instance `i`'s first home has nothing."""
+    """Return the largest free share of a memory of instance `i`'s homes beyond the first."""
     most = 0.0
     if len(fleet.kv.room_bytes) == 0 or s.instance[i].model < 0:
         return most
-    one = fleet.kv.token_bytes[pair_of(fleet, s, i)]
+    one, d = fleet.kv.token_bytes[pair_of(fleet, s, i)], s.instance[i].on_device
     for k in range(len(fleet.kv.room_bytes)):
-        if one[0, k] == 0.0:
-            free = _free_bytes(fleet, s, s.instance[i].on_device, k)
-            most = max(most, free / fleet.kv.room_bytes[k])
+        for h in range(1, fleet.kv.homes[s.device[d].kind]):
+            if one[0, k] == 0.0 and one[h, k] > 0.0:
+                most = max(most, _free_bytes(fleet, s, d, k) / fleet.kv.room_bytes[k])
     return float(most)
 
 

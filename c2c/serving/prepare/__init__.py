@@ -38,6 +38,7 @@ from c2c.serving.prepare.memory import copied, own_memory
 from c2c.serving.prepare.parts import FleetPart, SliceKind
 from c2c.serving.prepare.prompts_apart import prompts_apart
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
+from c2c.serving.prepare.side_by_side import side_by_side
 from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
     DEPLOYMENT_DTYPE,
@@ -86,6 +87,7 @@ __all__ = [
     "most_engines",
     "prepare",
     "prompts_apart",
+    "side_by_side",
     "start_plan",
 ]
 
@@ -205,7 +207,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     budgets = [kinds[of[0]].link_gbps * system.traits.place.link_headroom for of in kind_of_cut]
     check(setup, kinds, role)
     refused: list[tuple[int, SettingError]] = []
-    serves = fits.copy()
+    serves = fits & _may_serve(setup)
     for p, of in enumerate(kind_of_cut):
         here = sorted(set(of))
         for m, error in refusals(
@@ -298,10 +300,21 @@ def prepare(setup: ServingSetup) -> Prepared:
     )
 
 
+def _may_serve(setup: ServingSetup) -> np.ndarray:
+    """Return True for each model that a part's nodes are for; b1[models, parts]."""
+    return np.array([
+        [part.nodes is None or d.name in part.nodes.models for part in setup.parts]
+        for d in setup.deployments
+    ])  # fmt: skip
+
+
 def chip_places(setup: ServingSetup, part: FleetPart) -> tuple[Slice, ...]:
     """Return the devices on each chip of a part: slices, or a layout's lanes."""
     layout = setup.system.layout
-    return part.slices if layout is None else tuple(lane.place for lane in layout.lanes)
+    if layout is None:
+        return part.slices
+    numbers = range(len(layout.lanes)) if part.nodes is None else part.nodes.lanes
+    return tuple(layout.lanes[k].place for k in numbers)
 
 
 def _kinds(

@@ -23,7 +23,7 @@ from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
 
 _TOKENS: Final = CacheShape(1, 0, 0, 0)  # a token is a place
 
-__all__ = ["MAX_RESOURCES", "Copy", "Lane", "StepLayout", "Way", "layout_table"]
+__all__ = ["MAX_RESOURCES", "Copy", "Lane", "NodeKind", "StepLayout", "Way", "layout_table"]
 
 MAX_RESOURCES: Final = 32  # of a node: a lane's are bits of a number
 
@@ -96,6 +96,19 @@ class Lane:
     paths: tuple[tuple[str, ...], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """Nodes of a fleet that serve the same models.
+
+    Attributes:
+      lanes: numbers of the layout's lanes that each node has.
+      models: names of the models, of the catalog.
+    """
+
+    lanes: tuple[int, ...]
+    models: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLayout:
     """Layout of a node's instances over its devices.
@@ -116,6 +129,7 @@ class StepLayout:
       reliefs: further variants of each scale, for a controller: the variant of scale c with
         r of them is c * (reliefs + 1) + r.
       notes: lines printed with the layout.
+      nodes: kinds of nodes, which the fleet's nodes are in equal numbers; (): each has all lanes.
     """
 
     name: str
@@ -129,6 +143,7 @@ class StepLayout:
     notes: tuple[str, ...] = ()
     memories: Mapping[str, float] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()
+    nodes: tuple[NodeKind, ...] = ()
 
     def __post_init__(self) -> None:
         where, names = "layout", self.resources

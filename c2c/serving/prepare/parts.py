@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from c2c.cost import Constants
 from c2c.hardware import MigConfig, Platform, Slice, placed, slices
 from c2c.ranges import Count, check_fields
+from c2c.serving.prepare.lanes import NodeKind
 
 __all__ = ["FleetPart", "SliceKind"]
 
@@ -20,12 +21,14 @@ class FleetPart:
       mig: MIG layout of each chip, or its name.
       count: number of chips.
       constants: cost-model constants of these chips.
+      nodes: what they serve as nodes of a layout; None: all of it.
     """
 
     platform: Platform
     mig: MigConfig | str
     count: Count
     constants: Constants
+    nodes: NodeKind | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "fleet.parts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
@@ -323,9 +323,16 @@ class ServingSetup:
                 self.weights_start,
                 f"host, as the lanes of {layout.name} are open from the start",
             )
+        kinds = layout.nodes
+        if kinds and self.superchips < len(kinds):
+            models = [" and ".join(kind.models) for kind in kinds]
+            raise SettingError(
+                "superchips", self.superchips, f"at least {len(kinds)}, a node for each of "
+                f"{', '.join(models)}",
+            )  # fmt: skip
         for lane in layout.lanes:
             here = [d.name for d in self.deployments if d.spec.name in lane.steps]
-            if len(here) > 1:
+            if len(here) > 1 and not kinds:
                 raise SettingError("catalog", here, f"one model for lane {lane.place.name}")
         stays = isinstance(self.system.alpha, Static) or self.system.traits.vary.follows_waits
         if not stays and any(lane.copies for lane in layout.lanes):
@@ -339,7 +346,15 @@ class ServingSetup:
         first = FleetPart(
             platform=self.platform, mig=self.mig, count=self.superchips, constants=self.constants
         )
-        return (first, *self.beside)
+        layout = self.system.layout
+        if layout is None or not layout.nodes:
+            return (first, *self.beside)
+        n, kinds = self.superchips, layout.nodes
+        counts = [n // len(kinds) + (k < n % len(kinds)) for k in range(len(kinds))]
+        return tuple(
+            replace(first, count=count, nodes=kind)
+            for kind, count in zip(kinds, counts, strict=True)
+        )
 
     @property
     def chips(self) -> int:

@@ -19,7 +19,18 @@ from c2c.errors import SettingError
 from c2c.hardware import Node, Slice, joined
 from c2c.models import ModelSpec
 from c2c.ranges import Count, FromZero, Index, OneOf, SomeShare, check_fields
-from c2c.serving import Copy, Cost, Curve, Lane, Plan, StepLayout, SystemSpec, Way, Work
+from c2c.serving import (
+    Copy,
+    Cost,
+    Curve,
+    Lane,
+    Plan,
+    StepLayout,
+    SystemSpec,
+    Way,
+    Work,
+    side_by_side,
+)
 from c2c.systems.cocoserve.costs import OperationCosts, operation_costs
 from c2c.systems.cocoserve.modules import LAYER, layer_bytes, module_of
 from c2c.systems.cocoserve.placement import Placement
@@ -205,13 +216,14 @@ def _prepare(context: Context) -> SystemSpec:
     deployments, system = context.deployments, context.system
     if context.node is None:
         raise SettingError("node", None, "a node whose devices hold copies of layers")
-    if len(deployments) > 1:
-        raise SettingError("catalog", [d.name for d in deployments], "one model")
     tokens = getattr(system.chunk, "tokens", None) or max(system.profile.chunks)
-    layout = scaled_layout(
-        context.settings, deployments[0].spec, context.node, rows=system.max_batch, tokens=tokens
-    )
-    return replace(system, layout=layout)
+    specs = list(dict.fromkeys(d.spec for d in deployments))
+    layouts = [
+        scaled_layout(context.settings, one, context.node, rows=system.max_batch, tokens=tokens)
+        for one in specs
+    ]
+    served = [(specs.index(d.spec), [d.name]) for d in deployments]
+    return replace(system, layout=side_by_side(layouts, served))
 
 
 SYSTEM: Final = Mechanism(

@@ -25,7 +25,7 @@ from c2c.errors import SettingError
 from c2c.hardware import Slice, joined
 from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.ranges import AboveZero, Count, FromZero, OneOf, check_fields
-from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work, prompts_apart
+from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work, prompts_apart, side_by_side
 from c2c.serving import Lane as Place
 from c2c.systems.mechanism import Context, Mechanism
 from c2c.systems.tessera.lanes import Costs, Lane, Lanes
@@ -89,13 +89,11 @@ def pair_layout(given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int) ->
 def _prepare(context: Context) -> SystemSpec:
     deployments = context.deployments
     assert context.node is not None  # `c2c.config.nodes` refuses a layout without one
-    if len(deployments) > 1:
-        raise SettingError(
-            "catalog", [d.name for d in deployments], "one model, whose weights the pair keeps"
-        )
-    pair, spec, rows = pair_of(context.node), deployments[0].spec, context.system.max_batch
-    layout = pair_layout(context.settings, pair, spec, rows=rows)
-    return replace(context.system, layout=layout)
+    pair, rows = pair_of(context.node), context.system.max_batch
+    specs = list(dict.fromkeys(d.spec for d in deployments))
+    layouts = [pair_layout(context.settings, pair, spec, rows=rows) for spec in specs]
+    served = [(specs.index(d.spec), [d.name]) for d in deployments]
+    return replace(context.system, layout=side_by_side(layouts, served))
 
 
 SYSTEM: Final = Mechanism(part="layout", settings=PairLayout, prepare=_prepare, ways=_WAYS)

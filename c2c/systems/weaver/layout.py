@@ -20,6 +20,7 @@ devices of their own that send their keys and values; or they take no time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import batched
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -31,7 +32,17 @@ from c2c.hardware import Node, Platform, joined
 from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, rank_of, weight_bytes
 from c2c.policies import AsAlpha, ByRatio
 from c2c.ranges import Count, FromZero, In, OneOf, Share, SomeShare, check_fields
-from c2c.serving import Cost, Curve, Lane, Plan, StepLayout, SystemSpec, Work, prompts_apart
+from c2c.serving import (
+    Cost,
+    Curve,
+    Lane,
+    Plan,
+    StepLayout,
+    SystemSpec,
+    Work,
+    prompts_apart,
+    side_by_side,
+)
 from c2c.systems.mechanism import Context, Mechanism
 from c2c.systems.weaver.profile import Pair, away_of, moved_s, operators_of, payload_bytes
 from c2c.systems.weaver.splitting import (
@@ -191,11 +202,21 @@ def _prepare(context: Context) -> SystemSpec:
     system, given = context.system, context.settings
     if context.node is None:
         raise SettingError("node", None, "a node with two GPUs for the models")
-    layout = woven_layout(
-        given, context.deployments, context.node, rows=system.max_batch,
-        tokens=getattr(system.chunk, "tokens", None) or max(system.profile.chunks),
-        constants=context.constants,
-    )  # fmt: skip
+    tokens = getattr(system.chunk, "tokens", None) or max(system.profile.chunks)
+    pairs = list(batched(context.deployments, 2))
+    if given.hot is not None and len(pairs) > 1:
+        raise SettingError(
+            "system.layout.hot", given.hot, "null with several pairs, whose first model is hot"
+        )
+    specs = list(dict.fromkeys(tuple(d.spec for d in pair) for pair in pairs))
+    one_of = {tuple(d.spec for d in pair): pair for pair in pairs}
+    layouts = [
+        woven_layout(given, one_of[both], context.node, rows=system.max_batch, tokens=tokens,
+                     constants=context.constants)
+        for both in specs
+    ]  # fmt: skip
+    served = [(specs.index(tuple(d.spec for d in p)), [d.name for d in p]) for p in pairs]
+    layout = side_by_side(layouts, served)
     own = isinstance(system.vary, AsAlpha)
     return replace(system, layout=layout, vary=ByRatio(given.ratio) if own else system.vary)
 
