@@ -16,8 +16,19 @@ from c2c.policies import weights_in
 from c2c.serving import FleetPart, ServingSetup
 from experiments.plain_engine import Load
 
-__all__ = ["ERRORS", "FACTOR", "UNKNOWN", "Nearest", "RunError", "borrowed", "error_line",
-           "nearest", "precision_of", "read_errors"]  # fmt: skip
+__all__ = [
+    "ERRORS",
+    "FACTOR",
+    "UNKNOWN",
+    "Nearest",
+    "RunError",
+    "borrowed",
+    "busiest_of",
+    "error_line",
+    "nearest",
+    "precision_of",
+    "read_errors",
+]
 
 ERRORS: Final = Path(__file__).parent / "measured" / "engine_errors.csv"
 UNKNOWN: Final = "no measured run is near: expect 25 %"
@@ -110,6 +121,11 @@ def precision_of(spec: ModelSpec) -> str:
     )  # fmt: skip
 
 
+def busiest_of(models: Mapping[str, Any]) -> str:
+    """Return the name of the model of a summary with most output tokens."""
+    return max(models, key=lambda name: models[name]["output_tokens"])
+
+
 def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
     """Return the error of measured runs near a simulated one, by its model with most tokens.
 
@@ -121,8 +137,8 @@ def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
     if not summary["finished"]:
         return f"{UNKNOWN} (no request was served)"
     models, run = summary["models"], summary["run"]
-    busiest = max(serving.deployments, key=lambda d: models[d.name]["output_tokens"])
-    of = models[busiest.name]
+    name = busiest_of(models)
+    busiest, of = next(d for d in serving.deployments if d.name == name), models[name]
     load = Load(
         isl=max(1, round(of["prompt_tokens"] / of["requests"])),
         osl=max(1, round(of["output_tokens"] / max(1, of["finished"]))),

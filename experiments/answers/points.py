@@ -18,6 +18,7 @@ from c2c.errors import DataError, SettingError
 from c2c.runs import NOT_INPUTS, FolderInUse, content_key, file_key, is_in_use
 from c2c.simulator import is_compiled
 from experiments.children import worker_pool
+from experiments.near_runs import busiest_of
 from experiments.simulation import Outcome, code_keys, execute, finished, folder_of
 
 __all__ = ["Point", "PointRunner", "needs_compiling"]
@@ -146,6 +147,8 @@ def _run(settings: Mapping[str, Any]) -> Point:
 
 
 def _point(outcome: Outcome) -> Point:
-    # Without the entries of single models, of which thousands would pass between processes.
-    lean = {k: v for k, v in outcome.summary.items() if k != "models"}
+    # One model's entry alone: thousands would pass between processes.
+    models = outcome.summary["models"]
+    busiest = busiest_of(models)
+    lean = outcome.summary | {"models": {busiest: models[busiest]}}
     return Point(folder=outcome.folder, summary=lean, was_there=outcome.skipped)

@@ -118,7 +118,7 @@ def test_a_mechanism_alone_is_its_system(system: str, mechanism: str, setting: s
 
 def test_changes_of_variants_are_counted_by_the_loop_not_by_a_policy() -> None:
     words = ["system=cocoserve", "workload=poisson", "workload.rate_rps=8", "workload.requests=40"]
-    setup = build(load([*words, "system.vary.prompts=1"]))
+    setup = build(load([*words, "system/vary=by_waiting", "system.vary.prompts=1"]))
     run = simulated(setup, compiled=False).summary["run"]
     assert 0 < run["variant_changes"] <= run["relayouts"]
 

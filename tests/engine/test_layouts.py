@@ -92,7 +92,8 @@ def live(folder: Path) -> Iterator[Live]:
     settings = (
         f"catalog={folder / 'models' / 'one'}", *SCALED, "system.layout.replicated=2",
         "system.layout.copies=3", "system.layout.migrated=1", "system.layout.between=1",
-        "system.vary.prompts=2", "system.vary.window_s=0.1", "pool_bytes=16000000",
+        "system/vary=by_waiting", "system.vary.prompts=2", "system.vary.window_s=0.1",
+        "pool_bytes=16000000",
         f"out={folder / 'out'}", "retries=100",
         "patience=1000",
     )  # fmt: skip
