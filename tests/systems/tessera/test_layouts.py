@@ -95,7 +95,7 @@ def test_a_node_and_a_layout_need_one_another() -> None:
         build(load(["node=a100_l40s", "workload=poisson"]))
     with pytest.raises(SettingError, match="node=None"):
         build(load(["system=replicas", "~node", "workload=poisson"]))
-    with pytest.raises(SettingError, match="catalog"):
+    with pytest.raises(SettingError, match="superchips"):
         build(load(["system=replicas", "catalog=dense", "workload=poisson"]))
     with pytest.raises(SettingError, match="weights_start"):
         build(load(["system=replicas", "weights_start=disk", "workload=poisson"]))
