@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from c2c.policies import inlined, jitable, rank
 from c2c.serving.pools import homes_of
 from c2c.serving.queues import take_slot
@@ -75,6 +77,8 @@ def new_request(
     req.made = 0
     req.unreserved = 0
     req.ends_by_s = ends_by_s
+    if ends_by_s < math.inf:
+        w.s.count[0].deadlines += 1
     req.ending = FAIL_NONE
     w.s.count[0].arrived += 1
     return int(slot)

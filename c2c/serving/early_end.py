@@ -93,6 +93,9 @@ def expire(w: Loop, now_s: float, also_now: bool) -> None:
 @apart("give_up", needed=gives_up)
 def give_up(w: Loop, now_s: float) -> None:
     """End the requests whose deadline has come, and set timer 0 to the next one."""
+    if w.s.count[0].deadlines == 0:  # an option's timer alone: nobody is looked for
+        set_timer(w.s, 0, math.inf)
+        return
     expire(w, now_s, True)
     set_timer(w.s, 0, earliest_deadline_s(w.s))
 

@@ -381,6 +381,7 @@ COUNT_DTYPE = np.dtype(
         ("to_start", "i8"),  # 1: models that may be active before the first event are not yet
         ("now_s", "f8"),  # of the last event that came through the port
         ("first_timer", "i8"),  # which of the timers is due first
+        ("deadlines", "i8"),  # requests so far that have one
     ],
     align=True,
 )
