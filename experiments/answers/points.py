@@ -150,5 +150,5 @@ def _point(outcome: Outcome) -> Point:
     # One model's entry alone: thousands would pass between processes.
     models = outcome.summary["models"]
     busiest = busiest_of(models)
-    lean = outcome.summary | {"models": {busiest: models[busiest]}}
+    lean = {**outcome.summary, "models": {busiest: models[busiest]}}
     return Point(folder=outcome.folder, summary=lean, was_there=outcome.skipped)
