@@ -159,10 +159,10 @@ def _policy(point: DecisionPoint, values: Mapping[str, Any], place_of: str) -> A
         if field not in made._fields:
             known = ", ".join(made._fields) or "no fields"
             raise SettingError(f"{place_of}.{field}", value, f"a field of {name} ({known})")
-        if isinstance(value, Mapping):
-            given[field] = _policy(point, value, f"{place_of}.{field}")
-        elif hints.get(field) is not Any:
+        if hints.get(field) is not Any:
             given[field] = typed(value, hints.get(field, float), f"{place_of}.{field}")
+        elif isinstance(value, Mapping):  # a policy of its own, as those of `Both`
+            given[field] = _policy(point, value, f"{place_of}.{field}")
     missing = [f for f in made._fields if f not in given and f not in made._field_defaults]
     if missing:
         raise SettingError(

@@ -43,7 +43,7 @@ from c2c.serving.state import (
     Serving,
 )
 
-__all__ = ["has_work", "settle", "start_asked", "wake"]
+__all__ = ["begin_load", "has_work", "settle", "start_asked", "wake"]
 
 _UNLIMITED: Final = 1 << 60  # decode steps of a run that nothing else waits for
 
@@ -82,18 +82,26 @@ def has_work(w: Loop, i: int) -> bool:
 
 
 @inlined
+def begin_load(w: Loop, i: int) -> None:
+    """Let the device of instance `i`, which has room for it, load its model."""
+    d = w.s.instance[i].on_device
+    plan = w.s.plan[d]
+    w.s.instance[i].state = LOADING
+    plan.instance = i
+    plan.link_gbps = 0.0
+    plan.steps = 1
+    w.s.device[d].running = i
+    w.s.device[d].last = i
+    emit(w.s, ACT_LOAD, d)
+
+
+@inlined
 def _load(w: Loop, i: int, now_s: float) -> None:
     inst = w.s.instance[i]
     plan = w.s.plan[inst.on_device]
     plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
     make_room_for(w, i, 0.0, now_s)
-    inst.state = LOADING
-    plan.instance = i
-    plan.link_gbps = 0.0
-    plan.steps = 1
-    w.s.device[inst.on_device].running = i
-    w.s.device[inst.on_device].last = i
-    emit(w.s, ACT_LOAD, inst.on_device)
+    begin_load(w, i)
 
 
 @inlined

@@ -28,7 +28,6 @@ from c2c.policies import (
     route,
 )
 from c2c.ranges import AboveZero, Count, FromZero
-from c2c.serving.actions import ACT_LOAD, emit
 from c2c.serving.batch import batch_size, outstanding
 from c2c.serving.hbm import request_bytes, room_bytes
 from c2c.serving.instances import evict
@@ -50,7 +49,7 @@ from c2c.serving.state import (
     WARM,
     Loop,
 )
-from c2c.serving.turns import wake
+from c2c.serving.turns import begin_load, wake
 
 __all__ = ["AtLook", "NoEngine", "NoSlice", "PolledRouter"]
 
@@ -417,17 +416,10 @@ def _launch(w: Loop) -> None:
     # Load the models of all engines that have just got a slice: after the last eviction, and though
     # no request may wait for them any more.
     for i in range(len(w.s.instance)):
-        if w.s.instance[i].state != ASSIGNED:
-            continue
-        d = w.s.instance[i].on_device
-        plan = w.s.plan[d]
-        plan.instance = i
-        plan.steps = 1
-        plan.link_gbps, plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0, 0.0
-        w.s.instance[i].state = LOADING
-        w.s.device[d].running = i
-        w.s.device[d].last = i
-        emit(w.s, ACT_LOAD, d)
+        if w.s.instance[i].state == ASSIGNED:
+            plan = w.s.plan[w.s.instance[i].on_device]
+            plan.kv_in_bytes, plan.kv_out_bytes = 0.0, 0.0
+            begin_load(w, i)
 
 
 @jitable
