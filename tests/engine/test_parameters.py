@@ -16,7 +16,7 @@ from tokenizers import models, pre_tokenizers
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.job import Job, chat_job
 from c2c.engine.front.parameters import NO_EFFECT, REFUSED, table
-from c2c.engine.front.protocol import OUR_NAMES, ChatRequest, CompletionRequest
+from c2c.engine.front.protocol import FIELDS, OUR_NAMES, ChatRequest, CompletionRequest
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.messages import ModelInfo
 from c2c.transformer.text.chat import ChatTemplate
@@ -63,8 +63,10 @@ def test_every_field_of_the_schemas_has_its_lot() -> None:
     assert not carried & NO_EFFECT
     assert not carried & REFUSED.keys()
     assert not NO_EFFECT & REFUSED.keys()
-    fields = [*ChatRequest.model_fields.values(), *CompletionRequest.model_fields.values()]
-    assert all(field.description for field in fields)
+    for kind, model in (("chat", ChatRequest), ("text", CompletionRequest)):
+        effects = FIELDS["both"] | FIELDS[kind]
+        schema = model.model_json_schema()["properties"]
+        assert effects == {name: field["description"] for name, field in schema.items()}
 
 
 def test_the_documentation_has_the_table() -> None:

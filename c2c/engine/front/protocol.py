@@ -1,11 +1,12 @@
-"""Supported request fields; `c2c.engine.front.parameters` has the other fields."""
+"""Supported request fields; `fields.toml` has their effects, and the other fields."""
 
 from __future__ import annotations
 
 import json
 import secrets
+import tomllib
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from importlib import resources
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -22,29 +23,35 @@ from pydantic import (
 from c2c.transformer.drawing import BIASED, SCORED
 
 __all__ = [
-    "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "SharedFields", "StreamOptions",
-    "Token",
+    "FIELDS", "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "SharedFields",
+    "StreamOptions", "Token",
 ]  # fmt: skip
+
+_MOST_VALUES = 1 << 17  # of a schema or of all tools; their check takes seconds a million
+_MOST_STOPS = 64
+_GREEDY = 1e-9  # for top_p=0
+_MOST_CHOICES, _MOST_PROMPTS = 128, 2048
+_First = Field(fail_fast=True)  # reports the first fault, not a million
+_Several = Field(min_length=1, max_length=_MOST_PROMPTS)
 
 Token = Annotated[StrictInt, Field(ge=0)]
 TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 Grammar = Annotated[str, Field(min_length=1, max_length=1 << 16)]
-_MOST_VALUES = 1 << 17  # of a schema or of all tools; their check takes seconds a million
-_First = Field(fail_fast=True)  # reports the first fault, not a million
 Tokens = Annotated[list[Token], _First, Field(min_length=1)]
 Choices = Annotated[list[Grammar], _First, Field(min_length=1)]
-_MOST_STOPS = 64
-_GREEDY = 1e-9  # for top_p=0
-_MOST_CHOICES, _MOST_PROMPTS = 128, 2048
+Share = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Count = Annotated[int, Field(ge=1)]
+Scores = Annotated[int, Field(ge=0, le=SCORED)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
-OUR_NAMES: Final[Mapping[str, str]] = MappingProxyType({
-    "max_new_tokens": "max_tokens", "n_predict": "max_tokens", "num_predict": "max_tokens",
-    "num_return_sequences": "n", "random_seed": "seed", "repeat_penalty": "repetition_penalty",
-    "stop_sequences": "stop", "json_schema": "guided_json", "regex": "guided_regex",
-    "grammar": "guided_grammar", "ebnf": "guided_grammar",
-})  # fmt: skip
+_FILE = resources.files("c2c.engine.front") / "fields.toml"
+FIELDS: Final[Mapping[str, Any]] = tomllib.loads(_FILE.read_text("utf-8"))
+"""Tables of fields.toml."""
+
+OUR_NAMES: Final[Mapping[str, str]] = FIELDS["as"]
 """Fields of other APIs, and the fields here that do the same."""
 
 
@@ -104,88 +111,49 @@ class StructuredOutputs(BaseModel):
     grammar: Grammar | None = None
 
 
+def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Add the effects of fields to a JSON schema."""
+    effects = FIELDS["both"] | FIELDS["chat" if issubclass(model, ChatRequest) else "text"]
+    for name, field in schema["properties"].items():
+        field["description"] = effects[name]
+
+
 class SharedFields(BaseModel):
     """Fields of chat and text completions."""
 
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, json_schema_extra=_describe)
 
-    model: str = Field(description="name of a served model")
-    stream: bool = Field(False, description="the answer is streamed in chunks")
-    stream_options: StreamOptions | None = Field(
-        None,
-        description="`include_usage`: a last chunk has the usage; `continuous_usage_stats`: every "
-        "chunk has it",
-    )
-    n: int = Field(1, ge=1, le=_MOST_CHOICES, description="choices for each prompt, up to 128")
-    temperature: float = Field(
-        1.0, ge=0, le=2, description="divisor of the logits; 0: the likeliest token"
-    )
-    top_p: float = Field(
-        1.0, ge=0, le=1, description="keeps the fewest likeliest tokens with this total probability"
-    )
-    top_k: int = Field(
-        0, ge=-1, le=2**31 - 1, description="keeps this many likeliest tokens; 0 or -1: all"
-    )
-    min_p: float = Field(
-        0.0, ge=0, le=1, description="keeps tokens with at least this share of the top probability"
-    )
-    seed: int | None = Field(
-        None,
-        ge=-(2**63),
-        lt=2**63,
-        description="equal seeds draw equal tokens; choices have s, s + 1, ...",
-    )
-    stop: Stop | Annotated[list[Stop], Field(max_length=_MOST_STOPS)] | None = Field(
-        None, description="up to 64 texts; the answer ends before the first that occurs"
-    )
-    max_tokens: int | None = Field(None, ge=1, description="limit of new tokens")
-    stop_token_ids: list[Token] = Field(
-        [], max_length=BIASED, description="tokens that end the answer and are not part of it"
-    )
-    include_stop_str_in_output: bool = Field(
-        False, description="the answer includes the stop text or token"
-    )
-    min_tokens: int = Field(0, ge=0, description="tokens before which the answer does not end")
-    repetition_penalty: float = Field(
-        1.0, gt=0, le=100, description="penalty on tokens that occur in prompt or answer"
-    )
-    presence_penalty: float = Field(
-        0.0, ge=-2, le=2, description="subtracted from logits of tokens in the answer"
-    )
-    frequency_penalty: float = Field(
-        0.0, ge=-2, le=2, description="the same, for each occurrence in the answer"
-    )
-    logit_bias: dict[TokenKey, Bias] = Field(
-        {}, max_length=BIASED,
-        description=f"added to logits, by token id, -100 to 100; up to {BIASED} tokens",
-    )  # fmt: skip
-    ignore_eos: bool = Field(False, description="the model's end tokens do not end the answer")
-    skip_special_tokens: bool = Field(True, description="the text has no special tokens")
-    add_special_tokens: bool | None = Field(
-        None, description="whether BOS is added; by default for a prompt, not for a chat"
-    )
-    return_token_ids: bool = Field(False, description="choices have `token_ids`")
-    return_tokens_as_token_ids: bool = Field(
-        False, description="tokens of `logprobs` are written as `token_id:7`"
-    )
-
-    response_format: ResponseFormat | None = Field(
-        None, description="`json_object`, or `json_schema` with the answer's schema; `text`: any"
-    )
-    guided_json: Schema = Field(None, description="JSON schema of the answer")
-    guided_json_object: bool | None = Field(None, description="the answer is a JSON object")
-    guided_regex: Grammar | None = Field(None, description="regular expression of the answer")
-    guided_choice: Choices | None = Field(None, description="the answer is one of these texts")
-    guided_grammar: Grammar | None = Field(
-        None, description="grammar of the answer, in Lark's or llama.cpp's (GBNF) syntax"
-    )
-    guided_whitespace_pattern: Grammar | None = Field(
-        None,
-        description="pattern of white space in JSON; by default a space after `,` and `:`",
-    )
-    structured_outputs: StructuredOutputs | None = Field(
-        None, description="`json`, `json_object`, `regex`, `choice` or `grammar` in one field"
-    )
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1, le=_MOST_CHOICES)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: Share = 1.0
+    top_k: int = Field(0, ge=-1, le=2**31 - 1)
+    min_p: Share = 0.0
+    seed: Seed | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=_MOST_STOPS)] | None = None
+    max_tokens: Count | None = None
+    stop_token_ids: list[Token] = Field([], max_length=BIASED)
+    include_stop_str_in_output: bool = False
+    min_tokens: int = Field(0, ge=0)
+    repetition_penalty: float = Field(1.0, gt=0, le=100)
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: dict[TokenKey, Bias] = Field({}, max_length=BIASED)
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    add_special_tokens: bool | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    response_format: ResponseFormat | None = None
+    guided_json: Schema = None
+    guided_json_object: bool | None = None
+    guided_regex: Grammar | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Grammar | None = None
+    guided_whitespace_pattern: Grammar | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -240,21 +208,13 @@ class CompletionRequest(SharedFields):
     prompt: (
         str
         | Tokens
-        | Annotated[list[str], _First, Field(min_length=1, max_length=_MOST_PROMPTS)]
-        | Annotated[list[Tokens], _First, Field(min_length=1, max_length=_MOST_PROMPTS)]
-    ) = Field(description="a text, token ids, or a list of up to 2,048 of either")
-    max_tokens: int | None = Field(
-        None, ge=0, description="limit of new tokens; 0 only with `echo`"
+        | Annotated[list[str], _First, _Several]
+        | Annotated[list[Tokens], _First, _Several]
     )
-    echo: bool = Field(
-        False, description="the text begins with the prompt, `logprobs` with its tokens"
-    )
-    best_of: int | None = Field(
-        None, ge=1, description="must equal `n`: no further choices are drawn"
-    )
-    logprobs: int | None = Field(
-        None, ge=0, le=SCORED, description="number of likeliest tokens to report, up to 20"
-    )
+    max_tokens: int | None = Field(None, ge=0)
+    echo: bool = False
+    best_of: Count | None = None
+    logprobs: Scores | None = None
 
     @property
     def scores(self) -> int | None:
@@ -377,43 +337,20 @@ class AllowedTools(BaseModel):
 class ChatRequest(SharedFields):
     """Body of /v1/chat/completions."""
 
-    messages: Annotated[list[Message], _First] = Field(
-        min_length=1, description="messages of the chat, with texts or parts of type `text`"
-    )
-    max_completion_tokens: int | None = Field(None, ge=1, description="as `max_tokens`")
-    logprobs: bool = Field(False, description="the answer has log-probabilities of its tokens")
-    top_logprobs: int | None = Field(
-        None,
-        ge=0,
-        le=SCORED,
-        description="with `logprobs`: number of likeliest tokens to report, up to 20",
-    )
-    tools: Annotated[list[Tool], _First, _Bounded] | None = Field(
-        None, description="passed to a template that uses them; calls are parsed from the text"
-    )
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools = Field(
-        "auto",
-        description="`none`: the template gets no tools; `allowed_tools`: it gets these; "
-        "`required` or a named function: a grammar forces calls",
-    )
-    parallel_tool_calls: bool = Field(True, description="whether an answer may have several calls")
-    documents: list[dict[str, JsonValue]] | None = Field(
-        None, description="passed to a template that uses them"
-    )
-    reasoning_effort: str | None = Field(
-        None, description="passed to a template that uses it, else without effect"
-    )
-    thinking: bool | None = Field(
-        None, description="whether the model thinks before its answer, if the template has a choice"
-    )
-    enable_thinking: bool | None = Field(None, description="as `thinking`")
-    chat_template_kwargs: dict[str, JsonValue] = Field(
-        {}, description="variables of the template such as `enable_thinking`"
-    )
-    add_generation_prompt: bool | None = Field(
-        None, description="whether the answer's opening is added; true by default"
-    )
-    continue_final_message: bool = Field(False, description="the answer continues the last message")
+    messages: Annotated[list[Message], _First, Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: Scores | None = None
+    tools: Annotated[list[Tool], _First, _Bounded] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools = "auto"
+    parallel_tool_calls: bool = True
+    documents: list[dict[str, JsonValue]] | None = None
+    reasoning_effort: str | None = None
+    thinking: bool | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: dict[str, JsonValue] = {}
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
     @property
     def scores(self) -> int | None:
