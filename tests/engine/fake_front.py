@@ -52,8 +52,9 @@ class FakeLink(Link):
     async def live(self) -> dict[str, Any]:
         return self.state
 
-    async def manage(self, model: str, what: Any) -> str:
-        return "" if what == "load" else f"/data/{model}/x.json is pinned"
+    async def command(self, kind: Any, **fields: Any) -> say.Managed:
+        refused = "" if fields["what"] == "load" else f"/data/{fields['model']}/x.json is pinned"
+        return say.Managed(number=1, model=fields["model"], refused=refused)
 
 
 def front_of(*models: Path, **more: Any) -> FastAPI:

@@ -27,29 +27,13 @@ def references(part: Any) -> Iterator[str]:
             yield from references(each)
 
 
-def test_what_is_invalid_is_documented_as_it_is_answered(document: dict[str, Any]) -> None:
-    operations = {
-        (path, method): operation
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    }
-    assert all("422" not in operation["responses"] for operation in operations.values())
-    open_to_all = {("/health", "get"), ("/ready", "get")}
-    assert open_to_all == {
-        at for at, operation in operations.items() if "401" not in operation["responses"]
-    }
-    for path in ("/v1/completions", "/v1/chat/completions"):
-        said = operations[path, "post"]["responses"]
-        assert {"400", "404", "408", "413", "429", "499", "503"} <= said.keys()
-        assert said["200"]["content"].keys() == {"application/json", "text/event-stream"}
-
-
-def test_errors_are_json_and_pages_are_not(document: dict[str, Any]) -> None:
-    paths = document["paths"]
-    for path, form in (("/", "text/html"), ("/metrics", "text/plain")):
-        said = paths[path]["get"]["responses"]
-        assert list(said["200"]["content"]) == [form]
-        assert list(said["401"]["content"]) == ["application/json"]
+def test_errors_are_documented_as_they_are_answered(document: dict[str, Any]) -> None:
+    operations = [one for methods in document["paths"].values() for one in methods.values()]
+    assert len(operations) > 20
+    for one in operations:
+        assert one["responses"].keys() == {"200", "4XX", "5XX"}  # no 422, FastAPI's own
+    said = document["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]
+    assert said["content"].keys() == {"application/json", "text/event-stream"}
 
 
 def test_all_that_is_referred_to_is_there(document: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.engine import messages as say
-from c2c.engine.front.failures import after_end
+from c2c.engine.front.failures import ApiError, after_end
 from c2c.engine.front.link import MOST_WAITING, Link
 from tests.engine.fake_workers import FakeLink
 
@@ -115,13 +115,13 @@ def test_a_question_is_answered_when_the_engine_goes() -> None:
         wire = Wire()
         asked = [
             asyncio.create_task(wire.link.live()),
-            asyncio.create_task(wire.link.manage("m", "pin")),
+            asyncio.create_task(wire.link.command(say.Manage, model="m", what="pin")),
         ]
         await asyncio.sleep(0)
         asked[0].cancel()  # whoever asked has gone
         await asyncio.sleep(0)
         await wire.link._read(Gone())  # type: ignore[arg-type]
-        with pytest.raises(ConnectionError):
+        with pytest.raises(ApiError):
             await asked[1]
         assert not wire.link._waiting
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from c2c.engine import messages as say
+from c2c.engine.front.failures import ApiError
 from tests.vopr.clients import Client, called
 from tests.vopr.device import score, undisturbed
 from tests.vopr.laws import may_end
@@ -148,14 +149,16 @@ async def wish_for(world: Any, wish: Wish) -> None:
     link = world.link
     if wish.what in ("add", "remove"):
         world.changed.add(wish.model)
-    with contextlib.suppress(ConnectionError, asyncio.CancelledError):  # the front is gone
+    with contextlib.suppress(ApiError, asyncio.CancelledError):  # the front is gone
         if wish.what == "watch":
             await _watch(world, wish)
             return
         if wish.what in ("add", "remove"):
             refused = await _change(world, wish)
         else:
-            refused = bool(await link.manage(wish.model, wish.what))
+            refused = bool(
+                (await link.command(say.Manage, model=wish.model, what=wish.what)).refused
+            )
         world.loop.note(f"wish {wish.what} {wish.model} {refused}")
         world.counts[wish.what + ("_refused" if refused else "")] += 1
 
@@ -173,8 +176,9 @@ async def _change(world: Any, wish: Wish) -> bool:
     """Add or remove a model; return True if that was refused."""
     if not world.plan.http:
         if wish.what == "add":
-            return bool((await world.link.add(f"sim/{wish.model}", wish.model)).refused)
-        return bool((await world.link.remove(wish.model)).refused)
+            path = f"sim/{wish.model}"
+            return bool((await world.link.command(say.Add, path=path, model=wish.model)).refused)
+        return bool((await world.link.command(say.Remove, model=wish.model)).refused)
     client = Client()
     if wish.what == "add":
         fields = {"path": f"sim/{wish.model}", "model": wish.model}
@@ -193,6 +197,6 @@ async def unpin(world: Any) -> None:
     keeper = world.engine._keeper
     while world.link.is_up and keeper.pinned:
         for name in sorted(keeper.pinned):
-            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-                await world.link.manage(name, "unpin")
+            with contextlib.suppress(ApiError, asyncio.CancelledError):
+                await world.link.command(say.Manage, model=name, what="unpin")
         await asyncio.sleep(1.0)

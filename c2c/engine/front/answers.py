@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,40 +14,34 @@ from fastapi.responses import StreamingResponse
 from c2c.engine.front.choices import Choice, Piece
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.protocol import StreamOptions
-from c2c.engine.front.scores import TokenScore, Written, of_chat, of_text
+from c2c.engine.front.scores import Written, of_chat, of_text
 
 __all__ = ["Shape", "Stream", "event", "usage"]
 
 
+@dataclass(slots=True, kw_only=True)
 class Shape:
     """Form of an answer to a chat or a text completion.
 
     Attributes:
+      model: name of the model.
       is_chat: True for a chat.
       has_tokens: whether choices include their token ids.
       has_scores: whether choices include log-probabilities.
+      written: form of single tokens.
       options: `stream_options` of the request.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        is_chat: bool,
-        has_tokens: bool,
-        has_scores: bool,
-        written: Written,
-        options: StreamOptions | None,
-    ) -> None:
-        self.is_chat, self.has_tokens, self.has_scores = is_chat, has_tokens, has_scores
-        self._written, self._options = written, options or StreamOptions()
-        self._choices: Sequence[Choice] = ()
-        self._prompt = 0
-        self._head = {
-            "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
-            "created": int(time.time()),
-            "model": model,
-        }
+    model: str
+    is_chat: bool
+    has_tokens: bool
+    has_scores: bool
+    written: Written
+    options: StreamOptions
+    _choices: Sequence[Choice] = ()
+    _prompt: int = 0
+    _number: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _created: int = field(default_factory=lambda: int(time.time()))
 
     def begin(self, choices: Sequence[Choice], prompt: int) -> None:
         """Set the choices and the number of prompt tokens."""
@@ -54,73 +49,62 @@ class Shape:
 
     def whole(self) -> dict[str, Any]:
         """Return a complete answer."""
-        found = []
-        for choice in self._choices:
-            text = choice.parts.joined("text")
-            one: dict[str, Any] = {
-                "index": choice.index,
-                "finish_reason": choice.finish,
-                "logprobs": self._logprobs(choice.scores),
-            }
-            if self.is_chat:
-                one["message"] = {"role": "assistant", "content": text}
-                if thought := choice.parts.joined("thought"):
-                    one["message"]["reasoning_content"] = thought
-                if choice.calls:
-                    own = {"content": text or None, "tool_calls": choice.calls}
-                    one["message"] |= own
-            else:
-                one["text"] = text
-            if self.has_tokens:
-                one["token_ids"] = choice.tokens
-            found.append(one)
         kind = "chat.completion" if self.is_chat else "text_completion"
-        return {**self._head, "object": kind, "choices": found, "usage": self._usage()}
+        return self._around(kind, [self._one(choice) for choice in self._choices])
+
+    def _one(self, choice: Choice) -> dict[str, Any]:
+        text, calls = choice.parts.joined("text"), choice.calls
+        if not self.is_chat:
+            return self._shown(choice.index, choice, choice.finish, {"text": text})
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if thought := choice.parts.joined("thought"):
+            message["reasoning_content"] = thought
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
+        return self._shown(choice.index, choice, choice.finish, {"message": message})
 
     def chunk(self, choice: Choice, piece: Piece, *, is_first: bool, is_last: bool) -> bytes:
         """Return the event of a chunk of one choice."""
-        text = piece.parts.joined("text")
-        one: dict[str, Any] = {
-            "index": choice.index,
-            "finish_reason": choice.finish if is_last else None,
-            "logprobs": None if is_last else self._logprobs(piece.scores),
-        }
-        if self.is_chat:
-            role = {"role": "assistant"} if is_first else {}
-            one["delta"] = role
-            if thought := piece.parts.joined("thought"):
-                one["delta"]["reasoning_content"] = thought
-            if text or not (is_last or piece.parts.found):
-                one["delta"]["content"] = text
-            if calls := piece.parts.calls:
-                one["delta"]["tool_calls"] = [call.shown() for call in calls]
-        else:
-            one["text"] = text
-        if self.has_tokens:
-            one["token_ids"] = piece.tokens
-        used = {"usage": self._usage()} if self._options.continuous_usage_stats else {}
-        return event({**self._head, "object": self._chunk_kind, "choices": [one], **used})
+        text, finish = piece.parts.joined("text"), choice.finish if is_last else None
+        delta: dict[str, Any] = {"role": "assistant"} if is_first else {}
+        if thought := piece.parts.joined("thought"):
+            delta["reasoning_content"] = thought
+        if text or not (is_last or piece.parts.found):
+            delta["content"] = text
+        if calls := piece.parts.calls:
+            delta["tool_calls"] = [call.shown() for call in calls]
+        content = {"delta": delta} if self.is_chat else {"text": text}
+        one = self._shown(choice.index, None if is_last else piece, finish, content)
+        return self._chunk([one], has_usage=self.options.continuous_usage_stats)
+
+    def _shown(
+        self, index: int, made: Choice | Piece | None, finish: str | None, content: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return a choice, or a part of one (None: its end), as JSON types."""
+        scores = None
+        if self.has_scores and made is not None:
+            scores = (of_chat if self.is_chat else of_text)(made.scores, self.written)
+        tokens = {"token_ids": made.tokens if made else []} if self.has_tokens else {}
+        return {"index": index, "finish_reason": finish, "logprobs": scores} | content | tokens
 
     def last(self) -> bytes:
         """Return the last events, with the usage if it was asked for."""
-        chunk = {**self._head, "object": self._chunk_kind, "choices": [], "usage": self._usage()}
-        return (event(chunk) if self._options.include_usage else b"") + b"data: [DONE]\n\n"
+        end = b"data: [DONE]\n\n"
+        return self._chunk([], has_usage=True) + end if self.options.include_usage else end
 
     def failed(self, error: ApiError) -> bytes:
         """Return the event of a failure."""
         return event(error.body())
 
-    def _usage(self) -> dict[str, Any]:
-        return usage(self._choices, self._prompt)
+    def _chunk(self, choices: list[Any], *, has_usage: bool) -> bytes:
+        kind = "chat.completion.chunk" if self.is_chat else "text_completion"
+        return event(self._around(kind, choices, has_usage=has_usage))
 
-    def _logprobs(self, scores: Sequence[TokenScore]) -> dict[str, Any] | None:
-        if not self.has_scores:
-            return None
-        return (of_chat if self.is_chat else of_text)(scores, self._written)
-
-    @property
-    def _chunk_kind(self) -> str:
-        return "chat.completion.chunk" if self.is_chat else "text_completion"
+    def _around(self, kind: str, choices: list[Any], *, has_usage: bool = True) -> dict[str, Any]:
+        number = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{self._number}"
+        head = {"id": number, "created": self._created, "model": self.model, "object": kind}
+        used = {"usage": usage(self._choices, self._prompt)} if has_usage else {}
+        return head | {"choices": choices} | used
 
 
 def event(value: Any) -> bytes:

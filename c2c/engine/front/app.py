@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from importlib import resources
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -21,14 +20,14 @@ from c2c.engine.front.blocks import Blocks, MessageBlocks, ResponseBlocks
 from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice
 from c2c.engine.front.conversions import MessagesRequest, ResponsesRequest
-from c2c.engine.front.delivery import complete, events_of, first_event
-from c2c.engine.front.documented import STREAM, Documented, errors
-from c2c.engine.front.failures import ApiError, after_end, without_paths
+from c2c.engine.front.delivery import complete, events_of, unless_gone
+from c2c.engine.front.documented import ERRORS, STREAM
+from c2c.engine.front.failures import ApiError, invalid, without_paths
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.job import Job, chat_job, text_job
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
-from c2c.engine.front.models import ManageRequest, Models, unknown_model
+from c2c.engine.front.models import Models
 from c2c.engine.front.parameters import check, unknown
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
 from c2c.engine.front.served import Served, served_models
@@ -55,7 +54,9 @@ def make_app(
 ) -> FastAPI:
     """Return the application."""
     front = Front(link, most_choices, at_once, read)
-    app = Documented(title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="c2c", lifespan=front.lifespan, docs_url=None, redoc_url=None, responses=ERRORS
+    )
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(Guard, key=key, starting=front.starting)
@@ -65,34 +66,28 @@ def make_app(
             expose_headers=["x-request-id", "retry-after", "x-should-retry"],
         )  # fmt: skip
     app.router.route_class = BodyRoute
-    asked = STREAM | errors(400, 401, 404, 408, 413, 429, 499, 503)
-    gone = errors(401, 503)
-    models, changed = Models(link, front.read), errors(400, 401, 403, 404, 409, 413, 503)
-    app.get("/v1/models", responses=errors(401))(models.all)
-    app.get("/v1/models/{model:path}", responses=errors(401, 404))(models.one)
-    app.post("/v1/models", responses=changed)(models.add)
-    app.delete("/v1/models/{model:path}", responses=changed)(models.remove)
-    app.post("/v1/completions", responses=asked)(front.completions)
-    app.post("/v1/chat/completions", responses=asked)(front.chat)
-    app.post("/v1/responses", responses=asked)(front.responses)
-    app.post("/v1/messages", responses=asked)(front.messages)
-    app.post("/v1/messages/count_tokens", responses=errors(400, 401, 404, 413, 503))(
-        front.message_tokens
-    )
-    texts = Texts(front.find)
-    for path, way in (("/tokenize", texts.tokenize), ("/detokenize", texts.detokenize)):
-        app.post(path, responses=errors(400, 401, 404, 413, 503))(way)
-    app.get("/version", responses=errors(401))(texts.version)
+    models, texts = front.models, Texts(front.find)
+    app.get("/v1/models")(models.all)
+    app.get("/v1/models/{model:path}")(models.one)
+    app.post("/v1/models")(models.add)
+    app.delete("/v1/models/{model:path}")(models.remove)
+    app.post("/v1/completions", responses=STREAM)(front.completions)
+    app.post("/v1/chat/completions", responses=STREAM)(front.chat)
+    app.post("/v1/responses", responses=STREAM)(front.responses)
+    app.post("/v1/messages", responses=STREAM)(front.messages)
+    app.post("/v1/messages/count_tokens")(front.message_tokens)
+    app.post("/tokenize")(texts.tokenize)
+    app.post("/detokenize")(texts.detokenize)
+    app.get("/version")(texts.version)
     app.get("/health")(front.health)
-    app.get("/ready", responses={503: {"description": "not ready"}})(front.ready)
-    app.get("/metrics", responses=gone, response_class=PlainTextResponse)(front.metrics_text)
-    app.get("/live", responses=STREAM | gone)(front.live)
-    app.post("/admin/drain", responses=gone)(front.drain)
-    app.post("/admin/resume", responses=gone)(front.resume)
+    app.get("/ready")(front.ready)
+    app.get("/live", responses=STREAM)(front.live)
+    app.post("/admin/drain")(front.drain)
+    app.post("/admin/resume")(front.resume)
     for what in ("load", "unload", "pin", "unpin"):
-        responses = errors(400, 401, 404, 409, 413, 503)
-        app.post(f"/admin/{what}", name=what, responses=responses)(front.managing(what))
-    app.get("/", responses=errors(401), response_class=HTMLResponse)(front.page)
+        app.post(f"/admin/{what}", name=what)(models.managing(what))
+    app.get("/metrics", include_in_schema=False)(front.metrics_text)
+    app.get("/", include_in_schema=False)(front.page)
     return app
 
 
@@ -130,6 +125,7 @@ class Front:
         self._most_choices, self._at_once = most_choices, at_once
         self._served: dict[str, Served] | None = None  # None: not known yet
         self._metrics, self._trials = Metrics(), Trials()
+        self.models = Models(link, self.read)
         self._ignored: set[str] = set()
 
     @contextlib.asynccontextmanager
@@ -164,12 +160,8 @@ class Front:
         """Complete one prompt or several."""
         check(asked)
         if len(asked.prompts) * asked.n > self._most_choices:
-            raise ApiError(
-                400,
-                f"n: {asked.n} choices for each of {len(asked.prompts)} prompts, expected at most "
-                f"{self._most_choices} in all",
-                param="n",
-            )
+            why = f"{asked.n} choices for each of {len(asked.prompts)} prompts"
+            raise invalid("n", f"{why}, expected at most {self._most_choices} in all")
         job = await asyncio.to_thread(text_job, self.find(asked.model), asked)
         return await self._answer(request, job, job.shape())
 
@@ -180,7 +172,7 @@ class Front:
     async def messages(self, request: Request, asked: MessagesRequest) -> Response:
         """Answer a chat in Anthropic's form."""
         if asked.max_tokens is None:
-            raise ApiError(400, "max_tokens: expected a number", param="max_tokens")
+            raise invalid("max_tokens", "expected a number")
         return await self._chat(request, asked.chat(), MessageBlocks(asked.model))
 
     async def message_tokens(self, asked: MessagesRequest) -> dict[str, int]:
@@ -199,9 +191,7 @@ class Front:
 
     def find(self, model: str) -> Served:
         """Return a served model."""
-        info = next((info for info in self._link.models if info.name == model), None)
-        if info is None:
-            raise unknown_model(model)
+        info = self.models.info(model)
         if info.failed:
             why = without_paths(info.failed, info.path)
             raise ApiError(503, f"{model} cannot be served: {why}", code="model_failed")
@@ -225,7 +215,7 @@ class Front:
         over = partial(self._over, asked.model, choices)
         if asked.stream:
             events = events_of(shape, choices, over)
-            first = await first_event(request, events)
+            first = await unless_gone(request, anext(events))  # decides the HTTP status
             return Stream(first, events)
         await complete(request, choices, over)
         return JSONResponse(shape.whole())
@@ -257,14 +247,14 @@ class Front:
         """Report readiness: 200 if requests are accepted and a worker runs or starts, else 503."""
         is_up = self._link.is_up and bool(self._served)
         if is_up:
-            now = await self._now()
+            now = await self._link.live()
             left = [w for w in now["workers"] if w["state"] != "given up"]
             is_up = bool(left) and not now["is_draining"]
         return JSONResponse({"status": "ok" if is_up else "unavailable"}, 200 if is_up else 503)
 
     async def metrics_text(self) -> Response:
         """Return metrics in Prometheus' text format."""
-        self._metrics.seen(await self._now())
+        self._metrics.seen(await self._link.live())
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def drain(self) -> dict[str, str]:
@@ -277,43 +267,19 @@ class Front:
 
     async def _admit(self, *, is_draining: bool) -> dict[str, str]:
         self._link.drain(is_on=is_draining)
-        now = await self._now()  # frames are handled in order, so the change is included
+        now = await self._link.live()  # frames are handled in order, so the change is included
         return {"status": "draining" if now["is_draining"] else "ok"}
-
-    def managing(self, what: Any) -> Callable[[ManageRequest], Awaitable[dict[str, str]]]:
-        """Return the endpoint of an admin command for a model's weights."""
-
-        async def manage(asked: ManageRequest) -> dict[str, str]:
-            info = next((i for i in self._link.models if i.name == asked.model), None)
-            if info is None:
-                raise unknown_model(asked.model)
-            try:
-                refused = await self._link.manage(asked.model, what)
-            except ConnectionError as error:
-                raise after_end("gone") from error
-            if refused:
-                why = without_paths(refused, info.path)
-                raise ApiError(409, f"{asked.model}: {why}", param="model", code="conflict")
-            return {"status": "ok"}
-
-        return manage
 
     async def live(self) -> Response:
         """Stream the engine's state as events, twice a second."""
 
         async def states() -> AsyncIterator[bytes]:
-            with contextlib.suppress(ConnectionError):  # the engine ends
+            with contextlib.suppress(ApiError):  # the engine ends
                 while self._link.is_up:
                     yield event(await self._link.live())
                     await asyncio.sleep(_LIVE_S)
 
         return StreamingResponse(states(), media_type="text/event-stream")
-
-    async def _now(self) -> dict[str, Any]:
-        try:
-            return await self._link.live()
-        except ConnectionError as error:
-            raise after_end("gone") from error
 
     async def page(self) -> Response:
         """Return the live page."""

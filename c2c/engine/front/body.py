@@ -6,13 +6,13 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import ApiError, invalid
 
 __all__ = ["BodyRoute", "extra_headers", "parsed"]
 
@@ -43,15 +43,13 @@ def parsed(body: bytes) -> Any:
     """Return the body parsed as JSON."""
     try:
         value = json.loads(body.decode("utf-8-sig"))
+        half = _half(value) if _MAY_BE_HALF.search(body) else None
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not valid UTF-8 (at byte {error.start})") from None
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
-    if _MAY_BE_HALF.search(body) and (at := _half(value)) is not None:
-        raise ApiError(
-            400, f"{'.'.join(map(str, at))}: half of a surrogate pair, expected valid Unicode",
-            param=str(at[0]) if at else None,
-        )  # fmt: skip
+    if half is not None:
+        raise invalid(half, "half of a surrogate pair, expected valid Unicode")
     return value
 
 
@@ -64,39 +62,19 @@ def extra_headers(request: Request) -> dict[str, Any]:
         except ValueError:
             found["deadline_s"] = -1.0
         if not 0 < found["deadline_s"] < math.inf:
-            raise ApiError(400, "x-deadline-s: expected seconds above 0", param="x-deadline-s")
+            raise invalid("x-deadline-s", "expected seconds above 0")
     if (text := request.headers.get("x-priority")) is not None:
         if not re.fullmatch("-?[0-9]{1,10}", text) or abs(int(text)) >= 2**31:
-            raise ApiError(400, "x-priority: expected a 32-bit whole number", param="x-priority")
+            raise invalid("x-priority", "expected a 32-bit whole number")
         found["priority"] = int(text)
     return found
 
 
-def _half(value: Any) -> tuple[str | int, ...] | None:
-    """Return the position of half a surrogate pair in a text; None if there is none."""
-    at: list[str | int] = []
-    inner: list[Iterator[tuple[str | int, Any]]] = [iter([("", value)])]  # stack of nested values
-    while inner:
-        found = next(inner[-1], None)
-        del at[max(0, len(inner) - 2) :]
-        if found is None:
-            inner.pop()
-            continue
-        if len(inner) > 1:
-            at.append(found[0])
-        for text in found:
-            if isinstance(text, str) and not _is_whole(text):
-                return tuple(at)
-        if isinstance(found[1], dict):
-            inner.append(iter(found[1].items()))
-        elif isinstance(found[1], list):
-            inner.append(enumerate(found[1]))
+def _half(value: Any) -> str | None:
+    """Return the field with half a surrogate pair in a text; None if there is none."""
+    for name, part in value.items() if isinstance(value, dict) else [("body", value)]:
+        try:
+            json.dumps((name, part), ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return str(name)
     return None
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -19,6 +19,8 @@ from c2c.transformer.text.streaming import TextStream
 
 __all__ = ["Choice", "Piece"]
 
+type _Score = tuple[float | None, tuple[tuple[int, float], ...]]  # and likeliest tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -29,12 +31,24 @@ class Piece:
     scores: list[TokenScore] = field(default_factory=list)
 
 
+@dataclass(slots=True, kw_only=True)
 class Choice:
     """A choice in progress, which the scheduler serves as a request of its own.
 
+    The request is sent when `pieces` is iterated.
+
     Attributes:
+      link: link to the scheduler.
+      gate: limits the choices that are computed at the same time.
       index: index of the choice in its answer.
       prompt: index of the prompt in its request.
+      decoder: decoder of tokens; None without a tokenizer.
+      stop: search for stop strings.
+      hidden: tokens that are not part of the answer.
+      parser: parser of thoughts and calls; None: all is text.
+      echo: tokens of the prompt, if the answer begins with it.
+      only_echo: whether the answer is the prompt alone.
+      fields: fields of the scheduler's request.
       found: prompt tokens found in the prefix cache for this choice.
       tokens: tokens so far, without the one that ends the text.
       scores: log-probabilities of these tokens, if asked for.
@@ -45,39 +59,29 @@ class Choice:
       times_s: times of the first token and the last.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        gate: asyncio.Semaphore,
-        *,
-        index: int,
-        prompt: int,
-        decoder: TextStream | None,
-        stop: StopText,
-        hidden: frozenset[int],
-        parser: Parser | None,
-        echo: Sequence[int],
-        only_echo: bool,
-        fields: Mapping[str, Any],
-    ) -> None:
-        """Create a choice; its request is sent when `pieces` is iterated."""
-        self.index, self.prompt, self.found = index, prompt, 0
-        self.tokens: list[int] = []
-        self.scores: list[TokenScore] = []
-        self.drawn = 0
-        self.finish: str | None = None
-        self.parts = Parts()
-        self._parser = parser
-        self._failure = "cancelled"
-        self.begun_s = time.monotonic()
-        self.times_s: list[float] = []
-        self._link, self._hidden = link, hidden
-        self._decoder, self._stop = decoder, stop
-        self._echo, self._only_echo = echo, only_echo
-        self._prompt: list[say.Scored] = []
-        self._gate, self._fields = gate, fields
-        self._number: int | None = None
-        self._is_over = False
+    link: Link
+    gate: asyncio.Semaphore
+    index: int
+    prompt: int
+    decoder: TextStream | None
+    stop: StopText
+    hidden: frozenset[int]
+    parser: Parser | None
+    echo: Sequence[int]
+    only_echo: bool
+    fields: Mapping[str, Any]
+    found: int = 0
+    tokens: list[int] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
+    drawn: int = 0
+    finish: str | None = None
+    parts: Parts = field(default_factory=Parts)
+    begun_s: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 (tests replace it)
+    times_s: list[float] = field(default_factory=list)
+    _failure: str = "cancelled"
+    _scored: list[say.Scored] = field(default_factory=list)  # of the prompt
+    _number: int | None = None
+    _is_over: bool = False
 
     @property
     def outcome(self) -> str:
@@ -86,19 +90,19 @@ class Choice:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield new parts until the choice ends and `finish` is set."""
-        async with self._gate:
-            self._number, answers = self._link.ask(**self._fields_now())
+        async with self.gate:
+            self._number, answers = self.link.ask(**self._fields_now())
             try:
                 while True:
                     frame = await answers.get()
                     if isinstance(frame, say.Tokens):
-                        self._prompt += frame.prompt
+                        self._scored += frame.prompt
                         self.found = frame.found or self.found
                         if not frame.tokens:
                             continue
-                        if self._echo:
+                        if self.echo:
                             yield self._echoed()
-                        if self._only_echo:
+                        if self.only_echo:
                             continue
                     if isinstance(frame, say.Ended):
                         self._is_over = True
@@ -108,9 +112,9 @@ class Choice:
                             yield rest
                         return
                     piece = self._take(frame)
-                    if self._stop.found is not None:
+                    if self.stop.found is not None:
                         self.finish = self.finish or "stop"
-                        self._link.abort(self._number, is_done=True)
+                        self.link.abort(self._number, is_done=True)
                         self._is_over = True
                         yield piece
                         return
@@ -122,21 +126,21 @@ class Choice:
     @property
     def stopped_by(self) -> str | None:
         """Stop string that ended the text; None if none did."""
-        return self._stop.found
+        return self.stop.found
 
     @property
     def calls(self) -> list[dict[str, Any]]:
         """Tool calls so far, in OpenAI's form."""
-        return [] if self._parser is None else self._parser.calls
+        return [] if self.parser is None else self.parser.calls
 
     def _parsed(
         self, text: str, tokens: Sequence[int] = (), scores: Sequence[TokenScore] = ()
     ) -> Piece:
         """Return a piece whose thought and tool calls are separated from its text."""
         new = Parts()
-        if self._parser is not None:
-            is_over = self._is_over or self._stop.found is not None
-            new = self._parser.push(text, is_over=is_over)
+        if self.parser is not None:
+            is_over = self._is_over or self.stop.found is not None
+            new = self.parser.push(text, is_over=is_over)
             if is_over and self.calls and self.finish in (None, "stop"):
                 self.finish = "tool_calls"
         elif text:
@@ -146,61 +150,52 @@ class Choice:
 
     def _fields_now(self) -> Mapping[str, Any]:
         """Return the fields of the request, with the deadline less the time spent waiting."""
-        deadline_s = self._fields.get("deadline_s")
+        deadline_s = self.fields.get("deadline_s")
         if deadline_s is None:
-            return self._fields
+            return self.fields
         left_s = self.begun_s + deadline_s - time.monotonic()
-        return {**self._fields, "deadline_s": max(left_s, 1e-9)}
+        return {**self.fields, "deadline_s": max(left_s, 1e-9)}
 
     def _echoed(self) -> Piece:
         """Return the echoed prompt as the first piece."""
-        ids, text, scores = list(self._echo), "", []
-        told = [None, *self._prompt] if self._prompt else [None]
-        for token, score in zip_longest(ids, told):
-            if self._decoder is not None:
-                text += self._decoder.push(token)
-            offset = 0 if self._decoder is None else self._decoder.offset(token)
-            scores.append(
-                TokenScore(token, None, (), offset)
-                if score is None
-                else TokenScore(token, score.logprob, score.top, offset)
-            )
-        self._echo = ()
-        self.tokens += ids
-        self.scores += scores
-        return self._parsed(text, ids, scores)
+        scores = [(None, ()), *((score.logprob, score.top) for score in self._scored)]
+        ids, self.echo = self.echo, ()
+        return self._spelled(list(zip_longest(ids, scores)), lambda text: text)
 
     def _take(self, frame: say.Tokens) -> Piece:
         now_s = time.monotonic()
         self.times_s = [self.times_s[0] if self.times_s else now_s, now_s]
         self.drawn += len(frame.tokens)
-        shown: list[int] = []
-        scores: list[TokenScore] = []
-        text = ""
-        for token, score in zip_longest(frame.tokens, frame.scores):  # no scores, or one each
-            if token in self._hidden:
-                continue
-            shown.append(token)
-            if self._decoder is not None:
-                text += self._decoder.push(token)
+        scores = ((score.logprob, score.top) for score in frame.scores)  # none, or one each
+        pairs = zip_longest(frame.tokens, scores)
+        return self._spelled([one for one in pairs if one[0] not in self.hidden], self.stop.push)
+
+    def _spelled(
+        self, pairs: Sequence[tuple[int, _Score | None]], cut: Callable[[str], str]
+    ) -> Piece:
+        """Return tokens as a piece, with the scores of those that have one."""
+        text, scores = "", []
+        for token, score in pairs:
+            text += "" if self.decoder is None else self.decoder.push(token)
             if score is not None:
-                offset = 0 if self._decoder is None else self._decoder.offset(token)
-                scores.append(TokenScore(token, score.logprob, score.top, offset))
-        self.tokens += shown
+                offset = 0 if self.decoder is None else self.decoder.offset(token)
+                scores.append(TokenScore(token, *score, offset))
+        tokens = [token for token, _ in pairs]
+        self.tokens += tokens
         self.scores += scores
-        return self._parsed(self._stop.push(text), shown, scores)
+        return self._parsed(cut(text), tokens, scores)
 
     def _end(self, frame: say.Ended) -> None:
         if frame.why not in ("stop", "length"):
             self._failure = frame.why
             raise after_end(frame.why, frame.retry_s)
-        self.finish = "length" if self._only_echo else frame.why
+        self.finish = "length" if self.only_echo else frame.why
 
     def _rest(self) -> str:
-        held = "" if self._decoder is None else self._stop.push(self._decoder.finish())
-        if self._stop.found is not None:
+        held = "" if self.decoder is None else self.stop.push(self.decoder.finish())
+        if self.stop.found is not None:
             self.finish = "stop"
-        return held + self._stop.finish()
+        return held + self.stop.finish()
 
     def close(self) -> None:
         """Cancel the request unless it has ended or was never sent."""
@@ -208,5 +203,5 @@ class Choice:
             return
         if not self._is_over:
             self._is_over = True
-            self._link.abort(self._number)
-        self._link.forget(self._number)
+            self.link.abort(self._number)
+        self.link.forget(self._number)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import ApiError, invalid
 from c2c.engine.front.protocol import ChatRequest
 
 __all__ = ["MessagesRequest", "ResponsesRequest", "chat_of"]
@@ -131,7 +131,7 @@ class ResponsesRequest(_Converted):
 
 
 def _refused(field: str, value: Any, allowed: str) -> ApiError:
-    return ApiError(400, f"{field}: {ascii(value)[:60]}, expected {allowed}", param=field)
+    return invalid(field, f"{ascii(value)[:60]}, expected {allowed}")
 
 
 def _text(content: Any, field: str) -> str:

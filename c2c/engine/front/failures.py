@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import Response
 from starlette.exceptions import HTTPException
 
-__all__ = ["ApiError", "after_end", "without_paths"]
+__all__ = ["ApiError", "after_end", "invalid", "overloaded", "without_paths"]
 
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\",;()]+/)*(?=[^\s/:'\",;()])")
 
@@ -43,20 +43,23 @@ class ApiError(HTTPException):
     def body(self) -> dict[str, Any]:
         """Return the error as JSON types."""
         kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
-        return {
-            "type": "error",  # Anthropic's form
-            "error": {
-                "message": self.detail,
-                "type": kind,
-                "param": self.param,
-                "code": self.code,
-            },
-        }
+        problem = {"message": self.detail, "type": kind, "param": self.param, "code": self.code}
+        return {"type": "error", "error": problem}  # Anthropic's form, too
 
     def response(self) -> Response:
         """Return the response; lone surrogates, which UTF-8 lacks, become question marks."""
         body = json.dumps(self.body(), ensure_ascii=False).encode(errors="replace")
         return Response(body, self.status_code, self.headers, "application/json")
+
+
+def invalid(field: str, why: object, *, code: str | None = None) -> ApiError:
+    """Return the error of a field whose value is not allowed."""
+    return ApiError(400, f"{field}: {why}", param=field, code=code)
+
+
+def overloaded(why: str) -> ApiError:
+    """Return the error of a request that may be repeated after a second."""
+    return ApiError(503, why, code="overloaded", retry_s=1.0)
 
 
 _AFTER = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from c2c.engine.front.ends import has_end
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import ApiError, invalid
 from c2c.engine.front.protocol import SharedFields
 from c2c.engine.front.trials import MOST_CHARACTERS
 
@@ -49,7 +49,7 @@ def grammar_of(asked: SharedFields) -> tuple[str, str]:
     found = list(_forms(asked))
     if len(found) > 1:
         names = " and ".join(sorted({name for name, *_ in found}))
-        raise ApiError(400, f"{names}: expected only one of these fields", param=found[1][0])
+        raise ApiError(400, f"{names}: expected only one of them", param=found[1][0])
     for name, kind, value in found:
         return _compiled(name, kind, value, asked.guided_whitespace_pattern), name
     return "", ""
@@ -62,9 +62,7 @@ def _forms(asked: SharedFields) -> Iterator[tuple[str, str, Any]]:
         yield "response_format", "json_object", True
     elif form is not None and form.type == "json_schema":
         if form.json_schema is None:
-            raise ApiError(
-                400, "response_format: expected json_schema with a schema", param="response_format"
-            )
+            raise invalid("response_format", "expected json_schema with a schema")
         yield "response_format", "json", form.json_schema.schema_ or _OBJECT
     if asked.structured_outputs is not None:
         given = asked.structured_outputs.model_dump(by_alias=True, exclude_none=True)
@@ -88,7 +86,7 @@ def _compiled(name: str, kind: Any, value: Any, space: str | None) -> str:
     try:
         return llguidance.grammar_from(kind, value)
     except ValueError as error:
-        raise ApiError(400, f"{name}: {error}", param=name) from None
+        raise invalid(name, error) from None
 
 
 def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
@@ -107,7 +105,7 @@ def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
             raise ValueError("its references lead in a circle, so no value ends")
         return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=more)
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"{name}: {error}"[:_MOST_SHOWN], param=name) from None
+        raise invalid(name, str(error)[:_MOST_SHOWN]) from None
 
 
 def _bounded(schema: Any) -> Any:

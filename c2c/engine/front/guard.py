@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import ApiError, overloaded
 
 __all__ = ["MOST_BODY_BYTES", "Guard"]
 
@@ -27,7 +27,6 @@ _READS_AWAY_S = 2.0  # reading of a body that is too large
 _ID = re.compile(rb"[\w.:/@+=-]{1,128}")  # valid x-request-id of a client
 _OPEN = ("/health", "/ready")  # paths without a key, for probes
 _ALWAYS = ("/health", "/", "/openapi.json")  # paths that need no engine
-_TOO_LARGE = 413
 _START_S = 5.0  # retry-after during the start
 
 
@@ -55,18 +54,14 @@ class Guard:
         try:
             self._check_key(scope["path"], headers)
             if scope["path"] not in _ALWAYS and (what := self._starting()):
-                raise ApiError(
-                    503, f"the server is starting: {what}", code="starting", retry_s=_START_S
-                )
+                why = f"the server is starting: {what}"
+                raise ApiError(503, why, code="starting", retry_s=_START_S)
             if scope["method"] == "POST":
-                length = headers.get(b"content-length", b"")
-                receive = await _limited(length, self._counted(receive, answer))
+                receive = self._counted(receive, answer, headers)
             await self._app(scope, receive, answer.send)
         except _HeadIsOver:
             pass
         except ApiError as error:
-            if error.status_code == _TOO_LARGE and b"expect" not in headers:
-                await _read_away(receive)
             await error.response()(scope, receive, answer.send)
         except Exception as error:
             _log.exception("%s: %s %.200s failed", answer.id, scope["method"], scope["path"])
@@ -80,19 +75,24 @@ class Guard:
         finally:
             answer.free()
 
-    def _counted(self, receive: Any, answer: _Answer) -> Any:
-        """Return a receive function that counts bodies and enforces the limit of their sum."""
+    def _counted(self, receive: Any, answer: _Answer, headers: Mapping[bytes, bytes]) -> Any:
+        """Return a receive function that counts bodies and enforces limits."""
+        length = headers.get(b"content-length", b"0")
+        is_long = len(length) > _MOST_DIGITS or (length.isdigit() and int(length) > MOST_BODY_BYTES)
 
         async def counted() -> Any:
+            if is_long and b"expect" in headers:  # the client waits for leave to send it
+                raise _too_large()
             part = await receive()
             if not answer.has_begun:
                 held = len(part.get("body", b""))
                 answer.held_bytes += held
                 self._held_bytes += held
+                if is_long or answer.held_bytes > MOST_BODY_BYTES:
+                    await _read_away(receive)
+                    raise _too_large()
                 if self._held_bytes > _MOST_HELD_BYTES:
-                    raise ApiError(
-                        503, "too many large requests at once", code="overloaded", retry_s=1.0
-                    )
+                    raise overloaded("too many large requests at once")
             return part
 
         return counted
@@ -155,26 +155,8 @@ class _Answer:
         await self._send({"type": "http.response.body", "body": event})
 
 
-async def _limited(length: bytes, receive: Any) -> Any:
-    """Return a receive function of the body after a check of its size."""
-    too_large = ApiError(_TOO_LARGE, f"expected a body of at most {MOST_BODY_BYTES} bytes")
-    if length.isdigit():
-        if len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
-            raise too_large
-        return receive  # the server enforces content-length
-    body, more = bytearray(), True
-    while more:
-        part = await receive()
-        body += part.get("body", b"")
-        if len(body) > MOST_BODY_BYTES:
-            raise too_large
-        more = part["type"] == "http.request" and part.get("more_body", False)
-    waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-    async def again() -> Any:
-        return waiting.pop() if waiting else await receive()
-
-    return again
+def _too_large() -> ApiError:
+    return ApiError(413, f"expected a body of at most {MOST_BODY_BYTES} bytes")
 
 
 async def _read_away(receive: Any) -> None:

@@ -21,11 +21,11 @@ from c2c.engine.front.dialects import (
     takes_several,
     thought_of,
 )
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import ApiError, invalid
 from c2c.engine.front.grammars import grammar_of
 from c2c.engine.front.link import Link
 from c2c.engine.front.parser import Parser
-from c2c.engine.front.protocol import ChatRequest, CompletionRequest, Message
+from c2c.engine.front.protocol import ChatRequest, CompletionRequest, Message, StreamOptions
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served
 from c2c.errors import DataError, SettingError
@@ -163,23 +163,21 @@ class Job:
         grammar, field = grammar_of(self.asked)
         calls = "" if self.chat is None else self.chat.forced_calls()
         if calls and grammar:
-            why = "forced calls allow no other grammar or response_format"
-            raise ApiError(400, f"tool_choice: {why}", param="tool_choice")
+            raise invalid("tool_choice", "forced calls allow no other grammar or response_format")
         if grammar and self.served.tokenizer is None:
-            name = self.served.info.name
-            raise ApiError(400, f"{name} has no tokenizer for grammars", param="model")
+            raise invalid("model", f"{self.served.info.name} has no tokenizer for grammars")
         return (calls, "tools") if calls else (grammar, field)
 
     def shape(self) -> Shape:
         """Return the form of an answer in OpenAI's APIs for chats and texts."""
         asked, tokenizer = self.asked, self.served.tokenizer
         return Shape(
-            asked.model,
+            model=asked.model,
             is_chat=self.chat is not None,
             has_tokens=asked.return_token_ids or tokenizer is None,
             has_scores=asked.scores is not None,
             written=Written(tokenizer, asked.return_tokens_as_token_ids),
-            options=asked.stream_options,
+            options=asked.stream_options or StreamOptions(),
         )
 
     def choices(
@@ -215,8 +213,8 @@ class Job:
             # at least 1 token, also if only the prompt is scored
             own = {"ids": ids, "new": max(1, room), **asked.sampling(k)}
             return Choice(
-                link,
-                gate,
+                link=link,
+                gate=gate,
                 index=number * asked.n + k,
                 prompt=number,
                 decoder=decoder,
@@ -233,7 +231,7 @@ class Job:
 
 
 def _beyond(field: str, value: str, most: str) -> ApiError:
-    return ApiError(400, f"{field}: {value}, expected at most {most}", param=field)
+    return invalid(field, f"{value}, expected at most {most}")
 
 
 def text_job(served: Served, asked: CompletionRequest) -> Job:
@@ -257,15 +255,14 @@ def chat_job(served: Served, asked: ChatRequest) -> Job:
     asked, tokenizer, name = served.with_defaults(asked), served.tokenizer, served.info.name
     template = None if tokenizer is None else tokenizer.template(has_tools=asked.has_tools)
     if template is None or tokenizer is None:
-        raise ApiError(400, f"{name} has no chat template", param="model")
+        raise invalid("model", f"{name} has no chat template")
     dialect = dialect_of(template.source)
     if dialect is not None and asked.is_forced:
         dialect = forced_dialect(dialect)
     has_thoughts = dialect is not None and dialect.thought[1] in template.source
     writes = asked.is_forced or "tool_calls" in template.source
     if asked.has_tools and writes and not (dialect and dialect.has_calls):
-        why = f"the form of calls in the chat template of {name} is unknown"
-        raise ApiError(400, f"tools: {why}", param="tools")
+        raise invalid("tools", f"the form of calls in the chat template of {name} is unknown")
     variables = _variables(asked, template, name, has_thoughts=has_thoughts)
     messages = _messages(asked.messages, template)
     text = _rendered(messages, asked, tokenizer, variables)
@@ -273,7 +270,7 @@ def chat_job(served: Served, asked: ChatRequest) -> Job:
         role = message["role"]
         if role in _INSTRUCTIONS and message["content"].strip() not in text:
             why = f"the chat template of {name} leaves out a message of role {role!r}"
-            raise ApiError(400, f"messages: {why}", param="messages")
+            raise invalid("messages", why)
     thought: Thought = "closed"
     if dialect is not None and has_thoughts:
         goes_on = messages[-1]["content"] if asked.continue_final_message else None
@@ -289,21 +286,19 @@ def _variables(
     """Return the variables that a request sets for its template."""
     own, more = asked.for_template, asked.chat_template_kwargs
     for field in own.keys() - template.variables - {"reasoning_effort"}:
-        raise ApiError(400, f"{field}: not used by the chat template of {name}", param=field)
+        raise invalid(field, f"not used by the chat template of {name}")
     for field in more.keys() & (_SET_OTHERWISE | own.keys()):
-        why = f"chat_template_kwargs: {field} is set elsewhere"
-        raise ApiError(400, why, param="chat_template_kwargs")
+        raise invalid("chat_template_kwargs", f"{field} is set elsewhere")
     thinks = asked.thinking if asked.enable_thinking is None else asked.enable_thinking
     if thinks is None:
         return {**own, **more}
     names = template.variables & _THINKING
     if not names and thinks != has_thoughts:
-        why = f"the chat template of {name} has no choice"
-        raise ApiError(400, f"thinking: {thinks}: {why}", param="thinking")
+        raise invalid("thinking", f"{thinks}: the chat template of {name} has no choice")
     for field in names & more.keys():
         if more[field] != thinks:
-            why = f"thinking: {thinks}: expected {more[field]}, as chat_template_kwargs.{field}"
-            raise ApiError(400, why, param="thinking")
+            why = f"{thinks}: expected {more[field]}, as chat_template_kwargs.{field}"
+            raise invalid("thinking", why)
     return {**own, **dict.fromkeys(names, thinks), **more}
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from c2c.engine import messages as say
 from c2c.engine.frames import Connection
+from c2c.engine.front.failures import after_end
 
 __all__ = ["MOST_WAITING", "Link"]
 
@@ -100,7 +101,7 @@ class Link:
             self._answer(say.Ended(request=request, why="gone"))
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ConnectionError("the engine has ended"))
+                waiting.set_exception(after_end("gone"))
         self._ended()
 
     def _answer_number(self, number: int, answer: Any) -> None:
@@ -163,36 +164,23 @@ class Link:
 
     async def live(self) -> dict[str, Any]:
         """Return the current state of the engine."""
-        number = next(self._numbers)
-        state: dict[str, Any] = await self._asked(number, say.Watch(number=number))
+        state: dict[str, Any] = await self._answer_to(say.Watch)
         return state
 
-    async def manage(self, model: str, what: Literal["load", "unload", "pin", "unpin"]) -> str:
-        """Run an admin command for a model's weights; return the reason of a refusal, or ""."""
-        number = next(self._numbers)
-        wish = say.Manage(number=number, model=model, what=what)
-        done: say.Managed = await self._asked(number, wish)
-        return done.refused
-
-    async def add(self, path: str, model: str) -> say.Managed:
-        """Add a checkpoint; return the result."""
-        number = next(self._numbers)
-        done: say.Managed = await self._asked(
-            number, say.Add(number=number, path=path, model=model)
-        )
+    async def command(
+        self, kind: type[say.Manage | say.Add | say.Remove], **fields: Any
+    ) -> say.Managed:
+        """Run a command for a model; return the result."""
+        done: say.Managed = await self._answer_to(kind, **fields)
         return done
 
-    async def remove(self, model: str) -> say.Managed:
-        """Remove a model; return the result once its requests have ended."""
-        number = next(self._numbers)
-        done: say.Managed = await self._asked(number, say.Remove(number=number, model=model))
-        return done
-
-    async def _asked(self, number: int, frame: say.Frame) -> Any:
+    async def _answer_to(self, kind: type[say.Frame], **fields: Any) -> Any:
+        """Send a message and return its answer; ApiError if the engine has ended."""
         if self._link is None or not self.is_up:
-            raise ConnectionError("the engine has ended")
+            raise after_end("gone")
+        number = next(self._numbers)
         found = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._link.send(frame)
+        self._link.send(kind(number=number, **fields))
         try:
             return await found
         finally:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from c2c.engine import messages as say
 from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.link import Link
 from c2c.engine.front.served import shown
-from c2c.engine.messages import Managed, ModelInfo
 
-__all__ = ["ManageRequest", "Models", "unknown_model"]
+__all__ = ["Models"]
 
 _MOST_NAME = 64  # characters of a client's model name in errors
 _PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
@@ -22,18 +22,12 @@ _PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
 class AddRequest(BaseModel):
     """Body of POST /v1/models."""
 
-    path: str = Field(
-        min_length=1,
-        max_length=4096,
-        pattern=_PLAIN,
-        description="folder or GGUF file of a checkpoint, within the folder `add_from`",
-    )
-    model: str = Field(
-        "",
-        max_length=256,
-        pattern=_PLAIN,
-        description="name of the model; by default that of the folder or file",
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    path: str = Field(min_length=1, max_length=4096, pattern=_PLAIN)
+    """Folder or GGUF file of a checkpoint, within the folder `add_from`."""
+    model: str = Field("", max_length=256, pattern=_PLAIN)
+    """Name of the model; by default that of the folder or file."""
 
 
 class ManageRequest(BaseModel):
@@ -45,7 +39,7 @@ class ManageRequest(BaseModel):
 class Models:
     """Endpoints of `/v1/models`."""
 
-    def __init__(self, link: Link, read: Callable[[Sequence[ModelInfo]], None]) -> None:
+    def __init__(self, link: Link, read: Callable[[Sequence[say.ModelInfo]], None]) -> None:
         """Create the endpoints.
 
         Args:
@@ -60,18 +54,20 @@ class Models:
 
     async def one(self, model: str) -> dict[str, Any]:
         """Return the description of a model."""
-        for info in self._link.models:
-            if info.name == model:
-                return shown(info)
-        raise unknown_model(model)
+        return shown(self.info(model))
+
+    def info(self, model: str) -> say.ModelInfo:
+        """Return a model, which may have failed."""
+        info = next((info for info in self._link.models if info.name == model), None)
+        if info is None:
+            why = f"the model {model[:_MOST_NAME]!r} does not exist"
+            raise ApiError(404, why, param="model", code="model_not_found")
+        return info
 
     async def add(self, asked: AddRequest) -> dict[str, Any]:
         """Add a checkpoint; answered once it is served."""
         self._check_adds()
-        try:
-            done = await self._link.add(asked.path, asked.model)
-        except ConnectionError as error:
-            raise after_end("gone") from error
+        done = await self._link.command(say.Add, path=asked.path, model=asked.model)
         _check(done, asked.path)
         info = next((info for info in self._link.models if info.name == done.model), None)
         if info is None:
@@ -82,34 +78,30 @@ class Models:
     async def remove(self, model: str) -> dict[str, Any]:
         """Remove a model; answered once its requests have ended. New ones get 404."""
         self._check_adds()
-        if model not in {info.name for info in self._link.models}:
-            raise unknown_model(model)
-        try:
-            done = await self._link.remove(model)
-        except ConnectionError as error:
-            raise after_end("gone") from error
-        _check(done, model)
+        self.info(model)
+        _check(await self._link.command(say.Remove, model=model), model)
         return {"id": model, "object": "model", "deleted": True}
+
+    def managing(self, what: str) -> Callable[[ManageRequest], Awaitable[dict[str, str]]]:
+        """Return the endpoint of an admin command for a model's weights."""
+
+        async def manage(asked: ManageRequest) -> dict[str, str]:
+            info = self.info(asked.model)
+            done = await self._link.command(say.Manage, model=asked.model, what=what)
+            if done.refused:
+                why = without_paths(done.refused, info.path)
+                raise ApiError(409, f"{asked.model}: {why}", param="model", code="conflict")
+            return {"status": "ok"}
+
+        return manage
 
     def _check_adds(self) -> None:
         if not self._link.adds:
-            raise ApiError(
-                403, "adding and removing models is disabled (the setting add_from is null)"
-            )
+            why = "adding and removing models is disabled (the setting add_from is null)"
+            raise ApiError(403, why)
 
 
-def unknown_model(model: str) -> ApiError:
-    """Return the error of a model that is not served."""
-    return ApiError(
-        404,
-        f"the model {model[:_MOST_NAME]!r} does not exist",
-        param="model",
-        code="model_not_found",
-    )
-
-
-def _check(done: Managed, path: str) -> None:
+def _check(done: say.Managed, path: str) -> None:
     """Check the result of an addition or removal."""
-    if not done.refused:
-        return
-    raise ApiError(done.status, without_paths(done.refused, path), param=done.param or None)
+    if done.refused:
+        raise ApiError(done.status, without_paths(done.refused, path), param=done.param or None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import invalid
 from c2c.engine.front.protocol import FIELDS, OUR_NAMES, ChatRequest, CompletionRequest
 
 __all__ = ["NO_EFFECT", "REFUSED", "check", "table", "unknown"]
@@ -31,19 +31,16 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
       ApiError: a field or value is not supported, or two fields contradict each other.
     """
     for param, message in asked.conflicts():
-        raise ApiError(400, f"{param}: {message}", param=param)
+        raise invalid(param, message)
     other = CompletionRequest if isinstance(asked, ChatRequest) else ChatRequest
     for name, value in (asked.model_extra or {}).items():
         if name in REFUSED or (name.startswith("guided_") and name not in NO_EFFECT):
             fine = REFUSED.get(name, [])
             if value not in fine:
                 hint = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""
-                message = f"{name}: {_shown(value)} {_allowed(fine)}{hint}"
-                raise ApiError(400, message, param=name)
+                raise invalid(name, f"{_shown(value)} {_allowed(fine)}{hint}")
         elif name in other.model_fields and value and value != other.model_fields[name].default:
-            raise ApiError(
-                400, f"{name}: {_shown(value)}: not a field of this endpoint", param=name
-            )
+            raise invalid(name, f"{_shown(value)}: not a field of this endpoint")
 
 
 def unknown(asked: ChatRequest | CompletionRequest) -> list[str]:

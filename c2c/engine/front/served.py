@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from c2c.engine.front.failures import ApiError, without_paths
+from c2c.engine.front.failures import ApiError, invalid, without_paths
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
 from c2c.engine.messages import ModelInfo
 from c2c.models import read_json_object
@@ -56,13 +56,11 @@ class Served:
         """
         if isinstance(prompt, str):
             if self.tokenizer is None:
-                raise ApiError(
-                    400, f"{self.info.name} has no tokenizer: send token ids", param=param
-                )
+                raise invalid(param, f"{self.info.name} has no tokenizer: send token ids")
             self._check_text(prompt, param)
             prompt = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         if not prompt:
-            raise ApiError(400, f"{param}: expected at least one token", param=param)
+            raise invalid(param, "expected at least one token")
         self.check_tokens(prompt, param)
         self._check_length(len(prompt), param)
         return tuple(prompt)
@@ -80,38 +78,30 @@ class Served:
         """
         left = self.info.context - len(ids)
         if asked is not None and asked > left:
-            raise ApiError(
-                400,
-                f"max_tokens: {len(ids)} prompt tokens and {asked} new ones exceed the context of "
-                f"{self.info.context} tokens",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
+            why = f"{len(ids)} prompt tokens and {asked} new ones exceed the context of"
+            raise _too_long("max_tokens", f"{why} {self.info.context} tokens")
         return asked if asked is not None else min(left, left if default is None else default)
 
     def check_tokens(self, tokens: Iterable[int], param: str) -> None:
         """Raise ApiError if a token is outside the model's vocabulary."""
         for token in tokens:
             if token >= self.info.vocab:
-                raise ApiError(
-                    400, f"{param}: token {token}: expected below {self.info.vocab}", param=param
-                )
+                raise invalid(param, f"token {token}: expected below {self.info.vocab}")
 
     def _check_text(self, text: str, param: str) -> None:
         """Raise ApiError for too long a text before encoding it, which costs seconds a megabyte."""
         if len(text) > (most := max(_MOST_CHARACTERS, 8 * self.info.context)):
-            raise ApiError(400, f"{param}: expected at most {most} characters", param=param)
+            raise invalid(param, f"expected at most {most} characters")
         if self.longest is not None:
             self._check_length(-(-len(text) // self.longest), param)
 
     def _check_length(self, tokens: int, param: str) -> None:
         if tokens >= self.info.context:
-            raise ApiError(
-                400,
-                f"{param}: the prompt exceeds the context of {self.info.context} tokens",
-                param=param,
-                code="context_length_exceeded",
-            )
+            raise _too_long(param, f"the prompt exceeds the context of {self.info.context} tokens")
+
+
+def _too_long(field: str, why: str) -> ApiError:
+    return invalid(field, why, code="context_length_exceeded")
 
 
 def served_models(

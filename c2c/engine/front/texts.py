@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from c2c.engine.front.conversions import chat_of
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import invalid
 from c2c.engine.front.job import chat_job
 from c2c.engine.front.parameters import check
 from c2c.engine.front.protocol import Message, Token
@@ -68,7 +68,7 @@ class Texts:
         served = self._find(asked.model)
         served.check_tokens(asked.tokens, "tokens")
         if served.tokenizer is None:
-            raise ApiError(400, f"{asked.model} has no tokenizer", param="model")
+            raise invalid("model", f"{asked.model} has no tokenizer")
         return {"prompt": await asyncio.to_thread(served.tokenizer.decode, asked.tokens)}
 
     async def version(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ import json
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 
-from c2c.engine.front.failures import ApiError
+from c2c.engine.front.failures import invalid, overloaded
 from c2c.engine.front.trial import MOST_BYTES, MOST_CPU_S
 
 __all__ = ["MOST_CHARACTERS", "Trials"]
@@ -37,8 +37,7 @@ class Trials:
     async def check(self, grammar: str, param: str) -> None:
         """Check that a worker can build a grammar."""
         if len(grammar) > MOST_CHARACTERS:
-            why = f"{len(grammar)} characters, expected at most {MOST_CHARACTERS}"
-            raise ApiError(400, f"{param}: {why}", param=param)
+            raise invalid(param, f"{len(grammar)} characters, expected at most {MOST_CHARACTERS}")
         key = hashlib.blake2b(grammar.encode(errors="surrogatepass")).digest()
         if key in self._known:
             why = self._known[key]
@@ -46,15 +45,13 @@ class Trials:
             try:
                 await asyncio.wait_for(self._lock.acquire(), _WAIT_S)
             except TimeoutError:
-                raise ApiError(
-                    503, f"{param}: too many new grammars", code="overloaded", retry_s=1.0
-                ) from None
+                raise overloaded(f"{param}: too many new grammars") from None
             try:  # another request may have had it tried since
                 why = self._known[key] if key in self._known else await self._tried(grammar, key)
             finally:
                 self._lock.release()
         if why:
-            raise ApiError(400, f"{param}: {why}", param=param)
+            raise invalid(param, why)
 
     async def _tried(self, grammar: str, key: bytes) -> str:
         """Return the fault of a grammar; the end of the process is one, too."""
@@ -79,9 +76,7 @@ class Trials:
                 "too deeply; expected a smaller grammar"
             )
         except OSError as error:
-            raise ApiError(
-                503, f"no grammar can be tried: {error.strerror}", code="overloaded", retry_s=1.0
-            ) from None
+            raise overloaded(f"no grammar can be tried: {error.strerror}") from None
         except BaseException:
             await self.close()  # its answer would be taken for the next one's
             raise
