@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tokenizers import models, pre_tokenizers
 
 from c2c.engine.front.failures import ApiError
 from c2c.engine.front.job import Job, chat_job
-from c2c.engine.front.parameters import NO_EFFECT, REFUSED, table
+from c2c.engine.front.parameters import NO_EFFECT, REFUSED
 from c2c.engine.front.protocol import FIELDS, OUR_NAMES, ChatRequest, CompletionRequest
 from c2c.engine.front.served import Served, served_models
 from c2c.engine.messages import ModelInfo
@@ -69,8 +70,23 @@ def test_every_field_of_the_schemas_has_its_lot() -> None:
         assert effects == {name: field["description"] for name, field in schema.items()}
 
 
-def test_the_documentation_has_the_table() -> None:
-    assert "\n".join(table()) in (DOCS / "engine" / "api.md").read_text()
+def test_the_documentation_has_every_field() -> None:
+    text = (DOCS / "engine" / "api.md").read_text()
+    of: dict[tuple[str, str], list[str]] = {}
+    for kind in ("text", "chat"):
+        for pair in (FIELDS["both"] | FIELDS[kind]).items():
+            of.setdefault(pair, []).append(kind)
+    rows = {(name, effect, ", ".join(kinds)) for (name, effect), kinds in of.items()}
+    rows |= {(name, f"as `{ours}`", "text, chat") for name, ours in OUR_NAMES.items()}
+    for name, effect, kinds in rows:
+        assert f"| `{name}` | {kinds} | {effect} |" in text
+    last = r"^\| (`.*`.*) \| text, chat \| (?:refused|no effect)"
+    refused, no_effect = re.findall(last, text, re.MULTILINE)
+    for name, fine in REFUSED.items():
+        values = f" ({' or '.join(f'`{v!r}`' for v in fine)})" if fine else ""
+        instead = f": `{FIELDS['instead'][name]}`" if name in FIELDS["instead"] else ""
+        assert f"`{name}`{values}{instead}" in refused.split(", ")
+    assert sorted(NO_EFFECT) == [name.strip("`") for name in no_effect.split(", ")]
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

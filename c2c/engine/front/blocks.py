@@ -28,13 +28,14 @@ class Blocks:
 
     _choice: Choice
     _prompt: int
-    _problem: Callable[[ApiError], dict[str, Any]]
-    _answer: Callable[[], dict[str, Any]]
-    _block: Callable[[Kind, str], dict[str, Any]]
+    # What a subclass has: whole answer and block as JSON types, and events of each moment.
+    _answer: Callable[[], Event]
+    _block: Callable[[Kind, str], Event]
+    _problem: Callable[[ApiError], Event]
     _first: Callable[[], Iterable[Event]]
     _opened: Callable[[Kind], Iterable[Event]]
     _more: Callable[[Kind, str], Iterable[Event]]
-    _shut: Callable[[Kind, dict[str, Any]], Iterable[Event]]
+    _shut: Callable[[Kind, Event], Iterable[Event]]
     _last: Callable[[], Iterable[Event]]
 
     def __init__(self) -> None:

@@ -1,17 +1,14 @@
-"""Request fields that are not supported: refused by name, or without effect, by `fields.toml`.
-
-`table` prints all fields for docs/engine/api.md.
-"""
+"""Request fields that are not supported: refused by name, or without effect, by `fields.toml`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from c2c.engine.front.failures import invalid
-from c2c.engine.front.protocol import FIELDS, OUR_NAMES, ChatRequest, CompletionRequest
+from c2c.engine.front.protocol import FIELDS, ChatRequest, CompletionRequest
 
-__all__ = ["NO_EFFECT", "REFUSED", "check", "table", "unknown"]
+__all__ = ["NO_EFFECT", "REFUSED", "check", "unknown"]
 
 _MOST_SHOWN = 60  # characters of a value that is refused
 
@@ -38,7 +35,8 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
             fine = REFUSED.get(name, [])
             if value not in fine:
                 hint = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""
-                raise invalid(name, f"{_shown(value)} {_allowed(fine)}{hint}")
+                allowed = " or ".join(["none", *map(_shown, fine)])
+                raise invalid(name, f"{_shown(value)} is not supported, expected {allowed}{hint}")
         elif name in other.model_fields and value and value != other.model_fields[name].default:
             raise invalid(name, f"{_shown(value)}: not a field of this endpoint")
 
@@ -47,38 +45,6 @@ def unknown(asked: ChatRequest | CompletionRequest) -> list[str]:
     """Return the sent fields that are neither supported, refused nor known to be without effect."""
     known = {*REFUSED, *NO_EFFECT, *ChatRequest.model_fields, *CompletionRequest.model_fields}
     return sorted((asked.model_extra or {}).keys() - known)
-
-
-def table() -> Iterator[str]:
-    """Yield the lines of a Markdown table of all fields."""
-    yield "| field | of | effect |"
-    yield "| --- | --- | --- |"
-    rows: dict[tuple[str, str], list[str]] = {}
-    for kind in ("text", "chat"):
-        for pair in (FIELDS["both"] | FIELDS[kind]).items():
-            rows.setdefault(pair, []).append(kind)
-    for (name, description), kinds in sorted(rows.items()):
-        yield f"| `{name}` | {', '.join(kinds)} | {description} |"
-    for name, ours in sorted(OUR_NAMES.items()):
-        yield f"| `{name}` | text, chat | as `{ours}` |"
-    unbuilt = [
-        f"`{name}`"
-        + (f" ({' or '.join(f'`{_shown(v)}`' for v in fine)})" if fine else "")
-        + (f": `{_INSTEAD[name]}`" if name in _INSTEAD else "")
-        for name, fine in sorted(REFUSED.items())
-    ]
-    yield (
-        f"| {', '.join(unbuilt)} | text, chat | refused, as not supported; values in brackets have "
-        "no effect and are accepted, and after a colon is the field to use instead |"
-    )
-    none = ", ".join(f"`{name}`" for name in sorted(NO_EFFECT))
-    yield f"| {none} | text, chat | no effect |"
-
-
-def _allowed(fine: Sequence[Any]) -> str:
-    if not fine:
-        return "is not supported, expected none"
-    return f"is not supported, expected none or {' or '.join(map(_shown, fine))}"
 
 
 def _shown(value: Any) -> str:
