@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Ledger
+from c2c.engine.models import Models
 from c2c.engine.places import RELAID, Place
 from c2c.engine.record import Tape
 from c2c.engine.stepping import Stepping
-from c2c.engine.store import Store
 
 __all__ = ["requests_now", "weights_now", "work_done", "workers_now"]
 
@@ -39,15 +38,14 @@ def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
     }
 
 
-def weights_now(
-    budget_bytes: int | None, models: Iterable[str], store: Store | None, keeper: Keeper | None
-) -> dict[str, Any]:
+def weights_now(budget_bytes: int | None, models: Models | None) -> dict[str, Any]:
     """Return the names of models with weights in memory, loading, or pinned."""
+    store = None if models is None else models.store
     return {
         "budget_bytes": budget_bytes,
-        "here": sorted(models if store is None else store.here),
-        "coming": [] if store is None else list(store.coming),
-        "pinned": [] if keeper is None else sorted(keeper.pinned),
+        "here": sorted(store.here if store else models.rows if models else ()),
+        "coming": list(store.coming) if store else [],
+        "pinned": sorted(models.pinned) if models else [],
     }
 
 

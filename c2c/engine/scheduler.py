@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from c2c.engine import messages as say
-from c2c.engine.adding import Adding, Parts
 from c2c.engine.answers import FAILED, Answers
 from c2c.engine.backend import LiveBackend
 from c2c.engine.between import Between
@@ -21,7 +20,6 @@ from c2c.engine.block_keys import block_keys
 from c2c.engine.catalog import Entry as CatalogEntry
 from c2c.engine.fleet import (
     Options,
-    Pool,
     check_memory,
     check_system,
     fleet_of,
@@ -32,8 +30,8 @@ from c2c.engine.fleet import (
 from c2c.engine.folder import OwnFolder
 from c2c.engine.frames import Connection
 from c2c.engine.items import infos_of, items_of, setup_of
-from c2c.engine.keeper import Keeper
 from c2c.engine.ledger import Entry, Ledger
+from c2c.engine.models import Models
 from c2c.engine.now import requests_now, weights_now, work_done, workers_now
 from c2c.engine.others import note_others
 from c2c.engine.places import Place, note_instances
@@ -98,7 +96,6 @@ class Engine:
         self._front: Connection | None = None
         self._fronts = 0  # so far
         self._connections: set[asyncio.Task[None]] = set()
-        self._models: dict[str, int] = {}
         self.failure: Exception | None = None  # error that ended the loop
         self._looking: asyncio.Task[None] | None = None
         self.stepping: Stepping | None = None
@@ -108,8 +105,7 @@ class Engine:
             e.name: why for e in entries if (why := e.failed or too_large(e, settings.options))
         }
         self._store: Store | None = None
-        self._keeper: Keeper | None = None
-        self._adding: Adding | None = None
+        self._models: Models | None = None
         self.is_draining = False
         self._begun_s = time.time()
         self._beginning = "starting"  # progress of the start; "": complete
@@ -175,8 +171,8 @@ class Engine:
             self._settings.constants,
             slo_s=(self._settings.ttft_slo_s, self._settings.tpot_slo_s),
         )
-        self._models = {e.name: number for number, e in enumerate(served)}
-        await self._begin_store(setup)
+        rows = {e.name: number for number, e in enumerate(served)}
+        await self._begin_store(setup, rows.keys())
         self._backend = LiveBackend(
             self.prepared,
             self.places,
@@ -186,17 +182,22 @@ class Engine:
             between=self._between,
             store=self._store,
         )
-        self._begin_keeping()
+        self._models = Models(
+            settings=self._settings, weights=self._folder.path / "weights", pool=pool,
+            entries=self._entries, rows=rows, failed=self._failed, store=self._store,
+            backend=self._backend, supervisor=self._supervisor, ledger=self.ledger,
+            adopt=self._adopt, abort=self.abort, send=self._say,
+            tell=lambda: self._say(self._hello()),
+        )  # fmt: skip
         rules = self.prepared.new_rules()
         state = self.prepared.new_serving(buffer=1, rules=rules)
         if self.prepared.fleet.caches_prefixes:
             state = with_blocks(self.prepared, state, PAGE_TOKENS, setup.width, tells=True)
-        note_instances(self.places, state.instance, list(self._models))
+        note_instances(self.places, state.instance, list(rows))
         for place in self.places:
             self._backend.started(place)
         self._supervisor.watch(self._backend)
         await self._begin_serving(Stepping(self.prepared.fleet, rules, state))
-        self._begin_adding(pool)
         self._looking = asyncio.create_task(note_others(self.others))
         self._begin("")
 
@@ -209,16 +210,16 @@ class Engine:
         """Return the start's progress or the served models, for the front."""
         if self._beginning:
             return say.Starting(what=self._beginning)
-        adds, most = self._adding is not None, self._settings.max_open
+        adds = self._models is not None and self._models.takes_more
+        most = self._settings.max_open
         first = (self._fronts - 1) * _FRONT + 1
         return say.Models(models=self.models(), max_open=most, adds=adds, first=first)
 
-    async def _begin_store(self, setup: say.Setup) -> None:
+    async def _begin_store(self, setup: say.Setup, names: Collection[str]) -> None:
         """Create the store of host weights, if workers share weight files."""
-        assert self.prepared is not None
         if self._settings.options.linear == "reference":
             return
-        here = {i.name for i in setup.models if i.is_kept and i.name in self._models}
+        here = {i.name for i in setup.models if i.is_kept and i.name in names}
         self._store = Store(
             {item.name: item for item in setup.models},
             here,
@@ -227,29 +228,8 @@ class Engine:
             owns_files=setup.owns_files,
             told=self._fetched,
         )
-        if here != set(self._models):
+        if here != set(names):
             await self._store.stand_by()
-
-    def _begin_keeping(self) -> None:
-        backend, store = self._backend, self._store
-        if store is None:
-            return
-        assert backend is not None
-        self._keeper = Keeper(self._models, store, put=backend.put, now_s=backend.now_s)
-
-    def _begin_adding(self, pool: Pool) -> None:
-        if self._settings.add_from is None or self._store is None or self._keeper is None:
-            return
-        weights = self._folder.path / "weights"
-        self._adding = Adding(
-            Parts(
-                settings=self._settings, weights=weights, entries=self._entries,
-                models=self._models, failed=self._failed, store=self._store, keeper=self._keeper,
-                supervisor=self._supervisor, adopt=self._adopt, open_of=self.ledger.of_model,
-                tell=lambda: self._say(self._hello()), answer=self._say,
-            ),
-            pool,
-        )  # fmt: skip
 
     async def _adopt(self, prepared: Prepared) -> None:
         """Switch the loop and the backend to a fleet with a further model."""
@@ -260,44 +240,12 @@ class Engine:
         self._backend.adopt(prepared)
 
     def _fetched(self, model: str, failed: str) -> None:
-        """Handle the end of a load; `failed` is the reason of a failure, or ""."""
-        assert self._backend is not None
-        assert self._keeper is not None
-        if failed:
-            _log.error("%s cannot be loaded: %s", model, failed)
-            self._failed[model] = failed
-            self._end_all(model, "model_failed")
-        elif self._failed.pop(model, None) is None:
-            self._go_on(model, failed)
-            return
-        self._say(self._hello())  # the list of models has changed
-        self._go_on(model, failed)
+        self._served_models.fetched(model, failed)
 
-    def _go_on(self, model: str, failed: str) -> None:
-        assert self._backend is not None
-        assert self._keeper is not None
-        self._keeper.fetched(model, failed)
-        self._backend.fetched(model, failed=bool(failed))
-
-    def _end_all(self, model: str, why: str) -> None:
-        for request in self.ledger.of_model(model):
-            self.abort(request, why)
-
-    def _manage(self, wish: say.Manage) -> None:
-        def answer(refused: str) -> None:
-            self._say(say.Managed(number=wish.number, refused=refused))
-
-        if not self._is_open(wish.model):
-            answer(self._failed.get(wish.model, "it is not served now"))
-        elif self._keeper is None:
-            answer("each worker has its own weights (linear=reference)")
-        else:
-            self._keeper.manage(wish.model, wish.what, answer)
-
-    def _is_open(self, model: str) -> bool:
-        """Return whether a model accepts requests: it is served and not being added or removed."""
-        is_changing = self._adding is not None and model in self._adding.closed
-        return model in self._models and not is_changing
+    @property
+    def _served_models(self) -> Models:
+        assert self._models is not None  # after the start
+        return self._models
 
     def _nothing(self) -> DataError:
         why = "; ".join(f"{name}: {reason}" for name, reason in self._failed.items())
@@ -328,8 +276,7 @@ class Engine:
                 _log.exception("the serving loop failed at %s", event)
                 self.failure = error
                 return
-            if self._keeper is not None:
-                self._keeper.taken(event, stepping.fleet, stepping.state)
+            self._served_models.taken(event, stepping.fleet, stepping.state)
 
         self.stepping = stepping
         if self._settings.compiled and is_compiled():
@@ -365,10 +312,8 @@ class Engine:
             self.ask(frame)
         elif isinstance(frame, say.Abort):
             self.abort(frame.request, "stop" if frame.is_done else "cancelled")
-        elif isinstance(frame, say.Manage):
-            self._manage(frame)
-        elif isinstance(frame, say.Add | say.Remove) and self._adding is not None:
-            self._adding.begin(frame)
+        elif isinstance(frame, say.Manage | say.Add | say.Remove):
+            self._served_models.begin(frame)
         elif isinstance(frame, say.Drain):
             self.is_draining = frame.is_on
         elif isinstance(frame, say.Watch):
@@ -382,7 +327,8 @@ class Engine:
     def models(self) -> tuple[say.ModelInfo, ...]:
         """Return served models, and failed ones with reasons."""
         assert self.prepared is not None
-        return infos_of(self._entries, self._models, self._failed, self.prepared)
+        rows = self._served_models.rows
+        return infos_of(self._entries, rows, self._failed, self.prepared)
 
     def ask(self, ask: say.Ask) -> None:
         """Accept or refuse a request; its tokens and its end are sent to the front."""
@@ -393,10 +339,11 @@ class Engine:
             why = "draining" if self.is_draining else "overloaded" if is_full else "model_failed"
             self._answers.end(ask.request, why, self._next_end_s())
             return
-        if not self._is_open(ask.model):
+        models = self._served_models
+        if not models.is_open(ask.model):
             self._answers.end(ask.request, "model_gone")
             return
-        now_s, model = self._backend.now_s(), self._models[ask.model]
+        now_s, model = self._backend.now_s(), models.rows[ask.model]
         is_keyed = self.prepared.fleet.caches_prefixes and ask.prompt_scores is None
         blocks = block_keys(ask.model, ask.ids) if is_keyed else ()
         self.ledger.open(ask, model, now_s, blocks)
@@ -430,14 +377,8 @@ class Engine:
         self._answers.end(request, why)
         if self._store is not None and entry.ask.model in self._store.coming:
             # The loop must handle the end first.
-            asyncio.get_running_loop().call_soon(self._stop_vain_load, entry.ask.model)
-
-    def _stop_vain_load(self, model: str) -> None:
-        """Stop a model's load if neither a request nor an admin command needs it."""
-        assert self._keeper is not None
-        assert self._backend is not None
-        if not self._keeper.waits_for(model) and not self.ledger.of_model(model):
-            self._backend.stop_loading(model)
+            stop = self._served_models.stop_vain_load
+            asyncio.get_running_loop().call_soon(stop, entry.ask.model)
 
     @property
     def tape(self) -> Tape:
@@ -453,9 +394,7 @@ class Engine:
             "is_compiled": self.stepping is not None and self.stepping.is_compiled,
             **requests_now(self.ledger),
             **work_done(self.tape, self.places),
-            "weights": weights_now(
-                self._settings.options.weights_bytes, self._models, self._store, self._keeper
-            ),
+            "weights": weights_now(self._settings.options.weights_bytes, self._models),
             "others_cpu": self.others[-1] if self.others else None,
             "workers": workers_now(self.places, self.stepping),
         }
@@ -463,7 +402,7 @@ class Engine:
     @property
     def served(self) -> tuple[CatalogEntry, ...]:
         """Served models, in the order of the catalog."""
-        return tuple(e for e in self._entries if e.name in self._models)
+        return tuple(e for e in self._entries if e.name in self._served_models.rows)
 
     async def drain(self, limit_s: float) -> None:
         """Refuse new requests, wait up to `limit_s` for open ones, then end the rest."""
@@ -481,8 +420,8 @@ class Engine:
             self._front.close()
         if self._looking is not None:
             self._looking.cancel()
-        if self._adding is not None:
-            self._adding.close()
+        if self._models is not None:
+            self._models.close()
         if self.stepping is not None:
             await self.stepping.close()
         await self._supervisor.close()

@@ -194,9 +194,9 @@ async def _change(world: Any, wish: Wish) -> bool:
 async def unpin(world: Any) -> None:
     """Unpin all models after 20 s, since pinned ones may keep others out for ever."""
     await asyncio.sleep(20.0)
-    keeper = world.engine._keeper
-    while world.link.is_up and keeper.pinned:
-        for name in sorted(keeper.pinned):
+    models = world.engine._models
+    while world.link.is_up and models.pinned:
+        for name in sorted(models.pinned):
             with contextlib.suppress(ApiError, asyncio.CancelledError):
                 await world.link.command(say.Manage, model=name, what="unpin")
         await asyncio.sleep(1.0)

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from unittest import mock
 
 from c2c.engine import (
-    adding,
     between,
     frames,
+    models,
     others,
     residents,
     scheduler,
@@ -131,7 +131,7 @@ def behind(world: Any, *, most_waiting: int, spins: bool) -> ExitStack:
     put(others, cpu_seconds=lambda: None)
     put(supervisor, memory_kills=lambda: outside.memory_kills)
     put(scheduler, OwnFolder=folder, fleet_of=outside.fleet_of)
-    put(adding, find_models=outside.found, fleet_of=outside.fleet_of)
+    put(models, find_models=outside.found, fleet_of=outside.fleet_of)
     put(store, Path=File)
     put(residents, _executables=outside.executables)
     put(residents, load=outside.load, ThreadPoolExecutor=_Inline, Path=File)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from c2c.engine.backend import LiveBackend
-from c2c.engine.keeper import Keeper
+from c2c.engine.models import Models
 from c2c.transformer import OnDevice
 from tests.tiers import tiered
 from tests.vopr.plan import Plan, plan_from, plan_of
@@ -86,7 +86,7 @@ def _forgets_losses(self: LiveBackend, place: Any, **more: Any) -> None:
     place.link = None
 
 
-def _answers_nobody(self: Keeper, model: str, failed: str) -> None:
+def _answers_nobody(self: Models, model: str, failed: str) -> None:
     del self, model, failed
 
 
@@ -95,7 +95,7 @@ def _answers_nobody(self: Keeper, model: str, failed: str) -> None:
     [
         (OnDevice, "give", _keeps_blocks),
         (LiveBackend, "lost", _forgets_losses),
-        (Keeper, "fetched", _answers_nobody),
+        (Models, "_answer", _answers_nobody),
     ],
 )
 def test_laws_see_an_engine_that_is_wrong(
