@@ -164,6 +164,7 @@ class Submit(Draws, kw_only=True):
     least: int = 0  # tokens before which it does not stop
     scores: int | None = None  # number of likeliest tokens to report; None: no scores
     prompt_scores: int | None = None  # the same for prompt tokens
+    embeds: bool = False  # whether the first token's scores have the prompt's embedding
     grammar: str = ""  # of the answer, in llguidance's form; "": any text
     home: int = 0  # index into `Setup.homes`
     blocks: tuple[int, ...] = ()  # keys of the prompt's blocks, for the prefix cache
@@ -230,6 +231,7 @@ class Scored(Frame):
     request: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    embedding: bytes = b""  # of the prompt, float32 of length 1
 
 
 class Prompted(Frame):
@@ -344,6 +346,7 @@ class Ask(Draws, kw_only=True):
     least: int = 0
     scores: int | None = None
     prompt_scores: int | None = None
+    embeds: bool = False
     grammar: str = ""
     deadline_s: float | None = None
     priority: int | None = None

@@ -227,6 +227,7 @@ def _submit(ledger: Ledger, request: int, homes: Mapping[int, int]) -> Submit:
         least=ask.least,
         scores=ask.scores,
         prompt_scores=None if entry.delivered else ask.prompt_scores,
+        embeds=ask.embeds,
         grammar=ask.grammar,
         home=homes.get(request, 0),
         blocks=entry.blocks,

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
 from c2c.engine.constraint import Constraint, Grammars
@@ -254,6 +255,7 @@ class Residents:
             least=submit.least,
             scores=submit.scores,
             prompt_scores=submit.prompt_scores,
+            embeds=submit.embeds,
             constraint=self._constraint(instance, submit) if submit.grammar else None,
             keys=submit.blocks,
         )
@@ -267,6 +269,13 @@ class Residents:
             self._grammars[model] = Grammars(opened.tokenizer, opened.spec.vocab)
         drawn = submit.ids[len(submit.ids) - submit.drawn :]
         return self._grammars[model].begin(submit.grammar, drawn)
+
+    def _embedding(self, instance: int, x: np.ndarray) -> bytes:
+        """Return the last layer's output after the final norm, of length 1."""
+        model = self._models[self._models_of[instance]]
+        x = (model.spec.norm_offset + np.asarray(model.params.final_norm, np.float32)) * x
+        found: bytes = (x / np.linalg.norm(x)).astype("<f4").tobytes()  # its mean square cancels
+        return found
 
     def advance(self) -> Relaid | None:
         """Do a piece of a change between two steps; return the totals at its end, else None."""
@@ -319,7 +328,10 @@ class Residents:
             result = runner.finish(ticket)
             tokens += result.tokens
             seconds += result.seconds
-            scores += [_scored(request, score) for request, score in result.scores.items()]
+            for request, score in result.scores.items():
+                x = result.hidden.get(request)
+                more = b"" if x is None else self._embedding(run.instance, x)
+                scores.append(_scored(request, score, more))
             prompts += [
                 Prompted(
                     request=request, first=first, scores=tuple(_scored(request, s) for s in told)
@@ -353,8 +365,9 @@ def _count(runner: Runner) -> int:
     return 0 if executables is None else executables.compiled
 
 
-def _scored(request: int, score: Score) -> Scored:
-    return Scored(request=request, logprob=score.logprob, top=score.top)
+def _scored(request: int, score: Score, embedding: bytes = b"") -> Scored:
+    top = score.top
+    return Scored(request=request, logprob=score.logprob, top=top, embedding=embedding)
 
 
 def _fed(run: Run) -> tuple[int, ...]:

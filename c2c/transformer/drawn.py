@@ -22,6 +22,7 @@ class Drawn:
     tokens: Any  # where nobody draws: what is there once the call is over
     scores: tuple[Any, Any, Any] | None
     prompt: Prompt | None = None
+    hidden: tuple[Any, int] | None = None  # output of the last layer, and whose row is returned
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -62,6 +62,8 @@ class Result:
       dropped: tokens of requests that had ended or were gone.
       scores: scores of tokens, by request, for requests that ask for them.
       prompts: requests, positions in their prompts, and scores of the tokens from there on.
+      hidden: outputs of the last layer before the final norm for prompts' last tokens, float32
+        [hidden], by request, for requests that ask for them.
     """
 
     tokens: tuple[tuple[int, int, Ended | None], ...]
@@ -69,6 +71,7 @@ class Result:
     dropped: int
     scores: Mapping[int, Score] = field(default_factory=dict)
     prompts: tuple[tuple[int, int, tuple[Score, ...]], ...] = ()
+    hidden: Mapping[int, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +122,7 @@ class Runner:
         least: int = 0,
         scores: int | None = None,
         prompt_scores: int | None = None,
+        embeds: bool = False,
         constraint: Constraint | None = None,
         keys: Sequence[int] = (),
     ) -> None:
@@ -135,6 +139,8 @@ class Runner:
           scores: number of most likely tokens in results, beside the log-probability of each drawn
             one; None: neither.
           prompt_scores: likewise for each token of the prompt but the first.
+          embeds: whether the first result has the hidden state of the prompt's last token; it has
+            none if the executor's layers and logits are one executable.
           constraint: grammar of the answer, advanced past earlier draws; the request ends when the
             grammar is complete.
           keys: keys of the prompt's first whole blocks, without its last token, for prefix sharing.
@@ -152,7 +158,7 @@ class Runner:
         stay = Stay(
             request=request, ids=ids, new=new, before=drawn, sampling=sampling, stop=stop,
             seat=self._free_seats[-1], least=least, scores=scores, prompt_scores=prompt_scores,
-            constraint=constraint, keys=keys,
+            embeds=embeds, constraint=constraint, keys=keys,
         )  # fmt: skip
         bias = stay.biases()
         if len(bias) > BIASED:
@@ -287,15 +293,17 @@ class Runner:
         assert self._seated is not None  # a step has requests, and they were submitted
         tokens = self._compiled(FEED)(laid.given, self._seated.drawn, laid.source)
         filling = None if step.fill is None else self._stays[step.fill[0]]
-        prompt = None
-        if filling is None or filling.prompt_scores is None:
+        x = prompt = None
+        embeds = step.fill is not None and filling is not None and filling.ends_with(step.fill[1])
+        if filling is None or not (embeds or filling.prompt_scores is not None):
             logits = executor.compute(laid, tokens, laid.wanted, has_logits=any(laid.drawing))
         else:
             logits_of: Callable[[np.ndarray], Any] = partial(executor.compute, laid, tokens)
             if executor.ends_apart:
                 x = executor.compute(laid, tokens, laid.wanted, has_logits=False)
                 logits_of = partial(executor.end, x)
-            prompt = self._prompt(filling, step, len(laid.wanted), logits_of)
+            if filling.prompt_scores is not None:
+                prompt = self._prompt(filling, step, len(laid.wanted), logits_of)
             logits = logits_of(laid.wanted)
         if step.fill is not None and filling is not None:
             filling.filled += step.fill[1]
@@ -317,7 +325,8 @@ class Runner:
         scores = None
         if any(stay.scores is not None for stay, _ in rows):
             scores = self._compiled(SCORE)(logits, token)
-        return Drawn(rows, token, scores, prompt)
+        hidden = None if x is None or step.fill is None or not embeds else (x, step.fill[1] - 1)
+        return Drawn(rows, token, scores, prompt, hidden)
 
     def _allowed(self, logits: Any, drawing: Sequence[Stay | None]) -> Any:
         """Return logits without tokens that grammars forbid; masks are made during the step."""
@@ -358,6 +367,7 @@ class Runner:
         self._read_s = now_s
         found: list[tuple[int, int, Ended | None]] = []
         scores: dict[int, Score] = {}
+        hidden: dict[int, np.ndarray] = {}
         prompts = []
         dropped = 0
         for drawn, tokens in zip(ticket.drawn, known, strict=True):
@@ -374,9 +384,12 @@ class Runner:
                 found.append((stay.request, token, self._give(stay, token)))
                 if told is not None and stay.scores is not None:
                     scores[stay.request] = score_of(told, row, stay.scores)
+                if stay.embeds and drawn.hidden is not None:
+                    x, at = drawn.hidden
+                    hidden[stay.request] = np.asarray(x)[at].astype(np.float32)
         return Result(
             tokens=tuple(found), seconds=seconds, dropped=dropped, scores=scores,
-            prompts=tuple(prompts),
+            prompts=tuple(prompts), hidden=hidden,
         )  # fmt: skip
 
     def _give(self, stay: Stay, token: int) -> Ended | None:

@@ -57,12 +57,17 @@ class Stay:
     least: int = 0  # draws before which stop tokens are barred
     scores: int | None = None  # number of most likely tokens to return; None: no scores
     prompt_scores: int | None = None  # the same for each prompt position
+    embeds: bool = False  # whether the hidden state of the prompt's last token is returned
     constraint: Constraint | None = None  # grammar of the answer
     keys: Sequence[int] = ()  # keys of the prompt's first blocks, for prefix sharing
     shared: int = 0  # of these, those that others find
     filled: int = 0  # prompt tokens computed or reused
     started: int = 0  # started draws
     got: list[int] = field(default_factory=list)
+
+    def ends_with(self, tokens: int) -> bool:
+        """Return whether the next tokens end a prompt whose hidden state is returned."""
+        return self.embeds and self.filled + tokens == len(self.ids)
 
     def stored(self, step: Step) -> int:
         """Return the number of positions with stored keys and values after a step."""

@@ -160,7 +160,7 @@ _BYTES = st.text(st.characters(codec="latin-1", exclude_characters="\n\r\0"), ma
     path=st.sampled_from(
         ["/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/x", "/admin/load",
          "/admin/pin", "/health", "/ready", "/metrics", "/admin/drain", "/none", "/%ed%a0%bd",
-         "/tokenize", "/detokenize", "/version", "/v1/messages", "/v1/responses"]
+         "/tokenize", "/detokenize", "/version", "/v1/messages", "/v1/responses", "/v1/embeddings"]
     ),
     body=_BODIES | _ANY | st.binary(max_size=20),
     headers=st.dictionaries(

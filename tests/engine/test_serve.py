@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import threading
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from c2c.transformer import Model, load
 from tests.engine.checkpoints import VOCAB, make_catalog
 from tests.engine.live import Live, make_step, served
+from tests.transformer.random_checkpoints import config_of, tensors_of
 
 NAMES = ("one", "two", "three", "bare")
 
@@ -234,6 +236,32 @@ def test_prompts_are_echoed_with_log_probabilities(live: Live, models: dict[str,
     assert plain["choices"][0]["text"] == "w5 w9"
     assert plain["choices"][0]["logprobs"] is None
     assert live.state()["compiled_after_start"] == 0
+
+
+def test_the_head_makes_logits_of_embeddings(live: Live, models: dict[str, Model]) -> None:
+    prompts = [[5, 9, 40], [7], [(5 * k * k + 3) % VOCAB for k in range(75)]]  # in several chunks
+    for name, family, seed in (("one", "llama", 0), ("three", "qwen3", 2)):
+        tensors = tensors_of(config_of(family), seed=seed)
+        head = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])
+        answer = live.post("embeddings", model=name, input=prompts).json()
+        assert answer["usage"] == {"prompt_tokens": 79, "total_tokens": 79}
+        rows = np.array([row["embedding"] for row in answer["data"]], np.float32)
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-6)
+        for ids, row in zip(prompts, rows, strict=True):
+            own, logits = np.asarray(head, np.float32) @ row, models[name].logits(ids)[-1]
+            scaled = own * (np.linalg.norm(logits) / np.linalg.norm(own))
+            np.testing.assert_allclose(scaled, logits, atol=1e-4)
+        coded = live.post("embeddings", model=name, input=prompts[0], encoding_format="base64")
+        text = coded.json()["data"][0]["embedding"]
+        assert np.frombuffer(base64.b64decode(text), "<f4").tolist() == rows[0].tolist()
+    assert live.state()["compiled_after_start"] == 0
+    for param, body in (
+        ("dimensions", {"dimensions": 4}), ("input", {"input": []}), ("input", {"input": [VOCAB]}),
+        ("encoding_format", {"encoding_format": "int8"}), ("input_type", {"input_type": "query"}),
+        ("input", {"input": "w5 " * 400}),
+    ):  # fmt: skip
+        answer = live.post("embeddings", **({"model": "one", "input": "w5"} | body))
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 def test_many_choices_and_prompts_wait_for_each_other(live: Live, models: dict[str, Model]) -> None:

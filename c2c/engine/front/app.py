@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from importlib import resources
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +23,7 @@ from c2c.engine.front.choices import Choice
 from c2c.engine.front.conversions import MessagesRequest, ResponsesRequest
 from c2c.engine.front.delivery import complete, events_of, unless_gone
 from c2c.engine.front.documented import ERRORS, STREAM
+from c2c.engine.front.embeddings import EmbeddingsRequest
 from c2c.engine.front.failures import ApiError, invalid, without_paths
 from c2c.engine.front.guard import Guard
 from c2c.engine.front.job import Job, chat_job, text_job
@@ -72,6 +74,7 @@ def make_app(
     app.post("/v1/models")(models.add)
     app.delete("/v1/models/{model:path}")(models.remove)
     app.post("/v1/completions", responses=STREAM)(front.completions)
+    app.post("/v1/embeddings")(front.embeddings)
     app.post("/v1/chat/completions", responses=STREAM)(front.chat)
     app.post("/v1/responses", responses=STREAM)(front.responses)
     app.post("/v1/messages", responses=STREAM)(front.messages)
@@ -159,11 +162,23 @@ class Front:
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
         """Complete one prompt or several."""
         check(asked)
-        if len(asked.prompts) * asked.n > self._most_choices:
-            why = f"{asked.n} choices for each of {len(asked.prompts)} prompts"
-            raise invalid("n", f"{why}, expected at most {self._most_choices} in all")
+        self._check_count("n", asked)
         job = await asyncio.to_thread(text_job, self.find(asked.model), asked)
         return await self._answer(request, job, job.shape())
+
+    async def embeddings(self, request: Request, asked: EmbeddingsRequest) -> Response:
+        """Return the embedding of one text or several."""
+        text = asked.completion()
+        self._check_count("input", text)
+        job = await asyncio.to_thread(text_job, self.find(asked.model), text, "input")
+        choices, over = await self._choices(request, job, embeds=True)
+        await complete(request, choices, over)
+        return JSONResponse(asked.answer(choices, sum(map(len, job.prompts))))
+
+    def _check_count(self, field: str, asked: CompletionRequest) -> None:
+        if len(asked.prompts) * asked.n > self._most_choices:
+            why = f"{asked.n} choices for each of {len(asked.prompts)} prompts"
+            raise invalid(field, f"{why}, expected at most {self._most_choices} in all")
 
     async def chat(self, request: Request, asked: ChatRequest) -> Response:
         """Answer a chat."""
@@ -201,24 +216,29 @@ class Front:
         return served
 
     async def _answer(self, request: Request, job: Job, shape: Shape | Blocks) -> Response:
-        asked = job.asked
-        self._tell_ignored([*unknown(asked), *(job.chat.unused if job.chat else ())])
-        job.check(self._link.max_open)
-        headers = extra_headers(request)
-        grammar, field = await asyncio.to_thread(job.grammar)
-        if grammar:
-            await self._trials.check(grammar, field)
-        choices = job.choices(self._link, asyncio.Semaphore(self._at_once), grammar, headers)
-        prompt = sum(map(len, job.prompts))
-        self._metrics.prompt.labels(asked.model).inc(prompt)
-        shape.begin(choices, prompt)
-        over = partial(self._over, asked.model, choices)
-        if asked.stream:
+        choices, over = await self._choices(request, job)
+        shape.begin(choices, sum(map(len, job.prompts)))
+        if job.asked.stream:
             events = events_of(shape, choices, over)
             first = await unless_gone(request, anext(events))  # decides the HTTP status
             return Stream(first, events)
         await complete(request, choices, over)
         return JSONResponse(shape.whole())
+
+    async def _choices(
+        self, request: Request, job: Job, **more: Any
+    ) -> tuple[list[Choice], Callable[[], None]]:
+        """Return a job's choices, and what to call at their end; `more`: fields for the engine."""
+        asked = job.asked
+        self._tell_ignored([*unknown(asked), *(job.chat.unused if job.chat else ())])
+        job.check(self._link.max_open)
+        more |= extra_headers(request)
+        grammar, field = await asyncio.to_thread(job.grammar)
+        if grammar:
+            await self._trials.check(grammar, field)
+        choices = job.choices(self._link, asyncio.Semaphore(self._at_once), grammar, more)
+        self._metrics.prompt.labels(asked.model).inc(sum(map(len, job.prompts)))
+        return choices, partial(self._over, asked.model, choices)
 
     def _tell_ignored(self, fields: Sequence[str]) -> None:
         """Log ignored fields, each once, up to a bound."""

@@ -52,6 +52,7 @@ class Choice:
       found: prompt tokens found in the prefix cache for this choice.
       tokens: tokens so far, without the one that ends the text.
       scores: log-probabilities of these tokens, if asked for.
+      embedding: embedding of the prompt, if asked for.
       drawn: number of generated tokens, including hidden ones.
       finish: `finish_reason` of the choice; None while it is in progress.
       parts: parts so far.
@@ -73,6 +74,7 @@ class Choice:
     found: int = 0
     tokens: list[int] = field(default_factory=list)
     scores: list[TokenScore] = field(default_factory=list)
+    embedding: bytes = b""
     drawn: int = 0
     finish: str | None = None
     parts: Parts = field(default_factory=Parts)
@@ -166,6 +168,7 @@ class Choice:
         now_s = time.monotonic()
         self.times_s = [self.times_s[0] if self.times_s else now_s, now_s]
         self.drawn += len(frame.tokens)
+        self.embedding = frame.scores[0].embedding if frame.scores else b""
         scores = ((score.logprob, score.top) for score in frame.scores)  # none, or one each
         pairs = zip_longest(frame.tokens, scores)
         return self._spelled([one for one in pairs if one[0] not in self.hidden], self.stop.push)

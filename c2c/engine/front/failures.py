@@ -72,7 +72,8 @@ _AFTER = {
     "model_failed": (503, "the model's weights could not be loaded", "model_failed"),
     "grammar": (400, "the grammar is invalid or too complex", "grammar_failed"),
     "not_simulated": (
-        400, "a simulated endpoint has no log-probabilities, grammars or forced calls", None,
+        400, "a simulated endpoint has no embeddings, log-probabilities, grammars or forced calls",
+        None,
     ),
     "gone": (503, "the engine has ended", "engine_gone"),
     "context_length_exceeded": (

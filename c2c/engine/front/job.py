@@ -234,14 +234,14 @@ def _beyond(field: str, value: str, most: str) -> ApiError:
     return invalid(field, f"{value}, expected at most {most}")
 
 
-def text_job(served: Served, asked: CompletionRequest) -> Job:
+def text_job(served: Served, asked: CompletionRequest, param: str = "prompt") -> Job:
     """Return the job of a text completion.
 
     Raises:
       ApiError: a prompt is empty, too long, or has tokens outside the vocabulary.
     """
     bos = asked.add_special_tokens is not False
-    prompts = [served.encoded(prompt, add_special_tokens=bos) for prompt in asked.prompts]
+    prompts = [served.encoded(prompt, param, add_special_tokens=bos) for prompt in asked.prompts]
     return Job(served.with_defaults(asked), served, prompts)
 
 

@@ -23,7 +23,7 @@ from pydantic import (
 from c2c.transformer.drawing import BIASED, SCORED
 
 __all__ = [
-    "FIELDS", "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "SharedFields",
+    "FIELDS", "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "Prompts", "SharedFields",
     "StreamOptions", "Token",
 ]  # fmt: skip
 
@@ -40,6 +40,12 @@ Bias = Annotated[StrictFloat, Field(ge=-100, le=100)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 Grammar = Annotated[str, Field(min_length=1, max_length=1 << 16)]
 Tokens = Annotated[list[Token], _First, Field(min_length=1)]
+Prompts = (
+    str
+    | Tokens
+    | Annotated[list[str], _First, _Several]
+    | Annotated[list[Tokens], _First, _Several]
+)
 Choices = Annotated[list[Grammar], _First, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -205,12 +211,7 @@ class SharedFields(BaseModel):
 class CompletionRequest(SharedFields):
     """Body of /v1/completions."""
 
-    prompt: (
-        str
-        | Tokens
-        | Annotated[list[str], _First, _Several]
-        | Annotated[list[Tokens], _First, _Several]
-    )
+    prompt: Prompts
     max_tokens: int | None = Field(None, ge=0)
     echo: bool = False
     best_of: Count | None = None
