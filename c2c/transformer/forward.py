@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from typing import Any
 
 import jax
@@ -162,7 +162,7 @@ def end(
     compiled = END.jitted if executables is None else executables.bind(END)
     head = params.projections.get("head", params.embed.data)
     logits: jax.Array = compiled(
-        x, params.final_norm, head, wanted, linear, spec=nameless(spec), shape=()
+        x, params.final_norm, head, wanted, linear, spec=_SEEN_AT_END(spec), shape=()
     )
     return logits
 
@@ -171,6 +171,30 @@ def end(
 def nameless(spec: ModelSpec) -> ModelSpec:
     """Return the spec without a model name, so that equal architectures share executables."""
     return replace(spec, name="any")
+
+
+def _seen(name: str, fields: str) -> Callable[[ModelSpec], Any]:
+    """Return a function that keeps these fields of a spec; to read another one is an error.
+
+    Models that are equal in what a stage reads share its executables.
+    """
+    names = fields.split()
+    kind = make_dataclass(name, names, frozen=True)
+    return functools.lru_cache(maxsize=64)(lambda spec: kind(*(getattr(spec, n) for n in names)))
+
+
+_SEEN_AT_BEGIN = _seen(
+    "Embedded", "embedding_scale head_dim local_rope_theta max_position rope_scaling rope_theta "
+    "rotary_fraction",
+)  # fmt: skip
+_SEEN_BY_LAYERS = _seen(
+    "Layered", "activation attention_cap attention_scale dense_layers expert_groups experts "
+    "experts_per_token groups_per_token head_dim heads kv_heads layers local_rope_theta norm_eps "
+    "norm_offset norm_topk partial_window partial_window_layers qk_norm qk_norm_whole "
+    "residual_scale rotary_interleaved routed_scale router_sigmoid shared_intermediate "
+    "sliding_window window_layers",
+)  # fmt: skip
+_SEEN_AT_END = _seen("Ended", "logit_cap logit_scale norm_eps norm_offset vocab")
 
 
 def _begin(
@@ -296,9 +320,10 @@ def _compute(
         linear,
         count=count,
         decode_rows=decode_rows,
-        spec=spec,
+        spec=_SEEN_AT_BEGIN(spec),
         dtype=str(params.dtype),
     )
+    layered_spec = _SEEN_BY_LAYERS(spec)
 
     def run_layers(
         at: tuple[Any, Any, Any],
@@ -309,7 +334,7 @@ def _compute(
     ) -> Any:
         return stages.layers(
             *(x, cache, params.layers, weights, *at, rows, turns, linear),
-            spec=spec,
+            spec=layered_spec,
             backend=backend,
             sparse=sparse,
         )
@@ -352,7 +377,8 @@ def _compute(
             first += len(of)
     head = params.projections.get("head", params.embed.data)
     shape = () if wanted is not None else tuple(shape)
-    return stages.end(x, params.final_norm, head, wanted, linear, spec=spec, shape=shape), cache
+    ended = _SEEN_AT_END(spec)
+    return stages.end(x, params.final_norm, head, wanted, linear, spec=ended, shape=shape), cache
 
 
 def _groups(places: Sequence[tuple[bool, int]], most: int) -> Iterator[range]:
