@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from c2c.engine.constraint import Grammars
 from c2c.engine.front.dialects import (
@@ -27,8 +29,11 @@ from c2c.transformer.text.tokenizer import Tokenizer
 from tests.engine.talking import END, HERMES, byte_tokenizer
 from tests.engine.test_parser import BY_NAME, in_pieces
 
+PUBLISHED: list[dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parent / "templates.yaml").read_text("utf-8")
+)
 # As the templates of these checkpoints have it, shortened.
-TEMPLATES = {
+SHORTENED = {
     "hermes": (
         HERMES,
         '{{- "within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{\\"name\\": <name>, '
@@ -39,25 +44,11 @@ TEMPLATES = {
         "name and its value}.' }}{{- '{\"name\": \"' + tool_call.name + '\", ' }}"
         "{{- '\"parameters\": ' }}",  # Llama 3.1 and 3.2
     ),
-    "mistral": ("{{- '[TOOL_CALLS] [' }}{{- '[TOOL_RESULTS] ' }}",),  # Mistral 7B v0.3, Nemo
-    "mistral_args": ("{{- '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}",),  # Small 3.2
-    "qwen_coder": (  # Qwen3-Coder
-        "<tool_call>\n<function=example>\n<parameter=a>\n1\n</parameter>\n</function>",
+    None: (
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+        '{"tool_name": title of the tool, "parameters": a dict of values}',  # Command R
     ),
-    "glm": (  # GLM-4.5 to 4.7
-        "<tool_call>{name}\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value></tool_call>",
-    ),
-    "deepseek": (
-        "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>'}}",
-    ),
-    "kimi": ("<|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>{{ arguments }}",),
-    "gpt_oss": ("{{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking }}",),
-    "thoughts": ("{{ content.split('</think>')[-1] }}",),
 }
-UNKNOWN = (
-    "{% for m in messages %}{{ m.content }}{% endfor %}",
-    '{"tool_name": title of the tool, "parameters": a dict of values}',  # Command R
-)
 TOOLS: list[dict[str, Any]] = [
     {
         "name": "add",
@@ -79,16 +70,13 @@ UNFORCED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("template", [(n, t) for n, all_ in TEMPLATES.items() for t in all_])
-def test_the_dialect_is_that_of_the_template(template: tuple[str, str]) -> None:
-    own = dialect_of(template[1])
-    assert own is not None
-    assert own.name == template[0]
-
-
-@pytest.mark.parametrize("template", UNKNOWN)
-def test_an_unknown_dialect_is_none(template: str) -> None:
-    assert dialect_of(template) is None
+def test_the_dialect_is_that_of_the_template() -> None:
+    templates = [(name, text) for name, texts in SHORTENED.items() for text in texts]
+    templates += [(row["dialect"], row["marks"]) for row in PUBLISHED]
+    for name, text in templates:
+        found = dialect_of(text)
+        assert (None if found is None else found.name) == name, text
+    assert sum(len(row["names"]) for row in PUBLISHED) == 55
 
 
 def test_calls_of_other_dialects_are_forced_in_llamas() -> None:

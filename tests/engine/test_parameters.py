@@ -393,9 +393,14 @@ def test_arguments_of_calls_are_objects_for_the_template(arguments: Any, seen: s
 
 
 def test_a_template_may_take_arguments_as_text() -> None:
-    source = "{% for c in messages[0].tool_calls %}{{ 'add' + c.function.arguments }}{% endfor %}"
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls %}"
+        "{{ c.function.name + c.function.arguments }}{% endfor %}{% endfor %}"
+    )
     assert rendered(template=source, messages=called('{"a": "é"}')) == 'add{"a": "?"}'
     assert rendered(template=source, messages=called("")) == "add{}"
+    null = "{% for m in messages %}{% if m.content is none %}" + source + "{% endif %}{% endfor %}"
+    assert "add" in rendered(template=null, messages=called("{}"))  # and no content, as DeepSeek's
     assert refused(template="{{ raise_exception('no') }}", messages=called("{}")) == "messages"
 
 

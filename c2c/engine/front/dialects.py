@@ -9,7 +9,7 @@ import functools
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, Final, Literal
@@ -22,8 +22,8 @@ from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer
 
 __all__ = [
-    "DIALECTS", "Dialect", "Pairs", "Thought", "answer_grammar", "call_grammar", "dialect_of",
-    "forced_dialect", "takes_several", "thought_of",
+    "DIALECTS", "Dialect", "Pairs", "Thought", "answer_grammar", "call_form", "call_grammar",
+    "dialect_of", "forced_dialect", "takes_several", "thought_of",
 ]  # fmt: skip
 
 
@@ -146,26 +146,51 @@ def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought
     return "closed" if prompt.rstrip().endswith(closing) else "free"
 
 
-def takes_several(template: ChatTemplate) -> bool:
-    """Return False if a template refuses or drops the second of two calls in a message."""
+def _with_texts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have their arguments as JSON texts."""
+    found: dict[str, Any] = json.loads(json.dumps(message))
+    calls = found.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(own := function.get("arguments"), dict):
+            function["arguments"] = json.dumps(own, ensure_ascii=False)
+    return found
 
-    def shown(*names: str) -> str:
-        calls = [
-            {"id": "abcdefghi", "type": "function", "function": {"name": name, "arguments": {}}}
-            for name in names
-        ]  # ids of Mistral's length
-        call = {"role": "assistant", "content": "", "tool_calls": calls}
-        return template.render([{"role": "user", "content": "a"}, call], tools=[])
 
+def _without_content(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same, with null as the content of a message of calls alone."""
+    found = _with_texts(message)
+    return found | ({"content": None} if found.get("tool_calls") and not found["content"] else {})
+
+
+def call_form(template: ChatTemplate) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return the form of messages in which a template writes calls.
+
+    Some templates, as DeepSeek's, need arguments as texts, or drop calls beside an empty content.
+    """
+    forms = (dict, _with_texts, _without_content)
+    return next((form for form in forms if _shows(template, form, "call_one")), dict)
+
+
+def _shows(template: ChatTemplate, form: Callable[..., dict[str, Any]], *names: str) -> bool:
+    """Return whether a template writes all these calls of a message."""
+    calls = [
+        {"id": "abcdefghi", "type": "function", "function": {"name": name, "arguments": {}}}
+        for name in names
+    ]  # ids of Mistral's length
+    call = form({"role": "assistant", "content": "", "tool_calls": calls})
     try:
-        if "call_one" not in shown("call_one"):
-            return True  # no calls at all
-    except DataError:
-        return True
-    try:
-        return "call_two" in shown("call_one", "call_two")
+        text = template.render([{"role": "user", "content": "a"}, call], tools=[])
     except DataError:
         return False
+    return all(name in text for name in names)
+
+
+def takes_several(template: ChatTemplate) -> bool:
+    """Return False if a template refuses or drops the second of two calls in a message."""
+    form = call_form(template)
+    several = _shows(template, form, "call_one", "call_two")
+    return several or not _shows(template, form, "call_one")
 
 
 def _lark(text: str, tokenizer: Tokenizer) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -15,6 +14,7 @@ from c2c.engine.front.dialects import (
     Dialect,
     Thought,
     answer_grammar,
+    call_form,
     call_grammar,
     dialect_of,
     forced_dialect,
@@ -265,7 +265,8 @@ def chat_job(served: Served, asked: ChatRequest) -> Job:
         raise invalid("tools", f"the form of calls in the chat template of {name} is unknown")
     variables = _variables(asked, template, name, has_thoughts=has_thoughts)
     messages = _messages(asked.messages, template)
-    text = _rendered(messages, asked, tokenizer, variables)
+    form = call_form(template) if any("tool_calls" in one for one in messages) else dict
+    text = _rendered([form(one) for one in messages], asked, tokenizer, variables)
     for message in messages:
         role = message["role"]
         if role in _INSTRUCTIONS and message["content"].strip() not in text:
@@ -310,32 +311,15 @@ def _rendered(
 ) -> str:
     goes_on, opens = asked.continue_final_message, asked.add_generation_prompt
 
-    def render(messages: Sequence[Mapping[str, Any]]) -> str:
+    try:
         return tokenizer.apply_chat(
             messages,
             add_generation_prompt=not goes_on if opens is None else opens,
             continue_final_message=goes_on,
             **variables,
         )
-
-    try:
-        try:
-            return render(messages)
-        except DataError:  # some templates, as DeepSeek's, take arguments of calls as text
-            return render([_with_texts(message) for message in messages])
     except (DataError, SettingError) as error:
         raise ApiError(400, str(error), param="messages") from None
-
-
-def _with_texts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message whose calls have their arguments as JSON texts."""
-    found: dict[str, Any] = json.loads(json.dumps(message))
-    calls = found.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and isinstance(own := function.get("arguments"), dict):
-            function["arguments"] = json.dumps(own, ensure_ascii=False)
-    return found
 
 
 def _messages(given: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,8 +21,20 @@ def json_of(value: str, types: set[str]) -> str:
     try:
         kinds = _kinds(json.loads(bare, parse_constant=_refuse)) - {"string"}
     except (ValueError, RecursionError):
-        kinds = set()
+        found = _literal(bare) if types & {"array", "object"} else None
+        kinds = _kinds(found) - {"null"}
+        bare = json.dumps(found, ensure_ascii=False)
     return bare if kinds & types else json.dumps(value, ensure_ascii=False)
+
+
+def _literal(text: str) -> Any:
+    """Return a list or a dictionary in Python's form, as some templates write them; else None."""
+    try:
+        found = ast.literal_eval(text)
+        json.dumps(found)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return found if isinstance(found, list | dict) else None
 
 
 def _refuse(word: str) -> None:
