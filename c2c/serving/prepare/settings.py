@@ -163,8 +163,10 @@ class SystemSpec:
             raise SettingError("system.layout", self.layout, "a mechanism, a StepLayout or null")
         there = "The instances of a layout are there from the start."
         shared = "A layout has steps over several devices whose HBM holds all weights."
+        load = "stream" if self.layout.streams else "resident"
+        is_load = weights_in(self.load) == "host" if self.layout.streams else copied
         for setting, works, wanted, why in (
-            ("load", copied and not self.load_traits.swaps_weights, "resident", shared),
+            ("load", is_load and not self.load_traits.swaps_weights, load, shared),
             ("start", not self.start, "no graph", there),
             ("engines.residents", self.engines.residents == 1, "1", shared),
             ("keep", not self.traits.keep.keeps_weights, "nothing_kept", shared),
