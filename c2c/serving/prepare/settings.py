@@ -166,7 +166,12 @@ class SystemSpec:
         load = "stream" if self.layout.streams else "resident"
         is_load = weights_in(self.load) == "host" if self.layout.streams else copied
         for setting, works, wanted, why in (
-            ("load", is_load and not self.load_traits.swaps_weights, load, shared),
+            (
+                "load",
+                is_load and not self.load_traits.swaps_weights,
+                load,
+                "Its steps read weights from host memory." if self.layout.streams else shared,
+            ),
             ("start", not self.start, "no graph", there),
             ("engines.residents", self.engines.residents == 1, "1", shared),
             ("keep", not self.traits.keep.keeps_weights, "nothing_kept", shared),
