@@ -155,3 +155,51 @@ def test_what_slices_cannot_do_is_refused() -> None:
         serving("system=pd", catalog(1), "mig=4g_3g")
     with pytest.raises(SettingError, match=r"two unlike GPUs"):
         serving("system=tessera", catalog(1), "mig=4x24gb")
+
+
+@pytest.mark.parametrize("start", ["restored", "vllm"])
+def test_cold_models_take_turns_on_receivers(start: str) -> None:
+    """Six cold models over three slices: the first request of each waits for its start."""
+    what = serving(
+        "system=composed", "system/mechanism=[streamed,woven,restored]", "mig=4x24gb", catalog(7),
+        "system.layout.receivers=3", "system.layout.colds=6",
+        f"system.start.way={'medusa' if start == 'restored' else start}",
+    )  # fmt: skip
+    block = requests(np.arange(7.0) * 60.0, model=range(7), prompt=16, output=20)
+    found, stats, simulation = simulate(what, block)
+    works = what.system.start
+    start_s = [float(found.first_token_s[k] - found.arrival_s[k]) for k in range(7)]
+    least_s = sum(w.seconds["s1"] for w in works if w.when == "always" and not w.after)
+    assert min(start_s[1:]) > least_s
+    assert max(start_s[1:]) == pytest.approx(min(start_s[1:]), rel=0.2)
+    assert (stats.switches, stats.evictions) == (7, 3)
+    models = [int(one.model) for one in simulation.state.instance]
+    assert len({*models}) == 4
+    assert {0, 6} < {*models}
+
+
+def test_lanes_that_share_weights_start_as_one() -> None:
+    """Tessera's two batches in flight: one start, after which both lanes are open."""
+    what = serving(
+        "system=composed", "system/mechanism=[streamed,kernels,restored]", "mig=4g_3g",
+        catalog(1), "system.layout.expert_bytes=2",
+        "system.max_batch=4", "system/vary=as_alpha", "system/alpha=static", "system.alpha.initial=1.0",
+    )  # fmt: skip
+    found, stats, _ = simulate(what, requests([0.0] * 8, prompt=16, output=400))
+    assert stats.switches == 1
+    began = np.sort(found.first_token_s)
+    assert began[0] > 0.1
+    assert began[-1] < began[0] + 2.0  # the second lane's four do not wait for the first's
+
+
+@pytest.mark.parametrize("mechanism", ["copies", "kernels", "woven"])
+def test_resident_layouts_start_on_demand(mechanism: str) -> None:
+    what = build(load([
+        "system=composed", f"system/mechanism=[{mechanism},restored]", "workload=poisson",
+        "workload.requests=1",
+    ])).serving  # fmt: skip
+    models = len(what.deployments)
+    found, stats, _ = simulate(what, requests([0.0] * models, model=range(models), output=20))
+    whole_s = [float(w.seconds[what.deployments[0].spec.name]) for w in what.system.start]
+    assert stats.switches == models
+    assert (found.first_token_s - found.arrival_s > max(whole_s)).all()

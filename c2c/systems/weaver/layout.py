@@ -22,7 +22,7 @@ devices of their own that send their keys and values; or they take no time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import batched
 from typing import Any, Final
@@ -122,7 +122,7 @@ def woven_layout(
 
     Args:
       given: settings of the layout.
-      models: `given.receivers` models and one more; `given.hot` names the hot one.
+      models: `given.models` models; `given.hot` names the hot one.
       node: GPUs and links.
       rows: largest batch.
       tokens: most prompt tokens of a step.
@@ -132,7 +132,7 @@ def woven_layout(
     Raises:
       SettingError: another number of models, a model without room, or GPUs without links.
     """
-    names, count = [one.name for one in models], given.receivers + 1
+    names, count = [one.name for one in models], given.models
     if len(models) != count or len({one.spec.name for one in models}) < count:
         allowed = f"{count} models a node, each with a spec_name of its own"
         raise SettingError("catalog", names, allowed)
@@ -156,7 +156,7 @@ def _prepare(context: Context) -> SystemSpec:
     if node is None:
         raise SettingError("node", None, "a node with two GPUs for the models")
     tokens = getattr(system.chunk, "tokens", None) or max(system.profile.chunks)
-    groups = list(batched(context.deployments, given.receivers + 1))
+    groups = list(batched(context.deployments, given.models))
     if given.hot is not None and len(groups) > 1:
         raise SettingError(
             "system.layout.hot", given.hot, "null with several pairs, whose first model is hot"
@@ -186,7 +186,7 @@ class _Over:
         self.given, self.node, self.rows, self.link_gbps = given, node, rows, link_gbps
         self.hot, *self.colds = specs
         self.tokens = 0 if given.prompt_devices is None else tokens
-        count = len(specs)
+        count = 1 + given.receivers
         ends = range(1, min(count, len(node.platforms)))
         if len(node.platforms) < count or not all(node.link(0, k) for k in ends):
             allowed = f"{count} GPUs, and links from the first one to each other"
@@ -201,42 +201,50 @@ class _Over:
         if self.given.way in ("temporal", "spatial"):
             return self._multiplexed()
         hot, rate = self._times(self.hot, 0), self.link_gbps
-        each = None if rate is None else (rate, rate / len(self.colds))
-        colds = [self._times(spec, k, each) for k, spec in enumerate(self.colds, start=1)]
+        count = self.given.receivers
+        each = None if rate is None else (rate, rate / count)
         memories = {"gpu0": self._room(0, self.hot)}
-        for k, spec in enumerate(self.colds, start=1):
-            memories[f"gpu{k}"] = self._room(k, *([spec] if rate is None else []))
+        shared = len(self.colds) > count  # each receiver serves every cold model, one at a time
+        largest = max(self.colds, key=weight_bytes)
+        for k, spec in enumerate(self.colds[:count], start=1):
+            one = largest if shared else spec
+            memories[f"gpu{k}"] = self._room(k, *([one] if rate is None else []))
         notes = ["each model on a GPU"] * (self.given.way == "dedicated")
         homes: tuple[dict[str, float], ...] = ({"gpu0": 1.0},)
         step: Plan = (_on("gpu0", "rest", self._own(hot.rest(), hot)),
                       _on("gpu0", "own", hot.attention, home=0, after=("rest",)))  # fmt: skip
         lanes: list[Lane] = []
-        for k, cold in enumerate(colds, start=1):
+        times = [hot]
+        for k in range(1, count + 1):
+            here = self.colds if shared else self.colds[k - 1 : k]
+            colds = [self._times(spec, k, each) for spec in here]
+            times.append(colds[0])
             gpu, more_s, reserve = f"gpu{k}", 0.0, {}
             if self.given.way == "woven":
-                works, more_s, note = self._woven(k, hot, cold)
+                works, more_s, note = self._woven(k, hot, colds[(k - 1) % len(colds)])
                 step, homes, notes = (*step, *works), (*homes, {gpu: 1.0}), [*notes, note]
                 reserve = {gpu: self.given.cold_share * memories[gpu]}
-            cost, read = self._own(cold.step(more_s), cold), None
-            if rate is not None:
-                read = cold.link_bytes(has_prompts=self.given.prompt_devices == 0)
-            name = "cold" if len(colds) == 1 else f"cold {k}"
-            lane = self._lane(
-                name, cold.spec, (k,), (_on(gpu, "step", cost, read=read),), ({gpu: 1.0},)
-            )
+            steps = {}
+            for cold in colds:
+                cost, read = self._own(cold.step(more_s), cold), None
+                if rate is not None:
+                    read = cold.link_bytes(has_prompts=self.given.prompt_devices == 0)
+                steps[cold.spec.name] = ((_on(gpu, "step", cost, read=read),),)
+            lane = self._lane("cold" if count == 1 else f"cold {k}", steps, (k,), ({gpu: 1.0},))
             lanes.append(replace(lane, reserve=reserve))
         return self._with_prompts(
             StepLayout(
                 name=f"{self.given.way} over {self.node.name}", resources=tuple(memories),
-                lanes=(self._lane("hot", self.hot, (0,), step, homes), *lanes), gpus=self._gpus(),
+                lanes=(self._lane("hot", {self.hot.name: (step,)}, (0,), homes), *lanes),
+                gpus=self._gpus(),
                 by_age=False, memories=memories, streams=rate is not None,
                 notes=(*notes, self._of_prompts()),
-            ), (hot, *colds),
+            ), times,
         )  # fmt: skip
 
     def _woven(self, k: int, hot: Times, cold: Times) -> tuple[Plan, float, str]:
         """Return the hot step's works of one receiver, the seconds that its steps get, a note."""
-        given, away, count = self.given, self._times(self.hot, k), len(self.colds)
+        given, away, count = self.given, self._times(self.hot, k), self.given.receivers
         rate = None if self.link_gbps is None else self.link_gbps / count
         pair = pair_times(
             given, hot, cold, (self.gpus[0], self.gpus[k]), self.node, away, receiver=k,
@@ -307,7 +315,7 @@ class _Over:
             cost = few[0] if few else whole
             drawn = _least(whole, cost) if few else whole
             step = (Work(name="step", seconds=cost, draws={"both": drawn}),)
-            lane = self._lane(name, spec, (0, 1), step, ({"both": 1.0},))
+            lane = self._lane(name, {spec.name: (step,)}, (0, 1), ({"both": 1.0},))
             kept = given.cold_share * memory["both"] if name == "cold" else 0.0
             lanes.append(replace(lane, reserve={"both": kept}))
         how = "on shares of the SMs" if spatial else "in turn"
@@ -333,7 +341,8 @@ class _Over:
                 resources += [device, f"{device} out"]
                 gpus.append((device, self.node.platforms[gpu]))
                 plan = (Work(name="prompts", seconds=one.prompts(), draws={device: one.prompts()}),)
-                made_here = self._lane(f"{lane.place.name} prompts", spec, (gpu,), plan, ())
+                steps = {spec.name: (plan,)}
+                made_here = self._lane(f"{lane.place.name} prompts", steps, (gpu,), ())
                 each.append(replace(made_here, kv_bytes=self._room(gpu, spec)))
             token_s = kv_bytes_per_token(spec) / (gbps * 1e9)
             sizes = np.array([1, self.tokens])
@@ -372,11 +381,11 @@ class _Over:
         )  # fmt: skip
 
     def _lane(
-        self, name: str, spec: ModelSpec, gpus: tuple[int, ...], step: Plan,
+        self, name: str, steps: Mapping[str, tuple[Plan, ...]], gpus: tuple[int, ...],
         homes: tuple[dict[str, float], ...],
     ) -> Lane:  # fmt: skip
         place = joined(name, [self.gpus[g].gpu for g in gpus], self.node.links[0].gbps)
-        return Lane(place=place, steps={spec.name: (step,)}, kv_homes=homes)
+        return Lane(place=place, steps=steps, kv_homes=homes)
 
     def _room(self, gpu: int, *specs: ModelSpec) -> float:
         one = self.gpus[gpu]

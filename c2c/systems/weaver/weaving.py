@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from c2c.errors import SettingError
-from c2c.ranges import Count, FromZero, In, OneOf, Share, SomeShare, check_fields
+from c2c.ranges import Count, FromZero, In, Index, OneOf, Share, SomeShare, check_fields
 from c2c.systems.weaver.splitting import Limits, ThresholdOf
 
 __all__ = ["WAYS", "Weaving"]
@@ -22,7 +22,8 @@ class Weaving:
       way: layout: woven, dedicated, temporal or spatial.
       hot: name of the hot model; None: the catalog's first.
       ratio: share of the hot sequences that are away.
-      receivers: number of cold models of a hot one, each on a GPU of its own.
+      receivers: number of GPUs of cold models beside the hot model's.
+      colds: number of cold models that take turns on them; 0: one each.
       cut: cut of the cold model's operators: none, printed and guarded (Algorithm 1), best (ours).
       threshold: longest stall that Algorithm 1 accepts, as a share of the hot step without stalls.
       threshold_of: stall that `threshold` bounds: operator, layer or iteration.
@@ -47,6 +48,7 @@ class Weaving:
     hot: str | None = None
     ratio: Share = 0.45
     receivers: Count = 1
+    colds: Index = 0
     cut: Annotated[str, OneOf("none", "printed", "guarded", "best")] = "guarded"
     threshold: FromZero = 0.05
     threshold_of: Annotated[str, OneOf("operator", "layer", "iteration")] = "iteration"
@@ -70,10 +72,22 @@ class Weaving:
         apart = self.way in ("dedicated", "woven")
         if self.receivers > 1 and not apart:
             raise SettingError(f"{where}.receivers", self.receivers, f"1 with way={self.way}")
+        least = self.receivers if apart else 1
+        if self.colds and (self.colds < least or not apart):
+            allowed = f"0, or at least {least}, the receivers" if apart else "0"
+            raise SettingError(f"{where}.colds", self.colds, allowed)
+        if self.colds > self.receivers and self.prompt_devices:
+            allowed = "0 or null where cold models take turns"
+            raise SettingError(f"{where}.prompt_devices", self.prompt_devices, allowed)
         most = 8 if apart else 0
         if self.prompt_devices is not None and not 0 <= self.prompt_devices <= most:
             allowed = "0 to 8, or null" if apart else f"0 or null with way={self.way}"
             raise SettingError(f"{where}.prompt_devices", self.prompt_devices, allowed)
+
+    @property
+    def models(self) -> int:
+        """Number of models a node, the hot one included."""
+        return 1 + (self.colds or self.receivers)
 
     @property
     def of(self) -> ThresholdOf:
