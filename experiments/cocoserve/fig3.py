@@ -186,7 +186,7 @@ def compute_failures(context: Context, experiment: Failures) -> Computed:
             "out.",
             "A server with copies of layers limits its batch to the requests that fit.",
             "Servers in the right panel have batches of 15; copies of layers enlarge them.",
-            "CoCoServe copies all layers to a second card, and has continuous batches or static ones.",
+            "CoCoServe copies all layers to a second card; its batches are continuous, or static.",
             "With the literal gamma of Eq. 4 it copies none.",
         ),
     )
@@ -221,9 +221,8 @@ def _fig11(
 ) -> Iterator[Result]:  # fmt: skip
     rates = experiment.in_time_rates
     most, load, slo = max(rates), oom_load or experiment.last, slo or experiment.slo
-    hft, ours = (
-        _failed_percent(served, load, oom_rate) for served in (base, coco(base, **reading))
-    )
+    mine = coco(base, **reading)
+    hft, ours = (_failed_percent(served, load, oom_rate) for served in (base, mine))
     fifteen = "Batches of 15 do not outgrow the card."
     yield answer("cocoserve.fig11a.oom_hft", hft, fifteen)
     yield answer("cocoserve.fig11a.oom_coco", ours, "It admits what fits.")
@@ -237,7 +236,7 @@ def _fig11(
         "cocoserve.fig11b.hft_fail", most,
         f"It does not fail up to {most} at once: the first batch is always in time.",
     )  # fmt: skip
-    full = _last_full(coco(base, **reading), target_s, rates)
+    full = _last_full(mine, target_s, rates)
     yield answer("cocoserve.fig11b.coco_full", full, "The last rate without a miss.")
 
 

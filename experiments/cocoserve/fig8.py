@@ -62,6 +62,11 @@ class Instances:
     loads: dict[str, tuple[Count, Count]]
     few_layers: Count
 
+    @property
+    def peak(self) -> int:
+        """The highest load of all."""
+        return max(max(ends) for ends in self.loads.values())
+
 
 def _shared(server: Served, loads: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
     (low, low_end), (high, high_end) = loads["low"], loads["high"]
@@ -74,7 +79,7 @@ def _shared(server: Served, loads: Mapping[str, tuple[int, int]]) -> tuple[str, 
         "HFT's host time a step is fitted to Fig. 6 (in-sample).",
         "CoCoServe has continuous batches (section 5), or static ones as HFT.",
         "Algorithm 1 copies all 40 layers to a second card at every gamma of Eq. 4 below 1.",
-        "At 2.44, the literal gamma, it copies none: CoCoServe equals vLLM, or with static batches HFT.",
+        "At 2.44, the literal gamma, it copies none: CoCoServe equals vLLM, or HFT if static.",
     )
 
 
@@ -136,7 +141,7 @@ def compute_instances(context: Context, experiment: Instances) -> Computed:
     rows: list[dict[str, Any]] = [
         {
             "system": name, "load": load, "throughput_rps": mean.throughput_rps,
-            "latency_s": mean.latency_s, "memory_mib": memory_mib(served, max(experiment.loads["high"])),
+            "latency_s": mean.latency_s, "memory_mib": memory_mib(served, experiment.peak),
         }
         for name, served in systems.items()
         for load, ends in experiment.loads.items()
@@ -268,7 +273,7 @@ def _of_instances(
             yield answer(f"cocoserve.fig10.{load}.{of}.latency", latency)
             yield answer(f"cocoserve.fig10.{load}.{of}.throughput", throughput)
     hft2, hft4, coco2 = (
-        memory_mib(replace(one, instances=n), max(experiment.loads["high"]))
+        memory_mib(replace(one, instances=n), experiment.peak)
         for one, n in ((base, 2), (base, 4), (scaled, 2))
     )
     without = "Algorithm 1 copies all layers: each instance has a second card."
