@@ -71,7 +71,7 @@ def test_a_switch_costs_less_with_restored_graphs() -> None:
     for model in {model for _, model in rows}:
         plain, captured, restored, *_ = (rows[row, name] for row, name in rows if name == model)
         assert plain < restored < captured
-    assert "1.1 s with restored graphs and 2 s with captured" in figure.finding
+    assert "1.1 s with restored graphs and 2.1 s with captured" in figure.finding
     drawn(drawing.draw_switch, figure)
 
 

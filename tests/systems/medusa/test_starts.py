@@ -45,14 +45,14 @@ def test_a_model_s_own_tokenizer_and_profiling_come_before_the_measured_model_s(
     llama, other = (stages_of(load_spec(name), MEASURED) for name in ("llama-2-7b", "llama-3-8b"))
     assert (llama.tokenizer_s, llama.kv_profiled_s) == (0.572, 0.691)
     assert (other.tokenizer_s, other.kv_profiled_s) == (0.21, 0.5)
-    monkeypatch.setattr(
-        stages_file, "read_yaml", lambda *_: read_yaml("starts", "a100_40_vllm") | wrong
-    )
-    for wrong, told in (
-        ({"models": {"yi-9c": {}}}, "yi-9c"),
-        ({"models": {"yi-9b": {"tokenizer_s": -1}}}, r"models\.yi-9b\.tokenizer_s=-1"),
-        ({"models": 3}, r"starts\.mine\.models=3: expected a mapping"),
+    shipped = read_yaml("starts", "a100_40_vllm")
+    for models, told in (
+        ({"yi-9c": {}}, "yi-9c"),
+        ({"yi-9b": {"tokenizer_s": -1}}, r"models\.yi-9b\.tokenizer_s=-1"),
+        (3, r"starts\.mine\.models=3: expected a mapping"),
     ):
+        mine = shipped | {"models": models}
+        monkeypatch.setattr(stages_file, "read_yaml", lambda *_, mine=mine: mine)
         with pytest.raises(SettingError, match=told):
             load_measured_start("mine")
 
