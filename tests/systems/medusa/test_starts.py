@@ -93,7 +93,8 @@ def test_each_step_beyond_vllm_is_worth_something(model: str) -> None:
 def start_of(system: str, start: str) -> float:
     settings = load(
         ["hardware=a100_40", "hardware.host.disk_gbps=100", "mig=1x40gb", f"system={system}",
-         f"system.start=medusa/{start}", "weights_start=host", "system.check_slo=false", "system.starts_active=false",
+         f"system.start=medusa/{start}", "weights_start=host", "system.check_slo=false",
+         "system.starts_active=false",
          "workload=deterministic", "workload.requests=1", "workload.prompt_tokens=64",
          "workload.output_tokens=4"]
     )  # fmt: skip
