@@ -11,12 +11,13 @@ from c2c.compiling.decision import decision, jitable
 from c2c.draws import draw
 from c2c.policies.returns import A_COUNT, A_HOME, DUE, YES_OR_NO
 from c2c.policies.traits import VaryTraits
-from c2c.ranges import AboveZero, BelowOne, Count, Share
+from c2c.ranges import AboveZero, BelowOne, Count, Index, Share
 
 __all__ = [
     "HOME_DTYPE",
     "WATCH_DTYPE",
     "AsAlpha",
+    "ByNeed",
     "ByRatio",
     "ByThresholds",
     "ByWait",
@@ -187,15 +188,16 @@ kv_home.by(AsAlpha)(_fewest)
 
 
 class ByRatio(NamedTuple):
-    """The first variant; a drawn share of the sequences has its KV cache at the last home.
+    """The first variant; a drawn share of the sequences has its KV cache at homes after the first.
 
-    A sequence drawn for a home without room takes the first home, if that has room; one drawn for
-    the first waits. A sequence at the last home at one ratio is there at every larger one.
+    Those homes have equal parts of the share. A sequence drawn for a home without room takes the
+    first home, if that has room; one drawn for the first waits. A sequence at the second of two
+    homes at one ratio is there at every larger one.
 
     Source: WEAVER, section 4.3.
 
     Attributes:
-      ratio: share of sequences at the last home.
+      ratio: share of sequences at other homes than the first.
     """
 
     ratio: Share = 0.45
@@ -210,11 +212,43 @@ def _by_ratio(
     policy: ByRatio, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
     seed: int,
 ) -> int:  # fmt: skip
-    last = count - 1
-    is_away = last > 0 and draw(seed, request, 0, _HOME, 0) < policy.ratio
-    if is_away and table[last].room_tokens >= tokens:
-        return last
+    drawn = draw(seed, request, 0, _HOME, 0)
+    if count > 1 and drawn < policy.ratio:
+        home = 1 + min(count - 2, int(drawn / policy.ratio * (count - 1)))
+        if table[home].room_tokens >= tokens:
+            return home
     return 0 if table[0].room_tokens >= tokens else -1
+
+
+class ByNeed(NamedTuple):
+    """The first variant; sequences leave the first home once it has little room.
+
+    A sequence is there while it has room for `spare` more of its size, else at the home with the
+    most room. Ours, for WEAVER's layout: attention leaves a hot model's GPU under load alone.
+
+    Attributes:
+      spare: sequences of the same size for which the first home keeps room.
+    """
+
+    spare: Index = 8
+
+
+variant.by(ByNeed)(_first)
+answer.by(ByNeed)(_once)
+
+
+@kv_home.by(ByNeed)
+def _by_need(
+    policy: ByNeed, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
+    seed: int,
+) -> int:  # fmt: skip
+    if table[0].room_tokens >= (1 + policy.spare) * tokens:
+        return 0
+    best = 0
+    for k in range(1, count):
+        if table[k].room_tokens > table[best].room_tokens:
+            best = k
+    return best if table[best].room_tokens >= tokens else -1
 
 
 class Waits(NamedTuple):

@@ -1,6 +1,6 @@
 """Kernel graph of a model step: work, memory traffic, dependencies and time of each kernel."""
 
-from c2c.cost.kernel_graph.gpus import TimedGpu, timed_gpu, timed_gpus
+from c2c.cost.kernel_graph.gpus import TimedGpu, timed_gpu, timed_gpus, timed_node
 from c2c.cost.kernel_graph.kernels import (
     Batch,
     StepKernel,
@@ -55,6 +55,7 @@ __all__ = [
     "tensor_parallel",
     "timed_gpu",
     "timed_gpus",
+    "timed_node",
     "transfers_of",
     "vision_kernels",
 ]

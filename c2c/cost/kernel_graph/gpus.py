@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from c2c.cost.constants import Constants, calibration_for, load_constants
-from c2c.hardware import Gpu, Platform, load_platform
+from c2c.hardware import Gpu, Node, Platform, load_platform
 from c2c.hardware import Slice as Part
 from c2c.ranges import AboveZero, check_fields
 
-__all__ = ["TimedGpu", "timed_gpu", "timed_gpus"]
+__all__ = ["TimedGpu", "timed_gpu", "timed_gpus", "timed_node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +59,22 @@ def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
 def timed_gpus(*names: str) -> tuple[TimedGpu, ...]:
     """Return GPUs of `conf/hardware` by name."""
     return tuple(map(timed_gpu, names))
+
+
+def timed_node(node: Node, constants: Constants | None = None) -> tuple[TimedGpu, ...]:
+    """Return the GPUs of a node, or its slices with the constants of their chip.
+
+    Args:
+      node: the node.
+      constants: those of the first GPU's kind, or of the slices' chip; None: by its name.
+    """
+    chip = (node.chip or node.platforms[0]).name
+    own = constants or load_constants(calibration_for(chip))
+    if node.chip is None:
+        every = {name: timed_gpu(name) for name in {*node.gpus} - {chip}}
+        first = TimedGpu(name=chip, gpu=node.platforms[0].gpu, constants=own)
+        return tuple(every.get(name, first) for name in node.gpus)
+    return tuple(
+        TimedGpu(name=part.name, gpu=platform.gpu, constants=own.on(part))
+        for part, platform in zip(node.parts, node.platforms, strict=True)
+    )
