@@ -417,11 +417,6 @@ def test_other_refusals(live: Live) -> None:
     chat = {"model": "bare", "messages": [{"role": "user", "content": "w1"}]}
     answer = live.post("chat/completions", **chat)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
-    picture = [{"type": "image_url", "image_url": {"url": "data:"}}]
-    answer = live.post(
-        "chat/completions", model="one", messages=[{"role": "user", "content": picture}]
-    )
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
     late = client.post(
         "/v1/completions", headers={"x-deadline-s": "0.000001"},
         json={"model": "one", "prompt": [1] * 100, "max_tokens": 200},
@@ -430,14 +425,6 @@ def test_other_refusals(live: Live) -> None:
     counted = live.client.get("/metrics").text
     assert 'outcome="deadline"' in counted
     assert 'outcome="failed"' not in counted
-    wrong = client.post(
-        "/v1/completions", headers={"x-deadline-s": "soon"}, json={"model": "one", "prompt": [1]}
-    )
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-deadline-s")
-    ignored = live.post("completions", model="one", prompt=[1], max_tokens=1, user="me", foo=1)
-    assert ignored.status_code == 200
-    nulls = dict.fromkeys(("temperature", "n", "stream", "stop", "seed", "logprobs", "top_p"))
-    assert live.post("completions", model="one", prompt=[1], max_tokens=1, **nulls).is_success
 
 
 def test_a_client_that_goes_away_frees_what_it_held(live: Live) -> None:
