@@ -282,7 +282,10 @@ def data_folders(settings: Mapping[str, Any]) -> list[Path]:
     """Return the folders of chips, calibrations and the like that a run of these settings reads."""
     load_installed()
     search_settings(settings["conf"])
-    groups = ("hardware", "mig", "mig_table", "node", "fleet", "calibration", "engines", "starts")
+    groups = (
+        "hardware", "mig", "mig_table", "node", "fleet", "calibration", "collectives", "engines",
+        "kernels", "kernel_times", "operations", "starts",
+    )  # fmt: skip
     return [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
 
 

@@ -31,7 +31,12 @@ from c2c.serving import (
     Work,
     side_by_side,
 )
-from c2c.systems.cocoserve.costs import OperationCosts, operation_costs
+from c2c.systems.cocoserve.costs import (
+    OPERATIONS_CHIP,
+    OperationCosts,
+    operation_costs,
+    operations_chip,
+)
 from c2c.systems.cocoserve.modules import LAYER, layer_bytes, module_of
 from c2c.systems.cocoserve.placement import Placement
 from c2c.systems.cocoserve.planner import by_runs, room_of, scale_up
@@ -204,12 +209,12 @@ def scaled_layout(
       node: devices and links.
       rows: largest batch.
       tokens: most prompt tokens of a step.
-      costs: fixed costs of operations; None: those of `conf/calibration/cocoserve`.
+      costs: fixed costs of operations; None: those of the first GPU's chip.
 
     Raises:
       SettingError: an impossible placement, or a device without room for it.
     """
-    return _Over(given, spec, node, rows, tokens, costs or operation_costs()).layout()
+    return _Over(given, spec, node, rows, tokens, costs or operation_costs(node.gpus[0])).layout()
 
 
 def _prepare(context: Context) -> SystemSpec:
@@ -226,11 +231,22 @@ def _prepare(context: Context) -> SystemSpec:
     return replace(system, layout=side_by_side(layouts, served))
 
 
+def _notes(context: Context) -> tuple[str, ...]:
+    """Return a line if the operations of one chip stand for those of another."""
+    chips = dict.fromkeys(context.node.gpus if context.node else ())
+    others = [name for name in chips if operations_chip(name) != name]
+    return (
+        f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
+        f"{', '.join(others)} (no file in operations/)",
+    )[: bool(others)]
+
+
 SYSTEM: Final = Mechanism(
     part="layout",
     settings=Scaling,
     prepare=_prepare,
     ways=_WAYS,
+    notes=_notes,
     worker="c2c.systems.cocoserve.live.worker",
 )
 

@@ -29,7 +29,7 @@ from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work, prompts
 from c2c.serving import Lane as Place
 from c2c.systems.mechanism import Context, Mechanism
 from c2c.systems.tessera.lanes import Costs, Lane, Lanes
-from c2c.systems.tessera.pair import Pair, pair_of
+from c2c.systems.tessera.pair import Pair
 
 __all__ = ["SWITCH_S", "SYSTEM", "PairLayout", "pair_layout"]
 
@@ -89,7 +89,7 @@ def pair_layout(given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int) ->
 def _prepare(context: Context) -> SystemSpec:
     deployments = context.deployments
     assert context.node is not None  # `c2c.config.nodes` refuses a layout without one
-    pair, rows = pair_of(context.node), context.system.max_batch
+    pair, rows = Pair(node=context.node), context.system.max_batch
     specs = list(dict.fromkeys(d.spec for d in deployments))
     layouts = [pair_layout(context.settings, pair, spec, rows=rows) for spec in specs]
     served = [(specs.index(d.spec), [d.name]) for d in deployments]

@@ -61,6 +61,7 @@ from c2c.systems.weaver.times import Times, curve, fitted, times_of
 __all__ = ["SYSTEM", "Weaving", "cut_of", "pair_times", "woven_layout"]
 
 _WAYS: Final = ("dedicated", "spatial", "temporal", "woven")
+_PAIR_CHIP: Final = "a100_40"  # whose all-reduces `fitted` has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,8 @@ class Weaving:
       reserve_bytes: bytes of each GPU for other uses.
       cold_share: share of the models' common room for keys and values, kept for the cold model.
       host_s: host seconds a step of either model, beside the calibration's.
+      collective_s: seconds of an all-reduce beside its bytes, with way=temporal or spatial; None:
+        those of the paper's pair of A100.
       sm_share: share of the SMs of the hot model, with way=spatial.
     """
 
@@ -109,6 +112,7 @@ class Weaving:
     reserve_bytes: FromZero = 1e9
     cold_share: Share = 0.1
     host_s: FromZero = 0.0
+    collective_s: FromZero | None = None
     sm_share: Annotated[float, In("(0, 1)", "a share")] = 0.5
 
     def __post_init__(self) -> None:
@@ -221,7 +225,20 @@ def _prepare(context: Context) -> SystemSpec:
     return replace(system, layout=layout, vary=ByRatio(given.ratio) if own else system.vary)
 
 
-SYSTEM: Final = Mechanism(part="layout", settings=Weaving, prepare=_prepare, ways=_WAYS)
+def _notes(context: Context) -> tuple[str, ...]:
+    """Return a line if the all-reduces of the paper's pair stand for those of another chip."""
+    given, node = context.settings, context.node
+    others = [gpu for gpu in dict.fromkeys(node.gpus if node else ()) if gpu != _PAIR_CHIP]
+    is_used = given.way in ("temporal", "spatial") and given.collective_s is None
+    return (
+        f"all-reduces: fixed seconds of a pair of {_PAIR_CHIP} stand for those of "
+        f"{', '.join(others)} (system.layout.collective_s)",
+    )[: bool(others) and is_used]
+
+
+SYSTEM: Final = Mechanism(
+    part="layout", settings=Weaving, prepare=_prepare, ways=_WAYS, notes=_notes
+)
 
 
 class _Over:
@@ -323,7 +340,9 @@ class _Over:
             ("hot", self.hot, given.sm_share), ("cold", self.cold, 1.0 - given.sm_share),
         ):  # fmt: skip
             gpu = self.gpus[0]
-            rank, collective_s = rank_of(spec, 2), fitted()["collective_s"]
+            rank, collective_s = rank_of(spec, 2), given.collective_s
+            if collective_s is None:
+                collective_s = fitted()["collective_s"]
             parts = [gpu.part, *([_share_of(gpu, share)] if spatial else [])]
             times = [
                 times_of(
