@@ -29,8 +29,8 @@ class Chip:
         """Return the chip with the constants of a precision's kernels, see `conf/kernels`."""
         return replace(self, constants=kernel_of(self.constants, kernel, 2)[0])
 
-    def traced(self, values: Mapping[str, Any]) -> Chip:
-        """Return the chip with traced jax values for some constants, which are not validated."""
+    def trying(self, values: Mapping[str, float]) -> Chip:
+        """Return the chip with other values of some constants, which are not validated."""
         known = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
         unchecked: Any = SimpleNamespace(**{**known, **values})
         return replace(self, constants=unchecked)
