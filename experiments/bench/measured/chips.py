@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from c2c.cost import Constants, calibration_for, kernel_of, load_constants
-from c2c.hardware import Slice, load_platform, slices
+from c2c.hardware import Slice, conf_dir, load_platform, slices
 from experiments.names import chip_of
 
-__all__ = ["FITTED", "Chip", "chip_of", "whole"]
+__all__ = ["FITTED", "Chip", "chip_of", "shipped", "whole"]
 
 FITTED: Final = ("a100_sxm", "h100_sxm", "gb200", "l40s")
 """Chips with rows of their own, which GEMM and attention are fitted to."""
@@ -34,6 +34,11 @@ class Chip:
         known = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
         unchecked: Any = SimpleNamespace(**{**known, **values})
         return replace(self, constants=unchecked)
+
+
+def shipped() -> set[str]:
+    """Return the chips of the project, which have its rows and constants."""
+    return {path.stem for path in (conf_dir() / "hardware").glob("*.yaml")}
 
 
 def whole(platform: str, constants: Constants | None = None) -> Chip:

@@ -13,17 +13,18 @@ import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from c2c.atomic import write_text
-from c2c.cost import Constants, Engine, Source, load_constants
-from c2c.cost.calibration_file import store_constants, yaml_float
+from c2c.cost import Constants, Engine, Source, calibration_names, load_constants
+from c2c.cost.calibration_file import as_yaml, store_constants, yaml_float
 from c2c.cost.constants import GENERIC
-from c2c.errors import DataError
-from c2c.hardware import conf_dir
-from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
+from c2c.errors import DataError, SettingError
+from c2c.hardware import bases, conf_dir
+from experiments.bench.measured.chips import FITTED, Chip, chip_of, shipped, whole
 from experiments.bench.measured.engines import EngineRun, engine_of, run_figures, runs_of
 from experiments.bench.measured.errors import Error, error_of
 from experiments.bench.measured.ops import Op, is_held_out, op_rows
@@ -39,6 +40,7 @@ __all__ = [
     "fit_group",
     "fit_jointly",
     "fit_kernels",
+    "fit_own",
     "from_others",
     "store_engines",
     "store_fits",
@@ -87,6 +89,7 @@ GROUPS: Final = (
 KERNEL_CHIPS: Final = ("h100_sxm", "b200", "l40s", "rtx_pro_6000")
 ROUNDING: Final = 0.03  # relative errors below it hardly count
 PULL: Final = 0.003
+FARTHEST: Final = 8.0  # standard deviations of a prior that are searched
 # Rows of narrow GEMMs include the quantisation of X, which engines fuse into the kernel before: few
 # rows of X take a tenth longer than in engines. So launches, HBM and the feed of a tile stay as in
 # the calibration, and what many rows of X take is fitted.
@@ -138,7 +141,8 @@ def fit_group(
         ]  # fmt: skip
         return float(np.mean(missed) + PULL * np.mean(steps**2))
 
-    found = minimize(loss, np.zeros(len(names)), method="L-BFGS-B", jac="3-point")
+    found = minimize(loss, np.zeros(len(names)), method="L-BFGS-B", jac="3-point",
+                     bounds=[(-FARTHEST, FARTHEST)] * len(names))  # fmt: skip
     return {n: float(f"{v:.6g}") for n, v in values(found.x).items()}
 
 
@@ -155,9 +159,14 @@ def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
     return rows.take(~held), rows.take(held)
 
 
-def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float, str]]:
-    """Return the constants fitted to a chip's own rows, with texts of their held-out errors."""
-    chip = whole(platform)
+def fit_chip(
+    platform: str, tables: Mapping[str, Rows], base: Constants | None = None
+) -> dict[str, tuple[float, str]]:
+    """Return the constants fitted to a chip's own rows, with texts of their held-out errors.
+
+    Others are those of `base`, or of the chip's calibration.
+    """
+    chip = whole(platform, base)
     found: dict[str, tuple[float, str]] = {}
     ours = {
         op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform
@@ -167,6 +176,9 @@ def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float
             continue
         op, rows = ours[group.op]
         fitted, held = _halves(op, rows)
+        if len(fitted) < len(group.typical):
+            allowed = f"at least {len(group.typical)} in the fitted half of {op.name}'s shapes"
+            raise SettingError(f"{op.file}.csv: rows of {platform}", len(fitted), allowed)
         constants = fit_group(group, op, [(fitted, chip)])
         chip = replace(chip, constants=chip.constants.having(constants))
         bound = held.take(op.is_bound(held)) if op.is_bound(held).any() else held
@@ -268,6 +280,46 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
     means = from_others(None, generic)
     marked = {n for n, s in generic.sources.items() if s.kind == "fitted"}
     _store(GENERIC, generic, {n: (getattr(means, n), generic.sources[n].held_out) for n in marked})
+    return said
+
+
+def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
+    """Fit chips of a user's folder to its rows, and write their calibrations; return the log.
+
+    Constants that no row determines are carried from the chip's base or the unmeasured chip.
+
+    Raises:
+      SettingError: no rows of a chip of the folder, rows of a chip of the project, or a group with
+        fewer rows than constants.
+    """
+    own = {path.stem for path in (folder / "hardware").glob("*.yaml")} - shipped()
+    chips = sorted({str(system) for _, system, _ in op_rows(tables)})
+    if not chips or not set(chips) <= own:
+        other = next((c for c in chips if c not in own), "")
+        raise SettingError(
+            "system", other, f"a chip of {folder}/hardware ({', '.join(sorted(own)) or 'none'})",
+            "A file with defaults: [h100_sxm, _self_] makes one of a chip of the project.",
+        )  # fmt: skip
+    said = []
+    for chip in chips:
+        known = (base for base in bases("hardware", chip) if base in calibration_names())
+        base = load_constants(next(known, GENERIC))
+        found = fit_chip(chip, tables, base)
+        sources = {
+            name: Source(kind="carried", why=f"No row of {chip} determines it.", claims=(),
+                         chip=source.chip or base.name)
+            for name, source in base.sources.items()
+        } | {
+            name: Source(kind="fitted", why=f"Own rows of {chip}.", claims=(),
+                         rows=", ".join(f"{t}.csv" for t in tables), held_out=error)
+            for name, (_, error) in found.items()
+        }  # fmt: skip
+        path = folder / "calibration" / f"{chip}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        head = f"# {chip}: `c2c bench measured data={folder} fit=true`\n\n"
+        write_text(path, head + as_yaml({n: v for n, (v, _) in found.items()}, sources))
+        said += [f"{chip}.{n}: {v:.6g} (held out: {error})" for n, (v, error) in found.items()]
+        said.append(f"written: {path}")
     return said
 
 
