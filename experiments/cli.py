@@ -67,6 +67,7 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
         {
             "engine": Command("experiments.calibrate", "from live runs on this machine"),
             "gpu": Command("experiments.gpu.calibrate", "from rows of make gpu"),
+            "kernels": Command("experiments.kernel_times", "a chip's kernel times, from nsys"),
             "claims": Command("c2c.cost.calibration", "from numbers of the papers"),
             "tessera": Command("experiments.tessera.workloads", "from ratios of Tessera's pairs"),
         },

@@ -1,6 +1,6 @@
 """Kernel graph of a model step: work, memory traffic, dependencies and time of each kernel."""
 
-from c2c.cost.kernel_graph.gpus import TimedGpu, timed_gpu, timed_gpus
+from c2c.cost.kernel_graph.gpus import TimedGpu
 from c2c.cost.kernel_graph.kernels import (
     Batch,
     StepKernel,
@@ -8,6 +8,13 @@ from c2c.cost.kernel_graph.kernels import (
     Weights,
     step_kernels,
     transfers_of,
+)
+from c2c.cost.kernel_graph.measured import (
+    COLUMNS,
+    modelled_us,
+    timed_gpu,
+    timed_gpus,
+    times_lines,
 )
 from c2c.cost.kernel_graph.other_models import (
     MAMBA,
@@ -30,6 +37,7 @@ from c2c.cost.kernel_graph.served import (
 from c2c.cost.kernel_graph.tensor_parallel import ranked, tensor_parallel
 
 __all__ = [
+    "COLUMNS",
     "MAMBA",
     "SD35",
     "VISION",
@@ -47,6 +55,7 @@ __all__ = [
     "diffusion_kernels",
     "kernel_s",
     "mamba_kernels",
+    "modelled_us",
     "parameter_bytes",
     "ranked",
     "state_space",
@@ -55,6 +64,7 @@ __all__ = [
     "tensor_parallel",
     "timed_gpu",
     "timed_gpus",
+    "times_lines",
     "transfers_of",
     "vision_kernels",
 ]

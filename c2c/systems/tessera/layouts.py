@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal, cast, get_args
 
 import numpy as np
 
-from c2c.cost.kernel_graph import parameter_bytes
+from c2c.cost.kernel_graph import parameter_bytes, times_lines
 from c2c.errors import SettingError
 from c2c.hardware import Slice, joined
 from c2c.models import ModelSpec, kv_bytes_per_token
@@ -96,7 +96,10 @@ def _prepare(context: Context) -> SystemSpec:
     return replace(context.system, layout=side_by_side(layouts, served))
 
 
-SYSTEM: Final = Mechanism(part="layout", settings=PairLayout, prepare=_prepare, ways=_WAYS)
+SYSTEM: Final = Mechanism(
+    part="layout", settings=PairLayout, prepare=_prepare, ways=_WAYS,
+    notes=lambda context: times_lines(context.node.gpus if context.node else ()),
+)  # fmt: skip
 
 
 class _Over:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 
 from c2c.cost import Constants, calibration_for, load_constants
-from c2c.cost.kernel_graph import Batch, TimedGpu
+from c2c.cost.kernel_graph import Batch, TimedGpu, timed_gpu, times_lines
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import Node, Platform, joined
 from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, rank_of, weight_bytes
@@ -230,10 +230,12 @@ def _notes(context: Context) -> tuple[str, ...]:
     given, node = context.settings, context.node
     others = [gpu for gpu in dict.fromkeys(node.gpus if node else ()) if gpu != _PAIR_CHIP]
     is_used = given.way in ("temporal", "spatial") and given.collective_s is None
-    return (
+    of_pair = (
         f"all-reduces: fixed seconds of a pair of {_PAIR_CHIP} stand for those of "
         f"{', '.join(others)} (system.layout.collective_s)",
-    )[: bool(others) and is_used]
+    )
+    lines = times_lines(node.gpus[:2]) if node and given.way == "woven" else ()
+    return (*of_pair[: bool(others) and is_used], *lines)
 
 
 SYSTEM: Final = Mechanism(
@@ -256,8 +258,8 @@ class _Over:
             own if second.name == first.name else load_constants(calibration_for(second.name))
         )  # fmt: skip
         self.gpus = (
-            TimedGpu(name=first.name, gpu=first.gpu, constants=own),
-            TimedGpu(name=second.name, gpu=second.gpu, constants=other),
+            replace(timed_gpu(first), constants=own),
+            replace(timed_gpu(second), constants=other),
         )
 
     def layout(self) -> StepLayout:

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from c2c.errors import SettingError
 from c2c.config.installed import search_settings
+from c2c.errors import SettingError
 from c2c.runs import RunDir
 from experiments.bench.measured.compare import (
     Comparison,
