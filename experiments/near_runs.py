@@ -11,7 +11,7 @@ from typing import Any, Final, get_type_hints
 import numpy as np
 
 from c2c.cost import Constants, calibration_for, load_constants
-from c2c.hardware import Platform, collectives_chip, slices
+from c2c.hardware import Platform, collectives_chip, platforms, slices
 from c2c.models import ModelSpec
 from c2c.policies import weights_in
 from c2c.serving import FleetPart, ServingSetup
@@ -170,7 +170,8 @@ def borrowed(serving: ServingSetup) -> Iterator[str]:
     """Yield lines on numbers of other chips that stand for those of a fleet's or a node's."""
     chips = {part.platform.name: (part.platform, part.constants) for part in serving.parts}
     layout = serving.system.layout
-    for _, platform in () if layout is None else layout.gpus:
+    gpus = () if layout is None else layout.gpus
+    for platform in (one for _, one in gpus if one.name in platforms()):  # not slices
         own = load_constants(calibration_for(platform.name))
         chips.setdefault(platform.name, (platform, own))
     for platform, constants in chips.values():

@@ -50,7 +50,8 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
     if not given:
         if plain["fleet"]["name"] is not None:
             raise SettingError("fleet.parts", [], "at least one, such as {hardware: gh200}")
-        chip = node.platforms[0] if node else platform_from_mapping(plain["hardware"])
+        is_whole = node is not None and node.chip is None
+        chip = node.platforms[0] if node and is_whole else platform_from_mapping(plain["hardware"])
         one = GivenPart(
             where="", platform=scaled(chip, **plain["scale"]), mig=plain["mig"],
             count=copies, constants=plain["constants"],

@@ -69,7 +69,10 @@ def with_parts(
         own = replace(context, settings=settings)
         notes += mechanism.notes(own)
         context = replace(context, system=_prepared(mechanism, own))
-    layout = context.system.layout
+    system, layout = context.system, context.system.layout
+    if layout is not None and system.start and system.starts_active:
+        notes += (f"system.start: engines of {layout.name} start on demand, none is there before",)
+        context = replace(context, system=replace(system, starts_active=False))
     window_s = getattr(context.system.vary, "window_s", math.inf)
     if layout is not None and window_s < layout.switch_s:
         warnings.warn(

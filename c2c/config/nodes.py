@@ -8,14 +8,19 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from c2c.config.layout import AUTO, PLANNED
 from c2c.errors import SettingError
 from c2c.hardware import (
     Node,
     conf_dir,
     conf_names,
+    cut_node,
+    link_gbps,
     load_platform,
+    mig_from_mapping,
     node_from_mapping,
     platform_from_mapping,
+    scaled,
 )
 
 __all__ = ["is_default_hardware", "node_of"]
@@ -29,14 +34,17 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
             names = ", ".join(conf_names("node"))
             raise SettingError("node", None, f"one of {names}, as system.layout needs a node")
         return None
-    node = node_from_mapping(plain["node"])
     if not has_layout:
         raise SettingError(
-            "node", node.name, "no node without system.layout",
+            "node", plain["node"].get("name"), "no node without system.layout",
             f"Set system={' or '.join(_laid_out_systems())}.",
         )  # fmt: skip
+    if not plain["node"]["gpus"]:
+        return _slices(plain)
+    node = node_from_mapping(plain["node"])
     if dict(plain["mig"]) != {"name": "auto"}:
-        raise SettingError("mig", plain["mig"].get("name"), "auto with a node: GPUs are whole")
+        allowed = "auto with a node of whole GPUs; with node=slices, the layout of `hardware`"
+        raise SettingError("mig", plain["mig"].get("name"), allowed)
     for name, factor in plain["scale"].items():
         if factor != 1.0:
             raise SettingError(f"scale.{name}", factor, "1 with a node")
@@ -48,6 +56,17 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
             "Add a file to conf/node for another node.",
         )  # fmt: skip
     return node
+
+
+def _slices(plain: Mapping[str, Any]) -> Node:
+    """Return the slices of `hardware` under `mig` as a node."""
+    chip = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
+    if plain["mig"].get("name") in (AUTO, PLANNED):
+        allowed = f"a layout by name or parts with node=slices, such as {', '.join(chip.mig[1:])}"
+        raise SettingError("mig", plain["mig"]["name"], allowed)
+    link = plain["node"]["links"]["link"]
+    gbps = link["gbps"] or link_gbps(chip.link, plain["link"]) / 2.0  # out, then in
+    return cut_node(chip, mig_from_mapping(plain["mig"]), gbps=gbps, latency_s=link["latency_s"])
 
 
 def is_default_hardware(plain: Mapping[str, Any]) -> bool:

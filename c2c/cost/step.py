@@ -45,6 +45,7 @@ __all__ = [
     "DEFAULT_ALPHAS",
     "StepCost",
     "StepTable",
+    "at_best_alpha",
     "elementwise_bytes_per_token",
     "launched",
     "step_table",
@@ -310,6 +311,28 @@ def step_table(
         sparse=None if read == held else read,
         link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )
+
+
+def at_best_alpha(table: StepTable, gbps: float) -> StepTable:
+    """Return a table whose only alpha is the best one for each size at a rate of the link.
+
+    Args:
+      table: costs of a step, alone on the link.
+      gbps: the rate that the slice has beside others, 1e9 bytes/s.
+    """
+
+    def best(alone_s: Grid, link_bytes: Grid, hbm_bytes: Grid) -> tuple[Grid, Grid, Grid]:
+        at = np.maximum(alone_s, link_bytes / (gbps * 1e9)).argmin(axis=1)[:, None]
+        grids = alone_s, link_bytes, hbm_bytes
+        one, two, three = (np.take_along_axis(grid, at, axis=1) for grid in grids)
+        return one, two, three
+
+    body = best(table.body_s, table.body_link_bytes, table.body_hbm_bytes)
+    head = best(table.head_s, table.head_link_bytes, table.head_hbm_bytes)
+    return replace(
+        table, alphas=table.alphas[:1], body_s=body[0], body_link_bytes=body[1],
+        body_hbm_bytes=body[2], head_s=head[0], head_link_bytes=head[1], head_hbm_bytes=head[2],
+    )  # fmt: skip
 
 
 def _resident(

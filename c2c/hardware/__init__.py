@@ -20,7 +20,7 @@ from c2c.hardware.mig import (
     load_mig,
     mig_from_mapping,
 )
-from c2c.hardware.node import Node, PeerLink, load_node, node_from_mapping
+from c2c.hardware.node import Node, PeerLink, cut_node, load_node, node_from_mapping
 from c2c.hardware.platform import (
     Gpu,
     Host,
@@ -60,6 +60,7 @@ __all__ = [
     "conf_name",
     "conf_names",
     "cpu_platform",
+    "cut_node",
     "grouped",
     "is_layout_name",
     "joined",

@@ -1,21 +1,27 @@
-"""Nodes: several equal or different GPUs with links between them, from `conf/node`."""
+"""Nodes: several GPUs with links between them, from `conf/node`, or the slices of one chip."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 from c2c.errors import SettingError, check_keys, unknown_name
 from c2c.hardware.conf import conf_name, read_fields, read_yaml
+from c2c.hardware.cutting import Slice, slices
+from c2c.hardware.mig import MigConfig
 from c2c.hardware.platform import Platform, load_platform
 from c2c.ranges import AboveZero, check_fields
 
-__all__ = ["Node", "PeerLink", "load_node", "node_from_mapping"]
+__all__ = ["Node", "PeerLink", "cut_node", "load_node", "node_from_mapping"]
 
 LinkKind = Literal["network", "nvlink", "pcie"]
+_HOST: Final = (
+    "host"  # kind of the link between slices of a chip, which is the chip's to host memory
+)
+_KEYS: Final = ("name", "gpus", "links", "usd_per_hour")  # of a file
 _PORTS: Final = {"network": "card", "pcie": "slot"}  # a GPU's port, which its transfers share
 
 
@@ -50,24 +56,31 @@ class Node:
       gpus: platforms' names in `conf/hardware`, in order.
       links: links between the GPUs; if several join two GPUs, the first is used.
       usd_per_hour: rent of all GPUs with their host; None: the sum of the GPUs' prices.
+      chip: chip whose slices are the GPUs, see `cut_node`; None: GPUs are whole.
+      parts: those slices, the largest first.
     """
 
     name: str
     gpus: tuple[str, ...]
     links: tuple[PeerLink, ...] = ()
     usd_per_hour: AboveZero | None = None
+    chip: Platform | None = None
+    parts: tuple[Slice, ...] = ()
 
     def __post_init__(self) -> None:
         where, count = f"node.{self.name}", len(self.gpus)
         if count < 2:
             raise SettingError(f"{where}.gpus", list(self.gpus), "two or more names")
-        named = tuple(conf_name("hardware", gpu, f"{where}.gpus") for gpu in self.gpus)
-        object.__setattr__(self, "gpus", named)
+        kinds: tuple[str, ...] = (_HOST,)
+        if self.chip is None:
+            kinds = get_args(LinkKind)
+            named = tuple(conf_name("hardware", gpu, f"{where}.gpus") for gpu in self.gpus)
+            object.__setattr__(self, "gpus", named)
         check_fields(self, where)
         for link in self.links:
             here = f"{where}.links.{link.name}"
-            if link.kind not in get_args(LinkKind):
-                raise unknown_name(f"{here}.kind", link.kind, get_args(LinkKind))
+            if link.kind not in kinds:
+                raise unknown_name(f"{here}.kind", link.kind, kinds)
             check_fields(link, here)
             joined = set(link.between)
             is_one = len(joined) < max(2, len(link.between))
@@ -79,12 +92,23 @@ class Node:
 
     @cached_property
     def platforms(self) -> tuple[Platform, ...]:
-        """Platforms of the GPUs, in order; a price of the node is divided equally among them."""
+        """Platforms of the GPUs, in order; a price of the node is divided equally among them.
+
+        A slice has the rent and the watts of its share of all slices' SMs.
+        """
+        if self.chip is not None:
+            sms = sum(part.sm_count for part in self.parts)
+            return tuple(_cut(self.chip, part, part.sm_count / sms) for part in self.parts)
         found = tuple(map(load_platform, self.gpus))
         if self.usd_per_hour is None:
             return found
         each = self.usd_per_hour / len(found)
         return tuple(replace(one, gpu=replace(one.gpu, usd_per_hour=each)) for one in found)
+
+    @property
+    def chips(self) -> tuple[str, ...]:
+        """Names of the chips that the GPUs are, or are slices of, each once."""
+        return (self.chip.name,) if self.chip else tuple(dict.fromkeys(self.gpus))
 
     def link(self, source: int, target: int) -> PeerLink | None:
         """Return the link between two GPUs; None if there is none or they are the same GPU."""
@@ -106,10 +130,51 @@ class Node:
         link = self.link(source, target)
         if link is None:
             return ()
+        if link.kind == _HOST:
+            return ("link",)
         port = _PORTS.get(link.kind)
         if port is None:
             return (f"{link.name} {source} to {target}",)
         return (f"{port} out of {source}", f"{port} into {target}")
+
+
+def cut_node(chip: Platform, mig: MigConfig | str, *, gbps: float, latency_s: float) -> Node:
+    """Return the slices of a chip as a node, the largest first.
+
+    A transfer between two slices goes out to host memory and in again, over the chip's link.
+
+    Args:
+      chip: the chip.
+      mig: layout of at least two slices, or its name.
+      gbps: rate of such a transfer alone, 1e9 bytes a second.
+      latency_s: its latency.
+
+    Raises:
+      SettingError: a layout that the chip lacks, or of one slice.
+    """
+    parts = tuple(sorted(slices(chip, mig), key=lambda part: -part.hbm_bytes))
+    name = mig if isinstance(mig, str) else mig.name
+    if len(parts) < 2:
+        raise SettingError("mig", name, "a layout of at least two slices, as a node's GPUs")
+    link = PeerLink(name="link", kind=_HOST, gbps=gbps, latency_s=latency_s)
+    gpus = tuple(part.name for part in parts)
+    return Node(name=f"{chip.name}/{name}", gpus=gpus, links=(link,), chip=chip, parts=parts)
+
+
+def _cut(chip: Platform, part: Slice, share: float) -> Platform:
+    gpu, sms = chip.gpu, part.sm_count / chip.gpu.sm_count
+
+    def of(whole: float | None, shared: float) -> float | None:
+        return None if whole is None else whole * shared
+
+    cut = replace(
+        gpu, name=part.name, sm_count=part.sm_count, hbm_bytes=part.hbm_bytes,
+        hbm_gbps=part.hbm_gbps, bf16_tflops=part.bf16_tflops, l2_bytes=part.l2_bytes,
+        fp32_tflops=of(gpu.fp32_tflops, sms), l2_gbps=of(gpu.l2_gbps, sms),
+        usd_per_hour=of(gpu.usd_per_hour, share), power_w=of(gpu.power_w, share),
+        idle_w=of(gpu.idle_w, share),
+    )  # fmt: skip
+    return replace(chip, name=part.name, gpu=cut)
 
 
 def load_node(name: str) -> Node:
@@ -127,7 +192,7 @@ def node_from_mapping(data: Mapping[str, Any]) -> Node:
     Raises:
       SettingError: a field is missing, unknown or invalid; names it.
     """
-    check_keys(data, [f.name for f in fields(Node)], "node")
+    check_keys(data, _KEYS, "node")
     name, gpus, links = data.get("name"), data.get("gpus"), data.get("links") or {}
     if not isinstance(name, str) or not name:
         raise SettingError("node.name", name, "the node's name")

@@ -187,15 +187,16 @@ kv_home.by(AsAlpha)(_fewest)
 
 
 class ByRatio(NamedTuple):
-    """The first variant; a drawn share of the sequences has its KV cache at the last home.
+    """The first variant; a drawn share of the sequences has its KV cache at homes after the first.
 
-    A sequence drawn for a home without room takes the first home, if that has room; one drawn for
-    the first waits. A sequence at the last home at one ratio is there at every larger one.
+    Those homes have equal parts of the share. A sequence drawn for a home without room takes the
+    first home, if that has room; one drawn for the first waits. A sequence at the second of two
+    homes at one ratio is there at every larger one.
 
     Source: WEAVER, section 4.3.
 
     Attributes:
-      ratio: share of sequences at the last home.
+      ratio: share of sequences at other homes than the first.
     """
 
     ratio: Share = 0.45
@@ -210,10 +211,11 @@ def _by_ratio(
     policy: ByRatio, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
     seed: int,
 ) -> int:  # fmt: skip
-    last = count - 1
-    is_away = last > 0 and draw(seed, request, 0, _HOME, 0) < policy.ratio
-    if is_away and table[last].room_tokens >= tokens:
-        return last
+    drawn = draw(seed, request, 0, _HOME, 0)
+    if count > 1 and drawn < policy.ratio:
+        home = 1 + min(count - 2, int(drawn / policy.ratio * (count - 1)))
+        if table[home].room_tokens >= tokens:
+            return home
     return 0 if table[0].room_tokens >= tokens else -1
 
 

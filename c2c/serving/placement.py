@@ -37,6 +37,7 @@ __all__ = [
     "drop_claim",
     "make_active",
     "make_room",
+    "open_lanes",
     "place_decodes",
     "place_on",
     "place_pending",
@@ -249,7 +250,9 @@ def start_active(w: Loop) -> None:
         if w.s.model[m].starts == 0:
             continue
         if w.fleet.opens_all:
-            _open_all(w, m)
+            for k in homes_of(w.fleet, m):
+                if w.s.hold[k].state == HELD:
+                    open_lanes(w, m, w.fleet.home_chip[k], -1)
             continue
         for decodes in range(2):
             row = _choose(w, m, 1, -1, decodes == 1)
@@ -261,17 +264,16 @@ def start_active(w: Loop) -> None:
 
 
 @jitable
-def _open_all(w: Loop, m: int) -> None:
-    for k in homes_of(w.fleet, m):
-        c = w.fleet.home_chip[k]
-        if w.s.hold[k].state != HELD:
-            continue
-        for d in range(w.s.chip[c].last - 1, w.s.chip[c].first - 1, -1):  # the first is found first
-            i = w.s.device[d].first
-            holds = w.fleet.kv_capacity[w.fleet.deployment[m].arch, w.s.device[d].kind] > 0
-            if holds and w.s.instance[i].state == FREE:
-                assign(w, m, i, 0.0)
-                w.s.instance[i].state = IDLE
+def open_lanes(w: Loop, m: int, c: int, kind: int) -> None:
+    """Open model `m` on the free lanes of chip `c`; of one kind, or of all if `kind` is -1."""
+    for d in range(w.s.chip[c].last - 1, w.s.chip[c].first - 1, -1):  # the first is found first
+        i = w.s.device[d].first
+        holds = w.fleet.kv_capacity[w.fleet.deployment[m].arch, w.s.device[d].kind] > 0
+        is_meant = kind < 0 or w.s.device[d].kind == kind
+        if holds and is_meant and w.s.instance[i].state == FREE:
+            assign(w, m, i, 0.0)
+            w.s.instance[i].state = IDLE
+            w.s.count[0].switches -= 1
 
 
 @jitable

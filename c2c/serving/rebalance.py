@@ -10,13 +10,13 @@ from __future__ import annotations
 from c2c.policies import apart, jitable
 from c2c.serving.batch import batch_size, generated, outstanding, remove_decode, remove_prompt
 from c2c.serving.handover import send
-from c2c.serving.queues import append_waiting
+from c2c.serving.queues import append_waiting, pop_waiting
 from c2c.serving.records import leave
 from c2c.serving.request_routing import routed
 from c2c.serving.state import SLOT, Fleet, Loop, Rules, Serving
 from c2c.serving.turns import wake
 
-__all__ = ["deal"]
+__all__ = ["deal", "route_waiting"]
 
 
 @jitable
@@ -84,4 +84,19 @@ def deal(w: Loop, i: int, now_s: float) -> None:
     for d in range(chip.first, chip.last):
         j = w.s.device[d].first
         if j != i and w.s.device[d].kind == inst.kind and w.s.instance[j].n_wait > 0:
+            wake(w, j)
+
+
+@jitable
+def route_waiting(w: Loop, i: int) -> None:
+    """Route the requests that wait at instance `i` again, beside which others have been opened."""
+    inst = w.s.instance[i]
+    for _ in range(inst.n_wait):
+        slot = pop_waiting(w.s, i)
+        start_kind = w.s.request[slot].start_kind
+        inst.backlog -= w.s.request[slot].prompt
+        j = routed(w, inst.model, slot, False)
+        append_waiting(w.s, j if j >= 0 else i, slot)
+        w.s.request[slot].start_kind = start_kind
+        if j >= 0 and j != i:
             wake(w, j)

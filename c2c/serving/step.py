@@ -8,9 +8,10 @@ from __future__ import annotations
 from c2c.policies import apart, inlined, jitable
 from c2c.serving.arrivals import new_request, why_unservable
 from c2c.serving.handover import carry, goes_directly
-from c2c.serving.placement import try_place
+from c2c.serving.placement import open_lanes, try_place
 from c2c.serving.pools import arrived, entry_of
 from c2c.serving.queues import append_pending, append_waiting
+from c2c.serving.rebalance import route_waiting
 from c2c.serving.records import fail, leave
 from c2c.serving.request_routing import is_too_busy, routed
 from c2c.serving.roles import DECODES
@@ -69,7 +70,11 @@ def on_arrival(
 def on_ready(w: Loop, d: int, now_s: float) -> None:
     """Handle the end of a load on device `d`: serve the requests that wait for the model."""
     i = int(w.s.plan[d].instance)
-    arrived(w.s, entry_of(w.fleet, w.s.instance[i].model, w.s.instance[i].chip))
+    m, c = w.s.instance[i].model, w.s.instance[i].chip
+    arrived(w.s, entry_of(w.fleet, m, c))
+    if w.fleet.opens_all:
+        open_lanes(w, m, c, w.s.device[d].kind)  # lanes of a kind share their weights
+        route_waiting(w, i)
     go_on(w, i, now_s)
     if w.fleet.hands_directly and w.fleet.role[d] == DECODES:
         carry(w, d, now_s)

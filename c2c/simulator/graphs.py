@@ -176,7 +176,9 @@ def begin_relayout(
         work.alone_s = machine.way_latency_s[w] + seconds
         for u in range(DRAWS):
             works.on[row, n, u] = machine.way_on[w, u]
-            works.amount[row, n, u], works.growth[row, n, u] = seconds, 0.0
+            is_link = machine.way_on[w, u] == LINK
+            works.amount[row, n, u] = state.sent_bytes[d, w] if is_link else seconds
+            works.growth[row, n, u] = 0.0
             if machine.way_on[w, u] >= 0:
                 step.uses |= 1 << machine.way_on[w, u]
         step.works = n + 1

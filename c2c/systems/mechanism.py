@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from c2c.cost import Constants
-from c2c.hardware import Node, Platform
+from c2c.errors import SettingError
+from c2c.hardware import Node, Platform, link_gbps
 from c2c.models import Deployment
 from c2c.serving import SystemSpec
 
-__all__ = ["Context", "Mechanism"]
+__all__ = ["Context", "Mechanism", "read_gbps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +61,18 @@ class Mechanism:
     ways: tuple[str, ...] = ()
     notes: Callable[[Context], tuple[str, ...]] = lambda _: ()
     worker: str = ""
+
+
+def read_gbps(context: Context) -> float:
+    """Return the rate at which a node's slices together read weights from host memory, GB/s.
+
+    Raises:
+      SettingError: a node of whole GPUs, each with a link of its own.
+    """
+    if context.node is None or context.node.chip is None:
+        name = None if context.node is None else context.node.name
+        raise SettingError(
+            "node", name, "slices with system.load=stream and a layout",
+            "Set node=slices and mig, such as mig=4x24gb.",
+        )  # fmt: skip
+    return link_gbps(context.platform.link, context.run["link"])

@@ -17,12 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from c2c.cost.kernel_graph import Batch, TimedGpu, step_kernels
+from c2c.cost.kernel_graph import Batch, TimedGpu, step_kernels, timed_node
+from c2c.hardware import cut_node, load_platform
 from c2c.hardware import link_gbps as link_gbps_of
-from c2c.hardware import load_platform, slices
 from c2c.models import ModelSpec, kv_bytes_per_token, load_spec, weight_bytes
 from c2c.ranges import BelowOne, Count, FromZero, Share
-from c2c.systems.tessera.streamed import slice_gpu
 from c2c.systems.weaver import Limits, Pair, best_cut, expected_stall, payload_bytes, profile_of
 from experiments.figure import SYSTEMS, Computed, Context, figure
 
@@ -126,11 +125,11 @@ def _finding(rows: list[dict[str, Any]]) -> str:
 
 def _chip(context: Context, experiment: ColdSlices, mig: str) -> _Chip:
     platform = load_platform(experiment.platform)
-    parts = sorted(slices(platform, mig), key=lambda part: -part.hbm_bytes)
-    timed = tuple(slice_gpu(platform, part) for part in parts)
+    link_gbps = link_gbps_of(platform.link, context.link_variant)
+    node = cut_node(platform, mig, gbps=link_gbps / 2.0, latency_s=experiment.latency_s)
+    timed = timed_node(node)
     return _Chip(
-        mig=mig, hot=timed[0], cold=timed[1:],
-        link_gbps=link_gbps_of(platform.link, context.link_variant),
+        mig=mig, hot=timed[0], cold=timed[1:], link_gbps=link_gbps,
         spec=load_spec(experiment.hot_model), cold_spec=load_spec(experiment.cold_model),
     )  # fmt: skip
 

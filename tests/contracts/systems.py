@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from c2c.config import build, config_dir, load
-from c2c.hardware import load_node
+from c2c.hardware import cut_node, load_node, load_platform
 from c2c.models import load_catalog, load_spec
 from c2c.policies import (
     AtBacklog,
@@ -26,6 +26,7 @@ from c2c.policies import (
     Roofline,
     RoundRobin,
     Static,
+    Stream,
     WhereWorkIs,
     WhileRoom,
     WithinQuota,
@@ -34,6 +35,7 @@ from c2c.policies import (
 from c2c.serving import Prepared, SystemSpec, prepare
 from c2c.serving.schedulers.prompts_alone import PromptsAlone
 from c2c.systems.cocoserve.layout import Scaling, scaled_layout
+from c2c.systems.tessera import PairLayout, pair_layout, pair_of
 from c2c.systems.weaver import Weaving, woven_layout
 from tests.simulator.controllers import Load
 from tests.simulator.lanes import COLD, SPEC, layout, on, over, woven
@@ -66,6 +68,7 @@ START = (
 )
 # Systems whose instances lie over several devices, on small ones. Two batches over two devices and
 # the link between them, in two variants; two that compute prompts and send them to a third.
+SLICES = cut_node(load_platform("gh200"), "4x24gb", gbps=187.5, latency_s=1e-5)
 LAYOUTS = {
     "tessera": layout(
         *[[
@@ -95,6 +98,21 @@ LAYOUTS = {
         Weaving(ratio=0.5, kv_share=0.45, cold_share=0.3, prompt_devices=1),
         load_catalog([{"spec": SPEC}, {"spec": COLD}]), load_node("a100_40_nvlink"), rows=16,
         tokens=4096,
+    ),
+    # the same over slices of one chip; layers away, the cold model, or all weights are streamed
+    "cold_slices": woven_layout(
+        Weaving(ratio=0.5, kv_share=0.35, reserve_bytes=0.5e9, cold_share=0.3),
+        load_catalog([{"spec": SPEC}, {"spec": COLD}]), SLICES, rows=16, tokens=4096,
+        link_gbps=375.0,
+    ),
+    "read_copies": scaled_layout(
+        Scaling(replicated=14, between=1, reliefs=1, memory_share=0.35), load_spec(SPEC),
+        SLICES, rows=16, tokens=4096, link_gbps=375.0,
+    ),
+    "read_kernels": pair_layout(
+        PairLayout(way="kernels", expert_bytes=2.0, hbm_reserve_bytes=44e9),
+        pair_of(cut_node(load_platform("gh200"), "4g_3g", gbps=187.5, latency_s=1e-5)),
+        load_spec(SPEC), rows=16, link_gbps=375.0,
     ),
 }  # fmt: skip
 # The same policies, on other layouts or with another start.
@@ -131,7 +149,8 @@ MIXES: dict[str, dict[str, Any]] = {
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
 }
 _FILES = {p.stem for p in (config_dir() / "system").glob("*.yaml")}
-SYSTEMS = (*sorted(_FILES - _LIKE_THEM), "controlled", "woven", *MIXES)
+_READ = ("cold_slices", "read_copies", "read_kernels")
+SYSTEMS = (*sorted(_FILES - _LIKE_THEM), "controlled", "woven", *_READ, *MIXES)
 
 _MODELS = ("llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b", "llama-3-3b", "llama-3-8b")
 
@@ -189,6 +208,10 @@ def _spec(system: str) -> SystemSpec:
     return build(cfg).serving.system
 
 
+def _load(system: str) -> Any:
+    return Stream() if LAYOUTS[system].streams else Resident(start_s=0.0)
+
+
 @functools.cache
 def prepared(system: str, fleet: str) -> Prepared:
     """Return a system on a fleet, ready to serve; "composed=[kept,streamed]" is a set."""
@@ -199,8 +222,8 @@ def prepared(system: str, fleet: str) -> Prepared:
             made = replace(made, platform=replace(made.platform, mig_table="paper"))
     elif system in LAYOUTS:
         made = replace(
-            over(LAYOUTS[system]), system=replace(_spec(system), layout=LAYOUTS[system]),
-            superchips=FLEETS[fleet]["superchips"],
+            over(LAYOUTS[system], load=_load(system)), superchips=FLEETS[fleet]["superchips"],
+            system=replace(_spec(system), layout=LAYOUTS[system], load=_load(system)),
         )  # fmt: skip
         if system == "controlled":
             control = Load(period_s=0.03, up=1, late_s=0.5, cool_down_s=0.05)

@@ -54,7 +54,7 @@ def test_a_transfer_takes_the_first_link_that_joins_both(node: Node, nbytes: flo
 
 
 def test_every_file_is_a_node_with_sources() -> None:
-    for name in conf_names("node"):
+    for name in (name for name in conf_names("node") if name != "slices"):  # of a run's chip
         node = load_node(name)
         assert node.name == name
         assert [p.name for p in node.platforms] == list(node.gpus)
@@ -74,7 +74,7 @@ def test_every_file_is_a_node_with_sources() -> None:
         ("gpus", ["l40s", "tpu"], r"node\.a100_l40s\.gpus='tpu'"),
         ("gpus", "l40s", r"node\.a100_l40s\.gpus='l40s': expected a list"),
         ("name", 3, r"node\.name=3"),
-        ("left", "l40s", r"node\.left='l40s': expected a key among gpus, links, name"),
+        ("left", "l40s", r"node\.left='l40s': expected a key among gpus, links, name, usd"),
         ("links", [], None),
         ("links", "card", r"links='card': expected a mapping"),
         ("links.card.between", [1, 1], r"links\.card\.between=\[1, 1\]: expected two or more diff"),

@@ -14,6 +14,7 @@ from c2c.cost.kernel_graph.measured import (
     modelled_us,
     timed_gpu,
     timed_gpus,
+    timed_node,
     times_lines,
 )
 from c2c.cost.kernel_graph.other_models import (
@@ -64,6 +65,7 @@ __all__ = [
     "tensor_parallel",
     "timed_gpu",
     "timed_gpus",
+    "timed_node",
     "times_lines",
     "transfers_of",
     "vision_kernels",

@@ -16,16 +16,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from c2c.cost.constants import calibration_for, load_constants
+from c2c.cost.constants import Constants, calibration_for, load_constants
 from c2c.cost.kernel_graph.gpus import TimedGpu, Times
 from c2c.cost.kernel_graph.kernels import Batch, step_kernels
 from c2c.cost.kernel_graph.seconds import step_s
 from c2c.errors import DataError, SettingError
-from c2c.hardware import Platform, conf_folders, load_platform
+from c2c.hardware import Node, Platform, conf_folders, load_platform
 from c2c.models import load_spec
 from c2c.ranges import AboveZero, check_value
 
-__all__ = ["COLUMNS", "modelled_us", "timed_gpu", "timed_gpus", "times_lines"]
+__all__ = ["COLUMNS", "modelled_us", "timed_gpu", "timed_gpus", "timed_node", "times_lines"]
 
 COLUMNS: Final = ("model", "rows", "chunk", "context", "expert_bytes", "kernel", "us")
 
@@ -52,6 +52,25 @@ def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
 def timed_gpus(*names: str) -> tuple[TimedGpu, ...]:
     """Return GPUs of `conf/hardware` by name."""
     return tuple(map(timed_gpu, names))
+
+
+def timed_node(node: Node, constants: Constants | None = None) -> tuple[TimedGpu, ...]:
+    """Return the GPUs of a node, or its slices with the constants of their chip.
+
+    Args:
+      node: the node.
+      constants: those of the first GPU's kind, or of the slices' chip; None: by its name.
+    """
+    chip = (node.chip or node.platforms[0]).name
+    own = constants or load_constants(calibration_for(chip))
+    if node.chip is None:
+        every = {name: timed_gpu(name) for name in {*node.gpus} - {chip}}
+        first = replace(timed_gpu(node.platforms[0]), constants=own)
+        return tuple(every.get(name, first) for name in node.gpus)
+    return tuple(
+        TimedGpu(name=part.name, gpu=platform.gpu, constants=own.on(part))
+        for part, platform in zip(node.parts, node.platforms, strict=True)
+    )
 
 
 def times_lines(chips: Iterable[str]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class Way:
 
     Attributes:
       source, target: names of memories; any other name for a source means host memory.
-      resources: resources of the layout, as named by `c2c.hardware.Node.ways`.
+      resources: resources of the layout or the chip's, as named by `c2c.hardware.Node.ways`.
       gbps: rate alone, 1e9 bytes/s.
       latency_s: seconds before the first byte.
       rank: priority; resources serve a higher rank first; steps have 0 unless their works set one.
@@ -128,6 +128,8 @@ class StepLayout:
       switch_s: seconds that a lane pauses when its step changes its variant.
       reliefs: further variants of each scale, for a controller: the variant of scale c with
         r of them is c * (reliefs + 1) + r.
+      streams: whether steps read weights from host memory, over the chip's link; with
+        `system.load=stream` and only with it.
       notes: lines printed with the layout.
       nodes: kinds of nodes, which the fleet's nodes are in equal numbers; (): each has all lanes.
     """
@@ -140,6 +142,7 @@ class StepLayout:
     by_turns: bool = False
     switch_s: FromZero = 0.0
     reliefs: Index = 0
+    streams: bool = False
     notes: tuple[str, ...] = ()
     memories: Mapping[str, float] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()
@@ -169,7 +172,7 @@ class StepLayout:
             self._check_homes(lane)
         for way in self.ways:
             here = f"{where}.ways.{way.source} to {way.target}"
-            if not 0 < len(way.resources) <= DRAWS or not {*way.resources} <= {*names}:
+            if not 0 < len(way.resources) <= DRAWS or not {*way.resources} <= {*names, *RESOURCES}:
                 allowed = f"1 to {DRAWS} of {', '.join(names)}"
                 raise SettingError(f"{here}.resources", way.resources, allowed)
             check_fields(way, here)
@@ -221,6 +224,14 @@ class StepLayout:
         """Return True if a kind of lane serves a model."""
         return spec in self.lane(place).steps
 
+    def link_bytes(self, spec: str) -> float:
+        """Return the bytes over the chip's link in a model's decode step of one sequence."""
+        plans = [lane.steps[spec][0] for lane in self.lanes if spec in lane.steps]
+        parts = ("tokens", "decode")
+        return min(
+            (float(sum(_link_bytes(p, part, 1)[1] for part in parts)) for p in plans), default=0.0
+        )
+
     def steps_of(self, place: Slice, spec: str) -> tuple[Plan, ...]:
         """Return the steps of a model on a kind of lane, one for each variant.
 
@@ -243,7 +254,13 @@ def _works(lane: Lane) -> list[Work]:
 
 
 def _check(work: Work, where: str, resources: Sequence[str]) -> None:
-    for name, amount in work.draws.items():
+    for number, (name, amount) in enumerate(work.draws.items()):
+        if name in RESOURCES:  # in bytes
+            _cost(amount, f"{where}.draws.{name}")
+            if number > 0:
+                allowed = f"{name} first, as works get equal parts of their first resource"
+                raise SettingError(f"{where}.draws", list(work.draws), allowed)
+            continue
         if name not in resources:
             raise SettingError(f"{where}.draws", name, f"one of {', '.join(resources)}")
         alone, taken = _cost(work.seconds, where), _cost(amount, where)
@@ -264,19 +281,21 @@ def _cost(amount: Any, where: str) -> Cost:
 
 
 def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int) -> StepTable:
-    """Return the seconds of a step alone: the longest path of the first variant.
+    """Return the seconds of a step alone: the longest path of a plan.
 
     Decisions read this table; the works give a step's time beside others. Bytes of devices and
-    their links are part of the works' seconds, so none are counted here.
+    the links between them are part of the works' seconds and are not counted here; bytes over the
+    chip's link are. Attention is that of the first variant.
     """
-    plan, none = layout.steps_of(place, spec.name)[0], np.zeros((tokens + 1, layout.variants))
+    plans = layout.steps_of(place, spec.name)
+    plan, none = plans[0], np.zeros((tokens + 1, layout.variants))
     return StepTable(
         alphas=np.linspace(0.0, 1.0, layout.variants),
-        body_s=none + _longest_s(plan, "tokens", tokens)[:, None],
-        body_link_bytes=none,
+        body_s=np.stack([_longest_s(one, "tokens", tokens) for one in plans], axis=1),
+        body_link_bytes=np.stack([_link_bytes(one, "tokens", tokens) for one in plans], axis=1),
         body_hbm_bytes=none,
         head_s=none,
-        head_link_bytes=none,
+        head_link_bytes=np.stack([_link_bytes(one, "decode", tokens) for one in plans], axis=1),
         head_hbm_bytes=none,
         step_overhead_s=0.0,
         kv_bytes_per_token=int(kv_bytes_per_token(spec)),
@@ -301,6 +320,12 @@ def _longest_s(plan: Plan, part: str, tokens: int) -> Any:
 
     ends = path_ends(plan, alone_s)
     return reduce(np.maximum, ends.values())
+
+
+def _link_bytes(plan: Plan, part: str, tokens: int) -> Any:
+    costs = [work.draws["link"] for work in plan if "link" in work.draws and not work.home]
+    curves = [getattr(_cost(cost, "link"), part) for cost in costs]
+    return sum((curve.at(np.arange(tokens + 1)) for curve in curves), np.zeros(tokens + 1))
 
 
 def _cached_s(plan: Plan) -> float:

@@ -161,15 +161,24 @@ class SystemSpec:
     def _check_layout(self, copied: bool) -> None:
         if not isinstance(self.layout, StepLayout):
             raise SettingError("system.layout", self.layout, "a mechanism, a StepLayout or null")
-        there = "The instances of a layout are there from the start."
+        there = "Prompts go to lanes that are there from the start."
+        opens = all(lane.hands_to is None for lane in self.layout.lanes)
         shared = "A layout has steps over several devices whose HBM holds all weights."
+        load = "stream" if self.layout.streams else "resident"
+        is_load = weights_in(self.load) == "host" if self.layout.streams else copied
         for setting, works, wanted, why in (
-            ("load", copied and not self.load_traits.swaps_weights, "resident", shared),
-            ("start", not self.start, "no graph", there),
+            (
+                "load",
+                is_load and not self.load_traits.swaps_weights,
+                load,
+                "Its steps read weights from host memory." if self.layout.streams else shared,
+            ),
+            ("start", not self.start or opens, "no graph", there),
+            ("launch_s", not self.launch_s, "{}", "Steps of a layout are launched as graphs."),
             ("engines.residents", self.engines.residents == 1, "1", shared),
             ("keep", not self.traits.keep.keeps_weights, "nothing_kept", shared),
             ("experts", not self.traits.experts.caches_experts, "all_experts", shared),
-            ("starts_active", self.starts_active, "true", there),
+            ("starts_active", self.starts_active or opens, "true", there),
             (
                 "prefix_cache",
                 not self.prefix_cache.is_on,
@@ -323,6 +332,9 @@ class ServingSetup:
                 self.weights_start,
                 f"host, as the lanes of {layout.name} are open from the start",
             )
+        if self.system.start and self.system.starts_active:
+            allowed = "false where lanes have a start, which none would need"
+            raise SettingError("system.starts_active", True, allowed)
         kinds = layout.nodes
         if kinds and self.superchips < len(kinds):
             models = [" and ".join(kind.models) for kind in kinds]
@@ -332,8 +344,12 @@ class ServingSetup:
             )  # fmt: skip
         for lane in layout.lanes:
             here = [d.name for d in self.deployments if d.spec.name in lane.steps]
-            if len(here) > 1 and not kinds:
-                raise SettingError("catalog", here, f"one model for lane {lane.place.name}")
+            is_one = self.system.starts_active or lane.copies or lane.hands_to
+            if len(here) > 1 and is_one and not kinds:
+                raise SettingError(
+                    "catalog", here, f"one model for lane {lane.place.name}",
+                    "Several models of a lane take turns with system.starts_active=false.",
+                )  # fmt: skip
         stays = isinstance(self.system.alpha, Static) or self.system.traits.vary.follows_waits
         if not stays and any(lane.copies for lane in layout.lanes):
             name = policy_name(type(self.system.alpha))

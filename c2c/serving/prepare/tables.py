@@ -205,8 +205,12 @@ def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
     if where == "hbm":
         return 0.0  # decode reads HBM; only loads use the link
     spec = deployment.spec
-    whole = spec.layers * layer_bytes(spec) + head_bytes(spec)
-    moved = streamed_bytes(spec, 1) if where == "host" else whole
+    if system.layout is not None:
+        moved = system.layout.link_bytes(spec.name)
+    elif where == "host":
+        moved = streamed_bytes(spec, 1)
+    else:
+        moved = spec.layers * layer_bytes(spec) + head_bytes(spec)
     return link_demand_gbps(float(moved), deployment.tpot_slo_s)
 
 

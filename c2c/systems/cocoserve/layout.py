@@ -15,11 +15,14 @@ from typing import Annotated, Final
 
 import numpy as np
 
+from c2c.cost import StepTable, at_best_alpha, calibration_for, load_constants, step_table
 from c2c.errors import SettingError
 from c2c.hardware import Node, Slice, joined
 from c2c.models import ModelSpec
+from c2c.policies import weights_in
 from c2c.ranges import Count, FromZero, Index, OneOf, SomeShare, check_fields
 from c2c.serving import (
+    RESOURCES,
     Copy,
     Cost,
     Curve,
@@ -42,7 +45,7 @@ from c2c.systems.cocoserve.placement import Placement
 from c2c.systems.cocoserve.planner import by_runs, room_of, scale_up
 from c2c.systems.cocoserve.speedup import Estimate, gamma_of
 from c2c.systems.cocoserve.step import Devices, devices_of
-from c2c.systems.mechanism import Context, Mechanism
+from c2c.systems.mechanism import Context, Mechanism, read_gbps
 
 __all__ = ["SYSTEM", "Scaling", "placement_of", "scaled_layout"]
 
@@ -199,7 +202,7 @@ def _planned(
 
 def scaled_layout(
     given: Scaling, spec: ModelSpec, node: Node, *, rows: int, tokens: int,
-    costs: OperationCosts | None = None,
+    costs: OperationCosts | None = None, link_gbps: float | None = None,
 ) -> StepLayout:  # fmt: skip
     """Return the layout of a model over a node, each variant of a step a placement.
 
@@ -210,11 +213,14 @@ def scaled_layout(
       rows: largest batch.
       tokens: most prompt tokens of a step.
       costs: fixed costs of operations; None: those of the first GPU's chip.
+      link_gbps: rate of the chip's link, if layers away from an instance's first device are read
+        from host memory in each step; None: they are in their device's memory.
 
     Raises:
       SettingError: an impossible placement, or a device without room for it.
     """
-    return _Over(given, spec, node, rows, tokens, costs or operation_costs(node.gpus[0])).layout()
+    fixed = costs or operation_costs(node.chips[0])
+    return _Over(given, spec, node, rows, tokens, fixed, link_gbps).layout()
 
 
 def _prepare(context: Context) -> SystemSpec:
@@ -223,17 +229,21 @@ def _prepare(context: Context) -> SystemSpec:
         raise SettingError("node", None, "a node whose devices hold copies of layers")
     tokens = getattr(system.chunk, "tokens", None) or max(system.profile.chunks)
     specs = list(dict.fromkeys(d.spec for d in deployments))
+    rate = read_gbps(context) if weights_in(system.load) == "host" else None
     layouts = [
-        scaled_layout(context.settings, one, context.node, rows=system.max_batch, tokens=tokens)
+        scaled_layout(
+            context.settings, one, context.node, rows=system.max_batch, tokens=tokens,
+            link_gbps=rate,
+        )
         for one in specs
-    ]
+    ]  # fmt: skip
     served = [(specs.index(d.spec), [d.name]) for d in deployments]
     return replace(system, layout=side_by_side(layouts, served))
 
 
 def _notes(context: Context) -> tuple[str, ...]:
     """Return a line if the operations of one chip stand for those of another."""
-    chips = dict.fromkeys(context.node.gpus if context.node else ())
+    chips = context.node.chips if context.node else ()
     others = [name for name in chips if operations_chip(name) != name]
     return (
         f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
@@ -254,7 +264,7 @@ SYSTEM: Final = Mechanism(
 class _Over:
     def __init__(
         self, given: Scaling, spec: ModelSpec, node: Node, rows: int, tokens: int,
-        costs: OperationCosts,
+        costs: OperationCosts, link_gbps: float | None = None,
     ) -> None:  # fmt: skip
         self.given, self.spec, self.node, self.costs = given, spec, node, costs
         self.rows, self.tokens = rows, tokens
@@ -269,13 +279,35 @@ class _Over:
             ]
             for f in given.firsts
         ]
-        self._layers: dict[tuple[int, int], Cost] = {}
+        self._layers: dict[tuple[int, int, bool], Cost] = {}
+        self.read = {} if link_gbps is None else self._read(link_gbps)
+
+    def _read(self, link_gbps: float) -> dict[int, StepTable]:
+        """Return the steps of each device over weights in host memory, read by all targets."""
+        used = {d for each in self.placements for p in each for d in p.devices}
+        share_gbps = link_gbps / max(1, len(used) - len(self.given.firsts))
+        most, chip = max(self.rows, self.tokens), self.node.chip
+        assert chip is not None  # as `read_gbps` is of slices only
+        constants = load_constants(calibration_for(chip.name))
+        tables = {
+            part: step_table(
+                self.spec, part, constants, link_gbps, max_tokens=most, max_rows=most,
+                weights="host",
+            )
+            for part in {*self.node.parts}
+        }  # fmt: skip
+        return {d: at_best_alpha(tables[self.node.parts[d]], share_gbps) for d in used}
+
+    def _reads(self, device: int, first: int) -> bool:
+        """Return True if a device reads an instance's layers from host memory."""
+        return device in self.read and device != first
 
     def layout(self) -> StepLayout:
         """Return the layout, one lane an instance."""
         used = sorted({d for each in self.placements for p in each for d in p.devices})
         pairs = [(a, b) for a in used for b in used if a != b and self.node.link(a, b)]
-        links = dict.fromkeys(name for a, b in pairs for name in self.node.ways(a, b))
+        ways = dict.fromkeys(name for a, b in pairs for name in self.node.ways(a, b))
+        links = [name for name in ways if name not in RESOURCES]
         return StepLayout(
             name=f"{self.given.way} over {self.node.name}",
             resources=(*map(_name, used), *links),
@@ -283,6 +315,7 @@ class _Over:
             gpus=tuple((_name(d), one) for d, one in enumerate(self.node.platforms)),
             switch_s=self.costs.coordination_s,
             reliefs=self.given.reliefs,
+            streams=bool(self.read),
             notes=tuple(self._note(each[-1]) for each in self.placements),
             memories=self._memories(used),
             ways=tuple(self._way(a, b) for a, b in pairs),
@@ -312,7 +345,8 @@ class _Over:
         for placements in self.placements:
             room[placements[0].first] -= outside
             for d, layers in self._always(placements).items():
-                room[d] -= layers * each + self.costs.process_bytes
+                there = not self._reads(d, placements[0].first)
+                room[d] -= there * layers * each + self.costs.process_bytes
         for d, left in room.items():
             if left <= 0.0:
                 raise SettingError(
@@ -362,7 +396,8 @@ class _Over:
         for layer, devices in enumerate(placement.copies):
             holders = [d for p in all_of for d in p.copies[layer]]
             for device in devices:
-                if not all(p.holds(layer, device) for p in all_of):
+                is_read = self._reads(device, placement.first)
+                if not is_read and not all(p.holds(layer, device) for p in all_of):
                     source = next(d for d in holders if d != device)
                     found.append(Copy(_name(source), _name(device), allotted, f"layer {layer}"))
         return tuple(found)
@@ -392,10 +427,12 @@ class _Over:
                     send(home, device, number)
             for device in dict.fromkeys(devices):
                 served = [home for home, d in here.items() if d == device]
-                cost, name = self._cost(device, layers), f"{number}: {layers} on {_name(device)}"
+                is_read, name = self._reads(device, first), f"{number}: {layers} on {_name(device)}"
+                cost = self._cost(device, layers, is_read)
+                read = {"link": self._link_bytes(device, layers)} if is_read else {}
                 before = tuple(dict.fromkeys(b for home in served for b in after[home]))
                 works.append(
-                    Work(name=name, seconds=cost, draws={_name(device): cost}, after=before,
+                    Work(name=name, seconds=cost, draws={**read, _name(device): cost}, after=before,
                          home=None if len(served) == len(homes) else served[0])
                 )  # fmt: skip
                 after |= dict.fromkeys(served, (name,))
@@ -418,20 +455,28 @@ class _Over:
         curve = Curve((1, max(2, self.tokens)), link.latency_s + row_s * sizes)
         cost = Cost(prefill=curve, decode=curve)
         draws = dict.fromkeys(self.node.ways(source, target), cost)
+        if "link" in draws:  # in bytes
+            curve = Curve((1, max(2, self.tokens)), row_s * link.gbps * 1e9 * sizes)
+            draws["link"] = Cost(prefill=curve, decode=curve)
         return Work(name=name, seconds=cost, draws=draws, after=after, home=home)
 
-    def _cost(self, device: int, layers: int) -> Cost:
+    def _link_bytes(self, device: int, layers: int) -> Cost:
+        moved = layers / self.spec.layers * self.read[device].body_link_bytes[1:, 0]
+        return Cost(tokens=_curve(np.arange(1, len(moved) + 1), moved))
+
+    def _cost(self, device: int, layers: int, is_read: bool) -> Cost:
         """Return the cost of a number of layers on a device."""
-        if (device, layers) not in self._layers:
-            table, share = self.devices.tables[device], layers / self.spec.layers
+        if (device, layers, is_read) not in self._layers:
+            table = self.read[device] if is_read else self.devices.tables[device]
+            share = layers / self.spec.layers
             rows, tokens = np.arange(1, self.rows + 1), np.arange(1, len(table.body_s))
-            self._layers[device, layers] = Cost(
+            self._layers[device, layers, is_read] = Cost(
                 tokens=_curve(tokens, share * table.body_s[1:, 0]),
                 prefill=_curve(tokens, share * table.prefill_attention_s[1:]),
                 decode=_curve(rows, share * table.decode_attention_s[rows]),
                 cached=share * table.kv_read_s_per_token,
             )
-        return self._layers[device, layers]
+        return self._layers[device, layers, is_read]
 
     def _rest(self, first: int, after: tuple[str, ...]) -> Work:
         """Return the work of logits on the first device and of the host's part of a step."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from c2c.cost import StepTable, cache_places, step_table
-from c2c.cost.kernel_graph import TimedGpu, timed_gpus
+from c2c.cost.kernel_graph import TimedGpu, timed_node
 from c2c.errors import SettingError
 from c2c.hardware import Node
 from c2c.models import ModelSpec
@@ -107,7 +107,7 @@ def devices_of(
       gpus: GPUs with their constants; (): the node's, from `conf/hardware` and `conf/calibration`.
     """
     known: dict[TimedGpu, StepTable] = {}
-    timed = gpus or timed_gpus(*node.gpus)
+    timed = gpus or timed_node(node)
     for gpu in timed:
         if gpu not in known:
             known[gpu] = step_table(

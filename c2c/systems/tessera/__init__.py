@@ -20,7 +20,6 @@ from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, re
 from c2c.systems.tessera.recording import Recording, Seen, recording_of
 from c2c.systems.tessera.rehearsal import Rehearsed, one_cut, rehearsed
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
-from c2c.systems.tessera.streamed import StreamedWay, slice_gpu, streamed_ways, streamed_work
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of
 from c2c.systems.tessera.ways import WAYS, Way, best_way, ways
 from c2c.systems.tessera.work import Gpus, Work, joined, work_of
@@ -54,7 +53,6 @@ __all__ = [
     "Send",
     "Stage",
     "Steps",
-    "StreamedWay",
     "Touch",
     "Way",
     "Work",
@@ -80,11 +78,8 @@ __all__ = [
     "relaxation_s",
     "running_on",
     "schedule",
-    "slice_gpu",
     "stages_of",
     "steps_of",
-    "streamed_ways",
-    "streamed_work",
     "sweep",
     "touches_of",
     "ways",

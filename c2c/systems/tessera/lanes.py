@@ -6,7 +6,7 @@ Each size has a plan of its own, as each CUDA graph has in the paper.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.systems.tessera.pair import Pair
 from c2c.systems.tessera.plan import Options, Policy, Stage, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan
-from c2c.systems.tessera.work import Gpus, Work, work_of
+from c2c.systems.tessera.work import Gpus, Work, streamed_work, work_of
 
 __all__ = ["PRICE", "Costs", "Lane", "Lanes"]
 
@@ -35,11 +35,16 @@ class Costs:
       sizes: rows of a decode step, or tokens of a prefill step; ascending.
       busy_s: [size][resource], busy seconds of each GPU and each direction of the link.
       alone_s: [size], latency of a step that runs alone.
+      rows_s: [size][resource], part of `busy_s` that depends on the rows or the prompt alone and
+        not on all tokens of a step: attention, and logits of more rows than one.
+      link_bytes: [size], bytes over the link to host memory, of slices.
     """
 
     sizes: tuple[float, ...]
     busy_s: tuple[tuple[float, ...], ...]
     alone_s: tuple[float, ...]
+    rows_s: tuple[tuple[float, ...], ...] = ()
+    link_bytes: tuple[float, ...] = ()
 
     def at(self, size: float) -> tuple[tuple[float, ...], float]:
         """Return a step's shares of each resource while it runs alone, and its latency."""
@@ -72,6 +77,8 @@ class Lanes:
       gbps: rate of the link, 1e9 bytes a second; None: the pair's.
       gap: relative gap at which the planner may stop.
       rows: largest number of rows of a lane.
+      caps_gbps: rate at which each slice alone reads weights from host memory; None: weights are in
+        HBM.
     """
 
     spec: ModelSpec
@@ -81,6 +88,7 @@ class Lanes:
     gbps: float | None = None
     gap: float = 0.03
     rows: int = 256
+    caps_gbps: tuple[float, float] | None = None
 
     @property
     def link(self) -> Gpus:
@@ -128,14 +136,38 @@ class Lanes:
         )
 
     def _costs(self, sizes: Sequence[int], batches: Sequence[Batch], placing: Placing) -> Costs:
-        busy, alone = [], []
+        busy, rows, moved = [], [], []
         for batch in batches:
             kernels = step_kernels(self.spec, batch, expert_bytes=self.expert_bytes)
-            work = work_of(kernels, self.pair.gpus)
-            stages, _ = stages_of(work, self.link, placing(work, kernels))
+            work = self._work(kernels)
+            gpu_of = placing(work, kernels)
+            stages, _ = stages_of(work, self.link, gpu_of)
             busy.append(tuple(_flat(stages)))
-            alone.append(sum(busy[-1]))
-        return Costs(tuple(map(float, sizes)), tuple(busy), tuple(alone))
+            rows.append(self._rows_s(kernels, work, gpu_of))
+            sent = sum(e.nbytes for e in work.transfers if gpu_of[e.source] != gpu_of[e.target])
+            read = 0.0 if self.caps_gbps is None else sum(k.weight_bytes for k in kernels)
+            moved.append(float(sent + read))
+        alone = tuple(map(sum, busy))
+        return Costs(tuple(map(float, sizes)), tuple(busy), alone, tuple(rows), tuple(moved))
+
+    def _work(self, kernels: Sequence[StepKernel]) -> Work:
+        if self.caps_gbps is None:
+            return work_of(kernels, self.pair.gpus)
+        return streamed_work(kernels, self.pair.gpus, self.caps_gbps)
+
+    def _rows_s(
+        self, kernels: Sequence[StepKernel], work: Work, gpu_of: Sequence[int]
+    ) -> tuple[float, ...]:
+        """Return the seconds by resource of kernels that do not depend on all tokens of a step."""
+        one = step_kernels(self.spec, Batch(rows=1, chunk=1, context=1))
+        (one_row,) = self._work([replace(k, takes=()) for k in one if k.kind == "head"]).times
+        found = [0.0] * (2 * len(self.pair.gpus))
+        for kernel, seconds, g in zip(kernels, work.times, gpu_of, strict=True):
+            if kernel.cache_bytes > 0.0 or kernel.kind == "attention":
+                found[2 * g] += float(seconds[g])
+            elif kernel.kind == "head":
+                found[2 * g] += max(0.0, float(seconds[g] - one_row[g]))
+        return tuple(found)
 
 
 def _flat(stages: Sequence[Stage]) -> list[float]:

@@ -7,6 +7,9 @@
     prefill_decode  lanes for prompts on one GPU, which send keys and values over the link to the
                     decoding lane on the other GPU
 
+On slices of one chip (`node=slices`) transfers go over the chip's link to host memory; with
+`system.load=stream` each step also reads its weights over it.
+
 A step over both GPUs is one work that draws on both GPUs and both directions of the link in
 proportion to its kernels and transfers: the limit of many small works that take turns. A prompt's
 keys and values are sent by a work of their own after the prompt's.
@@ -14,7 +17,7 @@ keys and values are sent by a work of their own after the prompt's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal, cast, get_args
 
@@ -24,10 +27,11 @@ from c2c.cost.kernel_graph import parameter_bytes, times_lines
 from c2c.errors import SettingError
 from c2c.hardware import Slice, joined
 from c2c.models import ModelSpec, kv_bytes_per_token
+from c2c.policies import weights_in
 from c2c.ranges import AboveZero, Count, FromZero, OneOf, check_fields
 from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work, prompts_apart, side_by_side
 from c2c.serving import Lane as Place
-from c2c.systems.mechanism import Context, Mechanism
+from c2c.systems.mechanism import Context, Mechanism, read_gbps
 from c2c.systems.tessera.lanes import Costs, Lane, Lanes
 from c2c.systems.tessera.pair import Pair
 
@@ -71,7 +75,9 @@ class PairLayout:
         check_fields(self, "system.layout")
 
 
-def pair_layout(given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int) -> StepLayout:
+def pair_layout(
+    given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int, link_gbps: float | None = None
+) -> StepLayout:
     """Return the lanes of a model over a pair.
 
     Args:
@@ -79,11 +85,15 @@ def pair_layout(given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int) ->
       pair: two GPUs and the link between them.
       spec: the model.
       rows: largest number of rows of a batch.
+      link_gbps: rate of the chip's link, if slices read weights from host memory; None: from HBM.
 
     Raises:
-      SettingError: the weights do not fit a GPU that keeps them.
+      SettingError: the weights do not fit a GPU that keeps them, or a way that slices lack.
     """
-    return _Over(given, pair, spec, rows).layout()
+    if pair.node.chip is not None and given.way == "prefill_decode":
+        allowed = "kernels, replicas or attention_ffn on slices"
+        raise SettingError("system.layout.way", given.way, allowed)
+    return _Over(given, pair, spec, rows, link_gbps).layout()
 
 
 def _prepare(context: Context) -> SystemSpec:
@@ -91,25 +101,34 @@ def _prepare(context: Context) -> SystemSpec:
     assert context.node is not None  # `c2c.config.nodes` refuses a layout without one
     pair, rows = Pair(node=context.node), context.system.max_batch
     specs = list(dict.fromkeys(d.spec for d in deployments))
-    layouts = [pair_layout(context.settings, pair, spec, rows=rows) for spec in specs]
+    rate = read_gbps(context) if weights_in(context.system.load) == "host" else None
+    layouts = [
+        pair_layout(context.settings, pair, spec, rows=rows, link_gbps=rate) for spec in specs
+    ]
     served = [(specs.index(d.spec), [d.name]) for d in deployments]
     return replace(context.system, layout=side_by_side(layouts, served))
 
 
 SYSTEM: Final = Mechanism(
     part="layout", settings=PairLayout, prepare=_prepare, ways=_WAYS,
-    notes=lambda context: times_lines(context.node.gpus if context.node else ()),
+    notes=lambda context: times_lines(context.node.chips if context.node else ()),
 )  # fmt: skip
 
 
 class _Over:
-    def __init__(self, given: PairLayout, pair: Pair, spec: ModelSpec, rows: int) -> None:
+    def __init__(
+        self, given: PairLayout, pair: Pair, spec: ModelSpec, rows: int, link_gbps: float | None
+    ) -> None:
         self.given, self.pair, self.spec = given, pair, spec
         left, right = pair.left, pair.right
         self.resources = (left, f"{right} to {left}", right, f"{left} to {right}")
+        caps = None
+        if link_gbps is not None:
+            one, two = (min(part.link_cap_gbps, link_gbps) for part in pair.node.parts)
+            caps = one, two
         self.lanes = Lanes(
             spec=spec, pair=pair, context=given.context, expert_bytes=given.expert_bytes,
-            gbps=given.gbps, gap=given.gap, rows=rows,
+            gbps=given.gbps, gap=given.gap, rows=rows, caps_gbps=caps,
         )  # fmt: skip
 
     def layout(self) -> StepLayout:
@@ -117,7 +136,8 @@ class _Over:
         made, detail = getattr(self, f"_{self.given.way}")()
         return StepLayout(
             name=f"{self.given.way} over {self.pair.name}",
-            resources=self.resources,
+            resources=self.resources if self.pair.node.chip is None else self.resources[::2],
+            streams=self.lanes.caps_gbps is not None,
             lanes=made,
             gpus=tuple(zip(self.pair.node.gpus, self.pair.node.platforms, strict=True)),
             switch_s=SWITCH_S,
@@ -206,7 +226,9 @@ class _Over:
     def _room(self, gpu: int) -> float:
         """Return a GPU's bytes for keys and values beside all weights of the model."""
         one = self.pair.gpus[gpu]
-        weights = parameter_bytes(self.spec, self.given.expert_bytes)
+        weights = 0.0
+        if self.lanes.caps_gbps is None:
+            weights = parameter_bytes(self.spec, self.given.expert_bytes)
         room = one.gpu.hbm_bytes - weights - self.given.hbm_reserve_bytes
         if room < kv_bytes_per_token(self.spec):
             raise SettingError(
@@ -226,21 +248,34 @@ class _Over:
 
     def _step(self, lane: Lane) -> Plan:
         """Return a step as one work that draws on GPUs and links in proportion."""
-        busy = [_cost(lane, k) for k in range(len(self.resources))]
-        return (
-            Work(
-                name="step",
-                seconds=_cost(lane),
-                draws={r: b for r, b in zip(self.resources, busy, strict=True) if b.is_any()},
-            ),
-        )
+        busy = {r: _cost(lane, k) for k, r in enumerate(self.resources)}
+        if self.pair.node.chip is not None:  # transfers go over the chip's link
+            both = {r: busy[r] for r in self.resources[::2]}
+            busy = {"link": Cost(tokens=_by_tokens(lane, lambda costs: costs.link_bytes)), **both}
+        draws = {r: cost for r, cost in busy.items() if cost.is_any()}
+        return (Work(name="step", seconds=_cost(lane), draws=draws),)
 
 
 def _cost(lane: Lane, column: int | None = None) -> Cost:
     """Return a step's cost on the resource of a number; None: its seconds alone."""
 
-    def curve(costs: Costs) -> Curve:
-        values = costs.alone_s if column is None else [busy[column] for busy in costs.busy_s]
-        return Curve(tuple(int(size) for size in costs.sizes), np.array(values))
+    def of(table: Sequence[Sequence[float]]) -> np.ndarray:
+        values = np.array(table)
+        return values.sum(axis=1) if column is None else values[:, column]
 
-    return Cost(prefill=curve(lane.prefill), decode=curve(lane.decode))
+    def by_rows(costs: Costs) -> Curve:
+        return Curve(tuple(map(int, costs.sizes)), of(costs.rows_s))
+
+    return Cost(
+        tokens=_by_tokens(lane, lambda costs: of(costs.busy_s) - of(costs.rows_s)),
+        prefill=by_rows(lane.prefill), decode=by_rows(lane.decode),
+    )  # fmt: skip
+
+
+def _by_tokens(lane: Lane, values: Callable[[Costs], Sequence[float] | np.ndarray]) -> Curve:
+    """Return amounts by all tokens of a step: as decodes have them, then as longer prompts do."""
+    last = lane.decode.sizes[-1]
+    small = dict(zip(lane.decode.sizes, values(lane.decode), strict=True))
+    large = zip(lane.prefill.sizes, values(lane.prefill), strict=True)
+    every = small | {size: value for size, value in large if size > last}
+    return Curve(tuple(map(int, every)), np.maximum(0.0, np.array([*every.values()])))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from c2c.cost import Source, read_constants
-from c2c.cost.kernel_graph import TimedGpu, timed_gpu
+from c2c.cost.kernel_graph import TimedGpu, timed_node
 from c2c.errors import SettingError
 from c2c.hardware import Node, PeerLink, conf_dir, conf_names, load_node
 from c2c.ranges import AboveZero, check_fields
@@ -19,10 +19,10 @@ _FITTED = "calibration/pair"
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
 class Pair:
-    """Two unlike GPUs with a link.
+    """Two unlike GPUs, or slices of one, with a link.
 
     Attributes:
-      node: node of two unlike GPUs that a link joins.
+      node: node of two unlike GPUs or slices that a link joins.
       right_share: factor on the speed of the right GPU's kernels relative to the left GPU's, beside
         rates and constants; 1, but for the paper's figures (`conf/calibration/pair`).
     """
@@ -61,7 +61,8 @@ class Pair:
     @cached_property
     def gpus(self) -> tuple[TimedGpu, TimedGpu]:
         """The GPUs, left and right."""
-        return timed_gpu(self.left), timed_gpu(self.right, self.right_share)
+        left, right = timed_node(self.node)
+        return left, replace(right, share=self.right_share)
 
     def link(self, gbps: float | None = None) -> Gpus:
         """Return the pair as the planner's input, at the node's link rate if `gbps` is None."""

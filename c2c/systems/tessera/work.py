@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from c2c.cost.kernel_graph import (
 )
 from c2c.errors import SettingError
 
-__all__ = ["MOST_S", "Gpus", "Work", "joined", "work_of"]
+__all__ = ["MOST_S", "Gpus", "Work", "joined", "streamed_work", "work_of"]
 
 MOST_S = 1e6  # longest kernel; a solver's microseconds stay finite numbers
 
@@ -178,4 +178,30 @@ def work_of(
             for number, k in enumerate(kernels)
             if k.weight_bytes + k.cache_bytes
         ),
+    )
+
+
+def streamed_work(
+    kernels: Sequence[StepKernel],
+    gpus: Sequence[TimedGpu],
+    caps_gbps: Sequence[float],
+) -> Work:
+    """Return a step whose weights are streamed over the link, each slice alone on it.
+
+    Args:
+      kernels: kernels of the step.
+      gpus: the slices.
+      caps_gbps: rate of each slice alone on the link, 1e9 bytes a second.
+    """
+    # `product` means a product over weights in HBM, and no kernel has one here
+    here = [replace(kernel, weight_bytes=0.0, product=None) for kernel in kernels]
+    weights = np.array([kernel.weight_bytes for kernel in kernels])
+    columns = [
+        np.maximum(step_s(here, gpu), weights / (cap * 1e9))
+        for gpu, cap in zip(gpus, caps_gbps, strict=True)
+    ]
+    return Work(
+        names=tuple(f"{k.layer}.{k.kind}" for k in kernels),
+        times_s=tuple(tuple(map(float, row)) for row in zip(*columns, strict=True)),
+        transfers=transfers_of(tuple(kernels)),
     )

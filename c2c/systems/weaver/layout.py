@@ -1,7 +1,7 @@
-"""Layouts of a hot and a cold model over two GPUs in the serving loop.
+"""Layouts of a hot model and a cold one, or several, over GPUs in the serving loop.
 
-    woven      keys and values of a share of the hot model's sequences are on the cold GPU, which
-               computes their attention; see below
+    woven      keys and values of a share of the hot model's sequences are on the cold GPU, or in
+               equal parts on several, which compute their attention; see below
     dedicated  a GPU for each model
     temporal   both models over both GPUs with tensor parallelism, steps of the two in turn
                (MuxServe)
@@ -13,25 +13,28 @@ which equals the mean of max(K, W + N). N is a work on the cold GPU with priorit
 model's steps, which therefore grow by N; polls after each operator and splits lengthen them too. W
 is computed as if the cold model always ran.
 
+With `system.load=stream`, on slices of one chip, cold models' weights stay in host memory and each
+of their steps reads them over the chip's link, as transfers to receivers cross it.
+
 Prompts are computed on their model's GPU, whose step they lengthen by their time alone; or on
 devices of their own that send their keys and values; or they take no time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import batched
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from c2c.cost import Constants, calibration_for, load_constants
-from c2c.cost.kernel_graph import Batch, TimedGpu, timed_gpu, times_lines
+from c2c.cost.kernel_graph import Batch, TimedGpu, step_kernels, timed_node, times_lines
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import Node, Platform, joined
 from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, rank_of, weight_bytes
-from c2c.policies import AsAlpha, ByRatio
-from c2c.ranges import Count, FromZero, In, OneOf, Share, SomeShare, check_fields
+from c2c.policies import AsAlpha, ByRatio, weights_in
 from c2c.serving import (
     Cost,
     Curve,
@@ -43,13 +46,11 @@ from c2c.serving import (
     prompts_apart,
     side_by_side,
 )
-from c2c.systems.mechanism import Context, Mechanism
+from c2c.systems.mechanism import Context, Mechanism, read_gbps
 from c2c.systems.weaver.profile import Pair, away_of, moved_s, operators_of, payload_bytes
 from c2c.systems.weaver.splitting import (
     Cut,
-    Limits,
     Threshold,
-    ThresholdOf,
     best_cut,
     expected_stall,
     expected_stalls,
@@ -57,100 +58,41 @@ from c2c.systems.weaver.splitting import (
     printed_cut,
 )
 from c2c.systems.weaver.times import Times, curve, fitted, times_of
+from c2c.systems.weaver.weaving import WAYS, Weaving
 
-__all__ = ["SYSTEM", "Weaving", "cut_of", "pair_times", "woven_layout"]
+__all__ = ["SYSTEM", "cut_of", "pair_times", "woven_layout"]
 
-_WAYS: Final = ("dedicated", "spatial", "temporal", "woven")
 _PAIR_CHIP: Final = "a100_40"  # whose all-reduces `fitted` has
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weaving:
-    """Layout of two models over two GPUs: settings of the mechanism in `system.layout`.
-
-    Attributes:
-      way: layout: woven, dedicated, temporal or spatial.
-      hot: name of the hot model; None: the catalog's first.
-      ratio: share of the hot sequences that are away.
-      cut: cut of the cold model's operators: none, printed and guarded (Algorithm 1), best (ours).
-      threshold: longest stall that Algorithm 1 accepts, as a share of the hot step without stalls.
-      threshold_of: stall that `threshold` bounds: operator, layer or iteration.
-      weight: weight of a second of the cold model's step, for the best cut.
-      rows: rows of the hot step that the cut is made for.
-      cold_rows: rows of the cold step that the cut is made for.
-      context: tokens a sequence that the cut and stalls are computed for.
-      poll_s: seconds of a poll that finds nothing.
-      split_s: seconds that a split adds to an operator.
-      ahead_s: seconds that the CPU issues ahead, for which tasks wait if it controls them; None:
-        the GPU controls them.
-      prompt_devices: number of devices for each model's prompts; 0: prompts are computed where the
-        model decodes; None: prompts take no time.
-      kv_share: share of a GPU's memory for weights, keys, values and `reserve_bytes`.
-      reserve_bytes: bytes of each GPU for other uses.
-      cold_share: share of the models' common room for keys and values, kept for the cold model.
-      host_s: host seconds a step of either model, beside the calibration's.
-      collective_s: seconds of an all-reduce beside its bytes, with way=temporal or spatial; None:
-        those of the paper's pair of A100.
-      sm_share: share of the SMs of the hot model, with way=spatial.
-    """
-
-    way: Annotated[str, OneOf(*_WAYS)] = "woven"
-    hot: str | None = None
-    ratio: Share = 0.45
-    cut: Annotated[str, OneOf("none", "printed", "guarded", "best")] = "guarded"
-    threshold: FromZero = 0.05
-    threshold_of: Annotated[str, OneOf("operator", "layer", "iteration")] = "iteration"
-    weight: FromZero = 0.1
-    rows: Count = 118
-    cold_rows: Count = 4
-    context: Count = 1093
-    poll_s: FromZero = 2e-6
-    split_s: FromZero = 3e-6
-    ahead_s: FromZero | None = None
-    prompt_devices: int | None = 0
-    kv_share: SomeShare = 0.9
-    reserve_bytes: FromZero = 1e9
-    cold_share: Share = 0.1
-    host_s: FromZero = 0.0
-    collective_s: FromZero | None = None
-    sm_share: Annotated[float, In("(0, 1)", "a share")] = 0.5
-
-    def __post_init__(self) -> None:
-        where = "system.layout"
-        check_fields(self, where)
-        apart = self.way in ("dedicated", "woven")
-        most = 8 if apart else 0
-        if self.prompt_devices is not None and not 0 <= self.prompt_devices <= most:
-            allowed = "0 to 8, or null" if apart else f"0 or null with way={self.way}"
-            raise SettingError(f"{where}.prompt_devices", self.prompt_devices, allowed)
-
-    @property
-    def of(self) -> ThresholdOf:
-        """`threshold_of` in the type of `Threshold.of`."""
-        of: Any = self.threshold_of
-        return of  # type: ignore[no-any-return]
-
-    @property
-    def limits(self) -> Limits:
-        """Limits of a cut."""
-        return Limits(split_s=self.split_s, poll_s=self.poll_s)
 
 
 def pair_times(
     given: Weaving, hot: Times, cold: Times, gpus: tuple[TimedGpu, TimedGpu], node: Node,
-    away: Times,
+    away: Times, *, receiver: int = 1, receivers: int = 1, link_gbps: float | None = None,
 ) -> Pair:  # fmt: skip
-    """Return the pair's times (K, N, the receiver's operators) at the batches of the cut."""
-    count = away_of(given.rows, given.ratio)
-    at_home = hot.attention_s([given.rows - count], given.context)
+    """Return the pair's times (K, N, the receiver's operators) at the batches of the cut.
+
+    Args:
+      given: settings of the layout.
+      hot, cold, away: times of the hot model, of the cold one, and of the hot one where the cold
+        one is.
+      gpus: GPUs of the hot and of the cold model.
+      node: GPUs and links.
+      receiver: number of the cold model's GPU.
+      receivers: number of cold models, each with its part of the hot sequences away.
+      link_gbps: rate at which the cold model reads weights from host memory; None: from HBM.
+    """
+    count = away_of(given.rows, given.ratio / receivers)
+    at_home = hot.attention_s([given.rows - receivers * count], given.context)
     remote = away.attention_s([count], given.context)
-    kinds, ops, most = operators_of(
-        cold.spec, Batch(rows=given.cold_rows, chunk=1, context=given.context), gpus[1]
-    )
+    batch = Batch(rows=given.cold_rows, chunk=1, context=given.context)
+    kinds, ops, most = operators_of(cold.spec, batch, gpus[1])
+    if link_gbps is not None:
+        weights = [kernel.weight_bytes for kernel in step_kernels(cold.spec, batch)]
+        ops = tuple(max(s, w / (link_gbps * 1e9)) for s, w in zip(ops, weights, strict=True))
     return Pair(
         layers=hot.spec.layers, away=count, local_s=float(at_home[0]), away_s=float(remote[0]),
-        wire_s=moved_s(hot.spec, count, *_wire(node)), rest_s=float(hot.rest_s([given.rows])[0]),
-        kinds=kinds, ops=ops, most=most,
+        wire_s=moved_s(hot.spec, count, *_wire(node, receiver, receivers)),
+        rest_s=float(hot.rest_s([given.rows])[0]), kinds=kinds, ops=ops, most=most,
     )  # fmt: skip
 
 
@@ -176,50 +118,60 @@ def cut_of(given: Weaving, pair: Pair) -> Cut:
 
 def woven_layout(
     given: Weaving, models: tuple[Deployment, ...], node: Node, *, rows: int, tokens: int,
-    constants: Constants | None = None,
+    constants: Constants | None = None, link_gbps: float | None = None,
 ) -> StepLayout:  # fmt: skip
-    """Return the layout of a hot and a cold model over the first two GPUs of a node.
+    """Return the layout of a hot model and its cold ones over the first GPUs of a node.
 
     Args:
       given: settings of the layout.
-      models: two models; `given.hot` names the hot one.
+      models: `given.models` models; `given.hot` names the hot one.
       node: GPUs and links.
       rows: largest batch.
       tokens: most prompt tokens of a step.
       constants: cost-model constants of GPUs of the first one's kind; None: by the GPUs' names.
+      link_gbps: rate of the chip's link, if cold models' weights are in host memory; None: in HBM.
 
     Raises:
-      SettingError: a number of models other than two, a model without room, or GPUs without links.
+      SettingError: another number of models, a model without room, or GPUs without links.
     """
-    names = [one.name for one in models]
-    if len(models) != 2 or models[0].spec.name == models[1].spec.name:
-        raise SettingError("catalog", names, "two models, each with a spec_name of its own")
+    names, count = [one.name for one in models], given.models
+    if len(models) != count or len({one.spec.name for one in models}) < count:
+        allowed = f"{count} models a node, each with a spec_name of its own"
+        raise SettingError("catalog", names, allowed)
     if given.hot is not None and given.hot not in names:
         raise unknown_name("system.layout.hot", given.hot, names)
+    if node.chip is not None:
+        for name, value, works in (
+            ("way", given.way, given.way in ("dedicated", "woven")),
+            ("prompt_devices", given.prompt_devices, not given.prompt_devices),
+        ):
+            if not works:
+                allowed = "dedicated or woven" if name == "way" else "0 or null"
+                raise SettingError(f"system.layout.{name}", value, f"{allowed} on slices")
     specs = [one.spec for one in models]
-    if given.hot == names[1]:
-        specs.reverse()
-    return _Over(given, (specs[0], specs[1]), node, rows, tokens, constants).layout()
+    hot = specs.pop(0 if given.hot is None else names.index(given.hot))
+    return _Over(given, (hot, *specs), node, rows, tokens, constants, link_gbps).layout()
 
 
 def _prepare(context: Context) -> SystemSpec:
-    system, given = context.system, context.settings
-    if context.node is None:
+    system, given, node = context.system, context.settings, context.node
+    if node is None:
         raise SettingError("node", None, "a node with two GPUs for the models")
     tokens = getattr(system.chunk, "tokens", None) or max(system.profile.chunks)
-    pairs = list(batched(context.deployments, 2))
-    if given.hot is not None and len(pairs) > 1:
+    groups = list(batched(context.deployments, given.models))
+    if given.hot is not None and len(groups) > 1:
         raise SettingError(
             "system.layout.hot", given.hot, "null with several pairs, whose first model is hot"
         )
-    specs = list(dict.fromkeys(tuple(d.spec for d in pair) for pair in pairs))
-    one_of = {tuple(d.spec for d in pair): pair for pair in pairs}
+    rate = read_gbps(context) if weights_in(system.load) == "host" else None
+    specs = list(dict.fromkeys(tuple(d.spec for d in group) for group in groups))
+    one_of = {tuple(d.spec for d in group): group for group in groups}
     layouts = [
-        woven_layout(given, one_of[both], context.node, rows=system.max_batch, tokens=tokens,
-                     constants=context.constants)
-        for both in specs
+        woven_layout(given, one_of[of], node, rows=system.max_batch, tokens=tokens,
+                     constants=context.constants, link_gbps=rate)
+        for of in specs
     ]  # fmt: skip
-    served = [(specs.index(tuple(d.spec for d in p)), [d.name for d in p]) for p in pairs]
+    served = [(specs.index(tuple(d.spec for d in g)), [d.name for d in g]) for g in groups]
     layout = side_by_side(layouts, served)
     own = isinstance(system.vary, AsAlpha)
     return replace(system, layout=layout, vary=ByRatio(given.ratio) if own else system.vary)
@@ -227,83 +179,101 @@ def _prepare(context: Context) -> SystemSpec:
 
 def _notes(context: Context) -> tuple[str, ...]:
     """Return a line if the all-reduces of the paper's pair stand for those of another chip."""
-    given, node = context.settings, context.node
-    others = [gpu for gpu in dict.fromkeys(node.gpus if node else ()) if gpu != _PAIR_CHIP]
+    given, chips = context.settings, context.node.chips if context.node else ()
+    others = [chip for chip in chips if chip != _PAIR_CHIP]
     is_used = given.way in ("temporal", "spatial") and given.collective_s is None
     of_pair = (
         f"all-reduces: fixed seconds of a pair of {_PAIR_CHIP} stand for those of "
         f"{', '.join(others)} (system.layout.collective_s)",
     )
-    lines = times_lines(node.gpus[:2]) if node and given.way == "woven" else ()
+    lines = times_lines(chips) if given.way == "woven" else ()
     return (*of_pair[: bool(others) and is_used], *lines)
 
 
 SYSTEM: Final = Mechanism(
-    part="layout", settings=Weaving, prepare=_prepare, ways=_WAYS, notes=_notes
+    part="layout", settings=Weaving, prepare=_prepare, ways=WAYS, notes=_notes
 )
 
 
 class _Over:
     def __init__(
-        self, given: Weaving, specs: tuple[ModelSpec, ModelSpec], node: Node, rows: int,
-        tokens: int, constants: Constants | None,
+        self, given: Weaving, specs: tuple[ModelSpec, ...], node: Node, rows: int, tokens: int,
+        constants: Constants | None, link_gbps: float | None = None,
     ) -> None:  # fmt: skip
-        self.given, self.hot, self.cold, self.node, self.rows = given, *specs, node, rows
+        self.given, self.node, self.rows, self.link_gbps = given, node, rows, link_gbps
+        self.hot, *self.colds = specs
         self.tokens = 0 if given.prompt_devices is None else tokens
-        if len(node.platforms) < 2 or not node.link(0, 1) or not node.link(1, 0):
-            raise SettingError("node", node.name, "two GPUs with links in both directions")
-        first, second = node.platforms[:2]
-        own = constants or load_constants(calibration_for(first.name))
-        other = (
-            own if second.name == first.name else load_constants(calibration_for(second.name))
-        )  # fmt: skip
-        self.gpus = (
-            replace(timed_gpu(first), constants=own),
-            replace(timed_gpu(second), constants=other),
+        count = 1 + given.receivers
+        ends = range(1, min(count, len(node.platforms)))
+        if len(node.platforms) < count or not all(node.link(0, k) for k in ends):
+            allowed = f"{count} GPUs, and links from the first one to each other"
+            raise SettingError("node", node.name, allowed)
+        self.own = constants or load_constants(
+            calibration_for((node.chip or node.platforms[0]).name)
         )
+        self.gpus = timed_node(node, self.own)[:count]
 
     def layout(self) -> StepLayout:
         """Return the layout of the settings' `way`."""
         if self.given.way in ("temporal", "spatial"):
             return self._multiplexed()
-        hot, cold = self._times(self.hot, 0), self._times(self.cold, 1)
-        memories = {"gpu0": self._room(0, self.hot), "gpu1": self._room(1, self.cold)}
-        more_s, said = 0.0, "each model on a GPU"
+        hot, rate = self._times(self.hot, 0), self.link_gbps
+        count = self.given.receivers
+        each = None if rate is None else (rate, rate / count)
+        memories = {"gpu0": self._room(0, self.hot)}
+        shared = len(self.colds) > count  # each receiver serves every cold model, one at a time
+        largest = max(self.colds, key=weight_bytes)
+        for k, spec in enumerate(self.colds[:count], start=1):
+            one = largest if shared else spec
+            memories[f"gpu{k}"] = self._room(k, *([one] if rate is None else []))
+        notes = ["each model on a GPU"] * (self.given.way == "dedicated")
         homes: tuple[dict[str, float], ...] = ({"gpu0": 1.0},)
         step: Plan = (_on("gpu0", "rest", self._own(hot.rest(), hot)),
                       _on("gpu0", "own", hot.attention, home=0, after=("rest",)))  # fmt: skip
-        reserve: dict[str, float] = {}
-        if self.given.way == "woven":
-            step, more_s, said = self._woven(step, hot, cold)
-            homes = (*homes, {"gpu1": 1.0})
-            reserve = {"gpu1": self.given.cold_share * memories["gpu1"]}
-        lanes = (
-            self._lane("hot", self.hot, (0,), step, homes),
-            replace(
-                self._lane(
-                    "cold", self.cold, (1,),
-                    (_on("gpu1", "step", self._own(cold.step(more_s), cold)),), ({"gpu1": 1.0},),
-                ), reserve=reserve,
-            ),
-        )  # fmt: skip
+        lanes: list[Lane] = []
+        times = [hot]
+        for k in range(1, count + 1):
+            here = self.colds if shared else self.colds[k - 1 : k]
+            colds = [self._times(spec, k, each) for spec in here]
+            times.append(colds[0])
+            gpu, more_s, reserve = f"gpu{k}", 0.0, {}
+            if self.given.way == "woven":
+                works, more_s, note = self._woven(k, hot, colds[(k - 1) % len(colds)])
+                step, homes, notes = (*step, *works), (*homes, {gpu: 1.0}), [*notes, note]
+                reserve = {gpu: self.given.cold_share * memories[gpu]}
+            steps = {}
+            for cold in colds:
+                cost, read = self._own(cold.step(more_s), cold), None
+                if rate is not None:
+                    read = cold.link_bytes(has_prompts=self.given.prompt_devices == 0)
+                steps[cold.spec.name] = ((_on(gpu, "step", cost, read=read),),)
+            lane = self._lane("cold" if count == 1 else f"cold {k}", steps, (k,), ({gpu: 1.0},))
+            lanes.append(replace(lane, reserve=reserve))
         return self._with_prompts(
             StepLayout(
-                name=f"{self.given.way} over {self.node.name}", resources=("gpu0", "gpu1"),
-                lanes=lanes, gpus=self._gpus(), by_age=False, memories=memories,
-                notes=(said, self._of_prompts()),
-            ), (hot, cold),
+                name=f"{self.given.way} over {self.node.name}", resources=tuple(memories),
+                lanes=(self._lane("hot", {self.hot.name: (step,)}, (0,), homes), *lanes),
+                gpus=self._gpus(),
+                by_age=False, memories=memories, streams=rate is not None,
+                notes=(*notes, self._of_prompts()),
+            ), times,
         )  # fmt: skip
 
-    def _woven(self, own: Plan, hot: Times, cold: Times) -> tuple[Plan, float, str]:
-        """Return the hot step, the seconds added to each cold step, and a note."""
-        given, away = self.given, self._times(self.hot, 1)
-        pair = pair_times(given, hot, cold, self.gpus, self.node, away)
+    def _woven(self, k: int, hot: Times, cold: Times) -> tuple[Plan, float, str]:
+        """Return the hot step's works of one receiver, the seconds that its steps get, a note."""
+        given, away, count = self.given, self._times(self.hot, k), self.given.receivers
+        rate = None if self.link_gbps is None else self.link_gbps / count
+        pair = pair_times(
+            given, hot, cold, (self.gpus[0], self.gpus[k]), self.node, away, receiver=k,
+            receivers=count, link_gbps=rate,
+        )  # fmt: skip
         cut = cut_of(given, pair)
         layers = self.hot.layers
         n = np.arange(1, self.rows + 1, dtype=np.float64)
-        (out_s, back_s), gbps = _wire(self.node)
-        sent_s = out_s + back_s + n * sum(payload_bytes(self.hot)) / (gbps * 1e9)
-        at_home = n * (1.0 - given.ratio) / given.ratio if given.ratio else n
+        waits_s, gbps = _wire(self.node, k, count)
+        row_bytes = sum(payload_bytes(self.hot))
+        sent_s = sum(waits_s) + n * row_bytes / (gbps * 1e9)
+        at_home = n * count * (1.0 - given.ratio) / given.ratio if given.ratio else n
         context = given.context
         slack = hot.attention_s(at_home, context) - away.attention_s(n, context) - sent_s
         late = np.maximum(0.0, slack)
@@ -312,34 +282,41 @@ class _Over:
         else:
             stall = np.maximum(0.0, given.ahead_s - late)
         sizes = np.array([1, max(2, self.tokens)])
-        token_s = kv_bytes_per_token(self.hot) / (gbps * 1e9) * (given.prompt_devices == 0)
+        token_bytes = kv_bytes_per_token(self.hot) * (given.prompt_devices == 0)
+        read = None
+        if self.node.chip is not None:  # beside others, whose share the link's resource divides
+            _, gbps = _wire(self.node, k, 1)
+            sent_s = sum(waits_s) + n * row_bytes / (gbps * 1e9)
+            read = {"link": Cost(prefill=curve(sizes, token_bytes * sizes),
+                                 decode=curve(n, layers * n * row_bytes))}  # fmt: skip
+        sent, gone, stalled = (_of(k, name, count) for name in ("sent", "away", "stall"))
         step = (
-            *own,
-            Work(name="sent", home=1, after=("rest",),
-                 seconds=Cost(prefill=curve(sizes, token_s * sizes),
+            Work(name=sent, home=k, after=("rest",), draws=read or {},
+                 seconds=Cost(prefill=curve(sizes, token_bytes * sizes / (gbps * 1e9)),
                               decode=curve(n, layers * sent_s))),
-            replace(_on("gpu1", "away", away.attention, home=1, after=("sent",)), rank=1),
-            Work(name="stall", home=1, after=("own", "away"),
+            replace(_on(f"gpu{k}", gone, away.attention, home=k, after=(sent,)), rank=1),
+            Work(name=stalled, home=k, after=("own", gone),
                  seconds=Cost(decode=curve(n, layers * stall))),
         )  # fmt: skip
         is_polled = pair.away > 0 and given.ahead_s is None
         more_s = sum(cut.lengths) - sum(pair.ops) + len(pair.ops) * given.poll_s
-        said = (
-            f"{given.ratio:.0%} of {self.hot.name}'s sequences away on {self.gpus[1].name}: "
+        note = (
+            f"{given.ratio / count:.0%} of {self.hot.name}'s sequences away on "
+            f"{self.gpus[k].name}: "
             f"K {1e6 * pair.local_s:.0f} us, N {1e6 * pair.away_s:.0f} us and stall "
             f"{1e6 * expected_stall(cut.lengths, pair.slack_s):.0f} us a layer at {given.rows} "
             f"sequences, {cut.splits} splits"
         )
-        return step, more_s if is_polled else 0.0, said
+        return step, more_s if is_polled else 0.0, note
 
     def _multiplexed(self) -> StepLayout:
         """Return the layout of both models over both GPUs, in turn or on shares of the SMs."""
         given, spatial = self.given, self.given.way == "spatial"
-        _, gbps = _wire(self.node)
+        _, gbps = _wire(self.node, 1, 1)
         memory = {"both": self._both()}
         lanes = []
         for name, spec, share in (
-            ("hot", self.hot, given.sm_share), ("cold", self.cold, 1.0 - given.sm_share),
+            ("hot", self.hot, given.sm_share), ("cold", self.colds[0], 1.0 - given.sm_share),
         ):  # fmt: skip
             gpu = self.gpus[0]
             rank, collective_s = rank_of(spec, 2), given.collective_s
@@ -357,7 +334,7 @@ class _Over:
             cost = few[0] if few else whole
             drawn = _least(whole, cost) if few else whole
             step = (Work(name="step", seconds=cost, draws={"both": drawn}),)
-            lane = self._lane(name, spec, (0, 1), step, ({"both": 1.0},))
+            lane = self._lane(name, {spec.name: (step,)}, (0, 1), ({"both": 1.0},))
             kept = given.cold_share * memory["both"] if name == "cold" else 0.0
             lanes.append(replace(lane, reserve={"both": kept}))
         how = "on shares of the SMs" if spatial else "in turn"
@@ -368,24 +345,23 @@ class _Over:
             notes=(said, self._of_prompts()),
         )  # fmt: skip
 
-    def _with_prompts(self, made: StepLayout, times: tuple[Times, Times]) -> StepLayout:
+    def _with_prompts(self, made: StepLayout, times: Sequence[Times]) -> StepLayout:
         """Return the layout with further devices, equal to its GPU, for each model's prompts."""
         count = self.given.prompt_devices
         if not count:
             return made
-        _, gbps = _wire(self.node)
         lanes: list[Lane] = []
         resources, gpus = list(made.resources), list(made.gpus)
-        for lane, spec, one, gpu in zip(
-            made.lanes, (self.hot, self.cold), times, (0, 1), strict=True
-        ):
-            each = []
+        for gpu, (lane, one) in enumerate(zip(made.lanes, times, strict=True)):
+            each, spec = [], one.spec
+            _, gbps = _wire(self.node, max(1, gpu), 1)
             for number in range(count):
                 device = f"{lane.place.name} prompts {number}"
                 resources += [device, f"{device} out"]
                 gpus.append((device, self.node.platforms[gpu]))
                 plan = (Work(name="prompts", seconds=one.prompts(), draws={device: one.prompts()}),)
-                made_here = self._lane(f"{lane.place.name} prompts", spec, (gpu,), plan, ())
+                steps = {spec.name: (plan,)}
+                made_here = self._lane(f"{lane.place.name} prompts", steps, (gpu,), ())
                 each.append(replace(made_here, kv_bytes=self._room(gpu, spec)))
             token_s = kv_bytes_per_token(spec) / (gbps * 1e9)
             sizes = np.array([1, self.tokens])
@@ -398,7 +374,7 @@ class _Over:
         """Return a step's cost, with the time of prompts if the model's GPU computes them."""
         if self.given.prompt_devices != 0:
             return cost
-        return replace(cost, prefill=times.prompts().prefill)
+        return times.with_prompts(cost)
 
     def _of_prompts(self) -> str:
         count = self.given.prompt_devices
@@ -413,36 +389,37 @@ class _Over:
             for d, platform in enumerate(self.node.platforms)
         )
 
-    def _times(self, spec: ModelSpec, gpu: int) -> Times:
-        on = self.gpus[gpu]
+    def _times(
+        self, spec: ModelSpec, gpu: int, link_gbps: tuple[float, float] | None = None
+    ) -> Times:
+        on, parts = self.gpus[gpu], self.node.parts
+        part, constants = (parts[gpu], self.own) if parts else (on.part, on.constants)
         return times_of(
-            spec, on.part, on.constants, rows=self.rows, tokens=self.tokens,
-            host_s=self.given.host_s,
+            spec, part, constants, rows=self.rows, tokens=self.tokens, host_s=self.given.host_s,
+            link_gbps=link_gbps,
         )  # fmt: skip
 
     def _lane(
-        self, name: str, spec: ModelSpec, gpus: tuple[int, ...], step: Plan,
+        self, name: str, steps: Mapping[str, tuple[Plan, ...]], gpus: tuple[int, ...],
         homes: tuple[dict[str, float], ...],
     ) -> Lane:  # fmt: skip
         place = joined(name, [self.gpus[g].gpu for g in gpus], self.node.links[0].gbps)
-        return Lane(place=place, steps={spec.name: (step,)}, kv_homes=homes)
+        return Lane(place=place, steps=steps, kv_homes=homes)
 
     def _room(self, gpu: int, *specs: ModelSpec) -> float:
         one = self.gpus[gpu]
         held = sum(weight_bytes(spec) for spec in specs)
         room = self.given.kv_share * one.gpu.hbm_bytes - held - self.given.reserve_bytes
         if room <= 0.0:
-            raise SettingError(
-                "node", self.node.name,
-                f"GPUs with room for {' and '.join(spec.name for spec in specs)}; {one.name} lacks "
-                f"{-room / 1e9:.1f} GB",
-            )  # fmt: skip
+            names = " and ".join(spec.name for spec in specs) or "keys and values"
+            allowed = f"GPUs with room for {names}; {one.name} lacks {-room / 1e9:.1f} GB"
+            raise SettingError("node", self.node.name, allowed)
         return float(room)
 
     def _both(self) -> float:
         """Return the bytes of both GPUs that both models, each over both, leave free."""
         halves = sum(self._room(gpu) for gpu in (0, 1))
-        room = halves - weight_bytes(self.hot) - weight_bytes(self.cold)
+        room = halves - weight_bytes(self.hot) - weight_bytes(self.colds[0])
         if room <= 0.0:
             allowed = f"GPUs with room for both models; they lack {-room / 1e9:.1f} GB"
             raise SettingError("node", self.node.name, allowed)
@@ -450,17 +427,28 @@ class _Over:
 
 
 def _on(
-    gpu: str, name: str, cost: Cost, *, home: int | None = None, after: tuple[str, ...] = ()
-) -> Work:
-    return Work(name=name, seconds=cost, draws={gpu: cost}, home=home, after=after)
+    gpu: str, name: str, cost: Cost, *, home: int | None = None, after: tuple[str, ...] = (),
+    read: Cost | None = None,
+) -> Work:  # fmt: skip
+    draws = {gpu: cost} if read is None else {"link": read, gpu: cost}
+    return Work(name=name, seconds=cost, draws=draws, home=home, after=after)
 
 
-def _wire(node: Node) -> tuple[tuple[float, float], float]:
-    """Return the latencies there and back between the first two GPUs, and the lower rate, GB/s."""
-    there, back = node.link(0, 1), node.link(1, 0)
-    if there is None or back is None:
-        raise SettingError("node", node.name, "links in both directions between the first two GPUs")
-    return (there.latency_s, back.latency_s), min(there.gbps, back.gbps)
+def _of(k: int, name: str, receivers: int) -> str:
+    return name if receivers == 1 else f"{name} {k}"
+
+
+def _wire(node: Node, receiver: int, receivers: int) -> tuple[tuple[float, float], float]:
+    """Return the latencies to a receiver and back, and its share of the lower rate, GB/s.
+
+    All receivers send at once, over a port of the first GPU or each over wires of its own.
+    """
+    there, back = node.link(0, receiver), node.link(receiver, 0)
+    assert there is not None  # checked with the node
+    assert back is not None
+    ways = [{*node.ways(0, k), *node.ways(k, 0)} for k in range(1, receivers + 1)]
+    sharing = sum(bool(way & ways[receiver - 1]) for way in ways) if receivers > 1 else 1
+    return (there.latency_s, back.latency_s), min(there.gbps, back.gbps) / sharing
 
 
 def _share_of(gpu: TimedGpu, share: float) -> Any:

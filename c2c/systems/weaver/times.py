@@ -9,7 +9,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from c2c.cost import Constants, StepTable, read_constants, step_table
+from c2c.cost import (
+    DEFAULT_ALPHAS,
+    Constants,
+    StepTable,
+    at_best_alpha,
+    read_constants,
+    step_table,
+)
 from c2c.hardware import Slice, conf_dir
 from c2c.models import ModelSpec
 from c2c.serving import Cost, Curve
@@ -90,6 +97,27 @@ class Times:
             cached=self.table.kv_read_s_per_token,
         )  # fmt: skip
 
+    def with_prompts(self, cost: Cost) -> Cost:
+        """Return a decode step's cost with prompts in the same step, which reads weights once."""
+        table, rows = self.table, np.array(cost.decode.sizes)
+        tokens = np.arange(1, table.max_tokens + 1)
+        once = curve(tokens, self.rest_s(tokens) - table.head_s[tokens, 0] + table.head_s[1, 0])
+        pairs = tokens * np.minimum(tokens, _PAIRS) / 2 * table.attn_s_per_pair
+        return Cost(
+            tokens=once, prefill=curve(tokens, table.prefill_attention_s[tokens] + pairs),
+            decode=curve(rows, np.maximum(0.0, cost.decode.values - once.at(rows))),
+            cached=cost.cached,
+        )  # fmt: skip
+
+    def link_bytes(self, *, has_prompts: bool) -> Cost:
+        """Return the bytes over the chip's link in a step, where weights are in host memory."""
+        sizes = np.arange(1, self.table.max_tokens + 1)
+        body, head = self.table.body_link_bytes[sizes, 0], self.table.head_link_bytes[sizes, 0]
+        if not has_prompts:
+            return Cost(decode=curve(sizes, body + head))
+        more = np.maximum(0.0, head - head[0])
+        return Cost(tokens=curve(sizes, body + head[0]), decode=curve(sizes, more))
+
     def prompts(self) -> Cost:
         """Return the cost of prompts by tokens; each token attends to about 1,000 at most."""
         table = self.table
@@ -106,6 +134,7 @@ class Times:
 def times_of(
     spec: ModelSpec, part: Slice, constants: Constants, *, rows: int, tokens: int = 0,
     host_s: float = 0.0, collective_s: float = 0.0, gbps: float = 0.0,
+    link_gbps: tuple[float, float] | None = None,
 ) -> Times:  # fmt: skip
     """Return the times of a model.
 
@@ -118,11 +147,20 @@ def times_of(
       host_s: see `Times`.
       collective_s: fixed seconds of each all-reduce, two a layer; 0: no all-reduces.
       gbps: rate of the all-reduces' link.
+      link_gbps: rates of the chip's link alone and beside others, if weights are read over it, with
+        the alpha that is best beside others; None: weights are in HBM.
     """
-    table = step_table(
-        spec, part, constants, 1.0, max_tokens=max(rows, tokens), max_rows=max(rows, tokens),
-        alphas=[0.0], weights="hbm",
-    )  # fmt: skip
+    most = max(rows, tokens)
+    if link_gbps is None:
+        table = step_table(
+            spec, part, constants, 1.0, max_tokens=most, max_rows=most, alphas=[0.0], weights="hbm"
+        )
+    else:
+        every = step_table(
+            spec, part, constants, link_gbps[0], max_tokens=most, max_rows=most,
+            alphas=DEFAULT_ALPHAS, weights="host",
+        )  # fmt: skip
+        table = at_best_alpha(every, link_gbps[1])
     sums: tuple[float, ...] = ()
     if collective_s > 0.0:
         sent_s = spec.hidden * spec.dtype_bytes / (gbps * 1e9)

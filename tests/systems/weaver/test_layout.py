@@ -123,8 +123,12 @@ def test_a_step_is_the_rest_and_the_longer_side_of_each_layer(
 ) -> None:
     """The planner's numbers at the batch that the cut is made for."""
     asked = Weaving(ratio=ratio, rows=rows)
-    made = _Over(asked, (MODELS[0].spec, MODELS[1].spec), load_node(node), 64, 0, None)
-    hot, cold, away = made._times(made.hot, 0), made._times(made.cold, 1), made._times(made.hot, 1)
+    made = _Over(asked, tuple(m.spec for m in MODELS[:2]), load_node(node), 64, 0, None)
+    hot, cold, away = (
+        made._times(made.hot, 0),
+        made._times(made.colds[0], 1),
+        made._times(made.hot, 1),
+    )
     pair = pair_times(asked, hot, cold, made.gpus, made.node, away)
     (plan,) = made.layout().lanes[0].steps[MODELS[0].spec.name]
     lengths = cut_of(asked, pair).lengths
@@ -133,7 +137,9 @@ def test_a_step_is_the_rest_and_the_longer_side_of_each_layer(
     def seconds(work: Work) -> float:
         cost: Any = work.seconds
         count = counts[work.home]
-        return float(cost.decode.at(count) + cost.cached * count * asked.context)
+        return float(
+            cost.decode.at(count) + cost.tokens.at(count) + cost.cached * count * asked.context
+        )
 
     found = max(path_ends(plan, seconds).values())
     # the mean of max(K, W + N): W is uniform within an operator, which is met by its length
@@ -157,7 +163,8 @@ def test_a_lone_sequence_takes_its_own_side() -> None:
         lengths = 301 + np.arange(10)
         names = ("rest", "sent", "away", "stall") if is_away(seed, 0, 0.5) else ("rest", "own")
         step_s = sum(
-            float(by_name[n].seconds.decode.at(1)) + by_name[n].seconds.cached * lengths
+            float(sum(c.at(1) for c in (by_name[n].seconds.decode, by_name[n].seconds.tokens)))
+            + by_name[n].seconds.cached * lengths
             for n in names
         )
         took = float(found.finished_s[0] - found.first_token_s[0])
@@ -237,7 +244,7 @@ def test_the_hot_model_may_be_the_second() -> None:
         ({"ahead_s": -1.0}, r"ahead_s=-1\.0: expected seconds, at least 0, or null"),
         ({"threshold_of": "step"}, r"system\.layout\.threshold_of='step': expected one of"),
         ({"sm_share": 1.0}, r"sm_share=1\.0: expected a share in \(0, 1\)"),
-        ({"models": MODELS[:1]}, r"catalog=\['hot'\]: expected two models"),
+        ({"models": MODELS[:1]}, r"catalog=\['hot'\]: expected 2 models"),
         ({"node": "a100_l40s", "way": "woven"}, None),
     ],
 )
