@@ -3,17 +3,14 @@
 from c2c.config.build import (
     Layout,
     RunSetup,
-    Settings,
     build,
     build_layout,
-    checked,
     data_folders,
-    fits,
     input_files,
-    plain_settings,
 )
 from c2c.config.load import config_dir, load, register
 from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices, spelled
+from c2c.config.settings import Settings, checked, fits, plain_settings
 from c2c.config.simulate import (
     SimulationResult,
     prefers_compiled,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
 from c2c.config.bounds import (
     check_catalog_size,
@@ -27,16 +24,7 @@ from c2c.config.layout import choose_layout, planned_requests
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.config.nodes import node_of
 from c2c.config.planner import Plan, plan_layout
-from c2c.config.refusals import as_setting_error, check_renamed
-from c2c.config.schema import (
-    FailuresConf,
-    FleetConf,
-    RoutingConf,
-    RunConf,
-    ScaleConf,
-    SloConf,
-    TimelineConf,
-)
+from c2c.config.settings import Settings, checked
 from c2c.config.user_code import load_code
 from c2c.cost import (
     Constants,
@@ -57,9 +45,7 @@ from c2c.hardware import (
 )
 from c2c.models import Deployment, at_precision, is_shipped, load_catalog, spec_files
 from c2c.policies import DECISIONS
-from c2c.ranges import check_fields
 from c2c.serving import (
-    GROUPS,
     Failure,
     Failures,
     FleetPart,
@@ -82,60 +68,13 @@ from c2c.workloads import (
 )
 
 __all__ = [
-    "Layout", "RunSetup", "Settings", "build", "build_layout", "checked", "data_folders",
-    "fits", "input_files", "plain_settings",
+    "Layout", "RunSetup", "build", "build_layout", "data_folders", "input_files",
 ]  # fmt: skip
-
-
-class Settings(dict[str, Any]):
-    """Plain settings of a run that the schema has checked, as in `RunSetup.settings`."""
-
-    def with_(self, changes: Mapping[str, Any]) -> Settings:
-        """Return a copy with other values of settings that choose no file.
-
-        >>> from c2c.config import checked, load
-        >>> checked(load()).with_({"seed": 1, "slo.ttft_s": 2})["slo"]["ttft_s"]
-        2.0
-
-        Args:
-          changes: values by name, such as "workload.rate_rps".
-
-        Raises:
-          SettingError: an unknown name, or a value that is not allowed.
-        """
-        plain, is_plain = copy.deepcopy(self), True
-        for name, value in changes.items():
-            *parents, last = name.split(".")
-            node: Any = plain
-            for parent in parents:
-                node = node.get(parent) if isinstance(node, dict) else None
-            if not isinstance(node, dict) or last not in node:
-                known = node if isinstance(node, dict) else ()
-                raise unknown_name(name, value, known, last, "a key among")
-            fit = fits(node[last], value)
-            is_plain = is_plain and fit
-            node[last] = float(value) if fit and isinstance(node[last], float) else value
-        return plain if is_plain else checked(dict(plain))
-
-
-def fits(before: object, value: object) -> bool:
-    """Return whether a value can replace another one without the schema: numbers and text."""
-    if isinstance(before, float):
-        return type(value) in (int, float)
-    return type(before) is type(value) and isinstance(value, bool | int | str)
 
 
 type _Notes = tuple[str, ...]
 
 MOST_WALKED: Final = 1000  # requests with exact experts if `misses` is auto: 5 to 20 s
-
-# Groups whose keys a schema lists; the other groups check their own keys.
-_SCHEMAS: Mapping[str, type] = {
-    "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
-    "failures": FailuresConf, "fleet": FleetConf, "routing": RoutingConf, "router": Router,
-    "system": SystemSpec, **{f"system.{name}": group for name, group in GROUPS.items()},
-    "workload": WorkloadConfig,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,13 +279,6 @@ def data_folders(settings: Mapping[str, Any]) -> list[Path]:
     return [f / group for f in conf_folders() for group in groups if (f / group).is_dir()]
 
 
-def plain_settings(composed: DictConfig) -> dict[str, Any]:
-    """Return a composed configuration as the plain data that `build` keeps in its `settings`."""
-    plain: Any = OmegaConf.to_container(composed, resolve=True)
-    shown: dict[str, Any] = _without_targets(plain)
-    return shown
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """A platform, its MIG layout and notes on the choice, a line each."""
@@ -469,61 +401,6 @@ def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, .
         f"shards={shards}: the fleet has {groups} part{'s'[: groups != 1]} whose chips share no "
         "model with others; cells=<number> makes more",
     )
-
-
-def checked(cfg: DictConfig | Mapping[str, Any]) -> Settings:
-    """Return a configuration as plain data, validated against the schema.
-
-    Raises:
-      SettingError: an unknown setting, or a value that is not allowed.
-    """
-    if isinstance(cfg, Settings):
-        return _in_range(cfg)
-    try:
-        given = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
-        _refuse_unknown(given)
-        merged = OmegaConf.merge(_schema(), given)  # which changes a copy
-        plain: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise as_setting_error(error) from error
-    return _in_range(Settings(_without_targets(plain)))
-
-
-def _in_range(settings: Settings) -> Settings:
-    for name in ("", "slo", "scale", "timeline", "failures"):
-        check_fields(settings[name] if name else settings, name, _SCHEMAS[name])
-    return settings
-
-
-@cache
-def _schema() -> DictConfig:
-    """Return the schema of a run, cached: making it takes longer than a small simulation."""
-    schema: DictConfig = OmegaConf.structured(RunConf)
-    return schema
-
-
-def _refuse_unknown(given: DictConfig) -> None:
-    """Raise for an unknown key, which `+sead=5` adds and a merge would keep unnoticed."""
-    plain: Any = OmegaConf.to_container(given, resolve=False)
-    for where, schema in _SCHEMAS.items():
-        node = plain
-        for key in filter(None, where.split(".")):
-            node = node.get(key) if isinstance(node, dict) else None
-        if not (node is None or isinstance(node, dict) or "${" in str(node)):
-            raise SettingError(where, node, "a mapping, such as {name: value}")
-        known = [f.name for f in fields(schema)]
-        for key, value in node.items() if isinstance(node, dict) else ():
-            if str(key) not in known and not str(key).startswith("_"):
-                field = f"{where}.{key}" if where else str(key)
-                check_renamed(field, value)
-                raise unknown_name(field, value, known, str(key), "a key among")
-
-
-def _without_targets(value: Any) -> Any:
-    """Return the settings without the schema's own keys, such as `_target_`."""
-    if isinstance(value, dict):
-        return {k: _without_targets(v) for k, v in value.items() if not str(k).startswith("_")}
-    return [_without_targets(v) for v in value] if isinstance(value, list) else value
 
 
 def _system(settings: Mapping[str, Any]) -> SystemSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -26,7 +26,7 @@ __all__ = [
     "operation_bytes",
     "operation_costs",
     "operation_s",
-    "operations_chip",
+    "operations_lines",
     "static_host_s",
 ]
 
@@ -49,9 +49,17 @@ class OperationCosts:
 OPERATIONS_CHIP: Final = "a100_40"  # the paper's, for chips without a file
 
 
-def operations_chip(chip: str) -> str:
-    """Return the chip whose fixed costs of operations a chip has: its own, or the paper's."""
+def _operations_chip(chip: str) -> str:
     return chip if chip in conf_names("operations") else OPERATIONS_CHIP
+
+
+def operations_lines(chips: Sequence[str]) -> tuple[str, ...]:
+    """Return a line if the operations of the paper's chip stand for those of others."""
+    others = [name for name in chips if _operations_chip(name) != name]
+    return (
+        f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
+        f"{', '.join(others)} (no file in operations/)",
+    )[: bool(others)]
 
 
 def operation_costs(chip: str = OPERATIONS_CHIP) -> OperationCosts:
@@ -60,7 +68,7 @@ def operation_costs(chip: str = OPERATIONS_CHIP) -> OperationCosts:
     Raises:
       DataError: a value is missing, below 0 or without a source.
     """
-    path = conf_file("operations", operations_chip(chip))
+    path = conf_file("operations", _operations_chip(chip))
     found = read_constants(path, [f.name for f in fields(OperationCosts)])
     costs = OperationCosts(**{name: value for name, (value, _) in found.items()})
     check_fields(costs, str(path))

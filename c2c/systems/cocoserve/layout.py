@@ -34,12 +34,7 @@ from c2c.serving import (
     Work,
     side_by_side,
 )
-from c2c.systems.cocoserve.costs import (
-    OPERATIONS_CHIP,
-    OperationCosts,
-    operation_costs,
-    operations_chip,
-)
+from c2c.systems.cocoserve.costs import OperationCosts, operation_costs, operations_lines
 from c2c.systems.cocoserve.modules import LAYER, layer_bytes, module_of
 from c2c.systems.cocoserve.placement import Placement
 from c2c.systems.cocoserve.planner import by_runs, room_of, scale_up
@@ -241,22 +236,12 @@ def _prepare(context: Context) -> SystemSpec:
     return replace(system, layout=side_by_side(layouts, served))
 
 
-def _notes(context: Context) -> tuple[str, ...]:
-    """Return a line if the operations of one chip stand for those of another."""
-    chips = context.node.chips if context.node else ()
-    others = [name for name in chips if operations_chip(name) != name]
-    return (
-        f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
-        f"{', '.join(others)} (no file in operations/)",
-    )[: bool(others)]
-
-
 SYSTEM: Final = Mechanism(
     part="layout",
     settings=Scaling,
     prepare=_prepare,
     ways=_WAYS,
-    notes=_notes,
+    notes=lambda context: operations_lines(context.node.chips if context.node else ()),
     worker="c2c.systems.cocoserve.live.worker",
 )
 
