@@ -318,6 +318,7 @@ class LiveBackend:
         now_s = self.now_s()
         doing.seconds += frame.seconds
         place.compiled += frame.compiled
+        place.relaid["tasks"] += frame.tasks
         over = {request: why for request, _, why in frame.tokens if why is not None}
         doing.finished |= over
         place.held.difference_update(over)

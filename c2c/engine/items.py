@@ -41,7 +41,7 @@ def _file(name: str, dtype: str) -> str:
     return f"{quote(name, safe='')}.{dtype}.pool"  # names may have a / in them
 
 
-def setup_of(items: tuple[Item, ...], settings: EngineSettings, pool: Pool) -> Setup:
+def setup_of(items: tuple[Item, ...], settings: EngineSettings, pool: Pool, folder: Path) -> Setup:
     """Return the first message to each worker."""
     options, shapes = settings.options, shapes_of(settings.options)
     return Setup(
@@ -56,6 +56,7 @@ def setup_of(items: tuple[Item, ...], settings: EngineSettings, pool: Pool) -> S
         superblock=pool.superblock,
         ahead=options.ahead,
         owns_files=settings.pools is None,
+        folder=str(folder),
         **told_of(settings.system.layout),
     )
 

@@ -106,6 +106,8 @@ class Setup(Frame):
     devices: int = 1  # number that the worker computes with
     homes: tuple[tuple[int, ...], ...] = ()  # for each home, the device of each layer
     variants: tuple[Variant, ...] = ()  # of the layout; (): all is on the first device
+    layout: dict[str, str] = {}  # what its mechanism's workers must know
+    folder: str = ""  # of the engine's own files
     owns_files: bool = True  # True if weight files are removed with the engine
     opens: Literal["all", "kept", "none"] = "all"  # models to open before `Hello`; others later
 
@@ -254,6 +256,7 @@ class Stepped(Frame):
     compiled: int  # executables compiled during the step
     scores: tuple[Scored, ...] = ()
     prompts: tuple[Prompted, ...] = ()
+    tasks: int = 0  # that another worker computed
     found: tuple[tuple[int, int], ...] = ()  # (request, prompt tokens found in the cache)
 
 

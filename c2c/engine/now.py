@@ -81,6 +81,6 @@ def _worker_now(place: Place, device: Any) -> dict[str, Any]:
             "variant": place.variant,
             "is_changing": place.relayout is not None,
             "longest_piece_s": place.longest_piece_s,
-            **{name: place.relaid[name] for name in RELAID},
+            **{name: place.relaid[name] for name in (*RELAID, "tasks")},
         },
     }

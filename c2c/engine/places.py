@@ -78,7 +78,7 @@ class Place:
       variant: current variant of the layout.
       moved: requests whose homes changed with the variant, and their new homes.
       relayout: change to the next variant in progress; None if there is none.
-      relaid: totals of finished changes.
+      relaid: totals of finished changes, and of tasks that another worker computed.
       longest_piece_s: longest piece of a change between two steps.
       is_waiting: whether the current work waits for weights that are not in memory.
       is_quarantined: whether no further process is started.

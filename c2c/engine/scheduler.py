@@ -149,7 +149,7 @@ class Engine:
         self._settings = replace(self._settings, options=options)
         pool = pool_of(good, options)
         check_memory(good, options, pool)
-        setup = setup_of(items, self._settings, pool)
+        setup = setup_of(items, self._settings, pool, self._folder.path)
 
         def done(place: Place, hello: say.Hello) -> None:
             self._failed |= hello.failed

@@ -20,6 +20,11 @@ def check_layout(layout: StepLayout | None, workers: int) -> None:
     where = "system.layout"
     if layout is None:
         return
+    if layout.worker and not layout.nodes:
+        if workers != len(layout.lanes):
+            allowed = f"{len(layout.lanes)}, one for each lane of {layout.name}"
+            raise SettingError("workers", workers, allowed)
+        return
     if any(not lane.layers or not lane.paths for lane in layout.lanes):
         raise SettingError(where, layout.name, "a layout of whole layers, as workers split none")
     if workers != 1 or len(layout.lanes) != 1:
@@ -36,6 +41,8 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
     """Return the fields of `Setup` for a layout: devices, homes and variants."""
     if layout is None:
         return {}
+    if layout.worker:
+        return {"layout": dict(layout.worker)}
     lane, number = layout.lanes[0], {name: d for d, name in enumerate(layout.memories)}
     every = tuple(range(len(lane.paths)))
     opened = lane.open_homes or (every,) * len(lane.layers)
@@ -52,11 +59,16 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
 def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
     """Return a layout whose memories are the pools of a worker's devices.
 
-    Weights are outside the pools, so copies of layers take none of these memories.
+    Weights are outside the pools, so copies of layers take none of these memories. Where lanes are
+    workers, a half of each pool is left to what the other lane's sequences need for a time: their
+    prompts are computed at home, and what they lose elsewhere is.
     """
+    if layout.worker:
+        usable_bytes /= 2.0
     lanes = tuple(
         replace(
             lane,
+            reserve={n: b * usable_bytes / layout.memories[n] for n, b in lane.reserve.items()},
             copies=tuple(
                 tuple(replace(copy, nbytes=_TOLD) for copy in copies) for copies in lane.copies
             ),

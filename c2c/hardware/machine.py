@@ -25,6 +25,7 @@ def fill_from_machine(gpu: Any, host: Any, where: str) -> tuple[dict[str, Any], 
         if isinstance(per_core, bool) or not isinstance(per_core, int | float):
             raise SettingError(f"{where}.gpu.{_FLOPS_PER_CORE}", per_core, "a number")
         gpu["bf16_tflops"] = per_core * gpu["sm_count"]
+    gpu["fp32_tflops"] = gpu.get("fp32_tflops") or gpu["bf16_tflops"]
     for section, field in ((gpu, "hbm_bytes"), (host, "memory_bytes")):
         if section.get(field) is None:
             section[field] = memory_bytes()

@@ -11,12 +11,13 @@ from c2c.compiling.decision import decision, jitable
 from c2c.draws import draw
 from c2c.policies.returns import A_COUNT, A_HOME, DUE, YES_OR_NO
 from c2c.policies.traits import VaryTraits
-from c2c.ranges import AboveZero, BelowOne, Count, Share
+from c2c.ranges import AboveZero, BelowOne, Count, Index, Share
 
 __all__ = [
     "HOME_DTYPE",
     "WATCH_DTYPE",
     "AsAlpha",
+    "ByNeed",
     "ByRatio",
     "ByThresholds",
     "ByWait",
@@ -217,6 +218,37 @@ def _by_ratio(
         if table[home].room_tokens >= tokens:
             return home
     return 0 if table[0].room_tokens >= tokens else -1
+
+
+class ByNeed(NamedTuple):
+    """The first variant; sequences leave the first home once it has little room.
+
+    A sequence is there while it has room for `spare` more of its size, else at the home with the
+    most room. Ours, for WEAVER's layout: attention leaves a hot model's GPU under load alone.
+
+    Attributes:
+      spare: sequences of the same size for which the first home keeps room.
+    """
+
+    spare: Index = 8
+
+
+variant.by(ByNeed)(_first)
+answer.by(ByNeed)(_once)
+
+
+@kv_home.by(ByNeed)
+def _by_need(
+    policy: ByNeed, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
+    seed: int,
+) -> int:  # fmt: skip
+    if table[0].room_tokens >= (1 + policy.spare) * tokens:
+        return 0
+    best = 0
+    for k in range(1, count):
+        if table[k].room_tokens > table[best].room_tokens:
+            best = k
+    return best if table[best].room_tokens >= tokens else -1
 
 
 class Waits(NamedTuple):

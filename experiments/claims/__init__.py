@@ -11,7 +11,7 @@ from experiments.claims.fidelity import (
 )
 from experiments.claims.improvement import Better, Improvement, improvements_of
 from experiments.claims.load import PAPERS, Claim, Explanation, claim, explanations, load_claims
-from experiments.claims.summary import print_summary
+from experiments.claims.summary import abstracts, print_summary
 from experiments.claims.trends import predicate_holds
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Result",
     "Row",
     "Sample",
+    "abstracts",
     "answer",
     "brief",
     "claim",

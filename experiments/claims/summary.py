@@ -5,13 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments.claims.fidelity import Row, totals
+from experiments.claims.classes import class_of
+from experiments.claims.fidelity import Row, ours, printed, totals
 from experiments.claims.load import PAPERS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["print_summary"]
+__all__ = ["abstracts", "print_summary"]
+
+
+def abstracts(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the claims of each paper's abstract that have a result, as a Markdown table."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.claim.where.startswith("Abstract") and row.comparison is not None:
+            entry = class_of(row.claim.id)
+            sources = [class_of(name) for name in entry.of] if entry else []
+            is_fitted = any(source and source.name == "calibrates" for source in sources)
+            verdict = "agrees" if row.agrees else "contradicts"
+            verdict += ", in-sample" * is_fitted
+            cells = row.claim.says.rstrip("."), printed(row.claim), ours(row), verdict
+            table = found.setdefault(row.claim.system, list(_ABSTRACT_HEAD))
+            table.append(f"| {' | '.join(cells)} |")
+    return {system: "\n".join(table) for system, table in found.items()}
+
+
+_ABSTRACT_HEAD = ("| the abstract | printed | ours | |", "| --- | --- | --- | --- |")
 
 
 def print_summary(rows: Sequence[Row], console: Console) -> None:

@@ -20,13 +20,15 @@ from c2c.systems.cocoserve import (
 )
 from experiments.cocoserve.drained import MODEL, NODE, Served
 
-__all__ = ["SAID", "coco", "copied_layers", "cut", "gain", "under", "vllm"]
+__all__ = ["OURS", "SAID", "coco", "copied_layers", "cut", "gain", "under", "vllm"]
 
-SAID: Final = frozenset(one.name for one in fields(Served))  # readings that a server can say
+# readings that a server, and those that CoCoServe's planner and scheduler can say
+SAID: Final = frozenset(one.name for one in fields(Served))
+OURS: Final = frozenset({"batching", "gamma", "t_up"})
 
 
 @cache
-def copied_layers(gamma: str | float = "literal", t_up: float = 0.3) -> int:
+def copied_layers(gamma: str | float = 0.0, t_up: float = 0.3) -> int:
     """Return the layers of 13B on the first of four cards that Algorithm 1 copies to the second."""
     spec, node = load_spec(MODEL), load_node(NODE)
     link, gpu = node.link(0, 1), node.platforms[1].gpu
@@ -45,9 +47,15 @@ def vllm(base: Served) -> Served:
     return replace(base, engine="continuous")
 
 
-def coco(base: Served, gamma: str | float = "literal", t_up: float = 0.3) -> Served:
-    """Return CoCoServe: the static server with the copies that Algorithm 1 adds, if any."""
-    return replace(base, layers=copied_layers(gamma, t_up))
+def coco(
+    base: Served, *, batching: str = "continuous", gamma: str | float = 0.0, t_up: float = 0.3
+) -> Served:
+    """Return CoCoServe: a server with the copies of Algorithm 1, if any, under three readings.
+
+    A model over several cards leaves less free memory than copies begin at.
+    """
+    layers = copied_layers(gamma, t_up) if base.split == 1 else 0
+    return replace(base, layers=layers, engine=batching)
 
 
 def under(base: Served, reading: Mapping[str, Any]) -> tuple[Served, dict[str, Any]]:

@@ -66,8 +66,8 @@ class Served:
     Attributes:
       model: name of the model; `split` cards hold a model that no single card holds.
       split: cards that hold the model, in equal runs of layers.
-      engine: `static` batches of a library, or `continuous` batches with a paged KV cache in 0.9 of
-        the memory.
+      engine: `static` batches of a library, `continuous` batches with a paged KV cache in 0.9 of
+        the memory, or those with the host seconds of the `library`.
       instances: independent instances; requests are divided evenly among them.
       layers: number of copied layers.
       copies: instances of each copied layer, the original included.
@@ -78,7 +78,7 @@ class Served:
 
     model: str = MODEL
     split: Count = 1
-    engine: Annotated[str, OneOf("static", "continuous")] = "static"
+    engine: Annotated[str, OneOf("static", "continuous", "library")] = "static"
     instances: Count = 1
     layers: Index = 0
     copies: Count = 2
@@ -235,21 +235,23 @@ def _system(served: Served) -> tuple[tuple[str, ...], dict[str, Any]]:
         "catalog.models": [{"spec": served.model}], "system.alpha.initial": 1,
         "system.max_batch": batch_of(served),
     }  # fmt: skip
-    if served.engine == "continuous":
-        layout["memory_share"] = PAGED * share
-    else:
+    if served.engine != "continuous":
         host_s = static_host_s()
         if served.layers or served.migrated:
             host_s *= {"baseline": 1.0, "half": 0.5, "none": 0.0}[served.host_seconds]
+        layout["host_s"] = host_s
+    if served.engine == "static":
         files = (*files, "system/admit=whole_batches")
-        layout |= {"host_s": host_s, "memory_share": share}
+        layout["memory_share"] = share
         values["system.chunk.tokens"] = _CHUNK
+    else:
+        layout["memory_share"] = PAGED * share
     return files, values | {f"system.layout.{name}": value for name, value in layout.items()}
 
 
 def batch_of(served: Served) -> int:
     """Return the rows of a batch: the unscaled server's, times the headroom of its copies."""
-    if served.batch == "memory" or served.engine == "continuous":
+    if served.batch == "memory" or served.engine != "static":
         return _MOST_ROWS
     if not served.layers or served.grown_batch == "fixed":
         return int(served.batch)

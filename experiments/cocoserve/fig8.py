@@ -14,7 +14,7 @@ from c2c.ranges import Count
 from c2c.systems.cocoserve import module_of, operation_costs
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
-from experiments.cocoserve.compared import SAID, coco, cut, gain, under, vllm
+from experiments.cocoserve.compared import OURS, SAID, coco, cut, gain, under, vllm
 from experiments.cocoserve.drained import (
     ANSWER_TOKENS,
     MODEL,
@@ -24,6 +24,7 @@ from experiments.cocoserve.drained import (
     first_bytes,
     mean_over,
 )
+from experiments.cocoserve.fig9 import bytes_used
 from experiments.figure import SIMULATOR, Computed, Context, figure
 
 __all__ = ["Comparison", "Instances", "compute", "compute_instances"]
@@ -61,6 +62,11 @@ class Instances:
     loads: dict[str, tuple[Count, Count]]
     few_layers: Count
 
+    @property
+    def peak(self) -> int:
+        """The highest load of all."""
+        return max(max(ends) for ends in self.loads.values())
+
 
 def _shared(server: Served, loads: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
     (low, low_end), (high, high_end) = loads["low"], loads["high"]
@@ -71,12 +77,13 @@ def _shared(server: Served, loads: Mapping[str, tuple[int, int]]) -> tuple[str, 
         f"{high_end}.",
         f"HFT (Hugging Face Transformers) has static batches of {server.batch} requests.",
         "HFT's host time a step is fitted to Fig. 6 (in-sample).",
-        "Algorithm 1 copies no layer at 2.44, the literal gamma of Eq. 4: CoCoServe equals HFT.",
-        "Algorithm 1 copies all 40 layers to a second card at gamma 0.",
+        "CoCoServe has continuous batches (section 5), or static ones as HFT.",
+        "Algorithm 1 copies all 40 layers to a second card at every gamma of Eq. 4 below 1.",
+        "At 2.44, the literal gamma, it copies none: CoCoServe equals vLLM, or HFT if static.",
     )
 
 
-_ABLE: Final = SAID | {"gamma", "t_up", "average"}
+_ABLE: Final = SAID | OURS | {"average"}
 Numbers = dict[str, float]
 
 
@@ -127,13 +134,14 @@ def compute_instances(context: Context, experiment: Instances) -> Computed:
     systems = {
         "2 HFT": replace(base, instances=2), "4 HFT": replace(base, instances=4),
         "2 CoCoServe": replace(coco(base), instances=2),
-        few: replace(base, layers=experiment.few_layers, instances=2),
-        "2 CoCoServe, gamma 0": replace(coco(base, 0.0), instances=2),
+        "2 CoCoServe, static": replace(coco(base, batching="static"), instances=2),
+        few: replace(coco(base), layers=experiment.few_layers, instances=2),
+        f"{few}, static": replace(base, layers=experiment.few_layers, instances=2),
     }  # fmt: skip
     rows: list[dict[str, Any]] = [
         {
             "system": name, "load": load, "throughput_rps": mean.throughput_rps,
-            "latency_s": mean.latency_s, "memory_mib": memory_mib(served),
+            "latency_s": mean.latency_s, "memory_mib": memory_mib(served, experiment.peak),
         }
         for name, served in systems.items()
         for load, ends in experiment.loads.items()
@@ -156,18 +164,25 @@ def compute_instances(context: Context, experiment: Instances) -> Computed:
         assumptions=(
             *_shared(base, experiment.loads),
             "Requests are divided evenly among the instances.",
-            "Memory counts weights, 499 MiB of a process on each card, and a whole batch's KV "
-            "cache.",
+            "Memory counts weights, 499 MiB of a process on each card, and the KV cache of a whole "
+            "batch, or of continuous batches at the highest load.",
             "The paper's memory of two CoCoServe has room for 3 to 4 copied layers an instance.",
         ),
     )
 
 
-def memory_mib(served: Served) -> float:
-    """Return the most MiB that all instances hold, with copies of layers and their process."""
+def memory_mib(served: Served, rate: int) -> float:
+    """Return the most MiB that all instances hold, with copies of layers and their process.
+
+    Static batches are whole ones; continuous batches are those of `rate` requests at once.
+    """
     costs, copied = operation_costs(), module_of(load_spec(served.model), "layer").allocated_bytes
     copies = served.layers * copied + bool(served.layers) * costs.process_bytes
-    alone = first_bytes(served, batch_of(served), served.prompt_tokens + ANSWER_TOKENS)
+    if served.engine == "static":
+        alone = first_bytes(served, batch_of(served), served.prompt_tokens + ANSWER_TOKENS)
+    else:
+        rows = -(-rate // served.instances)
+        alone = bytes_used(replace(served, layers=0), rows, served.hbm_bytes)
     return served.instances * (alone + copies) / _MIB
 
 
@@ -185,23 +200,24 @@ def _half(rows: list[dict[str, Any]]) -> str:
     shares = ", ".join(
         f"{name} {100 * at[name]['throughput_rps'] / four['throughput_rps']:.0f} % with "
         f"{100 * at[name]['memory_mib'] / four['memory_mib']:.0f} % of the memory"
-        for name in ("2 CoCoServe", "2 CoCoServe, gamma 0")
+        for name in ("2 CoCoServe", "2 CoCoServe, static")
     )
     return f"Throughput at high load against four instances of HFT: {shares}"
 
 
 def _systems(base: Served) -> dict[str, Served]:
     found = {"HFT": base, "vLLM": vllm(base)}
-    return found | ({"CoCoServe, gamma 0": coco(base, 0.0)} if base.model == MODEL else {})
+    if base.model != MODEL:
+        return found
+    return found | {"CoCoServe": coco(base), "CoCoServe, static": coco(base, batching="static")}
 
 
 def _fig8(
-    experiment: Comparison, base: Served, gamma: str | float = "literal", t_up: float = 0.3,
-    average: str = "five",
-) -> Numbers:  # fmt: skip
+    experiment: Comparison, base: Served, *, average: str = "five", **reading: Any
+) -> Numbers:
     found: Numbers = {}
     for model, hft in experiment.servers(base).items():
-        ours = coco(hft, gamma, t_up) if model == "13b" else hft
+        ours = coco(hft, **reading)
         for load, ends in experiment.loads.items():
             mine = mean_over(ours, ends, average)
             for name, theirs in (("hft", hft), ("vllm", vllm(hft))):
@@ -257,9 +273,10 @@ def _of_instances(
             yield answer(f"cocoserve.fig10.{load}.{of}.latency", latency)
             yield answer(f"cocoserve.fig10.{load}.{of}.throughput", throughput)
     hft2, hft4, coco2 = (
-        memory_mib(replace(one, instances=n)) for one, n in ((base, 2), (base, 4), (scaled, 2))
+        memory_mib(replace(one, instances=n), experiment.peak)
+        for one, n in ((base, 2), (base, 4), (scaled, 2))
     )
-    without = "Algorithm 1 copies nothing with the literal gamma: two instances hold what HFT's do."
+    without = "Algorithm 1 copies all layers: each instance has a second card."
     yield answer("cocoserve.sec63.mem_hft2", hft2)
     yield answer("cocoserve.sec63.mem_hft4", hft4)
     yield answer("cocoserve.sec63.mem_coco2", coco2, without)

@@ -138,7 +138,7 @@ def draw_failures(tables: Tables, caption: str) -> Figure:
             left.plot(x, y, marker="o", color=colour, label=f"{name}, all that waits")
         mine = rows_of(tables["in_time"], system=name)
         if mine:
-            style = ":" if name == "CoCoServe" else "-"
+            style = ":" if name.endswith("static") else "-"
             x, y = [r["rate"] for r in mine], [r["in_time_percent"] for r in mine]
             right.plot(x, y, style, marker="o", color=colour, label=name)
     for name, engine in (("oom_hft", "HFT"), ("oom_coco", "CoCoServe")):
@@ -155,9 +155,8 @@ def draw_failures(tables: Tables, caption: str) -> Figure:
 
 
 _COLOURS = {
-    "HFT": VERMILION, "vLLM": GREEN, "CoCoServe": BLUE, "CoCoServe, gamma 0": BLUE,
+    "HFT": VERMILION, "vLLM": GREEN, "CoCoServe": BLUE, "CoCoServe, static": BLUE,
 }  # fmt: skip
-_SAME = "HFT = CoCoServe, gamma as printed"
 
 
 def draw_rates(tables: Tables, caption: str) -> Figure:
@@ -171,8 +170,8 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
                 mine = rows_of(tables["rates"], model=model, system=system)
                 if mine:
                     x, y = [r["rate"] for r in mine], [r[name] for r in mine]
-                    each.plot(x, y, marker="o", color=colour,
-                              label=_SAME if system == "HFT" else system)  # fmt: skip
+                    style = ":" if system.endswith("static") else "-"
+                    each.plot(x, y, style, marker="o", color=colour, label=system)
             each.set_xlabel(f"requests at once, {model.upper()}")
             each.set_ylabel(title)
             each.set_ylim(bottom=0)
@@ -183,7 +182,7 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
 def draw_used(tables: Tables, caption: str) -> Figure:
     """Draw the memory that systems use, beside printed values, and idle memory at low rates."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
-    used = rows_of(tables["used"])[:3]
+    used = rows_of(tables["used"])[:3]  # without static batches
     names = [r["system"] for r in used]
     left.bar(names, [r["used_gb"] for r in used], color=[_COLOURS[n] for n in names])
     ours = claim("cocoserve.fig9.used").value

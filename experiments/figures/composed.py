@@ -1,4 +1,4 @@
-"""Figure of the worth of mechanisms, alone and together."""
+"""Figures of mechanisms, alone and together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from experiments.figures.style import (
     rows_of,
 )
 
-__all__ = ["draw_worth"]
+__all__ = ["draw_pairs", "draw_worth"]
 
 COLOURS = (GREEN, BLUE, PURPLE, ORANGE, VERMILION, SKY)
 
@@ -60,3 +60,30 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
             axes.set_xlabel("requests/s a chip")
     named = max(panels, key=lambda axes: len(axes.get_legend_handles_labels()[1]))
     return finish(figure, "Worth of each mechanism, alone and together", caption, named, 6)
+
+
+def draw_pairs(tables: Tables, caption: str) -> Figure:
+    """Draw requests within both targets over the rate, a panel a pair, a line a system."""
+    rows = rows_of(tables["pairs"])
+    pairs = list(dict.fromkeys(r["pair"] for r in rows))
+    lines = -(-len(pairs) // 4)
+    figure, panels = canvas(15.0, 1.2 + 3.2 * lines, columns=4, rows=lines, sharey=True)
+    for axes in panels[len(pairs) :]:
+        axes.set_axis_off()
+    for place, (axes, pair) in enumerate(zip(panels, pairs, strict=False)):
+        here = [r for r in rows if r["pair"] == pair]
+        rates = sorted({r["rate_rps"] for r in here})
+        for k, system in enumerate(dict.fromkeys(r["system"] for r in here)):
+            mine = [r for r in here if r["system"] == system]
+            each = [[r["both_percent"] for r in mine if r["rate_rps"] == at] for at in rates]
+            axes.plot(
+                rates, [sum(values) / len(values) for values in each], marker="o", markersize=3,
+                color=COLOURS[k], linewidth=2.4 if k == 0 else 1.2, label=system,
+            )  # fmt: skip
+        axes.set_title(pair, fontsize=9.5)
+        axes.legend(fontsize=7.5, frameon=False, loc="best")
+        axes.set_ylim(-3, 103)
+        if place % 4 == 0:
+            axes.set_ylabel("% within both targets")
+        axes.set_xlabel("requests/s of the node")
+    return finish(figure, "Mechanisms in pairs, against each alone", caption)

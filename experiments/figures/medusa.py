@@ -110,7 +110,9 @@ def _gantt(axes: Any, spans: list[dict[str, Any]]) -> None:
 
 def draw_traces(tables: Tables, caption: str) -> Figure:
     """Draw p99 TTFT with its band by rate and model, and over the rate."""
-    figure, axes = canvas(11.0, 4.2, 2)
+    swept = rows_of(tables["sweep"])
+    models = list(dict.fromkeys(r["model"] for r in swept))
+    figure, axes = canvas(5.5 * (1 + len(models)), 4.2, 1 + len(models))
     rows = rows_of(tables["tails"])
     least = min(r["at"] for r in rows)
     rows = [r for r in rows if r["at"] == least]
@@ -125,20 +127,20 @@ def draw_traces(tables: Tables, caption: str) -> Figure:
         axes[0].bar(x, mid, 0.2, yerr=[low, high], color=_COLOURS[start], label=name, capsize=2)
     axes[0].set_xticks(range(len(groups)), [f"{_spec(m)}\n{r:g} RPS" for m, r in groups])
     axes[0].set_ylabel("p99 TTFT (s)")
-    swept = rows_of(tables["sweep"])
-    for start, name in _NAMES.items():
-        mine = [r for r in swept if r["start"] == start]
-        served, p99 = ([r[key] for r in mine] for key in ("served_rps", "p99_s"))
-        axes[1].plot(served, p99, color=_COLOURS[start], marker="o", markersize=3, label=name)
-    axes[1].set_yscale("log")
-    axes[1].set_xscale("log")
-    for axis, ticks in ((axes[1].xaxis, (0.5, 1, 2, 5, 10, 20, 40)),
-                        (axes[1].yaxis, (1, 2, 3, 5, 10, 20, 50, 100))):  # fmt: skip
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.set_minor_locator(NullLocator())
-    axes[1].set_ylabel("p99 TTFT (s)")
-    axes[1].set_xlabel("requests served a second (Llama2 7B)")
+    for model, each in zip(models, axes[1:], strict=True):
+        for start, name in _NAMES.items():
+            mine = [r for r in swept if (r["model"], r["start"]) == (model, start)]
+            served, p99 = ([r[key] for r in mine] for key in ("served_rps", "p99_s"))
+            each.plot(served, p99, color=_COLOURS[start], marker="o", markersize=3, label=name)
+        each.set_yscale("log")
+        each.set_xscale("log")
+        for axis, ticks in ((each.xaxis, (0.5, 1, 2, 5, 10, 20, 40)),
+                            (each.yaxis, (1, 2, 3, 5, 10, 20, 50, 100))):  # fmt: skip
+            axis.set_major_locator(FixedLocator(ticks))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_locator(NullLocator())
+        each.set_ylabel("p99 TTFT (s)")
+        each.set_xlabel(f"requests served a second ({_spec(model)})")
     return finish(figure, "MEDUSA: p99 TTFT of services that start from no instance", caption,
                   legend=axes[0])  # fmt: skip
 

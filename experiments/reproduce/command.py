@@ -34,7 +34,7 @@ from experiments.simulation.own_settings import with_own_settings
 from experiments.sweeping import check_arguments, fixed, grid, is_sweep
 
 SEEDS = {"quick": (0, 1, 2), "full": (0, 1, 2, 3, 4)}
-CLAIMS = ("summary", "compared", "all")
+CLAIMS = ("summary", "compared", "all", "abstracts")
 MOST_OF_A_NAME = 60  # characters of an override in a folder's name
 
 

@@ -20,6 +20,7 @@ from experiments.claims import (
     Improvement,
     Result,
     Row,
+    abstracts,
     fidelity_rows,
     fidelity_table,
     load_claims,
@@ -59,7 +60,8 @@ def reproduce(
         index.html, claims.html.
       resume: whether to keep figures whose inputs have not changed.
       overwrite: whether to replace figures and a report of other settings in `out`.
-      claims: table of claims to print before the summary: "compared", "all", or "summary" for none.
+      claims: table of claims to print before the summary: "compared", "all", "abstracts", or
+        "summary" for none.
       console: console to print to; None: standard output.
       workers: number of processes that make figures; 1: this process makes them.
 
@@ -87,7 +89,9 @@ def reproduce(
             make = partial(make_figure, out=out, resume=resume, overwrite=overwrite)
             make_all(specs, context, make, done, workers=workers, advance=advance)
         rows = _report(report, context, outcomes, console)
-    if claims != "summary":
+    if claims == "abstracts":
+        console.print(*abstracts(rows).values(), sep="\n\n", highlight=False, soft_wrap=True)
+    elif claims != "summary":
         print_fidelity(rows, console, everything=claims == "all")
     print_summary(rows, console)
     return outcomes, rows

@@ -46,5 +46,8 @@ def laid_out(
     )
     system, _ = with_parts(mechanisms, context)
     assert system.layout is not None  # a mechanism set it
-    options = replace(options, devices=len(system.layout.memories) or 1)
-    return replace(engine, system=system, options=options, worker=workers.pop())
+    layout, worker = system.layout, workers.pop()
+    if layout.worker:  # a standby would not know its lane
+        return replace(engine, system=system, worker=worker, has_spare=False)
+    options = replace(options, devices=len(layout.memories) or 1)
+    return replace(engine, system=system, options=options, worker=worker)

@@ -12,8 +12,11 @@ from omegaconf import OmegaConf
 from c2c.config import load
 from c2c.errors import SettingError
 from c2c.policies import DECISIONS
+from experiments.claims import PAPERS, answer, compare, load_claims
+from experiments.claims.fidelity import printed
 
 PAGES = Path(__file__).parents[2] / "docs" / "systems"
+MOST_WORDS = 1200
 HEADINGS = ["The idea", "What is built", "Settings", "How near to the paper", "Where it loses"]
 # Of several systems at once, or a part of a system's page.
 OTHERS = {"anchors", "index", "public_code", "tessera_runs", "where_it_loses"}
@@ -69,6 +72,34 @@ def same(value: object, stated: str) -> bool:
 def test_a_page_answers_the_same_questions_in_order(page: str) -> None:
     text = (PAGES / f"{page}.md").read_text("utf-8")
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
+
+
+@pytest.mark.parametrize("page", sorted({*SYSTEMS} - {"composed"}))  # whose table of pairs is long
+def test_a_page_is_short(page: str) -> None:
+    assert len((PAGES / f"{page}.md").read_text("utf-8").split()) <= MOST_WORDS
+
+
+def opening(page: str) -> list[tuple[str, ...]]:
+    """Return the rows of a page's first table, before its first heading."""
+    text = (PAGES / f"{page}.md").read_text("utf-8").partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines[2:]]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_paper_s_page_opens_with_its_abstract(paper: str) -> None:
+    """The verdict is the claims' own for the number that the page has."""
+    rows = opening(paper)
+    claims = {c.says.rstrip("."): c for c in load_claims().values() if c.system == paper}
+    assert len(rows) >= 2
+    for says, as_printed, ours, verdict in rows:
+        item = claims[says]
+        assert item.where.startswith("Abstract")
+        assert as_printed == printed(item)
+        numbers = [float(one.replace(",", "")) for one in re.findall(r"-?[\d.,]+", ours)]
+        value = numbers if len(numbers) > 1 else numbers[0] if numbers else {"hetero_pair": False}
+        agrees = compare(item, answer(item.id, value)).agrees
+        assert verdict.partition(",")[0] == ("agrees" if agrees else "contradicts")
 
 
 @pytest.mark.parametrize("page", SYSTEMS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -146,3 +147,49 @@ def test_what_was_served_over_several_devices_is_not_replayed_by_fits_of_one(
     live.process.wait(60.0)
     with pytest.raises(DataError, match="had several devices"):
         prepared_of(folder / "out")
+
+
+@pytest.mark.slow
+def test_a_hot_and_a_cold_model_are_woven_over_two_workers_that_are_killed(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Tokens are those of each model alone while either worker is lost and comes back."""
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("one", "three"):
+        shutil.copytree(folder / "models" / name, models / name)
+    rng = random.Random(2)
+    asked = [
+        (rng.choice(["one", "one", "three"]), [rng.randrange(VOCAB) for _ in range(length)], new)
+        for length, new in ((rng.randint(1, 150), rng.randint(20, 100)) for _ in range(120))
+    ]
+    alone = {name: load(models / name) for name in ("one", "three")}
+    wanted = [alone[name].generate(ids, new, stop_at_eos=False) for name, ids, new in asked]
+    settings = (
+        f"catalog={models}", "system=weaver", "node=cpu_x4", "workers=2", "rows=[4]",
+        "budgets=[32]", "context=320", "system.layout.ratio=0.6", "pool_bytes=16000000",
+        "retries=100", "patience=1000",
+    )  # fmt: skip
+    over, kills = threading.Event(), []
+    with served(*settings, log=tmp_path / "log") as live:
+
+        def killing() -> None:
+            while not over.wait(3.0):
+                kills.append(live.kill_worker(len(kills) % 2))
+
+        with ThreadPoolExecutor(12) as pool:
+            first = list(pool.map(lambda one: live.tokens(*one), asked[:60]))
+            tasks = [worker["layout"]["tasks"] for worker in live.state()["workers"]]
+            thread = threading.Thread(target=killing)
+            thread.start()
+            rest = list(pool.map(lambda one: live.tokens(*one), asked[60:] * 3))
+            over.set()
+            thread.join()
+        assert [*first, *rest] == [*wanted[:60], *(wanted[60:] * 3)]
+        assert tasks[0] > 100
+        assert tasks[1] == 0
+        state = live.until(lambda s: not s["open"])
+        assert state["workers"][0]["layout"]["tasks"] > tasks[0]  # the link came back
+        assert state["compiled_after_start"] == 0
+        assert [worker["held"] for worker in state["workers"]] == [0, 0]
+    assert len(kills) >= 2

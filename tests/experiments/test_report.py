@@ -31,7 +31,7 @@ FIGURES: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "medusa.one": ("medusa", (("medusa.fig7a.vs_vllm", 1.0),)),
     "medusa.two": (
         "medusa",
-        (("medusa.sec23.capture_share_avg", 1.0), ("medusa.fig7a.vs_async", 3.0)),
+        (("medusa.sec23.capture_share_avg", 1.0), ("medusa.fig7b.coldstart", 3.0)),
     ),
     "tessera.one": ("tessera", (("tessera.fig8b.vs_af", 30.0),)),
     "medusa.three": ("medusa", (("medusa.abstract.loading_reduction", 1.0),)),  # a repeat

@@ -13,6 +13,7 @@ from c2c.errors import SettingError
 from c2c.policies import (
     HOME_DTYPE,
     AsAlpha,
+    ByNeed,
     ByRatio,
     ByWait,
     ByWaiting,
@@ -124,5 +125,23 @@ def test_a_share_of_the_sequences_is_away_by_a_draw_of_each() -> None:
     assert at(1.0, 3) == 0  # none has room where it is drawn for
     table["room_tokens"] = [50, 500]
     assert at(0.0, 3) == -1
+    three = np.zeros(3, HOME_DTYPE).view(np.recarray)
+    three["room_tokens"] = 500
+    homes = [kv_home(ByRatio(0.6), (), three, 3, 0, k, 100, 7) for k in range(900)]
+    assert np.bincount(homes) == pytest.approx([360, 270, 270], abs=60)  # equal parts away
     with pytest.raises(SettingError, match=r"system\.vary\.ratio=1\.1"):
         check_policy("vary", ByRatio(1.1))
+
+
+def test_sequences_leave_the_first_home_once_it_has_little_room() -> None:
+    table = np.zeros(3, HOME_DTYPE).view(np.recarray)
+
+    def at(*room_tokens: int) -> int:
+        table["room_tokens"] = room_tokens
+        return kv_home(ByNeed(spare=2), (), table, 3, 0, 5, 100, 7)
+
+    assert at(300, 900, 900) == 0
+    assert at(299, 400, 900) == 2
+    assert at(299, 100, 200) == 0  # where most room is
+    assert at(99, 99, 100) == 2
+    assert at(99, 99, 99) == -1

@@ -182,9 +182,8 @@ def test_lanes_that_share_weights_start_as_one() -> None:
     """Tessera's two batches in flight: one start, after which both lanes are open."""
     what = serving(
         "system=composed", "system/mechanism=[streamed,kernels,restored]", "mig=4g_3g",
-        catalog(1), "system.layout.expert_bytes=2",
-        "system.max_batch=4", "system/vary=as_alpha", "system/alpha=static",
-        "system.alpha.initial=1.0",
+        catalog(1), "system.layout.expert_bytes=2", "system.max_batch=4",
+        "system/vary=as_alpha", "system/alpha=static", "system.alpha.initial=1.0",
     )  # fmt: skip
     found, stats, _ = simulate(what, requests([0.0] * 8, prompt=16, output=400))
     assert stats.switches == 1

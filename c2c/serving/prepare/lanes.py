@@ -130,6 +130,7 @@ class StepLayout:
         r of them is c * (reliefs + 1) + r.
       streams: whether steps read weights from host memory, over the chip's link; with
         `system.load=stream` and only with it.
+      worker: what its live workers must know, where each lane is a worker; {}: lanes are not.
       notes: lines printed with the layout.
       nodes: kinds of nodes, which the fleet's nodes are in equal numbers; (): each has all lanes.
     """
@@ -143,6 +144,7 @@ class StepLayout:
     switch_s: FromZero = 0.0
     reliefs: Index = 0
     streams: bool = False
+    worker: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     memories: Mapping[str, float] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()

@@ -163,7 +163,7 @@ class SystemSpec:
             raise SettingError("system.layout", self.layout, "a mechanism, a StepLayout or null")
         there = "Prompts go to lanes that are there from the start."
         opens = all(lane.hands_to is None for lane in self.layout.lanes)
-        shared = "A layout has steps over several devices whose HBM holds all weights."
+        placed = "A layout says where weights are."
         load = "stream" if self.layout.streams else "resident"
         is_load = weights_in(self.load) == "host" if self.layout.streams else copied
         for setting, works, wanted, why in (
@@ -171,13 +171,18 @@ class SystemSpec:
                 "load",
                 is_load and not self.load_traits.swaps_weights,
                 load,
-                "Its steps read weights from host memory." if self.layout.streams else shared,
+                "Its steps read weights from host memory." if self.layout.streams else placed,
             ),
             ("start", not self.start or opens, "no graph", there),
             ("launch_s", not self.launch_s, "{}", "Steps of a layout are launched as graphs."),
-            ("engines.residents", self.engines.residents == 1, "1", shared),
-            ("keep", not self.traits.keep.keeps_weights, "nothing_kept", shared),
-            ("experts", not self.traits.experts.caches_experts, "all_experts", shared),
+            (
+                "engines.residents",
+                self.engines.residents == 1,
+                "1",
+                "A lane has one engine at a time.",
+            ),
+            ("keep", not self.traits.keep.keeps_weights, "nothing_kept", placed),
+            ("experts", not self.traits.experts.caches_experts, "all_experts", placed),
             ("starts_active", self.starts_active or opens, "true", there),
             (
                 "prefix_cache",

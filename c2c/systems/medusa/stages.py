@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 from c2c.errors import SettingError
@@ -30,8 +31,16 @@ NODES_OUTSIDE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStages:
+    """Measured stages of a further model that do not follow from its size."""
+
+    tokenizer_s: AboveZero
+    kv_profiled_s: AboveZero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStart:
-    """Measured stages of one model's start on one GPU, see `conf/starts`."""
+    """Measured stages of one model's start on one GPU, see `conf/starts`; `models` has others'."""
 
     name: str
     chip: str  # file of conf/hardware
@@ -48,6 +57,7 @@ class MeasuredStart:
     weights_delay_s: AboveZero
     runtime_share: Annotated[float, In("(0, 1)", "a share")]
     beside_weights_s: AboveZero
+    models: Mapping[str, OwnStages] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self, f"starts.{self.name}")
@@ -93,7 +103,15 @@ def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
     Raises:
       SettingError: there is no such file, or a value is not allowed.
     """
-    return read_fields(MeasuredStart, read_yaml("starts", name), f"starts.{name}")
+    where, data = f"starts.{name}", read_yaml("starts", name)
+    models = data.pop("models", {})
+    if not isinstance(models, Mapping):
+        raise SettingError(f"{where}.models", models, "a mapping from models to their stages")
+    others = {
+        load_spec(model).name: read_fields(OwnStages, own, f"{where}.models.{model}")
+        for model, own in models.items()
+    }
+    return replace(read_fields(MeasuredStart, data, where), models=others)
 
 
 def loaded_bytes(spec: ModelSpec) -> int:
@@ -112,10 +130,10 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
 
     Loading time is proportional to the weights. Warm-up and capture read the weights once for each
     batch size and take a constant host time for each node. Restoration takes a constant host time
-    for each node, after warm-up and capture of the first layer. Other stages do not depend on the
-    model.
+    for each node, after warm-up and capture of the first layer. Tokenizer and profiling are the
+    model's own if measured. Other stages do not depend on the model.
     """
-    one = load_spec(measured.model)
+    one, own = load_spec(measured.model), measured.models.get(spec.name, measured)
     hbm = measured.hbm_gbps * 1e9
     reads_s = measured.batch_sizes * loaded_bytes(one) / hbm
     host_s = (measured.captured_s - reads_s) / graph_nodes(one, measured.batch_sizes)
@@ -141,8 +159,8 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
         nodes=nodes,
         structure_s=measured.structure_s,
         weights_s=measured.weights_s * loaded_bytes(spec) / loaded_bytes(one),
-        tokenizer_s=measured.tokenizer_s,
-        kv_profiled_s=measured.kv_profiled_s,
+        tokenizer_s=own.tokenizer_s,
+        kv_profiled_s=own.kv_profiled_s,
         captured_s=captured_s,
         kv_restored_s=measured.kv_restored_s,
         restored_s=restored_s,

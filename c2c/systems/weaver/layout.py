@@ -150,7 +150,11 @@ def woven_layout(
                 raise SettingError(f"system.layout.{name}", value, f"{allowed} on slices")
     specs = [one.spec for one in models]
     hot = specs.pop(0 if given.hot is None else names.index(given.hot))
-    return _Over(given, (hot, *specs), node, rows, tokens, constants, link_gbps).layout()
+    made = _Over(given, (hot, *specs), node, rows, tokens, constants, link_gbps).layout()
+    if given.way != "woven" or given.receivers > 1 or given.prompt_devices:
+        return made
+    first = next(one.name for one in models if one.spec.name == hot.name)
+    return replace(made, worker={"hot": first, "reserve": str(given.cold_share)})
 
 
 def _prepare(context: Context) -> SystemSpec:
@@ -191,8 +195,9 @@ def _notes(context: Context) -> tuple[str, ...]:
 
 
 SYSTEM: Final = Mechanism(
-    part="layout", settings=Weaving, prepare=_prepare, ways=WAYS, notes=_notes
-)
+    part="layout", settings=Weaving, prepare=_prepare, ways=WAYS, notes=_notes,
+    worker="c2c.systems.weaver.live.worker",
+)  # fmt: skip
 
 
 class _Over:

@@ -7,16 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from c2c.errors import SettingError
 from c2c.systems.cocoserve import headroom
 from experiments.claims import claim, compare
 from experiments.cocoserve import costs, fig3, fig8, fig9
-from experiments.cocoserve.compared import copied_layers
+from experiments.cocoserve.compared import coco, copied_layers, vllm
 from experiments.cocoserve.drained import (
     DEFAULTS,
+    HIGH,
+    LOW,
     PEAK,
     Served,
     drained,
     first_bytes,
+    mean_over,
     rows_that_fit,
 )
 from experiments.figure import Computed, Context
@@ -87,16 +91,38 @@ def test_continuous_batches_wait_for_nobody() -> None:
     assert drained(DEFAULTS, 16).makespan_s > 1.8 * drained(DEFAULTS, 15).makespan_s
 
 
-def test_algorithm_1_copies_nothing_with_the_literal_gamma() -> None:
-    assert copied_layers() == 0
-    assert copied_layers(0.0) == copied_layers(0.1) == 40
+def test_the_planner_acts_at_every_gamma_below_1_and_at_none_above() -> None:
+    assert copied_layers("literal") == copied_layers(1.0) == 0
+    assert copied_layers() == copied_layers(0.1) == copied_layers(0.99) == 40
     assert 0 < copied_layers(0.0, 0.6) < 40
+    assert coco(DEFAULTS, batching="static", gamma="literal") == DEFAULTS
+    assert coco(DEFAULTS, gamma="literal") == vllm(DEFAULTS)
+    assert coco(replace(DEFAULTS, model="llama-2-70b", split=4)).layers == 0
+    with pytest.raises(SettingError, match="engine='eager'"):
+        coco(DEFAULTS, batching="eager")
+
+
+def test_no_batching_and_no_copies_give_both_figures() -> None:
+    """Two instances have half of the requests each: Fig. 10's gain is Fig. 8's at half the rate."""
+    fig_8, fig_10 = (
+        claim(f"cocoserve.{name}.throughput") for name in ("fig8.13b.low.hft", "fig10.high.hft2")
+    )
+    for batching in ("continuous", "static", "library"):
+        for gamma in (0.0, "literal"):
+            one = coco(DEFAULTS, batching=batching, gamma=gamma)
+            alone, two = (
+                mean_over(replace(one, instances=n), ends).throughput_rps
+                / mean_over(replace(DEFAULTS, instances=n), ends).throughput_rps
+                for n, ends in ((1, LOW), (2, HIGH))
+            )
+            are_near = alone > 0.8 * fig_8.value, 100 * (two - 1) < 1.2 * fig_10.value
+            assert not all(are_near)
 
 
 def test_copies_of_all_layers_take_what_a_second_instance_takes() -> None:
     """And serve as much: at equal memory a full copy is an instance that shares its batch."""
     copied, two = Served(layers=40), Served(instances=2)
-    assert fig8.memory_mib(copied) == pytest.approx(fig8.memory_mib(two), rel=0.02)
+    assert fig8.memory_mib(copied, 50) == pytest.approx(fig8.memory_mib(two, 50), rel=0.02)
     assert drained(copied, 30).throughput_rps == pytest.approx(
         drained(two, 30).throughput_rps, rel=0.02
     )

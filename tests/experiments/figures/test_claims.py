@@ -9,7 +9,7 @@ from experiments.figures.style import BLUE, VERMILION
 RATIOS = {
     "medusa.fig7a.vs_vllm": 1.1,
     "medusa.fig7b.coldstart": 1.1,
-    "medusa.fig7a.vs_async": 0.5,
+    "medusa.fig3.graph_speedup_max": 0.5,
     "tessera.fig8b.vs_af": 40.0,
     "medusa.abstract.loading_reduction": 1.0,  # a repeat
 }

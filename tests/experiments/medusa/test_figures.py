@@ -41,7 +41,7 @@ def test_nine_of_ten_models_have_nodes_by_the_rule() -> None:
     assert agrees["medusa.fig7b.coldstart"]
     assert agrees["medusa.fig2.both_share_avg"]
     found = totals(fidelity_rows(load_claims(), figure.results, frozenset()))["misses"]
-    assert found["all"] > 3
+    assert found["all"] == 3
     assert (found["without_a_reason"], found["reasons_of_hits"]) == ([], [])
     drawn(drawing.draw_timeline, figure)
 
@@ -71,7 +71,7 @@ def test_a_switch_costs_less_with_restored_graphs() -> None:
     for model in {model for _, model in rows}:
         plain, captured, restored, *_ = (rows[row, name] for row, name in rows if name == model)
         assert plain < restored < captured
-    assert "1.1 s with restored graphs and 2 s with captured" in figure.finding
+    assert "1.1 s with restored graphs and 2.1 s with captured" in figure.finding
     drawn(drawing.draw_switch, figure)
 
 

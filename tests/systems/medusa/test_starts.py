@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from c2c.config import RunSetup, build, load, simulate
 from c2c.cost import launched
 from c2c.errors import SettingError
+from c2c.hardware.conf import read_yaml
 from c2c.models import load_spec
 from c2c.systems.medusa import (
     STARTS,
@@ -23,6 +24,7 @@ from c2c.systems.medusa import (
     stage,
     stages_of,
 )
+from c2c.systems.medusa import stages as stages_file
 
 MEASURED = load_measured_start()
 OWN = stages_of(load_spec(MEASURED.model), MEASURED)
@@ -35,6 +37,24 @@ def test_the_model_that_was_measured_has_its_printed_stages() -> None:
     assert loading_s("vllm", OWN) == pytest.approx(2.85)
     assert loading_s("vllm_async", OWN) == pytest.approx(2.46)
     assert loading_s("medusa", OWN) == pytest.approx(1.67)
+
+
+def test_a_model_s_own_tokenizer_and_profiling_come_before_the_measured_model_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    llama, other = (stages_of(load_spec(name), MEASURED) for name in ("llama-2-7b", "llama-3-8b"))
+    assert (llama.tokenizer_s, llama.kv_profiled_s) == (0.572, 0.691)
+    assert (other.tokenizer_s, other.kv_profiled_s) == (0.21, 0.5)
+    shipped = read_yaml("starts", "a100_40_vllm")
+    for models, told in (
+        ({"yi-9c": {}}, "yi-9c"),
+        ({"yi-9b": {"tokenizer_s": -1}}, r"models\.yi-9b\.tokenizer_s=-1"),
+        (3, r"starts\.mine\.models=3: expected a mapping"),
+    ):
+        mine = shipped | {"models": models}
+        monkeypatch.setattr(stages_file, "read_yaml", lambda *_, mine=mine: mine)
+        with pytest.raises(SettingError, match=told):
+            load_measured_start("mine")
 
 
 UNITS = st.sampled_from(("disk", "cpu", "gpu"))
@@ -74,6 +94,7 @@ def start_of(system: str, start: str) -> float:
     settings = load(
         ["hardware=a100_40", "hardware.host.disk_gbps=100", "mig=1x40gb", f"system={system}",
          f"system.start=medusa/{start}", "weights_start=host", "system.check_slo=false",
+         "system.starts_active=false",
          "workload=deterministic", "workload.requests=1", "workload.prompt_tokens=64",
          "workload.output_tokens=4"]
     )  # fmt: skip

@@ -108,6 +108,7 @@ class Woven(SharesNothing):
         self.ratio, self.seed = ratio, seed
         self.steps = self.sent = 0  # steps with away rows, and their tasks
         self.brought = 0  # moved requests
+        self.planned: dict[int, bool] = {}  # whether a request goes away, if not by its draw
         self.fallbacks: Counter[str] = Counter()  # recomputed requests, by reason
         self.times: list[tuple[float, float, float]] | None = None
         """Of each task: when it was sent, own rows were done, its result came; None: not noted."""
@@ -129,6 +130,11 @@ class Woven(SharesNothing):
         """Blocks that can be taken now at home."""
         return self.local.available
 
+    def use(self, link: Link) -> None:
+        """Use another link, while no request is away."""
+        assert not self._away
+        self.link, self._lost = link, ""
+
     def lacks(self, stored: Stored) -> int:
         """Return the number of blocks that requests lack at home."""
         return self.local.lacks(self._own(stored))
@@ -145,6 +151,7 @@ class Woven(SharesNothing):
         """Free the blocks of a request, at home and away."""
         self.local.give(stay)
         number = self._away.pop(stay, None)
+        self.planned.pop(stay.request, None)
         if number is None:
             self._fallen.discard(stay.request)
         elif not self._lost:
@@ -276,7 +283,8 @@ class Woven(SharesNothing):
         stay = laid.rows[0] if laid.chunk else None
         if stay is None or laid.drawing[0] is not stay or stay.new < 2 or self._lost:
             return
-        if stay.request in self._fallen or not is_away(self.seed, stay.request, self.ratio):
+        drawn = is_away(self.seed, stay.request, self.ratio)
+        if stay.request in self._fallen or not self.planned.get(stay.request, drawn):
             return
         pool, number = self.local.pool, next(self._numbers)
         blocks = [
