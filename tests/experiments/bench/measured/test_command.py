@@ -93,8 +93,6 @@ def test_bad_kinds_and_folders_are_refused(
     assert "row 2, kind: expected context or generation" in capsys.readouterr().err
     assert run(tmp_path / "nowhere", tmp_path / "out") == 2
     assert "expected a folder" in capsys.readouterr().err
-    assert main([f"data={data}", "fit=true"]) == 2
-    assert "the project's own rows" in capsys.readouterr().err
 
 
 def test_a_run_has_the_weights_of_its_precision_and_the_nearest_engine(tmp_path: Path) -> None:
