@@ -57,7 +57,7 @@ from experiments.answers.reachable import check_reachable
 from experiments.answers.trials import Runs, outcome_of
 from experiments.answers.watch import Watch
 from experiments.children import workers_of
-from experiments.near_runs import error_line
+from experiments.near_runs import borrowed, error_line
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console
 
@@ -286,7 +286,7 @@ def _end(
         for mine in question.named.values() if fleets and served.isdisjoint(mine)
     ]  # fmt: skip
     if fleets:
-        fleets[0]["measured"] = _measured(runs, fleets[0])
+        fleets[0] |= _measured(runs, fleets[0])
     answer = advice(fleets, left, kinds=len(arms), most=asked.most, goal=question.goal)
     picture = _write(question, run, runs, fleets, left, failing if fleets else left, answer)
     if refused := _refused(runs):
@@ -307,19 +307,23 @@ def _end(
         if len(left) > MOST_TOLD:
             out.print(f"more kinds, in answer.md: {len(left) - MOST_TOLD}")
     if fleets:
-        out.print(f"error: {fleets[0]['measured']}", markup=False, highlight=False)
+        for line in (f"error: {fleets[0]['measured']}", *fleets[0]["borrowed"]):
+            out.print(line, markup=False, highlight=False)
         print(f"replay: {fleets[0]['command']}")
     print(f"picture: {where / picture}" if picture else "no picture: no run to draw")
     print(f"written: {where}")
     return int(not fleets)
 
 
-def _measured(runs: Runs, fleet: Mapping[str, Any]) -> str:
-    """Return the error of measured runs near a fleet's first run."""
+def _measured(runs: Runs, fleet: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the error of measured runs near a fleet, and lines on other chips' numbers in it."""
     seed = runs.seeds(fleet["arm"], fleet["chips"])[0]
     trial = Trial(fleet["arm"], fleet["chips"], runs.requests, seed)
     serving = build(runs.settings(trial)).serving
-    return error_line(serving, runs.found[trial].summary)
+    return {
+        "measured": error_line(serving, runs.found[trial].summary),
+        "borrowed": list(borrowed(serving)),
+    }
 
 
 def _first_that_builds(space: FleetSpace, arms: Sequence[Arm], seed: int) -> RunSetup:

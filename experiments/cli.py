@@ -34,6 +34,7 @@ class Group(NamedTuple):
 COMMANDS: Final[Mapping[str, Command | Group]] = {
     "simulate": Command("experiments.simulate", "serve a workload on a simulated fleet; -m sweeps"),
     "estimate": Command("experiments.estimate", "a model on chips, beside measured runs"),
+    "fit": Command("experiments.fit_run", "an engine's host times, from your benchmark's results"),
     "capacity": Command("experiments.capacity", "highest rate, most models or smallest fleet"),
     "advise": Command("experiments.advise", "cheapest fleets for a workload and its targets"),
     "layout": Command("experiments.layout", "nvidia-smi commands of a MIG layout"),
@@ -67,6 +68,7 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
         {
             "engine": Command("experiments.calibrate", "from live runs on this machine"),
             "gpu": Command("experiments.gpu.calibrate", "from rows of make gpu"),
+            "kernels": Command("experiments.kernel_times", "a chip's kernel times, from nsys"),
             "claims": Command("c2c.cost.calibration", "from numbers of the papers"),
             "tessera": Command("experiments.tessera.workloads", "from ratios of Tessera's pairs"),
         },

@@ -114,7 +114,7 @@ def estimate_lines(settings: EstimateSettings) -> list[str]:
         _line("a step", f"{batch:.0f} requests", f"binds: {_binds(platform, table, batch, load)}"),
         *bill,
     ]  # fmt: skip
-    lines += [f"  {line}" for line in borrowed(prepared.setup.parts[0])]
+    lines += [f"  {line}" for line in borrowed(prepared.setup)]
     if near.runs:
         lines.append(f"near: {near.of}, within a factor of {FACTOR:g} in lengths, clients and TP")
     return lines

@@ -10,7 +10,8 @@ from typing import Any, Final, get_type_hints
 
 import numpy as np
 
-from c2c.hardware import collectives_chip, slices
+from c2c.cost import Constants, calibration_for, load_constants
+from c2c.hardware import Platform, collectives_chip, platforms, slices
 from c2c.models import ModelSpec
 from c2c.policies import weights_in
 from c2c.serving import FleetPart, ServingSetup
@@ -165,10 +166,20 @@ def _unlike(serving: ServingSetup, part: FleetPart) -> str:
     return "slices" if any(s.is_cut for s in slices(part.platform, part.mig)) else ""
 
 
-def borrowed(part: FleetPart) -> Iterator[str]:
-    """Yield lines on numbers of other chips that stand for this one's."""
-    platform = part.platform
-    of = {chip: ", ".join(parts) for chip, parts in part.constants.carried.items()}
+def borrowed(serving: ServingSetup) -> Iterator[str]:
+    """Yield lines on numbers of other chips that stand for those of a fleet's or a node's."""
+    chips = {part.platform.name: (part.platform, part.constants) for part in serving.parts}
+    layout = serving.system.layout
+    gpus = () if layout is None else layout.gpus
+    for platform in (one for _, one in gpus if one.name in platforms()):  # not slices
+        own = load_constants(calibration_for(platform.name))
+        chips.setdefault(platform.name, (platform, own))
+    for platform, constants in chips.values():
+        yield from _borrowed(platform, constants)
+
+
+def _borrowed(platform: Platform, constants: Constants) -> Iterator[str]:
+    of = {chip: ", ".join(parts) for chip, parts in constants.carried.items()}
     if of:
         middle = of.pop("datasheet", "")
         said = [f"{what} of {chip}" for chip, what in of.items()]

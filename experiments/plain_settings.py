@@ -39,6 +39,7 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
     from omegaconf import OmegaConf  # not needed to import a command's functions
     from omegaconf.errors import ConfigTypeError
 
+    arguments = _without_folder(arguments)
     defaults = OmegaConf.structured(schema)
     try:
         merged = OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(arguments)))
@@ -51,6 +52,25 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
             raise SettingError(field.name, value, "a list of plain values")
     check_fields(settings)
     return settings
+
+
+def _without_folder(arguments: Sequence[str]) -> list[str]:
+    """Search the folder of `--config-dir`, if given, for chips and the like; return the rest."""
+    rest = list(arguments)
+    at = next((k for k, one in enumerate(rest) if one.partition("=")[0] == "--config-dir"), None)
+    if at is None:
+        return rest
+    from c2c.config import code_in, load_code, register, settings_folder
+
+    name, sign, folder = rest.pop(at).partition("=")
+    if not sign:
+        folder = rest.pop(at) if at < len(rest) else ""
+    if not folder:
+        raise SettingError(name, folder, "a folder of settings")
+    found = settings_folder(folder, name)
+    load_code(code_in(found))
+    register(code_in(found), found)
+    return rest
 
 
 def run_settings(

@@ -59,11 +59,17 @@ def cache_key(sources: list[Path] | None = None) -> str:
     return digest.hexdigest()[:20]
 
 
+@functools.cache
+def _loaded_key() -> str:
+    """Return the key of the sources that this process has loaded."""
+    return cache_key()
+
+
 def cache_dir() -> Path:
     """Return the folder of this version's machine code (env C2C_CACHE or the user's cache)."""
     user = os.environ.get("XDG_CACHE_HOME")
     default = (Path(user) if user else Path.home() / ".cache") / "c2c"
-    return Path(os.environ.get("C2C_CACHE") or default) / "numba" / cache_key()
+    return Path(os.environ.get("C2C_CACHE") or default) / "numba" / _loaded_key()
 
 
 def variant_key(rules: Any) -> str | None:
@@ -138,10 +144,15 @@ def _no_collections() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if gc.get_freeze_count() < _FROZEN:  # what someone else froze is not thawed
-                gc.freeze()
-                gc.unfreeze()
+            _age()
             gc.enable()
+
+
+@functools.cache  # once a process: the count walks all objects
+def _age() -> None:
+    if gc.get_freeze_count() < _FROZEN:  # what someone else froze is not thawed
+        gc.freeze()
+        gc.unfreeze()
 
 
 class Compiled:

@@ -7,10 +7,10 @@ from c2c.config.build import (
     build_layout,
     data_folders,
     input_files,
-    plain_settings,
 )
 from c2c.config.load import config_dir, load, register
 from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices, spelled
+from c2c.config.settings import Settings, checked, fits, plain_settings
 from c2c.config.simulate import (
     SimulationResult,
     prefers_compiled,
@@ -24,15 +24,18 @@ __all__ = [
     "SWEEP",
     "Layout",
     "RunSetup",
+    "Settings",
     "SimulationResult",
     "as_setting_error",
     "build",
     "build_layout",
     "check_choices",
+    "checked",
     "choices",
     "code_in",
     "config_dir",
     "data_folders",
+    "fits",
     "input_files",
     "load",
     "load_code",

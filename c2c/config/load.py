@@ -42,6 +42,8 @@ def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> 
     """
     load_installed()
     store = ConfigStore.instance()
+    if code is not None:
+        _own[:] = [] if folder is None else [folder]
     if code is not None or "schema.yaml" not in store.list(""):
         own = [] if folder is None else [str(folder)]
         search_settings(own)
@@ -59,6 +61,7 @@ def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> 
                 _store(f"system/{setting}", name, policy_settings(policy), policy)
 
 
+_own: list[Path] = []  # the folder of the last call of `register` with code
 _STORED: dict[tuple[str, str], Any] = {}  # source of each stored choice: Hydra copies slowly
 
 
@@ -79,7 +82,7 @@ def load(
       overrides: overrides of the command line, such as "catalog=dense".
       name: name of the primary file in `conf/`.
       folder: folder of the user's settings, as `--config-dir` on the command line; Python files in
-        its `system/` may define policies. None: only `conf/`.
+        its `system/` may define policies. None: the registered one, if any.
 
     Raises:
       SettingError: an unknown choice or key, a value of the wrong type, or a malformed override.
@@ -90,9 +93,10 @@ def load(
         found = settings_folder(folder, "folder")
         code = code_in(found)
         load_code(code)
-        quoted = str(found).replace("\\", "\\\\").replace("'", "\\'")
-        chosen.append(f"hydra.searchpath=['file://{quoted}']")
     register()
+    for own in [found] if found is not None else _own:
+        quoted = str(own).replace("\\", "\\\\").replace("'", "\\'")
+        chosen.append(f"hydra.searchpath=['file://{quoted}']")
     check_choices(overrides, SWEEP if name == "config" else None)
     outer = GlobalHydra.instance().hydra  # set inside a program that Hydra started
     GlobalHydra.instance().clear()

@@ -328,6 +328,12 @@ def _of_omegaconf(
             and (found := re.fullmatch(r"system\.(\w+)\.(\w+)", field))
         ):
             return _no_field_of_policy(field, value, str(node["policy"]), found[1], found[2])
+        if found := re.fullmatch(r"(system\.(?:start|layout))\.(\w+)", field):
+            one = f"'{found[1]}={{mechanism: <name>, {found[2]}: {value}}}'"
+            hint = (
+                f"Settings that the file of the system lacks are given with the mechanism: {one}."
+            )
+            return SettingError(field, value, f"a key among {', '.join(known) or 'none'}", hint)
         return unknown_name(field, value, known, field.rpartition(".")[2], "a key among")
     text = _first_line(error)
     wanted = _OTHER_KIND.search(text)

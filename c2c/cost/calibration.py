@@ -12,12 +12,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from c2c.atomic import write_text
 from c2c.cost.calibration_file import yaml_float
 from c2c.cost.constants import Constants, calibration_inputs, calibration_path, load_constants
-from c2c.cost.gemm_time import KernelConstants, gemm_time
+from c2c.cost.gemm_time import gemm_time
 from c2c.errors import DataError
 from c2c.hardware import Slice, link_gbps, load_mig, load_platform, slices
 from c2c.models import load_spec, weight_bytes
@@ -37,76 +39,37 @@ class KernelFit:
     loss: float
 
 
-class _Rates(NamedTuple):
-    """Fields of `Constants` that are differentiated, unchecked because JAX traces them."""
-
-    mma_efficiency: Any
-    link_efficiency: Any
-    reduce_gbps_per_sm: Any
-    asym_issue_s: Any
-    hbm_efficiency: Any
-    launch_s: Any
-
-
 def fit_kernel(
-    constants: KernelConstants,
+    constants: Constants,
     slice_: Slice,
     link_capacity_gbps: float,
     *,
     shape: tuple[int, int, int],
     sym_s: float,
     asym_s: float,
-    steps: int = 60,
 ) -> KernelFit:
     """Fit link efficiency and reduction rate to one GEMM's latency under both dataflows.
 
-    Minimises the squared log ratios of predicted and given latency over the logarithms of the two
-    constants, with the traffic and time formulas of the simulator's tables.
+    Two equations in the logarithms of the two constants, with the traffic and time formulas of the
+    simulator's tables. The search ignores the link's capacity: above it the kernel's own rate would
+    have no slope. The rest of the sum of squares is that with the capacity.
     """
-    import jax
-    import jax.numpy as jnp
-    import optax  # type: ignore[import-untyped]
+    from scipy.optimize import least_squares
 
     m, n, k = shape
 
-    def loss(logs: Any, capacity_gbps: float = math.inf) -> Any:
-        # The search ignores the link's capacity: above it the kernel's own rate has no gradient.
-        rates = _Rates(
-            mma_efficiency=constants.mma_efficiency,
-            link_efficiency=jnp.exp(logs[0]),
-            reduce_gbps_per_sm=jnp.exp(logs[1]),
-            asym_issue_s=constants.asym_issue_s,
-            hbm_efficiency=constants.hbm_efficiency,
-            launch_s=constants.launch_s,
-        )
+    def misses(logs: Any, capacity_gbps: float = math.inf) -> Any:
+        link, reduce = map(float, np.exp(logs))
+        rates = constants.having({"link_efficiency": link, "reduce_gbps_per_sm": reduce})
         predicted = gemm_time(
-            m,
-            n,
-            k,
-            jnp.array([1.0, 0.0]),
-            slice_=slice_,
-            constants=rates,
-            link_gbps=capacity_gbps,
-            xp=jnp,
-        ).time_s
-        return jnp.sum(jnp.log(predicted / jnp.array([sym_s, asym_s])) ** 2)
+            m, n, k, np.array([1.0, 0.0]), slice_=slice_, constants=rates, link_gbps=capacity_gbps,
+        ).time_s  # fmt: skip
+        return np.log(predicted / np.array([sym_s, asym_s]))
 
-    with jax.enable_x64(True):
-        solver = optax.lbfgs()
-        value_and_grad = optax.value_and_grad_from_state(loss)
-
-        def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
-            logs, state = carry
-            value, grad = value_and_grad(logs, state=state)
-            updates, state = solver.update(grad, state, logs, value=value, grad=grad, value_fn=loss)
-            return (optax.apply_updates(logs, updates), state), None
-
-        start = jnp.log(jnp.array([constants.link_efficiency, constants.reduce_gbps_per_sm]))
-        (logs, _), _ = jax.jit(
-            lambda first: jax.lax.scan(step, (first, solver.init(first)), None, length=steps)
-        )(start)
-        rest = float(loss(logs, link_capacity_gbps))
-        link_efficiency, reduce_gbps = (float(v) for v in jnp.exp(logs))
+    start = np.log([constants.link_efficiency, constants.reduce_gbps_per_sm])
+    logs = least_squares(misses, start, xtol=1e-15, ftol=1e-15, gtol=1e-15).x
+    rest = float(np.sum(misses(logs, link_capacity_gbps) ** 2))
+    link_efficiency, reduce_gbps = map(float, np.exp(logs))
     return KernelFit(link_efficiency=link_efficiency, reduce_gbps_per_sm=reduce_gbps, loss=rest)
 
 

@@ -1,5 +1,6 @@
 """Calibration constants; `conf/calibration/*.yaml` holds values and sources."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -290,6 +291,8 @@ def read_constants(path: Path, names: Collection[str]) -> dict[str, tuple[float,
 
 def _number(entry: Any, where: str) -> float:
     value = entry.get("value") if isinstance(entry, dict) else None
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[\d.]+e\d+", value):
+        value = float(value)  # YAML reads 4.0e+8 as a number and 4.0e8 as text
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(where, f"expected a numeric 'value', found {value!r}")
     return float(value)

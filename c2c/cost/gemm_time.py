@@ -5,55 +5,25 @@ Bytes and operations are counted for the published HybridGEMM (`c2c.cost.traffic
 """
 
 from dataclasses import replace
-from typing import Any, Protocol
 
 import numpy as np
 
+from c2c.cost.constants import Constants
 from c2c.cost.tiles import KernelTiles
 from c2c.cost.traffic import Array, ArrayLike, Traffic, gemm_traffic
 from c2c.hardware import Slice
 from pallas_kernels.gemm import Prediction, Rates, busy_s, predicted
 
-__all__ = ["KernelConstants", "gemm_time", "kernel_link_gbps", "time_of"]
+__all__ = ["gemm_time", "kernel_link_gbps", "time_of"]
 
 
-class KernelConstants(Protocol):
-    """Constants that a GEMM's time depends on; calibration passes JAX scalars."""
-
-    @property
-    def mma_efficiency(self) -> Any:
-        """Sustained share of the tensor-core peak."""
-
-    @property
-    def link_efficiency(self) -> Any:
-        """Share of the slice's link cap that one kernel attains."""
-
-    @property
-    def reduce_gbps_per_sm(self) -> Any:
-        """Rate at which an SM adds partial sums to O."""
-
-    @property
-    def asym_issue_s(self) -> Any:
-        """Issue time of one partial tile's reduction."""
-
-    @property
-    def hbm_efficiency(self) -> Any:
-        """Sustained share of HBM bandwidth."""
-
-    @property
-    def launch_s(self) -> Any:
-        """Time of one kernel launch."""
-
-
-def kernel_link_gbps(
-    slice_: Slice, constants: KernelConstants, link_gbps: ArrayLike, *, xp: Any = np
-) -> Array:
+def kernel_link_gbps(slice_: Slice, constants: Constants, link_gbps: ArrayLike) -> Array:
     """Return the link rate of one streaming kernel that runs alone (GB/s).
 
     A kernel attains `link_efficiency` of its slice's cap, and at most the link's capacity. Several
     slices together can use all of `link_gbps`, so two link-bound kernels draw more than one alone.
     """
-    return xp.minimum(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
+    return np.minimum(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
 
 
 def gemm_time(
@@ -63,14 +33,13 @@ def gemm_time(
     alpha: ArrayLike,
     *,
     slice_: Slice,
-    constants: KernelConstants,
+    constants: Constants,
     link_gbps: float,
     tiles: KernelTiles | None = None,
     sm_split: ArrayLike | None = None,
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
     stored: float | None = None,
-    xp: Any = np,
 ) -> Prediction:
     """Return the time of a hybrid GEMM on one slice, alone on the link at `link_gbps`.
 
@@ -88,7 +57,6 @@ def gemm_time(
       element_bytes: bytes of one element.
       groups: equal GEMMs in one launch (experts).
       stored: bytes of one stored weight, widened for computation; default `element_bytes`.
-      xp: NumPy or jax.numpy.
     """
     tiles = KernelTiles() if tiles is None else tiles
     traffic = gemm_traffic(
@@ -101,20 +69,19 @@ def gemm_time(
         l2_bytes=slice_.l2_bytes,
         element_bytes=element_bytes,
         groups=groups,
-        xp=xp,
     )
     if stored is not None and stored != element_bytes:
         traffic = replace(traffic, link_bytes=traffic.link_bytes * (stored / element_bytes))
     rates = Rates(
         sm_flops=slice_.bf16_tflops * 1e12 * constants.mma_efficiency / slice_.sm_count,
-        link_bytes_s=kernel_link_gbps(slice_, constants, link_gbps, xp=xp) * 1e9,
+        link_bytes_s=kernel_link_gbps(slice_, constants, link_gbps) * 1e9,
         hbm_bytes_s=slice_.hbm_gbps * 1e9 * constants.hbm_efficiency,
         sm_store_bytes_s=constants.reduce_gbps_per_sm * 1e9,
         output_s=constants.asym_issue_s,
         launch_s=constants.launch_s,
         stores_overlap=False,
     )
-    return time_of(traffic, rates, sm_count=slice_.sm_count, sm_split=sm_split, xp=xp)
+    return time_of(traffic, rates, sm_count=slice_.sm_count, sm_split=sm_split)
 
 
 def time_of(
@@ -123,7 +90,6 @@ def time_of(
     *,
     sm_count: int,
     sm_split: ArrayLike | None = None,
-    xp: Any = np,
 ) -> Prediction:
     """Return the time of a GEMM from its counted traffic.
 
@@ -138,36 +104,34 @@ def time_of(
     sym_tensor_s = traffic.sym_mma_flops / rates.sm_flops
     asym_tensor_s = traffic.asym_mma_flops / rates.sm_flops
     sym_work = sym_tensor_s
-    asym_work = busy_s(asym_tensor_s, traffic.asym_steps, traffic.reduction_bytes, rates, xp=xp)
-    longest = xp.maximum(
+    asym_work = busy_s(asym_tensor_s, traffic.asym_steps, traffic.reduction_bytes, rates)
+    longest = np.maximum(
         traffic.sym_tile_flops / rates.sm_flops,
         busy_s(
             traffic.asym_tile_flops / rates.sm_flops,
             traffic.asym_tile_steps,
             traffic.asym_tile_reduction_bytes,
             rates,
-            xp=xp,
         ),
     )
     if sm_split is None:
         spread = (sym_work + asym_work) / sm_count
     else:
-        spread = xp.maximum(
-            _on_share(sym_work, sm_split * sm_count, xp),
-            _on_share(asym_work, (1.0 - sm_split) * sm_count, xp),
+        spread = np.maximum(
+            _on_share(sym_work, sm_split * sm_count),
+            _on_share(asym_work, (1.0 - sm_split) * sm_count),
         )
     return predicted(
         traffic,
         link_s=traffic.link_bytes / rates.link_bytes_s,
         hbm_s=traffic.hbm_bytes / rates.hbm_bytes_s,
         tensor_s=(sym_tensor_s + asym_tensor_s) / sm_count,
-        issue_s=xp.maximum(spread, longest),
-        launch_s=xp.where(traffic.flops > 0, rates.launch_s, 0.0),
-        xp=xp,
+        issue_s=np.maximum(spread, longest),
+        launch_s=np.where(traffic.flops > 0, rates.launch_s, 0.0),
     )
 
 
-def _on_share(work: Array, sms: Array, xp: Any) -> Array:
+def _on_share(work: Array, sms: Array) -> Array:
     """Return the seconds of `work` SM-seconds on `sms` SMs; no work takes none."""
-    some = xp.where(sms > 0, sms, 1.0)
-    return xp.where(work > 0, xp.where(sms > 0, work / some, xp.inf), 0.0)
+    some = np.where(sms > 0, sms, 1.0)
+    return np.where(work > 0, np.where(sms > 0, work / some, np.inf), 0.0)

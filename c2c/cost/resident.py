@@ -59,18 +59,16 @@ class ResidentTime:
     hbm_bytes: Values
 
 
-def soft_maximum(a: npt.ArrayLike, b: npt.ArrayLike, *, xp: Any = np) -> Values:
+def soft_maximum(a: npt.ArrayLike, b: npt.ArrayLike) -> Values:
     """Return the power mean of two competing times, from the larger one to 1.13 times it.
-
-    `xp` is NumPy or jax.numpy.
 
     >>> float(soft_maximum(0.0, 3.0)), round(float(soft_maximum(1.0, 1.0)), 3)
     (3.0, 1.122)
     """
-    first, second = xp.asarray(a, float), xp.asarray(b, float)
-    larger = xp.maximum(first, second)
+    first, second = np.asarray(a, float), np.asarray(b, float)
+    larger = np.maximum(first, second)
     some = larger > 0
-    ratio = xp.where(some, xp.minimum(first, second) / xp.where(some, larger, 1.0), 0.0)
+    ratio = np.where(some, np.minimum(first, second) / np.where(some, larger, 1.0), 0.0)
     joined: Values = larger * (1.0 + ratio**SHARPNESS) ** (1.0 / SHARPNESS)
     return joined
 
@@ -88,7 +86,6 @@ def resident_gemm_time(
     stored: float | None = None,
     tiles: Sequence[tuple[int, int]] = TILES,
     k_slices: Sequence[int] = K_SLICES,
-    xp: Any = np,
 ) -> ResidentTime:
     """Return the time of a GEMM with the best tile shape and split of K.
 
@@ -113,7 +110,6 @@ def resident_gemm_time(
       tiles: (rows, columns) of each tile of the menu; a single one models a kernel with a fixed
         tile.
       k_slices: allowed numbers of parts of K.
-      xp: NumPy, or jax.numpy for traced constants, as in fits.
     """
     rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
     sm_flops = _sm_flops(slice_, constants.gemm_mma_efficiency, element_bytes)
@@ -137,31 +133,28 @@ def resident_gemm_time(
                 once if slices_of_k == 1 else once + PARTIAL_BYTES * slices_of_k * columns * rows
             )
             hbm_s = (moved - spared) / hbm_rate
-            best = _better(best, compute_s, hbm_s, moved, xp)
+            best = _better(best, compute_s, hbm_s, moved)
     some = rows > 0
-    longer_s = throttled_s(best.compute_s, repeats * best.compute_s, constants, xp=xp)
+    longer_s = throttled_s(best.compute_s, repeats * best.compute_s, constants)
     return ResidentTime(
-        total_s=xp.where(some, best.total_s + longer_s + constants.gemm_launch_s, 0.0),
-        compute_s=xp.where(some, best.compute_s, 0.0),
-        hbm_s=xp.where(some, best.hbm_s, 0.0),
-        hbm_bytes=xp.where(some, best.hbm_bytes, 0.0),
+        total_s=np.where(some, best.total_s + longer_s + constants.gemm_launch_s, 0.0),
+        compute_s=np.where(some, best.compute_s, 0.0),
+        hbm_s=np.where(some, best.hbm_s, 0.0),
+        hbm_bytes=np.where(some, best.hbm_bytes, 0.0),
     )
 
 
-def throttled_s(
-    compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants, *, xp: Any = np
-) -> Values:
+def throttled_s(compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants) -> Values:
     """Return the extra compute time caused by the chip's power limit.
 
     Args:
       compute_s: tensor-core time at the rate of short work.
       busy_s: time that the tensor cores have been busy without a break, this work included.
       constants: calibration of the chip.
-      xp: NumPy or jax.numpy.
     """
-    onset = (xp.asarray(busy_s, float) / BUSY_S) ** ONSET
+    onset = (np.asarray(busy_s, float) / BUSY_S) ** ONSET
     longer_s: Values = (
-        xp.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))
+        np.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))
     )
     return longer_s
 
@@ -178,7 +171,6 @@ def expert_layer_time(
     element_bytes: float = 2,
     routing: Routing | None = None,
     stored: float | None = None,
-    xp: Any = np,
     over: int = 1,
     gated: bool = True,
 ) -> ResidentTime:
@@ -196,7 +188,6 @@ def expert_layer_time(
       element_bytes: bytes of an operand.
       routing: distribution of tokens over experts; default: independent.
       stored: bytes of one stored weight; default `element_bytes`.
-      xp: NumPy, or jax.numpy for traced constants; tokens are NumPy's.
       over: number of GPUs that share the experts; the time is for one with a mean load.
       gated: whether an expert has a gate beside its matrix up.
     """
@@ -206,14 +197,14 @@ def expert_layer_time(
         load.active / over, count * experts_per_token / over,
         {tm: load.tiles(tm) / over for tm in EXPERT_ROWS}, hidden=hidden,
         intermediate=intermediate, slice_=slice_, constants=constants,
-        element_bytes=element_bytes, stored=stored, xp=xp, gated=gated,
+        element_bytes=element_bytes, stored=stored, gated=gated,
     )  # fmt: skip
 
 
 def routed_time(
     active: Values, routed: Values, tiles_of: Mapping[int, Values], *, hidden: npt.ArrayLike,
     intermediate: npt.ArrayLike, slice_: Slice, constants: Constants, element_bytes: float = 2,
-    stored: float | None = None, xp: Any = np, gated: bool = True,
+    stored: float | None = None, gated: bool = True,
 ) -> ResidentTime:  # fmt: skip
     """Return `expert_layer_time` of known loads; all arguments broadcast.
 
@@ -221,7 +212,7 @@ def routed_time(
       active: experts with rows.
       routed: rows of all experts together; 0 takes no time.
       tiles_of: tiles of the experts' rows, by the rows of a tile in `EXPERT_ROWS`.
-      hidden, intermediate, slice_, constants, element_bytes, stored, xp, gated: see
+      hidden, intermediate, slice_, constants, element_bytes, stored, gated: see
         `expert_layer_time`.
     """
     sm_flops = _sm_flops(slice_, constants.expert_mma_efficiency, element_bytes)
@@ -243,17 +234,17 @@ def routed_time(
                 waves = tiles_of[tm] * (np.ceil(n / tn) / slice_.sm_count)
                 waves = np.where(waves < MANY_WAVES, np.ceil(waves), waves)
                 one = waves * (2.0 * tm * tn * k / rate + constants.expert_tile_s)
-                total = total + soft_maximum(one, bytes_ / hbm_rate, xp=xp)
+                total = total + soft_maximum(one, bytes_ / hbm_rate)
                 busy = busy + one
-            compute_s = xp.where(total < best_s, busy, compute_s)
-            best_s = xp.minimum(best_s, total)
+            compute_s = np.where(total < best_s, busy, compute_s)
+            best_s = np.minimum(best_s, total)
     some = routed > 0
     bytes_of_both = moved[0] + moved[1]
     return ResidentTime(
-        total_s=xp.where(some, best_s + constants.expert_floor_s, 0.0),
-        compute_s=xp.where(some, compute_s, 0.0),
-        hbm_s=xp.where(some, bytes_of_both / hbm_rate, 0.0),
-        hbm_bytes=xp.where(some, bytes_of_both, 0.0),
+        total_s=np.where(some, best_s + constants.expert_floor_s, 0.0),
+        compute_s=np.where(some, compute_s, 0.0),
+        hbm_s=np.where(some, bytes_of_both / hbm_rate, 0.0),
+        hbm_bytes=np.where(some, bytes_of_both, 0.0),
     )
 
 
@@ -269,14 +260,12 @@ def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_byte
     return sm_flops / (1.0 + (needed / per_byte) ** SHARPNESS) ** (1.0 / SHARPNESS)
 
 
-def _better(
-    best: ResidentTime, compute_s: Values, hbm_s: Values, moved: Values, xp: Any
-) -> ResidentTime:
-    total_s = soft_maximum(compute_s, hbm_s, xp=xp)
+def _better(best: ResidentTime, compute_s: Values, hbm_s: Values, moved: Values) -> ResidentTime:
+    total_s = soft_maximum(compute_s, hbm_s)
     wins = total_s < best.total_s
     return ResidentTime(
-        total_s=xp.where(wins, total_s, best.total_s),
-        compute_s=xp.where(wins, compute_s, best.compute_s),
-        hbm_s=xp.where(wins, hbm_s, best.hbm_s),
-        hbm_bytes=xp.where(wins, moved, best.hbm_bytes),
+        total_s=np.where(wins, total_s, best.total_s),
+        compute_s=np.where(wins, compute_s, best.compute_s),
+        hbm_s=np.where(wins, hbm_s, best.hbm_s),
+        hbm_bytes=np.where(wins, moved, best.hbm_bytes),
     )

@@ -7,8 +7,7 @@ The paper states neither the order of tiles nor the distribution of SMs, so work
 closed form. `pallas_kernels.gemm.launch_traffic` counts our own kernel by its schedule.
 
 All functions are vectorised over m, n, k, alpha and groups (broadcasting) and work on float64,
-which holds every count here exactly (below 2**53). `xp` is NumPy, or jax.numpy where a time is
-differentiated; nothing here imports jax.
+which holds every count here exactly (below 2**53).
 """
 
 from dataclasses import dataclass
@@ -59,18 +58,17 @@ class Traffic:
     asym_tile_steps: Array
 
 
-def split_columns(n: ArrayLike, alpha: ArrayLike, *, xp: Any = np) -> tuple[Array, Array]:
+def split_columns(n: ArrayLike, alpha: ArrayLike) -> tuple[Array, Array]:
     """Return (N_sym, N_asym) with N_sym = floor(alpha * N).
 
     Args:
       n: output columns.
       alpha: share of the columns for SymGEMM, in [0, 1].
-      xp: numpy (default) or jax.numpy.
 
     Source: C2CServe, Algorithm 1.
     """
-    n = xp.asarray(n, dtype=float)
-    n_sym = xp.floor(alpha * n)
+    n = np.asarray(n, dtype=float)
+    n_sym = np.floor(alpha * n)
     return n_sym, n - n_sym
 
 
@@ -85,7 +83,6 @@ def gemm_traffic(
     l2_bytes: ArrayLike,
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
-    xp: Any = np,
 ) -> Traffic:
     """Count the bytes and operations of a hybrid GEMM.
 
@@ -112,7 +109,6 @@ def gemm_traffic(
       l2_bytes: L2 share of the slice.
       element_bytes: bytes of one element of X, W and O.
       groups: equal GEMMs in one launch, each m x n x k (experts); L2 holds one group at a time.
-      xp: numpy (default) or jax.numpy.
 
     Returns:
       The counts, broadcast over the arguments, summed over the groups.
@@ -122,41 +118,41 @@ def gemm_traffic(
     """
     sym, asym = tiles.sym, tiles.asym
     e = float(element_bytes)
-    m, k = (xp.asarray(v, dtype=float) for v in (m, k))
-    n_sym, n_asym = split_columns(n, alpha, xp=xp)
-    some = xp.where(m > 0, groups, 0.0)  # empty GEMMs move nothing
+    m, k = (np.asarray(v, dtype=float) for v in (m, k))
+    n_sym, n_asym = split_columns(n, alpha)
+    some = np.where(m > 0, groups, 0.0)  # empty GEMMs move nothing
 
-    rows = WGMMA_ROWS * xp.ceil(m / WGMMA_ROWS)
-    sym_strips = xp.ceil(n_sym / sym.tn)
-    asym_strips = xp.ceil(n_asym / asym.tn)
-    slices = xp.ceil(k / asym.kc)
+    rows = WGMMA_ROWS * np.ceil(m / WGMMA_ROWS)
+    sym_strips = np.ceil(n_sym / sym.tn)
+    asym_strips = np.ceil(n_asym / asym.tn)
+    slices = np.ceil(k / asym.kc)
 
-    sym_reads_of_w = xp.ceil(m / (sym.tm * tiles.cluster))
+    sym_reads_of_w = np.ceil(m / (sym.tm * tiles.cluster))
     link = some * e * k * (n_sym * sym_reads_of_w + n_asym)
 
     side = -int(-(sm_count**0.5) // 1)
     x_once = e * m * k
     x_fits = x_once <= l2_bytes
     x_slice = e * m * asym.kc
-    waves = xp.ceil(asym_strips / sm_count)
-    asym_reads = xp.where(x_slice <= l2_bytes, xp.minimum(asym_strips, 1), waves)
-    sym_reads = xp.ceil(sym_strips / side)
-    x_bytes = some * x_once * xp.where(x_fits, 1.0, sym_reads + asym_reads)
+    waves = np.ceil(asym_strips / sm_count)
+    asym_reads = np.where(x_slice <= l2_bytes, np.minimum(asym_strips, 1), waves)
+    sym_reads = np.ceil(sym_strips / side)
+    x_bytes = some * x_once * np.where(x_fits, 1.0, sym_reads + asym_reads)
 
     o_fits = e * m * n_asym + x_slice <= l2_bytes
-    o_touches = xp.where(o_fits, 1.0, 2 * slices - 1)
+    o_touches = np.where(o_fits, 1.0, 2 * slices - 1)
     o_bytes = some * e * m * (n_sym + n_asym * o_touches)
 
-    depth = sym.tk * xp.ceil(k / sym.tk)
-    m_tiles = xp.ceil(m / sym.tm)
+    depth = sym.tk * np.ceil(k / sym.tk)
+    m_tiles = np.ceil(m / sym.tm)
     # CTAs of a cluster that have no rows still hold their SM for as long as a full tile
     idle = tiles.cluster * sym_reads_of_w - m_tiles
-    tile_rows = xp.minimum(rows, float(sym.tm))
+    tile_rows = np.minimum(rows, float(sym.tm))
     sym_mma = some * 2 * (rows + idle * tile_rows) * sym.tn * sym_strips * depth
-    asym_depth = asym.tk * xp.ceil(k / asym.tk)
+    asym_depth = asym.tk * np.ceil(k / asym.tk)
     asym_mma = some * 2 * rows * asym.tn * asym_strips * asym_depth
-    steps = xp.ceil(m / asym.tm)
-    has_sym, has_asym = xp.minimum(sym_strips, 1) * (m > 0), xp.minimum(asym_strips, 1) * (m > 0)
+    steps = np.ceil(m / asym.tm)
+    has_sym, has_asym = np.minimum(sym_strips, 1) * (m > 0), np.minimum(asym_strips, 1) * (m > 0)
     return Traffic(
         link_bytes=link,
         hbm_bytes=x_bytes + o_bytes,
@@ -168,15 +164,13 @@ def gemm_traffic(
         reduction_bytes=some * e * m * n_asym * slices,
         asym_steps=some * steps * asym_strips * slices,
         sym_tile_flops=has_sym * 2 * tile_rows * sym.tn * depth,
-        asym_tile_flops=has_asym * 2 * rows * asym.tn * xp.minimum(asym_depth, float(asym.kc)),
-        asym_tile_reduction_bytes=e * m * xp.minimum(n_asym, float(asym.tn)),
+        asym_tile_flops=has_asym * 2 * rows * asym.tn * np.minimum(asym_depth, float(asym.kc)),
+        asym_tile_reduction_bytes=e * m * np.minimum(n_asym, float(asym.tn)),
         asym_tile_steps=has_asym * steps,
     )
 
 
-def asym_accumulation_steps(
-    m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Tiles, *, xp: Any = np
-) -> Array:
+def asym_accumulation_steps(m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Tiles) -> Array:
     """Return the number of partial tiles that AsymGEMM adds to O, (M tile, column strip, K slice).
 
     A larger `tm` means fewer, larger reductions. The paper (section 5.2.3, Fig. 8) speaks of fewer
@@ -185,8 +179,8 @@ def asym_accumulation_steps(
     to be the number, each with a fixed issue cost (`Rates.output_s`). Bytes fall only
     with `kc`, which a larger `tm` leaves less shared memory for.
     """
-    m, n, k = (xp.asarray(v, dtype=float) for v in (m, n, k))
-    return xp.ceil(m / tiles.tm) * xp.ceil(n / tiles.tn) * xp.ceil(k / tiles.kc)
+    m, n, k = (np.asarray(v, dtype=float) for v in (m, n, k))
+    return np.ceil(m / tiles.tm) * np.ceil(n / tiles.tn) * np.ceil(k / tiles.kc)
 
 
 def onchip_bytes(

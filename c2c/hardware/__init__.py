@@ -1,6 +1,7 @@
 """Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
 
 from c2c.hardware.conf import (
+    bases,
     conf_dir,
     conf_file,
     conf_folders,
@@ -51,6 +52,7 @@ __all__ = [
     "Ranks",
     "Reconfiguration",
     "Slice",
+    "bases",
     "collectives_chip",
     "conf_dir",
     "conf_file",

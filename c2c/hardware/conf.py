@@ -4,10 +4,10 @@ import os
 import re
 import typing
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from pathlib import Path
+from pickle import dumps, loads
 from typing import Any
 
 from c2c.errors import DataError, SettingError, check_keys, unknown_name
@@ -172,11 +172,12 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 def _mapping(path: Path) -> dict[str, Any]:
     stat = path.stat()
-    return deepcopy(_parsed(path, stat.st_mtime_ns, stat.st_size))
+    found: dict[str, Any] = loads(_parsed(path, stat.st_mtime_ns, stat.st_size))  # noqa: S301 (ours)
+    return found
 
 
 @cache
-def _parsed(path: Path, _changed_ns: int, _size: int) -> dict[str, Any]:
+def _parsed(path: Path, _changed_ns: int, _size: int) -> bytes:
     """Parse a file once until it changes: layouts load their platform many times."""
     import yaml  # here: GPU machines that only measure lack it
 
@@ -188,7 +189,7 @@ def _parsed(path: Path, _changed_ns: int, _size: int) -> dict[str, Any]:
         raise DataError(str(path), f"not YAML: {err}") from err
     if not isinstance(data, dict):
         raise DataError(str(path), f"expected a mapping, found {type(data).__name__}")
-    return data
+    return dumps(data)  # a copy of each caller's own, in a tenth of `deepcopy`
 
 
 def read_fields[T](cls: type[T], data: object, where: str) -> T:
@@ -207,7 +208,7 @@ def read_fields[T](cls: type[T], data: object, where: str) -> T:
     """
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _hints(typing.cast("Any", cls))
     known: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     check_keys(data, known, where)
     values: dict[str, Any] = {}
@@ -223,6 +224,11 @@ def read_fields[T](cls: type[T], data: object, where: str) -> T:
     if "source" in known:
         values["source"] = _sources(f"{where}.source", data.get("source"), values)
     return cls(**values)
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _sources(where: str, sources: object, values: Mapping[str, Any]) -> dict[str, str]:

@@ -105,6 +105,11 @@ class Node:
         each = self.usd_per_hour / len(found)
         return tuple(replace(one, gpu=replace(one.gpu, usd_per_hour=each)) for one in found)
 
+    @property
+    def chips(self) -> tuple[str, ...]:
+        """Names of the chips that the GPUs are, or are slices of, each once."""
+        return (self.chip.name,) if self.chip else tuple(dict.fromkeys(self.gpus))
+
     def link(self, source: int, target: int) -> PeerLink | None:
         """Return the link between two GPUs; None if there is none or they are the same GPU."""
         ends = {source, target}

@@ -92,7 +92,7 @@ class RunDir:
         config: Mapping[str, Any],
         *,
         packages: Sequence[str] | Mapping[str, str] = (),
-        files: Iterable[Path] = (),
+        files: Iterable[Path] | Mapping[Path, str] = (),
         ignore: Sequence[str] = (),
         data: Sequence[str] = (),
         seed: int | None = None,
@@ -126,7 +126,8 @@ class RunDir:
           SettingError: a folder that the run may not use, see `check_folder`; nothing is changed.
           DataError: a folder with a run of another format; nothing is changed.
         """
-        settings, files = plain(config), tuple(files)
+        settings = plain(config)
+        files = files if isinstance(files, Mapping) else tuple(files)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
 
         def check() -> None:

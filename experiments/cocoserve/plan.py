@@ -193,7 +193,7 @@ def problem_of(settings: PlanSettings) -> Problem:
         gamma = gamma_of(1, gpu.bf16_tflops, link.gbps, spec.hidden)
     Estimate.printed(gamma)
     found = Problem(
-        spec=spec, node=node, devices=devices, costs=operation_costs(), batch=batch,
+        spec=spec, node=node, devices=devices, costs=operation_costs(node.chips[0]), batch=batch,
         context=settings.context, gamma=gamma, per_transition=max(halves) / alone.seconds,
         capacity={
             d: settings.free_gib[d] * 2**30 if settings.free_gib

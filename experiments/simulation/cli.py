@@ -16,6 +16,7 @@ from experiments.simulation.point import (
     check_shared,
     objective_setting,
     simulate_alone,
+    simulate_here,
     simulate_point,
 )
 from experiments.simulation.report import console
@@ -77,6 +78,7 @@ def _sweep(arguments: list[str]) -> int:
         arguments,
         config_name=CONFIG,
         check=_check,
+        here=simulate_here,
         waiting=lambda folder: print(f"waiting for another process in {folder}", file=sys.stderr),
     )
     if found is None:

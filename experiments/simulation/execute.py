@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from c2c.config import RunSetup, data_folders, prefers_compiled, run_totals, summary_of
 from c2c.errors import SettingError
@@ -162,6 +162,7 @@ def execute(
     before: Callable[[bool], None] = lambda compiled: None,  # noqa: ARG005
     on_progress: Callable[[float], None] = lambda done: None,  # noqa: ARG005
     after: Callable[[Outcome], None] = lambda outcome: None,  # noqa: ARG005
+    keys: dict[Path, str] | None = None,
 ) -> Outcome:
     """Run a setup into its folder, or return the outcome of a complete folder.
 
@@ -170,17 +171,20 @@ def execute(
       before: called at the start of a run, with True if it is compiled.
       on_progress: called with the number of requests that have arrived so far.
       after: called with the outcome once the summary is on disk, before figures are drawn.
+      keys: as of `finished`.
 
     Raises:
       SettingError: the folder cannot be used.
     """
     folder = folder_of(setup)
     settings = dict(setup.settings)
+    if keys is not None:
+        keys |= {file: file_key(file) for file in setup.files if file not in keys}
     with RunDir.open(
         folder,
         settings,
         packages=code_keys(),
-        files=setup.files,
+        files=setup.files if keys is None else {file: keys[file] for file in setup.files},
         seed=setup.seed,
         resume=settings["resume"],
         **_folder_rules(setup),
@@ -199,18 +203,18 @@ def execute(
     return outcome
 
 
-def check_disk(cfg: DictConfig) -> None:
+def check_disk(cfg: DictConfig | Mapping[str, Any]) -> None:
     """Raise if the disk has no room for the records of a generator's requests.
 
     The check comes before the requests are counted, which takes time; other faults are found later.
     """
-    workload = OmegaConf.select(cfg, "workload")
-    found = [OmegaConf.select(workload, n) for n in ("requests", "replicas", "max_requests")]
-    if OmegaConf.select(workload, "kind") == "trace" or any(type(n) is not int for n in found):
+    workload = cfg["workload"]
+    found = [workload.get(n) for n in ("requests", "replicas", "max_requests")]
+    if workload.get("kind") == "trace" or any(type(n) is not int for n in found):
         return
     requests, replicas, most = found
     count = min(requests * replicas, most or requests * replicas)
-    field = "folder" if cfg.folder else "out"
+    field = "folder" if cfg["folder"] else "out"
     check_room(Path(str(cfg[field])).expanduser(), count * REQUEST_BYTES, field)
 
 

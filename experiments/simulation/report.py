@@ -43,9 +43,9 @@ def print_setup(out: Console, setup: RunSetup) -> None:
             + (" (derived from the datasheet)" if derived else "")
             + f", {prepared.link_gbps[first]:g} GB/s host to device",
         )
-        for line in borrowed(part):
-            print_line(out, line)
         first += part.count
+    for line in borrowed(serving):
+        print_line(out, line)
     print_doubts(out, setup)
     bold = doubts(setup.workload)
     lines = [*(note for note in setup.notes if note not in bold), *describe(setup.workload)]

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from c2c.errors import SettingError
 from experiments.sweeping.arguments import grid
 
-__all__ = ["run_grid"]
+__all__ = ["run_grid", "sweep_within"]
 
 
 def run_grid(
@@ -54,7 +54,12 @@ def _check(points: Sequence[tuple[str, ...]], config: DictConfig, loader: Config
         composed = loader.load_sweep_config(config, list(point))
         own = composed.hydra.sweeper.params
         if own and own != config.hydra.sweeper.params:
-            raise SettingError(
-                "hydra.sweeper.params", dict(own), "no sweep of its own beside others",
-                f"Run {' '.join(chosen)} in a command of its own.",
-            )  # fmt: skip
+            raise sweep_within(own, " ".join(chosen))
+
+
+def sweep_within(own: Mapping[str, Any], chosen: str) -> SettingError:
+    """Return the error for a choice that brings a sweep of its own."""
+    return SettingError(
+        "hydra.sweeper.params", dict(own), "no sweep of its own beside others",
+        f"Run {chosen} in a command of its own.",
+    )  # fmt: skip

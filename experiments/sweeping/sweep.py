@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,17 @@ import hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from c2c.config import config_dir
+from c2c.config import Settings, checked, config_dir, fits
 from c2c.errors import SettingError
 from c2c.runs import RunDir, check_room, is_in_use
 from experiments.ray_cluster import INSTALL_RAY
 from experiments.sweeping.arguments import fixed, grid, quoted
+from experiments.sweeping.grid_sweep import sweep_within
 from experiments.sweeping.points import PointRecord, fail, finish, records
 
 __all__ = ["EmptySearch", "Found", "Shared", "sweep"]
@@ -35,6 +39,7 @@ GRIDS = (
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",  # hydra/sweeper=basic
 )
 SUBMITIT_LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 RAY = "hydra_plugins.c2c_sweeping.C2cRayLauncher"
 POLL_S = 0.2
 
@@ -84,6 +89,7 @@ def sweep(
     config_name: str,
     check: Callable[[Shared], None],
     waiting: Callable[[Path], None] = lambda folder: None,  # noqa: ARG005
+    here: Callable[[Callable[[], Settings], PointRecord], None] | None = None,
 ) -> Found | None:
     """Run all points of a command line; return their results, None if Hydra answered alone.
 
@@ -94,6 +100,8 @@ def sweep(
       config_name: name of the primary configuration.
       check: raises SettingError for settings that are not allowed, before anything is written.
       waiting: called with a folder that another process still works in.
+      here: function that runs a point of a grid in this process, on a function that returns its
+        settings and the record that it finishes; None: Hydra's launcher calls `task` there, too.
 
     Raises:
       SettingError: a setting is not allowed.
@@ -103,7 +111,8 @@ def sweep(
     if settings is None:
         return None
     check(settings)
-    if str(settings.hydra.launcher._target_) == RAY and not find_spec("ray"):
+    launcher = str(settings.hydra.launcher._target_)
+    if launcher == RAY and not find_spec("ray"):
         raise SettingError(
             "hydra/launcher", "ray", "a launcher that is installed", f"Install it: {INSTALL_RAY}"
         )
@@ -113,11 +122,16 @@ def sweep(
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     at = out.resolve() / ".sweeps" / name
     more = [f"hydra.sweep.dir={quoted(str(at))}"]
-    local_jobs = str(settings.hydra.launcher._target_) == SUBMITIT_LOCAL and settings.is_grid
+    local_jobs = launcher == SUBMITIT_LOCAL and settings.is_grid
     if local_jobs and settings.hydra.sweeper.max_batch_size is None:
         # Submitit starts all points of a batch at once.
         more.append(f"hydra.sweeper.max_batch_size={os.cpu_count() or 1}")
-    error = _launched(task, [*arguments, *more], config_name)
+    if here is not None and settings.is_grid and launcher == BASIC:
+        error = ""
+        for number, plain in enumerate(settings_of(settings, expected)):
+            here(plain, PointRecord(number=number, overrides=expected[number], at=at))
+    else:
+        error = _launched(task, [*arguments, *more], config_name)
     found = records(at)
     for number, overrides in enumerate(expected):
         if number not in found:
@@ -149,6 +163,57 @@ def _expected(settings: Shared, arguments: Sequence[str]) -> list[tuple[str, ...
         a for a in arguments if not a.startswith("-") and not a.lstrip("+~").startswith("hydra")
     ]
     return grid([*(f"{k}={v}" for k, v in params.items()), *given], settings.loader)
+
+
+def settings_of(shared: Shared, points: Sequence[tuple[str, ...]]) -> list[Callable[[], Settings]]:
+    """Return functions that return each point's settings; equal but for plain values compose once.
+
+    The functions raise SettingError for values that are not allowed.
+
+    Raises:
+      SettingError, HydraException, OmegaConfBaseException: settings that cannot be composed.
+    """
+    master = OmegaConf.create({"hydra": shared.hydra})
+    parser = OverridesParser.create(config_loader=shared.loader)
+
+    @cache
+    def whole(overrides: tuple[str, ...]) -> Callable[[], Settings]:
+        cfg = shared.loader.load_sweep_config(master, list(overrides))
+        own = cfg.hydra.sweeper.params
+        if own and own != shared.hydra.sweeper.params:
+            raise sweep_within(own, " ".join(overrides))
+        with open_dict(cfg):
+            del cfg["hydra"]
+        return cache(lambda: checked(cfg))
+
+    @cache
+    def value_of(override: str) -> Any:
+        """Return a value that may be set on composed settings; None where it may not."""
+        key, _, text = override.partition("=")
+        is_plain = re.fullmatch(r"[\w.]+", key) and "$" not in text and "?" not in text
+        if not is_plain or shared.loader.get_group_options(key):
+            return None
+        value = parser.parse_override(override).value()
+        return value if type(value) in (bool, int, float, str) else None
+
+    def point(overrides: tuple[str, ...]) -> Callable[[], Settings]:
+        plain = {o.partition("=")[0]: v for o in overrides if (v := value_of(o)) is not None}
+        base = whole(tuple(o for o in overrides if value_of(o) is None))
+        try:
+            first = base()
+        except SettingError:
+            return base
+        if not all(fits(_at(first, name), value) for name, value in plain.items()):
+            return whole(overrides)
+        return lambda: first.with_(plain)
+
+    return [point(overrides) for overrides in points]
+
+
+def _at(settings: Any, name: str) -> Any:
+    for key in name.split("."):
+        settings = settings.get(key) if isinstance(settings, dict) else None
+    return settings
 
 
 def _launched(task: Callable[[DictConfig], Any], arguments: Sequence[str], config_name: str) -> str:

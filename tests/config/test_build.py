@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 import c2c.models
 from c2c.config import RunSetup, build, load, prefers_compiled, run_totals, simulate
 from c2c.cost import load_engine
+from c2c.errors import SettingError
 from c2c.hardware import MigConfig
 from c2c.metrics import RECORD_SCHEMA
 
@@ -112,7 +113,10 @@ def test_files_of_a_run_are_those_it_reads(tmp_path: Path) -> None:
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n")
     setup = build(load(["workload=file", f"workload.path={trace}"]))
     names = {p.name for p in setup.files}
-    groups = {"hardware", "mig_table", "node", "fleet", "calibration", "engines", "starts"}
+    groups = {
+        "hardware", "mig_table", "node", "fleet", "calibration", "collectives", "engines",
+        "kernels", "operations", "starts",
+    }  # fmt: skip
     assert names == groups | {"t.csv"}
     assert trace not in made().files
 
@@ -205,3 +209,21 @@ def test_failed_requests_have_a_reason_and_no_times() -> None:
     assert set(result.requests.column("reason").to_pylist()) == {"context_exceeds_model"}
     assert result.requests.column("finished_s").to_numpy().tolist() != [0.0] * 40
     assert result.summary["attainment"]["both"] == 0
+
+
+def test_other_values_of_a_setup_are_those_of_a_composed_one() -> None:
+    given = ["workload=poisson", "workload.requests=20", "system=c2cserve_plus"]
+    setup = build(load(given))
+    again = setup.with_(seed=3, workload__rate_rps=2, system__max_batch=8)
+    composed = build(load([*given, "seed=3", "workload.rate_rps=2", "system.max_batch=8"]))
+    assert again.settings == composed.settings
+    assert again.serving.system == composed.serving.system
+    assert setup.seed == 0
+    whole = setup.with_(engine="vllm").settings  # text in place of null: checked by the schema
+    assert whole == build(load([*given, "engine=vllm"])).settings
+    for change, message in (
+        ({"sead": 1}, "sead=1: expected|sead='?None|sead"), ({"seed": -1}, "seed=-1"),
+        ({"seed": "x"}, "seed='x'"), ({"workload__rate_rps": None}, "workload.rate_rps"),
+    ):  # fmt: skip
+        with pytest.raises(SettingError, match=message):
+            setup.with_(**change)

@@ -1,6 +1,6 @@
 """Kernel graph of a model step: work, memory traffic, dependencies and time of each kernel."""
 
-from c2c.cost.kernel_graph.gpus import TimedGpu, timed_gpu, timed_gpus, timed_node
+from c2c.cost.kernel_graph.gpus import TimedGpu
 from c2c.cost.kernel_graph.kernels import (
     Batch,
     StepKernel,
@@ -8,6 +8,14 @@ from c2c.cost.kernel_graph.kernels import (
     Weights,
     step_kernels,
     transfers_of,
+)
+from c2c.cost.kernel_graph.measured import (
+    COLUMNS,
+    modelled_us,
+    timed_gpu,
+    timed_gpus,
+    timed_node,
+    times_lines,
 )
 from c2c.cost.kernel_graph.other_models import (
     MAMBA,
@@ -30,6 +38,7 @@ from c2c.cost.kernel_graph.served import (
 from c2c.cost.kernel_graph.tensor_parallel import ranked, tensor_parallel
 
 __all__ = [
+    "COLUMNS",
     "MAMBA",
     "SD35",
     "VISION",
@@ -47,6 +56,7 @@ __all__ = [
     "diffusion_kernels",
     "kernel_s",
     "mamba_kernels",
+    "modelled_us",
     "parameter_bytes",
     "ranked",
     "state_space",
@@ -56,6 +66,7 @@ __all__ = [
     "timed_gpu",
     "timed_gpus",
     "timed_node",
+    "times_lines",
     "transfers_of",
     "vision_kernels",
 ]

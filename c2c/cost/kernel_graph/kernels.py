@@ -81,6 +81,8 @@ class StepKernel:
       takes: indices of the kernels whose results it reads.
       wire_bytes: bytes that a collective sends to the other GPUs of its group.
       product: M, K and N of a GEMM [M, K] x [K, N] with weights.
+      tokens: new tokens of its step, by which measured times are found; 0: unknown.
+      is_decode: whether the rows of its step have one new token each.
     """
 
     kind: str
@@ -94,6 +96,8 @@ class StepKernel:
     takes: tuple[int, ...] = ()
     wire_bytes: float = 0.0
     product: tuple[float, float, float] | None = None
+    tokens: int = 0
+    is_decode: bool = False
 
     @property
     def is_attention(self) -> bool:
@@ -155,8 +159,10 @@ def transfers_of(kernels: tuple[StepKernel, ...]) -> tuple[Transfer, ...]:
 class KernelList:
     """Kernels in program order, with totals in 16-bit elements."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: Batch | None = None) -> None:
         self.made: list[StepKernel] = []
+        self.tokens = 0 if batch is None else batch.tokens
+        self.is_decode = batch is not None and batch.chunk == 1
 
     def add(
         self, kind: str, layer: int, *takes: int, tensor: float = 0.0, core: float = 0.0,
@@ -169,7 +175,7 @@ class KernelList:
                 kind=kind, layer=layer, tensor_flops=tensor, core_flops=core,
                 weight_bytes=_ELEMENT_BYTES * weight, cache_bytes=_ELEMENT_BYTES * cache,
                 read_bytes=_ELEMENT_BYTES * read, write_bytes=_ELEMENT_BYTES * write, takes=takes,
-                product=product,
+                product=product, tokens=self.tokens, is_decode=self.is_decode,
             )
         )  # fmt: skip
         return len(self.made) - 1
@@ -186,7 +192,7 @@ class _Builder:
     def __init__(self, spec: ModelSpec, batch: Batch, expert_bytes: float) -> None:
         self.spec, self.batch = spec, batch
         self.expert_share = expert_bytes / _ELEMENT_BYTES
-        self.kernels = KernelList()
+        self.kernels = KernelList(batch)
 
     @property
     def made(self) -> list[StepKernel]:

@@ -57,8 +57,9 @@ def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = N
     if kernel.product is not None:
         m, k, n = kernel.product
         alone = resident_gemm_time(m, n, k, slice_=on.part, constants=on.constants)
-        return float(alone.total_s) / on.share + _wire_s(kernel, on.gpu)
-    return _rest_s(kernel, on.gpu, efficiency or Efficiency()) / on.share + _wire_s(kernel, on.gpu)
+        return float(alone.total_s) * _factor(kernel, on) + _wire_s(kernel, on.gpu)
+    rest_s = _rest_s(kernel, on.gpu, efficiency or Efficiency())
+    return rest_s * _factor(kernel, on) + _wire_s(kernel, on.gpu)
 
 
 def step_s(
@@ -91,8 +92,18 @@ def step_s(
         busy_s = float(made.compute_s[which.ravel()].sum())
         longer_s = throttled_s(made.compute_s, busy_s, on.constants)
         found[products] = (made.total_s + longer_s)[which.ravel()]
-    whole: Seconds = found / on.share + np.array([_wire_s(k, on.gpu) for k in kernels])
+    known_factors = {
+        key: on.factor(key[0], is_decode=key[1], tokens=key[2]) / on.share
+        for key in {(k.kind, k.is_decode, k.tokens) for k in kernels}
+    }
+    factors = np.array([known_factors[k.kind, k.is_decode, k.tokens] for k in kernels])
+    whole: Seconds = found * factors + np.array([_wire_s(k, on.gpu) for k in kernels])
     return whole
+
+
+def _factor(kernel: StepKernel, on: TimedGpu) -> float:
+    measured = on.factor(kernel.kind, is_decode=kernel.is_decode, tokens=kernel.tokens)
+    return measured / on.share
 
 
 def _rest_s(kernel: StepKernel, gpu: Gpu, e: Efficiency) -> float:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 from c2c.cost import Source, read_constants
 from c2c.errors import SettingError
 from c2c.hardware import Node
-from c2c.hardware.conf import conf_dir
+from c2c.hardware.conf import conf_dir, conf_file, conf_names
 from c2c.models import ModelSpec
+from c2c.ranges import FromZero, check_fields
 from c2c.systems.cocoserve.modules import KV, LAYER, kv_bytes, layer_bytes, module_of
 from c2c.systems.cocoserve.operations import Operation
 from c2c.systems.cocoserve.placement import Placement
@@ -26,13 +26,14 @@ __all__ = [
     "operation_bytes",
     "operation_costs",
     "operation_s",
+    "operations_lines",
     "static_host_s",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationCosts:
-    """Fixed costs of operations, from `conf/calibration/cocoserve/operations.yaml`.
+    """Fixed costs of operations on a chip, from `conf/operations/<chip>.yaml`.
 
     Attributes:
       process_bytes: memory of the process on the target device.
@@ -40,38 +41,54 @@ class OperationCosts:
       coordination_s: further seconds of a replication.
     """
 
-    process_bytes: float
-    operation_s: float
-    coordination_s: float
+    process_bytes: FromZero
+    operation_s: FromZero
+    coordination_s: FromZero
 
 
-_FILES: Final = {
-    "operations": ["process_bytes", "operation_s", "coordination_s"],
-    "static": ["host_s"],
-}
+OPERATIONS_CHIP: Final = "a100_40"  # the paper's, for chips without a file
 
 
-@cache
-def _fitted(name: str) -> Mapping[str, tuple[float, Source]]:
-    path = conf_dir() / "calibration" / "cocoserve" / f"{name}.yaml"
-    return read_constants(path, _FILES[name])
+def _operations_chip(chip: str) -> str:
+    return chip if chip in conf_names("operations") else OPERATIONS_CHIP
 
 
-def operation_costs() -> OperationCosts:
-    """Return the fitted fixed costs of operations."""
-    return OperationCosts(**{name: value for name, (value, _) in _fitted("operations").items()})
+def operations_lines(chips: Sequence[str]) -> tuple[str, ...]:
+    """Return a line if the operations of the paper's chip stand for those of others."""
+    others = [name for name in chips if _operations_chip(name) != name]
+    return (
+        f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
+        f"{', '.join(others)} (no file in operations/)",
+    )[: bool(others)]
+
+
+def operation_costs(chip: str = OPERATIONS_CHIP) -> OperationCosts:
+    """Return the fixed costs of operations on a chip, or on the paper's if it has no file.
+
+    Raises:
+      DataError: a value is missing, below 0 or without a source.
+    """
+    path = conf_file("operations", _operations_chip(chip))
+    found = read_constants(path, [f.name for f in fields(OperationCosts)])
+    costs = OperationCosts(**{name: value for name, (value, _) in found.items()})
+    check_fields(costs, str(path))
+    return costs
+
+
+def _static() -> dict[str, tuple[float, Source]]:
+    return read_constants(conf_dir() / "calibration" / "cocoserve" / "static.yaml", ["host_s"])
 
 
 def static_host_s() -> float:
     """Return the fitted host seconds of a step with a library's static batches."""
-    return _fitted("static")["host_s"][0]
+    return _static()["host_s"][0]
 
 
 def fitted_claims() -> frozenset[str]:
     """Return names of the published values that these costs are fitted to; they are in-sample."""
-    return frozenset(
-        claim for name in _FILES for _, source in _fitted(name).values() for claim in source.claims
-    )
+    path = conf_dir() / "operations" / f"{OPERATIONS_CHIP}.yaml"
+    of = read_constants(path, [f.name for f in fields(OperationCosts)]) | _static()
+    return frozenset(claim for _, source in of.values() for claim in source.claims)
 
 
 def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> int:

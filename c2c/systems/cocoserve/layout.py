@@ -34,7 +34,7 @@ from c2c.serving import (
     Work,
     side_by_side,
 )
-from c2c.systems.cocoserve.costs import OperationCosts, operation_costs
+from c2c.systems.cocoserve.costs import OperationCosts, operation_costs, operations_lines
 from c2c.systems.cocoserve.modules import LAYER, layer_bytes, module_of
 from c2c.systems.cocoserve.placement import Placement
 from c2c.systems.cocoserve.planner import by_runs, room_of, scale_up
@@ -207,14 +207,14 @@ def scaled_layout(
       node: devices and links.
       rows: largest batch.
       tokens: most prompt tokens of a step.
-      costs: fixed costs of operations; None: those of `conf/calibration/cocoserve`.
+      costs: fixed costs of operations; None: those of the first GPU's chip.
       link_gbps: rate of the chip's link, if layers away from an instance's first device are read
         from host memory in each step; None: they are in their device's memory.
 
     Raises:
       SettingError: an impossible placement, or a device without room for it.
     """
-    fixed = costs or operation_costs()
+    fixed = costs or operation_costs(node.chips[0])
     return _Over(given, spec, node, rows, tokens, fixed, link_gbps).layout()
 
 
@@ -241,6 +241,7 @@ SYSTEM: Final = Mechanism(
     settings=Scaling,
     prepare=_prepare,
     ways=_WAYS,
+    notes=lambda context: operations_lines(context.node.chips if context.node else ()),
     worker="c2c.systems.cocoserve.live.worker",
 )
 

@@ -4,7 +4,7 @@ from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, progra
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.launched import Launched, running_on
 from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
-from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair, pair_of
+from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair
 from c2c.systems.tessera.pipeline import MODES, Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import (
     Options,
@@ -69,7 +69,6 @@ __all__ = [
     "memory_of",
     "one_cut",
     "pair_layout",
-    "pair_of",
     "pipelined",
     "plan",
     "program_key",

@@ -23,7 +23,7 @@ from typing import Annotated, Final, Literal, cast, get_args
 
 import numpy as np
 
-from c2c.cost.kernel_graph import parameter_bytes
+from c2c.cost.kernel_graph import parameter_bytes, times_lines
 from c2c.errors import SettingError
 from c2c.hardware import Slice, joined
 from c2c.models import ModelSpec, kv_bytes_per_token
@@ -33,7 +33,7 @@ from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work, prompts
 from c2c.serving import Lane as Place
 from c2c.systems.mechanism import Context, Mechanism, read_gbps
 from c2c.systems.tessera.lanes import Costs, Lane, Lanes
-from c2c.systems.tessera.pair import Pair, pair_of
+from c2c.systems.tessera.pair import Pair
 
 __all__ = ["SWITCH_S", "SYSTEM", "PairLayout", "pair_layout"]
 
@@ -99,7 +99,7 @@ def pair_layout(
 def _prepare(context: Context) -> SystemSpec:
     deployments = context.deployments
     assert context.node is not None  # `c2c.config.nodes` refuses a layout without one
-    pair, rows = pair_of(context.node), context.system.max_batch
+    pair, rows = Pair(node=context.node), context.system.max_batch
     specs = list(dict.fromkeys(d.spec for d in deployments))
     rate = read_gbps(context) if weights_in(context.system.load) == "host" else None
     layouts = [
@@ -109,7 +109,10 @@ def _prepare(context: Context) -> SystemSpec:
     return replace(context.system, layout=side_by_side(layouts, served))
 
 
-SYSTEM: Final = Mechanism(part="layout", settings=PairLayout, prepare=_prepare, ways=_WAYS)
+SYSTEM: Final = Mechanism(
+    part="layout", settings=PairLayout, prepare=_prepare, ways=_WAYS,
+    notes=lambda context: times_lines(context.node.chips if context.node else ()),
+)  # fmt: skip
 
 
 class _Over:

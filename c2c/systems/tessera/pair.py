@@ -12,7 +12,7 @@ from c2c.hardware import Node, PeerLink, conf_dir, conf_names, load_node
 from c2c.ranges import AboveZero, check_fields
 from c2c.systems.tessera.work import Gpus
 
-__all__ = ["Pair", "fitted_claims", "load_pair", "pair_of"]
+__all__ = ["Pair", "fitted_claims", "load_pair"]
 
 _FITTED = "calibration/pair"
 
@@ -24,7 +24,7 @@ class Pair:
     Attributes:
       node: node of two unlike GPUs or slices that a link joins.
       right_share: factor on the speed of the right GPU's kernels relative to the left GPU's, beside
-        rates and constants; from `conf/calibration/pair` if the pair has a file there, else 1.
+        rates and constants; 1, but for the paper's figures (`conf/calibration/pair`).
     """
 
     node: Node
@@ -73,22 +73,13 @@ class Pair:
 
 
 def load_pair(name: str) -> Pair:
-    """Return a node of `conf/node` as a pair.
+    """Return a pair of the paper's with its fitted constant, for figures alone.
 
     Raises:
       SettingError: no such file, an invalid value, or the node is no pair.
       DataError: the pair's fitted constant has no source.
     """
-    return pair_of(load_node(name))
-
-
-def pair_of(node: Node) -> Pair:
-    """Return a node as a pair, with the fitted constant of its name.
-
-    Raises:
-      SettingError: the node is no pair.
-      DataError: the pair's fitted constant has no source.
-    """
+    node = load_node(name)
     fitted = _fitted(node.name) if node.name in conf_names(_FITTED) else None
     return Pair(node=node) if fitted is None else Pair(node=node, right_share=fitted[0])
 

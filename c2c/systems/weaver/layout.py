@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.cost import Constants, calibration_for, load_constants
-from c2c.cost.kernel_graph import Batch, TimedGpu, step_kernels, timed_node
+from c2c.cost.kernel_graph import Batch, TimedGpu, step_kernels, timed_node, times_lines
 from c2c.errors import SettingError, unknown_name
 from c2c.hardware import Node, Platform, joined
 from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, rank_of, weight_bytes
@@ -61,6 +61,8 @@ from c2c.systems.weaver.times import Times, curve, fitted, times_of
 from c2c.systems.weaver.weaving import WAYS, Weaving
 
 __all__ = ["SYSTEM", "cut_of", "pair_times", "woven_layout"]
+
+_PAIR_CHIP: Final = "a100_40"  # whose all-reduces `fitted` has
 
 
 def pair_times(
@@ -179,8 +181,21 @@ def _prepare(context: Context) -> SystemSpec:
     return replace(system, layout=layout, vary=ByRatio(given.ratio) if own else system.vary)
 
 
+def _notes(context: Context) -> tuple[str, ...]:
+    """Return a line if the all-reduces of the paper's pair stand for those of another chip."""
+    given, chips = context.settings, context.node.chips if context.node else ()
+    others = [chip for chip in chips if chip != _PAIR_CHIP]
+    is_used = given.way in ("temporal", "spatial") and given.collective_s is None
+    of_pair = (
+        f"all-reduces: fixed seconds of a pair of {_PAIR_CHIP} stand for those of "
+        f"{', '.join(others)} (system.layout.collective_s)",
+    )
+    lines = times_lines(chips) if given.way == "woven" else ()
+    return (*of_pair[: bool(others) and is_used], *lines)
+
+
 SYSTEM: Final = Mechanism(
-    part="layout", settings=Weaving, prepare=_prepare, ways=WAYS,
+    part="layout", settings=Weaving, prepare=_prepare, ways=WAYS, notes=_notes,
     worker="c2c.systems.weaver.live.worker",
 )  # fmt: skip
 
@@ -309,7 +324,9 @@ class _Over:
             ("hot", self.hot, given.sm_share), ("cold", self.colds[0], 1.0 - given.sm_share),
         ):  # fmt: skip
             gpu = self.gpus[0]
-            rank, collective_s = rank_of(spec, 2), fitted()["collective_s"]
+            rank, collective_s = rank_of(spec, 2), given.collective_s
+            if collective_s is None:
+                collective_s = fitted()["collective_s"]
             parts = [gpu.part, *([_share_of(gpu, share)] if spatial else [])]
             times = [
                 times_of(

@@ -41,6 +41,8 @@ class Weaving:
       reserve_bytes: bytes of each GPU for other uses.
       cold_share: share of the models' common room for keys and values, kept for the cold model.
       host_s: host seconds a step of either model, beside the calibration's.
+      collective_s: seconds of an all-reduce beside its bytes, with way=temporal or spatial; None:
+        those of the paper's pair of A100.
       sm_share: share of the SMs of the hot model, with way=spatial.
     """
 
@@ -64,6 +66,7 @@ class Weaving:
     reserve_bytes: FromZero = 1e9
     cold_share: Share = 0.1
     host_s: FromZero = 0.0
+    collective_s: FromZero | None = None
     sm_share: Annotated[float, In("(0, 1)", "a share")] = 0.5
 
     def __post_init__(self) -> None:

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from c2c.cost import Constants, calibration_for, kernel_of, load_constants
-from c2c.hardware import Slice, load_platform, slices
+from c2c.hardware import Slice, conf_dir, load_platform, slices
 from experiments.names import chip_of
 
-__all__ = ["FITTED", "Chip", "chip_of", "whole"]
+__all__ = ["FITTED", "Chip", "chip_of", "shipped", "whole"]
 
 FITTED: Final = ("a100_sxm", "h100_sxm", "gb200", "l40s")
 """Chips with rows of their own, which GEMM and attention are fitted to."""
@@ -29,11 +29,16 @@ class Chip:
         """Return the chip with the constants of a precision's kernels, see `conf/kernels`."""
         return replace(self, constants=kernel_of(self.constants, kernel, 2)[0])
 
-    def traced(self, values: Mapping[str, Any]) -> Chip:
-        """Return the chip with traced jax values for some constants, which are not validated."""
+    def trying(self, values: Mapping[str, float]) -> Chip:
+        """Return the chip with other values of some constants, which are not validated."""
         known = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
         unchecked: Any = SimpleNamespace(**{**known, **values})
         return replace(self, constants=unchecked)
+
+
+def shipped() -> set[str]:
+    """Return the chips of the project, which have its rows and constants."""
+    return {path.stem for path in (conf_dir() / "hardware").glob("*.yaml")}
 
 
 def whole(platform: str, constants: Constants | None = None) -> Chip:

@@ -2,6 +2,7 @@
 
     c2c bench measured                # the project's own rows
     c2c bench measured data=<folder>  # other files with the same columns
+    c2c bench measured data=<folder> fit=true  # calibrations of its chips, in its calibration/
     c2c bench measured fit=true       # fit the files in conf again
     c2c bench measured page=true      # and write the engines' errors to docs/measured.md
 
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
+from c2c.config.installed import search_settings
 from c2c.errors import SettingError
 from c2c.runs import RunDir
 from experiments.bench.measured.compare import (
@@ -57,7 +59,8 @@ class MeasuredSettings(MeasurementSettings):
 
     Attributes:
       data: folder of measurements; None: the project's own.
-      fit: first fit the constants to half of the rows of `data` and store them in conf.
+      fit: first fit the constants to half of the rows of `data` and store them in conf, or in
+        `data`.
       engines: replay whole engines with the simulator; four minutes for the project's own runs.
       page: store the engines' errors, for `c2c estimate`, and the table of docs/measured.md.
       jointly: treat each chip as unmeasured with constants fitted to the other chips together, not
@@ -74,8 +77,13 @@ class MeasuredSettings(MeasurementSettings):
 def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out: Console) -> None:
     """Compare, print the tables and write the results."""
     own = read_folder(OWN)
-    if settings.fit:
+    if settings.fit and settings.data is None:
         _fit(tables, out)
+    elif settings.fit and settings.data is not None:
+        from experiments.bench.measured.fit import fit_own
+
+        for line in fit_own(Path(settings.data), tables):
+            out.print(line, markup=False, highlight=False)
     skipped = Skipped()
     rows = compare(tables, own, skipped)
     out.print(op_table(rows))
@@ -189,11 +197,8 @@ def main(arguments: Sequence[str]) -> int:
     read: dict[str, Rows] = {}
 
     def check(settings: MeasuredSettings) -> None:
-        if settings.fit and settings.data is not None:
-            raise SettingError(
-                "fit", True, "false with data=<folder>",
-                "Constants are fitted to the project's own rows alone.",
-            )  # fmt: skip
+        if settings.data is not None:
+            search_settings([settings.data])
         if settings.page and (settings.data is not None or not settings.engines):
             raise SettingError("page", True, "false with data=<folder> or engines=false")
         if settings.page and not PAGE.is_file():

@@ -11,7 +11,7 @@ import numpy as np
 
 from c2c.cost import load_constants
 from c2c.cost.constants import GENERIC
-from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
+from experiments.bench.measured.chips import FITTED, Chip, chip_of, shipped, whole
 from experiments.bench.measured.errors import Error, error_of
 from experiments.bench.measured.fit import GROUPS, KERNEL_CHIPS, fit_jointly, from_others
 from experiments.bench.measured.ops import Op, is_held_out, op_rows
@@ -68,10 +68,13 @@ def compare(
 
     Args:
       tables: rows by file, of any folder.
-      own: the project's rows; constants were fitted to half of them.
+      own: the project's rows; constants were fitted to half of them, as those of a user's chip were
+        to half of its rows.
       skipped: counter of skipped rows, to which this adds.
     """
-    seen = {(op.name, key): None for op, _, rows in op_rows(own) for key in _identities(op, rows)}
+    ours = shipped()
+    known = [*op_rows(own), *(x for x in op_rows(tables) if chip_of(x[1]) not in ours)]
+    seen = {(op.name, key) for op, _, rows in known for key in _identities(op, rows)}
     found = []
     for op, system, rows in op_rows(tables):
         platform = chip_of(system)

@@ -13,17 +13,18 @@ import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from c2c.atomic import write_text
-from c2c.cost import Constants, Engine, Source, load_constants
-from c2c.cost.calibration_file import store_constants, yaml_float
+from c2c.cost import Constants, Engine, Source, calibration_names, load_constants
+from c2c.cost.calibration_file import as_yaml, store_constants, yaml_float
 from c2c.cost.constants import GENERIC
-from c2c.errors import DataError
-from c2c.hardware import conf_dir
-from experiments.bench.measured.chips import FITTED, Chip, chip_of, whole
+from c2c.errors import DataError, SettingError
+from c2c.hardware import bases, conf_dir
+from experiments.bench.measured.chips import FITTED, Chip, chip_of, shipped, whole
 from experiments.bench.measured.engines import EngineRun, engine_of, run_figures, runs_of
 from experiments.bench.measured.errors import Error, error_of
 from experiments.bench.measured.ops import Op, is_held_out, op_rows
@@ -39,6 +40,7 @@ __all__ = [
     "fit_group",
     "fit_jointly",
     "fit_kernels",
+    "fit_own",
     "from_others",
     "store_engines",
     "store_fits",
@@ -87,8 +89,7 @@ GROUPS: Final = (
 KERNEL_CHIPS: Final = ("h100_sxm", "b200", "l40s", "rtx_pro_6000")
 ROUNDING: Final = 0.03  # relative errors below it hardly count
 PULL: Final = 0.003
-STEPS: Final = 100  # steps of L-BFGS
-SEARCHED: Final = 500  # steps of a search without gradients
+FARTHEST: Final = 8.0  # standard deviations of a prior that are searched
 # Rows of narrow GEMMs include the quantisation of X, which engines fuse into the kernel before: few
 # rows of X take a tenth longer than in engines. So launches, HBM and the feed of a tile stay as in
 # the calibration, and what many rows of X take is fitted.
@@ -104,64 +105,53 @@ UNBOUND_WEIGHT: Final = 0.3  # weight of rows without an error bound
 
 
 def fit_group(
-    group: Group, op: Op, samples: Sequence[tuple[Rows, Chip]], counted: np.ndarray | None = None
-) -> list[dict[str, float]]:
-    """Return the constants of a group, fitted by gradient to the samples of all chips together.
+    group: Group,
+    op: Op,
+    samples: Sequence[tuple[Rows, Chip]],
+    unbound: float = UNBOUND_WEIGHT,
+) -> dict[str, float]:
+    """Return the constants of a group, fitted to the samples of all chips together.
 
-    The gradient goes through the cost model itself. Its choice between tiles makes the loss
-    non-smooth, so the best point on L-BFGS's path is taken.
+    The descent takes differences of the cost model itself, in units of the priors' spread.
+
+    Args:
+      group: constants that are fitted.
+      op: operation of the samples.
+      samples: rows of each chip, all chips of equal weight.
+      unbound: weight of rows without an error bound.
     """
-    import jax
-    import jax.numpy as jnp
-    import optax  # type: ignore[import-untyped]
+    from scipy.optimize import minimize
 
     names = list(group.typical)
     centre = np.array([_free(n, group.typical[n][0]) for n in names])
     spread = np.array([group.typical[n][1] for n in names])
-    shares = np.ones((1, len(samples))) if counted is None else counted
+    bounds = [op.is_bound(rows) for rows, _ in samples]
+    weights = [np.where(b, 1.0, unbound) if b.any() else np.ones(len(b)) for b in bounds]
 
-    def missed(free: Any, rows: Rows, chip: Chip) -> Any:
-        """Return the mean error of a sample, smoothed near 0."""
-        tried = {n: _bounded(n, v, jnp) for n, v in zip(names, free, strict=True)}
-        error = jnp.log(op.predict(rows, chip.traced(tried), jnp) / rows[op.measured])
-        bound = op.is_bound(rows)
-        weight = np.where(bound, 1.0, UNBOUND_WEIGHT) if bound.any() else np.ones(len(rows))
-        return jnp.average(jnp.sqrt(error**2 + ROUNDING**2), weights=weight)
+    def values(steps: np.ndarray) -> dict[str, float]:
+        free = centre + spread * steps
+        return {n: float(_bounded(n, v)) for n, v in zip(names, free, strict=True)}
 
-    def fitted(share: Any) -> Any:
-        def loss(free: Any) -> Any:
-            each = jnp.stack([missed(free, rows, chip) for rows, chip in samples])
-            pulled = jnp.mean(((free - centre) / spread) ** 2)
-            return jnp.sum(share * each) / jnp.sum(share) + PULL * pulled
+    def loss(steps: np.ndarray) -> float:
+        tried = values(steps)
+        missed = [
+            np.average(np.hypot(np.log(op.predict(rows, chip.trying(tried)) / rows[op.measured]),
+                                ROUNDING), weights=weight)
+            for (rows, chip), weight in zip(samples, weights, strict=True)
+        ]  # fmt: skip
+        return float(np.mean(missed) + PULL * np.mean(steps**2))
 
-        solver = optax.lbfgs()
-        value_and_grad = optax.value_and_grad_from_state(loss)
-
-        def step(carry: Any, _: None) -> tuple[Any, None]:
-            free, state, least, best = carry
-            value, grad = value_and_grad(free, state=state)
-            best = jnp.where(value < least, free, best)
-            updates, state = solver.update(grad, state, free, value=value, grad=grad, value_fn=loss)
-            free = optax.apply_updates(free, updates)
-            return (free, state, jnp.minimum(value, least), best), None
-
-        begun = (jnp.asarray(centre), solver.init(jnp.asarray(centre)), jnp.inf, centre)
-        return jax.lax.scan(step, begun, None, length=STEPS)[0][3]
-
-    with jax.enable_x64(True):
-        found = np.asarray(jax.jit(jax.vmap(fitted))(jnp.asarray(shares)))
-    return [
-        {n: float(f"{_bounded(n, v):.6g}") for n, v in zip(names, free, strict=True)}
-        for free in found
-    ]
+    found = minimize(loss, np.zeros(len(names)), method="L-BFGS-B", jac="3-point",
+                     bounds=[(-FARTHEST, FARTHEST)] * len(names))  # fmt: skip
+    return {n: float(f"{v:.6g}") for n, v in values(found.x).items()}
 
 
 def _free(name: str, value: float) -> float:
     return math.log(value / (1.0 - value)) if name.endswith("efficiency") else math.log(value)
 
 
-def _bounded(name: str, free: Any, xp: Any = np) -> Any:
-    return 1.0 / (1.0 + xp.exp(-free)) if name.endswith("efficiency") else xp.exp(free)
+def _bounded(name: str, free: float) -> Any:
+    return 1.0 / (1.0 + np.exp(-free)) if name.endswith("efficiency") else np.exp(free)
 
 
 def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
@@ -169,9 +159,14 @@ def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
     return rows.take(~held), rows.take(held)
 
 
-def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float, str]]:
-    """Return the constants fitted to a chip's own rows, with texts of their held-out errors."""
-    chip = whole(platform)
+def fit_chip(
+    platform: str, tables: Mapping[str, Rows], base: Constants | None = None
+) -> dict[str, tuple[float, str]]:
+    """Return the constants fitted to a chip's own rows, with texts of their held-out errors.
+
+    Others are those of `base`, or of the chip's calibration.
+    """
+    chip = whole(platform, base)
     found: dict[str, tuple[float, str]] = {}
     ours = {
         op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform
@@ -181,7 +176,10 @@ def fit_chip(platform: str, tables: Mapping[str, Rows]) -> dict[str, tuple[float
             continue
         op, rows = ours[group.op]
         fitted, held = _halves(op, rows)
-        (constants,) = fit_group(group, op, [(fitted, chip)])
+        if len(fitted) < len(group.typical):
+            allowed = f"at least {len(group.typical)} in the fitted half of {op.name}'s shapes"
+            raise SettingError(f"{op.file}.csv: rows of {platform}", len(fitted), allowed)
+        constants = fit_group(group, op, [(fitted, chip)])
         chip = replace(chip, constants=chip.constants.having(constants))
         bound = held.take(op.is_bound(held)) if op.is_bound(held).any() else held
         error = error_of(op.predict(bound, chip), bound[op.measured])
@@ -202,8 +200,8 @@ def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str
         if group.op == "gemm":
             group = NARROW_GEMM
         fitted, held = _halves(op, rows)
-        constants = _searched(group, op, fitted, chip)
-        error = error_of(op.predict(held, chip.traced(constants)), held[op.measured])
+        constants = fit_group(group, op, [(fitted, chip)], 0.1 * UNBOUND_WEIGHT)
+        error = error_of(op.predict(held, chip.trying(constants)), held[op.measured])
         entry = found.setdefault(op.kernel, {"source": [], "constants": {}})
         if entry.get("operand_bytes", op.operand_bytes) != op.operand_bytes:
             entry.update(source=[], constants={})
@@ -211,30 +209,6 @@ def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str
         entry["source"].append(f"{op.name}: {_said(error)}")
         entry["constants"] |= constants
     return found
-
-
-def _searched(group: Group, op: Op, rows: Rows, chip: Chip) -> dict[str, float]:
-    """Return `fit_group` of one chip by a search without gradients, which compiles nothing."""
-    from scipy.optimize import minimize
-
-    names = list(group.typical)
-    centre = np.array([_free(n, group.typical[n][0]) for n in names])
-    spread = np.array([group.typical[n][1] for n in names])
-
-    def values(free: np.ndarray) -> dict[str, float]:
-        return {n: float(f"{_bounded(n, v):.6g}") for n, v in zip(names, free, strict=True)}
-
-    def loss(free: np.ndarray) -> float:
-        error = np.log(op.predict(rows, chip.traced(values(free))) / rows[op.measured])
-        pulled = np.mean(((free - centre) / spread) ** 2)
-        return float(np.average(np.hypot(error, ROUNDING), weights=weight) + PULL * pulled)
-
-    bound = op.is_bound(rows)
-    weight = np.where(bound, 1.0, 0.1 * UNBOUND_WEIGHT) if bound.any() else np.ones(len(rows))
-    simplex = centre + np.vstack([np.zeros(len(names)), np.diag(0.5 * spread)])
-    found = minimize(loss, centre, method="Nelder-Mead",
-                     options={"initial_simplex": simplex, "maxiter": SEARCHED})  # fmt: skip
-    return values(found.x)
 
 
 def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]:
@@ -282,9 +256,11 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
     if len(samples) < 3:
         return {}
     ((op, _), *_) = samples.values()
-    others = 1.0 - np.eye(len(samples))
-    fits = fit_group(group, op, [each for _, each in samples.values()], others)
-    return dict(zip(samples, fits, strict=True))
+    return {
+        platform: fit_group(group, op, [each for name, (_, each) in samples.items()
+                                        if name != platform])
+        for platform in samples
+    }  # fmt: skip
 
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:
@@ -304,6 +280,46 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
     means = from_others(None, generic)
     marked = {n for n, s in generic.sources.items() if s.kind == "fitted"}
     _store(GENERIC, generic, {n: (getattr(means, n), generic.sources[n].held_out) for n in marked})
+    return said
+
+
+def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
+    """Fit chips of a user's folder to its rows, and write their calibrations; return the log.
+
+    Constants that no row determines are carried from the chip's base or the unmeasured chip.
+
+    Raises:
+      SettingError: no rows of a chip of the folder, rows of a chip of the project, or a group with
+        fewer rows than constants.
+    """
+    own = {path.stem for path in (folder / "hardware").glob("*.yaml")} - shipped()
+    chips = sorted({str(system) for _, system, _ in op_rows(tables)})
+    if not chips or not set(chips) <= own:
+        other = next((c for c in chips if c not in own), "")
+        raise SettingError(
+            "system", other, f"a chip of {folder}/hardware ({', '.join(sorted(own)) or 'none'})",
+            "A file with defaults: [h100_sxm, _self_] makes one of a chip of the project.",
+        )  # fmt: skip
+    said = []
+    for chip in chips:
+        known = (base for base in bases("hardware", chip) if base in calibration_names())
+        base = load_constants(next(known, GENERIC))
+        found = fit_chip(chip, tables, base)
+        sources = {
+            name: Source(kind="carried", why=f"No row of {chip} determines it.", claims=(),
+                         chip=source.chip or base.name)
+            for name, source in base.sources.items()
+        } | {
+            name: Source(kind="fitted", why=f"Own rows of {chip}.", claims=(),
+                         rows=", ".join(f"{t}.csv" for t in tables), held_out=error)
+            for name, (_, error) in found.items()
+        }  # fmt: skip
+        path = folder / "calibration" / f"{chip}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        head = f"# {chip}: `c2c bench measured data={folder} fit=true`\n\n"
+        write_text(path, head + as_yaml({n: v for n, (v, _) in found.items()}, sources))
+        said += [f"{chip}.{n}: {v:.6g} (held out: {error})" for n, (v, error) in found.items()]
+        said.append(f"written: {path}")
     return said
 
 

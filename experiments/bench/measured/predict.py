@@ -38,17 +38,17 @@ LAYER_GEMMS: Final = ("qkv", "o", "gate_up", "down")
 
 
 def gemm_us(
-    rows: Rows, chip: Chip, xp: Any = np, *, element_bytes: float = 2, stored: float | None = None
+    rows: Rows, chip: Chip, *, element_bytes: float = 2, stored: float | None = None
 ) -> Any:
     """Return the predicted microseconds of GEMM rows of one chip."""
     found = resident_gemm_time(
         rows["m"], rows["n"], rows["k"], slice_=chip.slice_, constants=chip.constants,
-        repeats=GEMM_REPEATS, turns=GEMM_TURNS, xp=xp, element_bytes=element_bytes, stored=stored,
+        repeats=GEMM_REPEATS, turns=GEMM_TURNS, element_bytes=element_bytes, stored=stored,
     )  # fmt: skip
     return 1e6 * found.total_s
 
 
-def prefill_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
+def prefill_us(rows: Rows, chip: Chip) -> Any:
     """Return the predicted microseconds of prefill attention on one chip."""
     batch, tokens, heads = rows["batch"], rows["tokens"], rows["heads"]
     pairs = batch * tokens * (tokens + 1) / 2
@@ -57,10 +57,10 @@ def prefill_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
         constants=chip.constants, sequences=batch,
     )  # fmt: skip
     each_s = pair_s(heads, HEAD_DIM, slice_=chip.slice_, constants=chip.constants)
-    return xp.asarray(1e6 * (calls + pairs * each_s))
+    return np.asarray(1e6 * (calls + pairs * each_s))
 
 
-def decode_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
+def decode_us(rows: Rows, chip: Chip) -> Any:
     """Return the predicted microseconds of decode attention, calls repeated on the same data."""
     kv_heads = rows["kv_heads"]
     cached = rows["batch"] * rows["tokens"] * (2 * kv_heads * HEAD_DIM * 2)
@@ -68,19 +68,19 @@ def decode_us(rows: Rows, chip: Chip, xp: Any = np) -> Any:
         rows["batch"], kv_heads=kv_heads, slice_=chip.slice_, constants=chip.constants
     )
     read_s = cache_read_s(cached, slice_=chip.slice_, constants=chip.constants, repeated=True)
-    return xp.asarray(1e6 * (calls + read_s))
+    return np.asarray(1e6 * (calls + read_s))
 
 
-def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int, xp: Any) -> np.ndarray:
+def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> np.ndarray:
     """Join values of disjoint masks of rows into one array; NaN for rows of no mask."""
     masks = [mask for mask, _ in parts]
     rest = ~np.logical_or.reduce([*masks, np.zeros(count, bool)])
     order = np.argsort(np.concatenate([np.flatnonzero(m) for m in (*masks, rest)]))
-    joined: np.ndarray = xp.concatenate([*(v for _, v in parts), np.full(rest.sum(), np.nan)])
+    joined: np.ndarray = np.concatenate([*(v for _, v in parts), np.full(rest.sum(), np.nan)])
     return joined[order]
 
 
-def moe_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
+def moe_us(rows: Rows, chip: Chip) -> np.ndarray:
     """Return the predicted microseconds of fused experts on one chip; NaN for unknown models."""
     found = []
     for model, distribution in sorted(set(zip(rows["model"], rows["distribution"], strict=True))):
@@ -91,14 +91,14 @@ def moe_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
         layer = expert_layer_time(
             rows["tokens"][here], hidden=spec.hidden, intermediate=spec.moe_intermediate,
             experts=spec.experts, experts_per_token=spec.experts_per_token, slice_=chip.slice_,
-            constants=chip.constants, routing=routing, xp=xp,
+            constants=chip.constants, routing=routing,
         )  # fmt: skip
         found.append((here, 1e6 * layer.total_s))
-    return _joined(found, len(rows), xp)
+    return _joined(found, len(rows))
 
 
 def experts_us(
-    rows: Rows, chip: Chip, xp: Any = np, *, element_bytes: float = 2, stored: float | None = None
+    rows: Rows, chip: Chip, *, element_bytes: float = 2, stored: float | None = None
 ) -> np.ndarray:
     """Return the predicted microseconds of fused experts whose shapes are in the rows."""
     loads = [
@@ -111,9 +111,9 @@ def experts_us(
         np.concatenate([load.active for load in loads]), rows["tokens"] * rows["topk"],
         {tm: np.concatenate([load.tiles(tm) for load in loads]) for tm in EXPERT_ROWS},
         hidden=rows["hidden"], intermediate=rows["inter"], slice_=chip.slice_,
-        constants=chip.constants, element_bytes=element_bytes, stored=stored, xp=xp,
+        constants=chip.constants, element_bytes=element_bytes, stored=stored,
     )  # fmt: skip
-    total: np.ndarray = xp.asarray(1e6 * layer.total_s)
+    total: np.ndarray = np.asarray(1e6 * layer.total_s)
     return total
 
 
@@ -140,10 +140,10 @@ def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
             rows["tokens"][here], gemm.n, gemm.k, slice_=chip.slice_, constants=chip.constants
         )
         found.append((here, 1e6 * product.total_s))
-    return _joined(found, len(rows), np)
+    return _joined(found, len(rows))
 
 
-def elementwise_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
+def elementwise_us(rows: Rows, chip: Chip) -> np.ndarray:
     """Return the predicted microseconds of elementwise kernels of a layer; NaN if unknown."""
     found = []
     rate = chip.slice_.hbm_gbps * 1e9 * chip.constants.elementwise_efficiency
@@ -154,4 +154,4 @@ def elementwise_us(rows: Rows, chip: Chip, xp: Any = np) -> np.ndarray:
         moved = rows["tokens"][here] * (elementwise_bytes_per_token(spec) / spec.layers)
         floor_s = UNFUSED_KERNELS * chip.constants.elementwise_s
         found.append((here, 1e6 * (floor_s + moved / rate)))
-    return _joined(found, len(rows), xp)
+    return _joined(found, len(rows))

@@ -9,14 +9,15 @@ import pytest
 
 from c2c.config import build, load
 from c2c.errors import SettingError
+from c2c.hardware import load_node
 from c2c.models import load_spec
 from c2c.policies import ByWait
 from c2c.serving import Prepared
-from c2c.systems.tessera import Costs, Lanes, PairLayout, Steps, load_pair, pair_layout, pipelined
+from c2c.systems.tessera import Costs, Lanes, Pair, PairLayout, Steps, pair_layout, pipelined
 from tests.simulator.lanes import layout, over
 from tests.simulator.worlds import requests, simulate
 
-SPEC, PAIR = load_spec("llama-3-8b"), load_pair("a100_l40s")
+SPEC, PAIR = load_spec("llama-3-8b"), Pair(node=load_node("a100_l40s"))
 CATALOG = "catalog.models=[{spec: llama-3-8b, ttft_slo_s: 1.0, tpot_slo_s: 0.1}]"
 
 

@@ -25,7 +25,7 @@ from c2c.cost.kernel_graph import (
 )
 from c2c.errors import SettingError
 from c2c.models import kv_bytes_per_token, load_spec, weight_bytes
-from c2c.systems.tessera import Lanes, Options, load_pair, pair_of, plan, ways, work_of
+from c2c.systems.tessera import Lanes, Options, load_pair, plan, ways, work_of
 
 LOAD = Load(prompt=1020, output=129)
 OSS = load_spec("gpt-oss-20b")
@@ -154,7 +154,9 @@ def test_a_pair_must_be_one() -> None:
     for gpus, links in ((("a100_80",) * 2, True), (("a100_80", "l40s", "b200"), True),
                         (("a100_80", "l40s"), False)):  # fmt: skip
         with pytest.raises(SettingError, match="node='a100_l40s': expected two unlike GPUs"):
-            pair_of(replace(pair.node, gpus=gpus, links=pair.node.links if links else ()))
+            replace(
+                pair, node=replace(pair.node, gpus=gpus, links=pair.node.links if links else ())
+            )
     with pytest.raises(SettingError, match="node='none'"):
         load_pair("none")
     with pytest.raises(SettingError, match=r"pair\.a100_l40s\.right_share"):

@@ -1,0 +1,137 @@
+"""Plain settings of a run, checked by the schema."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from c2c.config.refusals import as_setting_error, check_renamed
+from c2c.config.schema import (
+    FailuresConf,
+    FleetConf,
+    RoutingConf,
+    RunConf,
+    ScaleConf,
+    SloConf,
+    TimelineConf,
+)
+from c2c.errors import SettingError, unknown_name
+from c2c.ranges import check_fields
+from c2c.serving import GROUPS, SystemSpec
+from c2c.workloads import Router, WorkloadConfig
+
+__all__ = ["Settings", "checked", "fits", "plain_settings"]
+
+# Groups whose keys a schema lists; the other groups check their own keys.
+_SCHEMAS: Mapping[str, type] = {
+    "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
+    "failures": FailuresConf, "fleet": FleetConf, "routing": RoutingConf, "router": Router,
+    "system": SystemSpec, **{f"system.{name}": group for name, group in GROUPS.items()},
+    "workload": WorkloadConfig,
+}  # fmt: skip
+
+
+class Settings(dict[str, Any]):
+    """Plain settings of a run that the schema has checked, as in `RunSetup.settings`."""
+
+    def with_(self, changes: Mapping[str, Any]) -> Settings:
+        """Return a copy with other values of settings that choose no file.
+
+        >>> from c2c.config import checked, load
+        >>> checked(load()).with_({"seed": 1, "slo.ttft_s": 2})["slo"]["ttft_s"]
+        2.0
+
+        Args:
+          changes: values by name, such as "workload.rate_rps".
+
+        Raises:
+          SettingError: an unknown name, or a value that is not allowed.
+        """
+        plain, is_plain = copy.deepcopy(self), True
+        for name, value in changes.items():
+            *parents, last = name.split(".")
+            node: Any = plain
+            for parent in parents:
+                node = node.get(parent) if isinstance(node, dict) else None
+            if not isinstance(node, dict) or last not in node:
+                known = node if isinstance(node, dict) else ()
+                raise unknown_name(name, value, known, last, "a key among")
+            fit = fits(node[last], value)
+            is_plain = is_plain and fit
+            node[last] = float(value) if fit and isinstance(node[last], float) else value
+        return plain if is_plain else checked(dict(plain))
+
+
+def fits(before: object, value: object) -> bool:
+    """Return whether a value can replace another one without the schema: numbers and text."""
+    if isinstance(before, float):
+        return type(value) in (int, float)
+    return type(before) is type(value) and isinstance(value, bool | int | str)
+
+
+def plain_settings(composed: DictConfig) -> dict[str, Any]:
+    """Return a composed configuration as the plain data that `build` keeps in its `settings`."""
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    shown: dict[str, Any] = _without_targets(plain)
+    return shown
+
+
+def checked(cfg: DictConfig | Mapping[str, Any]) -> Settings:
+    """Return a configuration as plain data, validated against the schema.
+
+    Raises:
+      SettingError: an unknown setting, or a value that is not allowed.
+    """
+    if isinstance(cfg, Settings):
+        return _in_range(cfg)
+    try:
+        given = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
+        _refuse_unknown(given)
+        merged = OmegaConf.merge(_schema(), given)  # which changes a copy
+        plain: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise as_setting_error(error) from error
+    return _in_range(Settings(_without_targets(plain)))
+
+
+def _in_range(settings: Settings) -> Settings:
+    for name in ("", "slo", "scale", "timeline", "failures"):
+        check_fields(settings[name] if name else settings, name, _SCHEMAS[name])
+    return settings
+
+
+@cache
+def _schema() -> DictConfig:
+    """Return the schema of a run, cached: making it takes longer than a small simulation."""
+    schema: DictConfig = OmegaConf.structured(RunConf)
+    return schema
+
+
+def _refuse_unknown(given: DictConfig) -> None:
+    """Raise for an unknown key, which `+sead=5` adds and a merge would keep unnoticed."""
+    plain: Any = OmegaConf.to_container(given, resolve=False)
+    for where, schema in _SCHEMAS.items():
+        node = plain
+        for key in filter(None, where.split(".")):
+            node = node.get(key) if isinstance(node, dict) else None
+        if not (node is None or isinstance(node, dict) or "${" in str(node)):
+            raise SettingError(where, node, "a mapping, such as {name: value}")
+        known = [f.name for f in fields(schema)]
+        for key, value in node.items() if isinstance(node, dict) else ():
+            if str(key) not in known and not str(key).startswith("_"):
+                field = f"{where}.{key}" if where else str(key)
+                check_renamed(field, value)
+                raise unknown_name(field, value, known, str(key), "a key among")
+
+
+def _without_targets(value: Any) -> Any:
+    """Return the settings without the schema's own keys, such as `_target_`."""
+    if isinstance(value, dict):
+        return {k: _without_targets(v) for k, v in value.items() if not str(k).startswith("_")}
+    return [_without_targets(v) for v in value] if isinstance(value, list) else value
