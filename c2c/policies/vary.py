@@ -242,12 +242,10 @@ def _by_need(
     policy: ByNeed, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
     seed: int,
 ) -> int:  # fmt: skip
-    if table[0].room_tokens >= (1 + policy.spare) * tokens:
-        return 0
     best = 0
-    for k in range(1, count):
-        if table[k].room_tokens > table[best].room_tokens:
-            best = k
+    if table[0].room_tokens < (1 + policy.spare) * tokens:
+        for k in range(1, count):
+            best = k if table[k].room_tokens > table[best].room_tokens else best
     return best if table[best].room_tokens >= tokens else -1
 
 

@@ -35,7 +35,7 @@ from c2c.policies import (
 from c2c.serving import Prepared, SystemSpec, prepare
 from c2c.serving.schedulers.prompts_alone import PromptsAlone
 from c2c.systems.cocoserve.layout import Scaling, scaled_layout
-from c2c.systems.tessera import PairLayout, pair_layout, pair_of
+from c2c.systems.tessera import Pair, PairLayout, pair_layout
 from c2c.systems.weaver import Weaving, woven_layout
 from tests.simulator.controllers import Load
 from tests.simulator.lanes import COLD, SPEC, layout, on, over, woven
@@ -111,7 +111,7 @@ LAYOUTS = {
     ),
     "read_kernels": pair_layout(
         PairLayout(way="kernels", expert_bytes=2.0, hbm_reserve_bytes=44e9),
-        pair_of(cut_node(load_platform("gh200"), "4g_3g", gbps=187.5, latency_s=1e-5)),
+        Pair(node=cut_node(load_platform("gh200"), "4g_3g", gbps=187.5, latency_s=1e-5)),
         load_spec(SPEC), rows=16, link_gbps=375.0,
     ),
 }  # fmt: skip

@@ -255,13 +255,6 @@ def test_the_head_makes_logits_of_embeddings(live: Live, models: dict[str, Model
         text = coded.json()["data"][0]["embedding"]
         assert np.frombuffer(base64.b64decode(text), "<f4").tolist() == rows[0].tolist()
     assert live.state()["compiled_after_start"] == 0
-    for param, body in (
-        ("dimensions", {"dimensions": 4}), ("input", {"input": []}), ("input", {"input": [VOCAB]}),
-        ("encoding_format", {"encoding_format": "int8"}), ("input_type", {"input_type": "query"}),
-        ("input", {"input": "w5 " * 400}),
-    ):  # fmt: skip
-        answer = live.post("embeddings", **({"model": "one", "input": "w5"} | body))
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 def test_many_choices_and_prompts_wait_for_each_other(live: Live, models: dict[str, Model]) -> None:
@@ -329,39 +322,38 @@ def test_weights_are_loaded_kept_and_dropped_at_an_operators_wish(live: Live) ->
     ("status", "param", "body"),
     [
         (404, "model", {"model": "nobody"}),
-        (400, "prompt", {"prompt": []}),
-        (400, "prompt", {"prompt": ""}),
-        (400, "prompt", {"prompt": [VOCAB]}),
-        (400, "prompt", {"prompt": [-1]}),
-        (400, "prompt", {"prompt": [1] * 320}),
+        *((400, "prompt", {"prompt": prompt}) for prompt in ([], "", [[1]] * 2049)),
+        *((400, "prompt", {"prompt": prompt}) for prompt in ([VOCAB], [-1], [1] * 320)),
         (400, "prompt", {"model": "bare", "prompt": "text"}),
-        (400, "max_tokens", {"max_tokens": 320}),
-        (400, "max_tokens", {"max_tokens": 0}),
+        *((400, "max_tokens", {"max_tokens": tokens}) for tokens in (320, 0)),
         (400, "n", {"n": 129}),
         (400, "n", {"n": 65, "prompt": [[1]] * 32}),
-        (400, "prompt", {"prompt": [[1]] * 2049}),
         (400, "logprobs", {"logprobs": 20, "max_tokens": 300, "prompt": [[1]] * 999}),
         (400, "temperature", {"temperature": -1}),
         (400, "top_p", {"top_p": -1}),
         (400, "seed", {"seed": 2**63}),
         (400, "logit_bias", {"logit_bias": {str(VOCAB): 1}}),
         (400, "stop_token_ids", {"stop_token_ids": [VOCAB]}),
-        (400, "stop", {"stop": ["a"] * 65}),
-        (400, "stop", {"stop": ""}),
+        *((400, "stop", {"stop": stop}) for stop in (["a"] * 65, "")),
         (400, "stream", {"stream": "perhaps"}),
         (400, "logprobs", {"logprobs": 21}),
         (400, "min_tokens", {"max_tokens": 4, "min_tokens": 5}),
         (400, "repetition_penalty", {"repetition_penalty": 0}),
+        (400, "dimensions", {"dimensions": 4, "input": "w5"}),
+        *((400, "input", {"input": text}) for text in ([], [VOCAB], "w5 " * 400)),
+        (400, "encoding_format", {"encoding_format": "int8", "input": "w5"}),
+        (400, "input_type", {"input_type": "query", "input": "w5"}),
     ],
 )
 def test_what_cannot_be_is_refused_in_openais_form(
     live: Live, status: int, param: str, body: dict[str, Any]
 ) -> None:
-    answer = live.post("completions", **({"model": "one", "prompt": [1]} | body))
+    path = "embeddings" if "input" in body else "completions"
+    asked = {"model": "one"} if "input" in body else {"model": "one", "prompt": [1]}
+    answer = live.post(path, **(asked | body))
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (status, param), answer.text
-    assert error["message"]
-    assert error["type"] == "invalid_request_error"
+    assert error["message"] and error["type"] == "invalid_request_error"  # noqa: PT018
 
 
 _ANY = st.recursive(
