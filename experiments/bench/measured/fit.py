@@ -11,7 +11,7 @@ import math
 import re
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -160,11 +160,13 @@ def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
 
 
 def fit_chip(
-    platform: str, tables: Mapping[str, Rows], base: Constants | None = None
-) -> dict[str, tuple[float, str]]:
+    platform: str, tables: Mapping[str, Rows], base: Constants | None = None,
+    wanted: Collection[str] | None = None,
+) -> dict[str, tuple[float, str]]:  # fmt: skip
     """Return the constants fitted to a chip's own rows, with texts of their held-out errors.
 
-    Others are those of `base`, or of the chip's calibration.
+    Others are those of `base`, or of the chip's calibration. Groups without a wanted constant are
+    left out; None: all are wanted.
     """
     chip = whole(platform, base)
     found: dict[str, tuple[float, str]] = {}
@@ -172,7 +174,7 @@ def fit_chip(
         op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform
     }
     for group in GROUPS:
-        if group.op not in ours:
+        if group.op not in ours or not (wanted is None or {*group.typical} & {*wanted}):
             continue
         op, rows = ours[group.op]
         fitted, held = _halves(op, rows)
@@ -270,7 +272,8 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
     for platform in sorted(s for s in systems if s):
         stored = load_constants(platform)
         marked = {n for n, s in stored.sources.items() if s.kind == "fitted" and s.rows}
-        found = {n: v for n, v in fit_chip(platform, tables).items() if n in marked}
+        fits = fit_chip(platform, tables, wanted=marked)
+        found = {n: v for n, v in fits.items() if n in marked}
         said += [
             f"{platform}.{n}: {getattr(stored, n):.6g} -> {v:.6g} (held out: {error})"
             for n, (v, error) in found.items()

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from c2c.cost import load_constants
+from c2c.errors import SettingError
 from c2c.hardware import conf_dir
 from experiments.bench.measured.chips import whole
 from experiments.bench.measured.command import main
 from experiments.bench.measured.engines import engine_of, runs_of
 from experiments.bench.measured.errors import error_of
-from experiments.bench.measured.fit import GROUPS, fit_group, from_others, store_fits
+from experiments.bench.measured.fit import GROUPS, fit_chip, fit_group, from_others, store_fits
 from experiments.bench.measured.ops import OPS, is_held_out
 from experiments.bench.measured.predict import gemm_us
 from experiments.bench.measured.rows import OWN, Rows, read_folder
@@ -167,3 +168,10 @@ def test_the_engine_runs_are_of_known_chips_and_models_and_half_of_them_held_out
         )  # fmt: skip
         sides.setdefault(setting, set()).add(run.held_out)
     assert all(len(side) == 1 for side in sides.values())  # all loads of a setting
+
+
+def test_groups_without_a_wanted_constant_are_not_fitted() -> None:
+    tables = {"gemm_bf16": read_folder(OWN)["gemm_bf16"]}
+    assert fit_chip("b200", tables, wanted=()) == {}  # all of its rows are held out
+    with pytest.raises(SettingError, match=r"gemm_bf16\.csv: rows of b200=0: expected at least"):
+        fit_chip("b200", tables)
