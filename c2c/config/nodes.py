@@ -39,7 +39,8 @@ def node_of(plain: Mapping[str, Any]) -> Node | None:
             "node", plain["node"].get("name"), "no node without system.layout",
             f"Set system={' or '.join(_laid_out_systems())}.",
         )  # fmt: skip
-    if not plain["node"]["gpus"]:
+    links = plain["node"].get("links")
+    if plain["node"].get("gpus") == [] and isinstance(links, Mapping) and "link" in links:
         return _slices(plain)
     node = node_from_mapping(plain["node"])
     if dict(plain["mig"]) != {"name": "auto"}:
@@ -65,7 +66,10 @@ def _slices(plain: Mapping[str, Any]) -> Node:
         allowed = f"a layout by name or parts with node=slices, such as {', '.join(chip.mig[1:])}"
         raise SettingError("mig", plain["mig"]["name"], allowed)
     link = plain["node"]["links"]["link"]
-    gbps = link["gbps"] or link_gbps(chip.link, plain["link"]) / 2.0  # out, then in
+    if not isinstance(link, Mapping) or "latency_s" not in link:
+        raise SettingError("node.links.link", link, "a mapping with latency_s, as of node=slices")
+    rate = link.get("gbps")
+    gbps = link_gbps(chip.link, plain["link"]) / 2.0 if rate is None else rate  # out, then in
     return cut_node(chip, mig_from_mapping(plain["mig"]), gbps=gbps, latency_s=link["latency_s"])
 
 

@@ -18,9 +18,7 @@ from c2c.ranges import AboveZero, check_fields
 __all__ = ["Node", "PeerLink", "cut_node", "load_node", "node_from_mapping"]
 
 LinkKind = Literal["network", "nvlink", "pcie"]
-_HOST: Final = (
-    "host"  # kind of the link between slices of a chip, which is the chip's to host memory
-)
+_HOST: Final = "host"  # kind of the link between slices: the chip's, to host memory
 _KEYS: Final = ("name", "gpus", "links", "usd_per_hour")  # of a file
 _PORTS: Final = {"network": "card", "pcie": "slot"}  # a GPU's port, which its transfers share
 

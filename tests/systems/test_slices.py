@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from c2c.config import build, load
 from c2c.cost import DEFAULT_ALPHAS, at_best_alpha, calibration_for, load_constants, step_table
@@ -203,3 +204,23 @@ def test_resident_layouts_start_on_demand(mechanism: str) -> None:
     whole_s = [float(w.seconds[what.deployments[0].spec.name]) for w in what.system.start]
     assert stats.switches == models
     assert (found.first_token_s - found.arrival_s > max(whole_s)).all()
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"name": "mine", "links": {}}, r"node\.mine\.gpus=None: expected a list of names"),
+        (
+            {"name": "mine", "gpus": [], "links": {"link": 3}},
+            r"node\.links\.link=3: expected a map",
+        ),
+    ],
+)
+def test_a_node_without_gpus_is_refused_by_name(
+    mig: str, node: dict[str, Any], message: str
+) -> None:
+    cfg = load([*COMMON[2:], "system=tessera", f"mig={mig}"])
+    OmegaConf.set_struct(cfg, False)
+    cfg.node = {"name": "mine", **node}
+    with pytest.raises(SettingError, match=message):
+        build(cfg)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -65,7 +66,7 @@ class Lane:
     rows: int  # largest number of rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
 class Lanes:
     """A decoder over a pair.
 
@@ -155,12 +156,18 @@ class Lanes:
             return work_of(kernels, self.pair.gpus)
         return streamed_work(kernels, self.pair.gpus, self.caps_gbps)
 
+    @cached_property
+    def _one_row_s(self) -> tuple[float, ...]:
+        """Seconds of the logits of one row on each GPU."""
+        one = step_kernels(self.spec, Batch(rows=1, chunk=1, context=1))
+        (found,) = self._work([replace(k, takes=()) for k in one if k.kind == "head"]).times_s
+        return found
+
     def _rows_s(
         self, kernels: Sequence[StepKernel], work: Work, gpu_of: Sequence[int]
     ) -> tuple[float, ...]:
         """Return the seconds by resource of kernels that do not depend on all tokens of a step."""
-        one = step_kernels(self.spec, Batch(rows=1, chunk=1, context=1))
-        (one_row,) = self._work([replace(k, takes=()) for k in one if k.kind == "head"]).times
+        one_row = self._one_row_s
         found = [0.0] * (2 * len(self.pair.gpus))
         for kernel, seconds, g in zip(kernels, work.times, gpu_of, strict=True):
             if kernel.cache_bytes > 0.0 or kernel.kind == "attention":

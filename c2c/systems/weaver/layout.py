@@ -288,15 +288,15 @@ class _Over:
             stall = np.maximum(0.0, given.ahead_s - late)
         sizes = np.array([1, max(2, self.tokens)])
         token_bytes = kv_bytes_per_token(self.hot) * (given.prompt_devices == 0)
-        read = None
+        draws: dict[str, Cost] = {}
         if self.node.chip is not None:  # beside others, whose share the link's resource divides
             _, gbps = _wire(self.node, k, 1)
             sent_s = sum(waits_s) + n * row_bytes / (gbps * 1e9)
-            read = {"link": Cost(prefill=curve(sizes, token_bytes * sizes),
+            draws = {"link": Cost(prefill=curve(sizes, token_bytes * sizes),
                                  decode=curve(n, layers * n * row_bytes))}  # fmt: skip
         sent, gone, stalled = (_of(k, name, count) for name in ("sent", "away", "stall"))
         step = (
-            Work(name=sent, home=k, after=("rest",), draws=read or {},
+            Work(name=sent, home=k, after=("rest",), draws=draws,
                  seconds=Cost(prefill=curve(sizes, token_bytes * sizes / (gbps * 1e9)),
                               decode=curve(n, layers * sent_s))),
             replace(_on(f"gpu{k}", gone, away.attention, home=k, after=(sent,)), rank=1),

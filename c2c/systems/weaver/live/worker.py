@@ -154,11 +154,9 @@ class Weavers(Residents):
 
     def _poll(self) -> bool:
         """Answer the hot model's worker, to which it connects first; return whether it asked."""
-        host = self._host
-        if host is not None and host.is_over:
-            self._host = host = None
-        if host is not None:
-            return host.poll()
+        if self._host is not None and not self._host.is_over:
+            return self._host.poll()
+        self._host = None
         now_s = time.monotonic()
         if now_s - self._looked_s < _AGAIN_S or self._hot not in self._models:
             return False
