@@ -207,13 +207,10 @@ def test_resident_layouts_start_on_demand(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "message"),
+    ("mig", "node", "message"),
     [
-        ({"name": "mine", "links": {}}, r"node\.mine\.gpus=None: expected a list of names"),
-        (
-            {"name": "mine", "gpus": [], "links": {"link": 3}},
-            r"node\.links\.link=3: expected a map",
-        ),
+        ("auto", {"links": {}}, r"node\.mine\.gpus=None: expected a list of names"),
+        ("4g_3g", {"gpus": [], "links": {"link": 3}}, r"node\.links\.link=3: expected a mapping"),
     ],
 )
 def test_a_node_without_gpus_is_refused_by_name(
