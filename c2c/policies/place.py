@@ -16,6 +16,7 @@ __all__ = [
     "CANDIDATE_DTYPE",
     "BandwidthAware",
     "FirstIdle",
+    "KvPressure",
     "LeastLoaded",
     "RandomIdle",
     "link_demand_gbps",
@@ -38,6 +39,8 @@ CANDIDATE_DTYPE = np.dtype(
         ("load_s", "f8"),  # a decode step of every busy engine of the slice, and their backlogs
         ("turns_s", "f8"),  # one turn of each of them and of the model
         ("kept_share", "f8"),  # share of the model's weights in the slice's HBM
+        # share of the slice's HBM for KV caches in use after the request; 0: weights share no HBM
+        ("kv_pressure", "f8"),
         ("chip", "i8"),
     ],
     align=True,
@@ -250,3 +253,30 @@ def _least_loaded(policy: LeastLoaded, own: Any, row: Any, tokens: int, demand_g
     if row.in_host == 0:
         seconds += _COLD_S
     return seconds, 0.0, 0.0, 0.0
+
+
+class KvPressure(NamedTuple):
+    """The slice with the smallest share of its HBM for KV caches in use, beside all weights.
+
+    A slice without room for weights and request is none, even by eviction of its idle models: the
+    model waits. Of slices that have the model, one with room precedes all others.
+
+    Source: Prism's KV pressure ratio (arXiv 2505.04021, section 5). Its demand is the rate of
+    requests over their target; ours is the KV caches in use.
+    """
+
+    @property
+    def traits(self) -> PlaceTraits:
+        """Constant traits of this policy."""
+        return PlaceTraits(reads_promises=False)
+
+
+place.by(KvPressure)(_least)
+
+
+@rank.by(KvPressure)
+def _kv_pressure(policy: KvPressure, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
+    if row.kv_capacity < tokens or (row.is_resident == 0 and row.fits_now == 0):
+        return _out_of_question()
+    is_there = 1.0 if row.is_resident != 0 and row.fits_now != 0 else 0.0
+    return -is_there, -float(row.in_host), row.kv_pressure, -float(row.is_free)

@@ -16,6 +16,7 @@ __all__ = [
     "GateAndTriage",
     "One",
     "RoundRobin",
+    "SlackFirst",
     "given_up_s",
     "stay_s",
     "token_due_s",
@@ -167,6 +168,26 @@ class RoundRobin(NamedTuple):
 
 @urgency.by(RoundRobin)
 def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:
+    return float(row.order)
+
+
+class SlackFirst(NamedTuple):
+    """Prompts first, least slack to their TTFT target first; then decodes, one step each, in turn.
+
+    Source: Prism orders the prompts of a GPU's engines by slack (arXiv 2505.04021, section 5);
+    their decodes share the GPU as equals.
+    """
+
+    @property
+    def traits(self) -> TurnTraits:
+        """Constant traits of this policy."""
+        return TurnTraits(reads_token_lines=False)
+
+
+@urgency.by(SlackFirst)
+def _by_slack(policy: SlackFirst, own: Any, row: Any, now_s: float) -> float:
+    if row.has_prompt != 0:
+        return float(-1e12 + row.prompt_due_s - now_s)
     return float(row.order)
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "request_places",
     "reserved_places",
     "room_bytes",
+    "room_for_model",
 ]
 
 
@@ -92,6 +93,19 @@ def capacity_bytes(fleet: Fleet, s: Serving, i: int) -> float:
     return float(fleet.kv_capacity_bytes[fleet.deployment[inst.model].arch, inst.kind])
 
 
+@inlined
+def _weights_there(fleet: Fleet, s: Serving, i: int) -> float:
+    # Weights of instance i in HBM for good, if engines share it with all their weights.
+    inst = s.instance[i]
+    return float(fleet.shared_weight_bytes[fleet.deployment[inst.model].arch, inst.kind])
+
+
+@inlined
+def _bare_bytes(fleet: Fleet, s: Serving, i: int) -> float:
+    # `capacity_bytes` and the weights that it leaves out.
+    return capacity_bytes(fleet, s, i) + _weights_there(fleet, s, i)
+
+
 @jitable
 def kept_bytes(fleet: Fleet, s: Serving, i: int) -> float:
     """Return the bytes of instance `i`'s weights in HBM; the head is kept with the last layer."""
@@ -113,14 +127,29 @@ def _is_there(s: Serving, i: int) -> bool:
 def measure(fleet: Fleet, s: Serving, d: int) -> None:
     """Set the capacity of device `d` for KV caches and kept weights from its present instances."""
     dev = s.device[d]
-    least = math.inf
+    least, weights = math.inf, 0.0
     n = 0
     for i in range(dev.first, dev.first + fleet.residents):
         if _is_there(s, i):
-            least = min(least, capacity_bytes(fleet, s, i))
+            least = min(least, _bare_bytes(fleet, s, i))
+            weights += _weights_there(fleet, s, i)
             n += 1
     dev.residents = n
-    dev.capacity_bytes = least - max(0, n - 1) * fleet.engine_bytes if n > 0 else 0.0
+    dev.capacity_bytes = least - weights - max(0, n - 1) * fleet.engine_bytes if n > 0 else 0.0
+
+
+@jitable
+def room_for_model(fleet: Fleet, s: Serving, d: int, m: int) -> float:
+    """Return the free HBM bytes of device `d` if it had model `m`, too, and no idle engine."""
+    dev, arch = s.device[d], fleet.deployment[m].arch
+    weights = fleet.shared_weight_bytes[arch, dev.kind]
+    least, n = fleet.kv_capacity_bytes[arch, dev.kind] + weights, 0
+    for i in range(dev.first, dev.first + fleet.residents):
+        if _is_there(s, i) and (s.instance[i].state != IDLE or s.instance[i].kv_used > 0):
+            least = min(least, _bare_bytes(fleet, s, i))
+            weights += _weights_there(fleet, s, i)
+            n += 1
+    return float(least - weights - n * fleet.engine_bytes - dev.kv_bytes)
 
 
 @inlined
@@ -207,16 +236,17 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
     largest = largest_other(fleet, s, i) if fleet.kv_host_bytes > 0.0 else 0.0
     if need_bytes <= dev.capacity_bytes - used and largest <= dev.capacity_bytes:
         return True
-    least = math.inf
+    least, weights = math.inf, 0.0
     n = 0
     for j in range(dev.first, dev.first + fleet.residents):
         state = s.instance[j].state
         goes = state == IDLE or (dev.kv_bytes == 0.0 and only_waits(s, j))
         goes = goes and s.instance[j].kv_used == 0
         if _is_there(s, j) and (j == i or not goes):
-            least = min(least, capacity_bytes(fleet, s, j))
+            least = min(least, _bare_bytes(fleet, s, j))
+            weights += _weights_there(fleet, s, j)
             n += 1
-    room = least - (n - 1) * fleet.engine_bytes
+    room = least - weights - (n - 1) * fleet.engine_bytes
     return bool(need_bytes <= room - used and largest <= room)
 
 

@@ -12,7 +12,14 @@ from c2c.policies import (
 )
 from c2c.serving.batch import batch_size, outstanding
 from c2c.serving.costs import held_places
-from c2c.serving.hbm import holds_on, is_in_use, kept_share, movable_bytes, room_bytes
+from c2c.serving.hbm import (
+    holds_on,
+    is_in_use,
+    kept_share,
+    movable_bytes,
+    room_bytes,
+    room_for_model,
+)
 from c2c.serving.instances import assign, evict, idle_victim
 from c2c.serving.pools import can_hold, could_hold_weights, entry_of, homes_of, instances_of
 from c2c.serving.queues import take_pending
@@ -205,11 +212,19 @@ def _add_candidates(w: Loop, m: int, tokens: int, home: int, n: int, decodes: bo
         row.turns_s = 0.0
         row.kept_share = 0.0
         row.fits_now = 1
+        row.kv_pressure = 0.0
         if w.fleet.residents > 1:
             pair = arch * w.fleet.costs.kinds + inst.kind
             need = held_places(w.fleet.costs, pair, tokens) * w.fleet.costs.kv_bytes[pair]
             free = room_bytes(w.s, d) + w.s.device[d].weight_bytes + movable_bytes(w.fleet, w.s, i)
-            row.fits_now = 1 if w.s.device[d].residents == 0 or need <= free else 0
+            if w.fleet.shared_weight_bytes[arch, inst.kind] > 0.0:
+                if row.is_resident == 0:
+                    free = room_for_model(w.fleet, w.s, d, m)
+                used = w.s.device[d].kv_bytes + need
+                row.kv_pressure = used / max(used, w.s.device[d].kv_bytes + free)
+                row.fits_now = 1 if need <= free else 0
+            else:
+                row.fits_now = 1 if w.s.device[d].residents == 0 or need <= free else 0
             row.load_s, row.turns_s = _work_s(w.fleet, w.s, m, d)
             if row.is_resident != 0:
                 row.kept_share = kept_share(w.fleet, w.s, i)

@@ -426,6 +426,7 @@ class Fleet(NamedTuple):
     most_engines: Any  # i8[kind] maximum instances with a model
     instances: int  # number on all devices
     engine_bytes: float  # HBM of each engine beyond the first
+    shared_weight_bytes: Any  # f8[arch, kind] weights of an engine beside others' in HBM; else 0
     kv_host_bytes: float  # host memory of a chip for KV caches of engines that do not run
     folds_turns: bool  # a turn and the steps after it are one run: nobody shares the link
     hands_to: Any  # i8[kind] kind that decodes this kind's prompts; -1: itself

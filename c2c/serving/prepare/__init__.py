@@ -57,6 +57,7 @@ from c2c.serving.prepare.tables import (
     largest_step_chunk,
     layer_bytes,
     most_engines,
+    shared_weights,
     switch_s,
 )
 from c2c.serving.state import Fleet, Loop, Rules, Serving
@@ -260,6 +261,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         most_engines=np.array(engines, np.int64),
         instances=int(per_chip.sum()) * max(engines),
         engine_bytes=float(system.engines.bytes),
+        shared_weight_bytes=shared_weights(specs, slices, system),
         kv_host_bytes=float(system.engines.kv_host_bytes),
         folds_turns=system.load_traits.swaps_weights and whole,
         hands_to=handed,

@@ -18,6 +18,7 @@ from c2c.models import Deployment
 from c2c.policies import (
     DECISIONS,
     PREPARATION,
+    KvPressure,
     LoadTraits,
     Reserved,
     Static,
@@ -227,8 +228,17 @@ class SystemSpec:
             (floor * engines.residents > 1.0, "system.admit.floor", floor,
              f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
              "slice"),
-            (several and copied and not self.load_traits.swaps_weights, f"{where}.residents",
-             engines.residents, "1 where each engine's weights are copied into HBM at its start"),
+            (self.shares_hbm and not isinstance(self.place, KvPressure), "system.place",
+             policy_name(type(self.place)), "kv_pressure where several engines of a slice have all "
+             "their weights in its HBM"),
+            (self.shares_hbm and self.disaggregation.prompt_share > 0.0,
+             "system.disaggregation.prompt_share", self.disaggregation.prompt_share,
+             "0 where several engines of a slice have all their weights in its HBM"),
+            (self.shares_hbm and engines.kv_host_bytes > 0.0, f"{where}.kv_host_bytes",
+             engines.kv_host_bytes, "0 where several engines of a slice have all their weights in "
+             "its HBM"),
+            (several and traits.experts.caches_experts, f"{where}.residents", engines.residents,
+             "1 where system.experts caches some"),
             (several and not traits.turn.takes_turns, f"{where}.residents", engines.residents,
              f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns"),
         )  # fmt: skip
@@ -260,6 +270,12 @@ class SystemSpec:
     def traits(self) -> Traits:
         """Constant traits of the policies."""
         return self.policies.traits
+
+    @property
+    def shares_hbm(self) -> bool:
+        """True if several engines of a slice have all their weights in its HBM at once."""
+        copied = weights_in(self.load) == "hbm" and not self.load_traits.swaps_weights
+        return copied and self.engines.residents > 1
 
     @property
     def load_traits(self) -> LoadTraits:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -56,6 +56,7 @@ __all__ = [
     "layer_bytes",
     "most_engines",
     "shared_room_bytes",
+    "shared_weights",
     "switch_s",
 ]
 
@@ -310,6 +311,13 @@ def kv_rooms(
                 for room, most in zip(nbytes[arch], tokens[arch], strict=True)
             ]
     return tokens, nbytes
+
+
+def shared_weights(specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec) -> Any:
+    """Return the HBM bytes of each engine's weights beside others', f8[arch, kind]; else 0."""
+    if not system.shares_hbm:
+        return np.zeros((len(specs), len(kinds)))
+    return np.array([[_held_bytes(spec, kind) for kind in kinds] for spec in specs])
 
 
 def _longest(spec: ModelSpec, cache: CacheShape, places: int) -> int:
