@@ -139,12 +139,12 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     load_installed()
     load_code(plain["code"])
     search_settings(plain["conf"])
-    node = node_of(plain)
+    mechanisms = mechanisms_of(plain)
+    node = node_of(plain, mechanisms)
     given = given_parts(plain, node)
     measured = [_constants(part, plain["engine"]) for part in given]
     said = tuple(dict.fromkeys(line for _, lines in measured for line in lines))
     deployments = _deployments(plain, plain["catalog"])
-    mechanisms = mechanisms_of(plain)
     to_plan = planned_requests(plain["mig"])
 
     def fleet(
@@ -209,6 +209,10 @@ def _serving(
 ) -> tuple[ServingSetup, _Notes, _Notes]:
     """Return hardware, models and system of a run; notes on its layouts and on its mechanisms."""
     one, constants = given[0]
+    if any(mechanism.over_chips for mechanism in mechanisms):
+        deployments = tuple(
+            replace(d, spec=replace(d.spec, name=d.name)) for d in deployments
+        )
     system, of_mechanisms = with_parts(
         mechanisms,
         Context(
@@ -297,7 +301,7 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
     plain = checked(cfg)
     search_settings(plain["conf"])
     system = _system(plain["system"])
-    (one, *more) = given_parts(plain, node_of(plain))
+    (one, *more) = given_parts(plain, node_of(plain, mechanisms_of(plain)))
     if more:
         raise SettingError("fleet", plain["fleet"]["name"], "no fleet: a layout is one chip's")
     platform = one.platform

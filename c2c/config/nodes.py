@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from c2c.hardware import (
     platform_from_mapping,
     scaled,
 )
+from c2c.systems.mechanism import Mechanism
 
 __all__ = ["is_default_hardware", "node_of"]
 
 
-def node_of(plain: Mapping[str, Any]) -> Node | None:
+def node_of(plain: Mapping[str, Any], mechanisms: Sequence[Mechanism]) -> Node | None:
     """Return the node of a run, whose chips are its GPUs; None without a node."""
     has_layout = plain["system"].get("layout") is not None
+    has_layout &= not any(mechanism.over_chips for mechanism in mechanisms)
     if not plain["node"]:
         if has_layout:
             names = ", ".join(conf_names("node"))

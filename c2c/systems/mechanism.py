@@ -53,6 +53,8 @@ class Mechanism:
       notes: function that returns lines to print with the run, such as one on a substitute value.
       worker: module of the live workers that serve it, if its lanes have `layers` and `paths`; "":
         only the simulator does.
+      over_chips: whether a layout lies over the run's own chips, not over a node's GPUs. Each model
+        then has a spec of its name, which tells those of one spec apart.
     """
 
     part: Literal["start", "layout"]
@@ -61,6 +63,7 @@ class Mechanism:
     ways: tuple[str, ...] = ()
     notes: Callable[[Context], tuple[str, ...]] = lambda _: ()
     worker: str = ""
+    over_chips: bool = False
 
 
 def read_gbps(context: Context) -> float:

@@ -1,0 +1,6 @@
+"""MuxServe: models on shares of a GPU's SMs, side by side, with one room for their KV caches."""
+
+from c2c.systems.muxserve.layout import SYSTEM, Muxing, muxed_layout
+from c2c.systems.muxserve.placement import Served, placed
+
+__all__ = ["SYSTEM", "Muxing", "Served", "muxed_layout", "placed"]
