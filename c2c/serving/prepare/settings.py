@@ -228,6 +228,8 @@ class SystemSpec:
             (floor * engines.residents > 1.0, "system.admit.floor", floor,
              f"at most {1.0 / engines.residents:.3g}, with residents={engines.residents} on a "
              "slice"),
+            (several and not traits.turn.takes_turns, f"{where}.residents", engines.residents,
+             f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns"),
             (self.shares_hbm and not isinstance(self.place, KvPressure), "system.place",
              policy_name(type(self.place)), "kv_pressure where several engines of a slice have all "
              "their weights in its HBM"),
@@ -239,8 +241,6 @@ class SystemSpec:
              "its HBM"),
             (several and traits.experts.caches_experts, f"{where}.residents", engines.residents,
              "1 where system.experts caches some"),
-            (several and not traits.turn.takes_turns, f"{where}.residents", engines.residents,
-             f"1 with system.turn={policy_name(type(self.turn))}, where no engines take turns"),
         )  # fmt: skip
 
     def _check_experts(self, copied: bool) -> None:

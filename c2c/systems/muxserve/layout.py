@@ -8,17 +8,17 @@ light prompts do not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from c2c.cost import Constants, StepTable, step_table
-from c2c.errors import SettingError, unknown_name
+from c2c.errors import SettingError
 from c2c.hardware import Platform, Slice, slices
 from c2c.models import Deployment, ModelSpec, kv_bytes_per_token, weight_bytes
-from c2c.ranges import AboveZero, Count, In, SomeShare, check_fields, check_value
+from c2c.ranges import AboveZero, Count, In, SomeShare, check_fields
 from c2c.serving import (
     Cost,
     Curve,
@@ -45,15 +45,15 @@ class Muxing:
     """Models side by side on GPUs: settings of the mechanism in `system.layout`.
 
     Attributes:
-      rates_rps: requests a second by model, of which the placement knows; models that it leaves out
-        have the least of them; {}: all have equal ones.
+      rates_rps: requests a second of each model, in the order of the catalog, of which the placement
+        knows; (): one each.
       prompt_tokens: mean tokens of a prompt, for the placement.
       output_tokens: mean tokens of an answer, for the placement.
       prompt_share: share of the SMs that a model's prompts may use.
       decode_shares: shares of the SMs of which each model gets one for its decodes.
     """
 
-    rates_rps: dict[str, float] = field(default_factory=dict)
+    rates_rps: tuple[AboveZero, ...] = ()
     prompt_tokens: Count = 161
     output_tokens: Count = 338
     prompt_share: SomeShare = 1.0
@@ -61,8 +61,8 @@ class Muxing:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode_shares", tuple(self.decode_shares))
+        object.__setattr__(self, "rates_rps", tuple(self.rates_rps))
         check_fields(self, "system.layout")
-        check_value(self.rates_rps, Mapping[str, AboveZero], "system.layout.rates_rps", "a rate")
         if not self.decode_shares:
             raise SettingError("system.layout.decode_shares", [], "at least one share")
 
@@ -76,14 +76,13 @@ def muxed_layout(
     Raises:
       SettingError: too many models or GPUs, models without room in HBM, a rate of no model.
     """
-    names = [one.name for one in models]
     if len(models) > MOST_MODELS:
         raise SettingError("catalog", f"{len(models)} models", f"at most {MOST_MODELS}")
     if gpus > len(models):
         raise SettingError("superchips", gpus, f"at most {len(models)}, the number of models")
-    for name in given.rates_rps:
-        if name not in names:
-            raise unknown_name("system.layout.rates_rps", name, names)
+    if given.rates_rps and len(given.rates_rps) != len(models):
+        allowed = f"a rate of each of {len(models)} models"
+        raise SettingError("system.layout.rates_rps", list(given.rates_rps), allowed)
     return _Muxed(given, models, platform, system, constants).layout(gpus)
 
 
@@ -91,6 +90,8 @@ def _prepare(context: Context) -> SystemSpec:
     run, whole = context.run, context.platform.mig[0]
     if run["mig"].get("name") not in ("auto", whole):
         raise SettingError("mig", run["mig"].get("name"), f"auto or {whole}: models share SMs")
+    if run["tensor_parallel"] > 1:
+        raise SettingError("tensor_parallel", run["tensor_parallel"], "1: each model has one GPU")
     layout = muxed_layout(
         context.settings, context.deployments, context.platform, run["superchips"], context.system,
         context.constants,
@@ -102,7 +103,7 @@ def _notes(context: Context) -> tuple[str, ...]:
     """Return a line if rates are not given."""
     if context.settings.rates_rps:
         return ()
-    return ("placement: all models alike; system.layout.rates_rps has the rates that it may know",)
+    return ("placement: one request a second of each model; system.layout.rates_rps has better rates",)
 
 
 SYSTEM: Final = Mechanism(
@@ -119,8 +120,8 @@ class _Muxed:
         self.models = {one.name: one for one in models}
         (self.whole,) = slices(platform, platform.mig[0])
         self.chunk = max(system.profile.chunks)
-        least = min(given.rates_rps.values(), default=1.0)
-        self.rates = {name: given.rates_rps.get(name, least) for name in self.models}
+        rates = given.rates_rps or [1.0] * len(models)
+        self.rates = dict(zip(self.models, rates, strict=True))
         self.tables: dict[tuple[object, float], StepTable] = {}
 
     def layout(self, gpus: int) -> StepLayout:
@@ -131,7 +132,7 @@ class _Muxed:
             size = sum(weight_bytes(one.spec) for one in self.models.values()) / 1e9
             raise SettingError(
                 "catalog", lacking, f"models with room in the HBM of {gpus} {self.platform.name}; "
-                f"all have {size:.0f} GB", "MuxServe evicts none. Set superchips or fewer models.",
+                f"all have {size:.0f} GB", "MuxServe evicts none: set a larger superchips.",
             )  # fmt: skip
         layouts = [self._on_one(here, shares) for here in by_gpu]
         return side_by_side(layouts, [(g, [m.name for m in h]) for g, h in enumerate(by_gpu)])
