@@ -46,7 +46,7 @@ def on_steps(policy: Any, own: Any, w: Any, device: int, now_s: float) -> float:
 def on_timer(policy: Any, own: Any, w: Any, open_requests: int, now_s: float) -> float:
     """Act at a time that was asked for, or earlier; as `on_request`.
 
-    It is not asked again while no request is open.
+    It is not asked again while no request is open, unless its traits say so.
     """
 
 
@@ -73,7 +73,11 @@ class Both(NamedTuple):
     @property
     def traits(self) -> OptionTraits:
         """Constant traits."""
-        return OptionTraits(acts=any(traits_of(OptionTraits, one).acts for one in self))
+        both = [traits_of(OptionTraits, one) for one in self]
+        return OptionTraits(
+            acts=any(one.acts for one in both),
+            acts_when_idle=any(one.acts_when_idle for one in both),
+        )
 
 
 @on_request.by(Both)

@@ -178,9 +178,11 @@ class OptionTraits(NamedTuple):
 
     Attributes:
       acts: whether there is one.
+      acts_when_idle: whether its timer also runs while no request is open. It must end by itself.
     """
 
     acts: bool = True
+    acts_when_idle: bool = False
 
 
 class ExpertsTraits(NamedTuple):

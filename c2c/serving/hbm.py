@@ -218,7 +218,7 @@ def only_waits(s: Serving, i: int) -> bool:
     """Return True if all requests of instance `i` wait in its queue, and there are some."""
     inst = s.instance[i]
     waits = inst.state == READY or inst.state == ASSIGNED
-    return bool(waits and inst.kv_used == 0)
+    return bool(waits and inst.kv_used == 0 and inst.ahead == 0)
 
 
 @jitable

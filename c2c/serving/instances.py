@@ -30,6 +30,7 @@ def assign(w: Loop, m: int, i: int, now_s: float) -> None:
     inst.state = ASSIGNED
     inst.draining = 0
     inst.aside = 0
+    inst.ahead = 0
     inst.cold = 1 if hold(w, entry_of(w.fleet, m, inst.chip), m, now_s) else 0
     inst.last_used_s = now_s
     inst.kv_used = 0

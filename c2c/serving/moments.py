@@ -176,6 +176,7 @@ def _acts(values: Mapping[type, Any]) -> bool:
 def _ask_timer(w: Loop, due_s: float) -> None:
     count = w.s.count[0]
     is_idle = count.arrived == count.finished + count.failed
+    is_idle = is_idle and not w.rules.traits.option.acts_when_idle
     if due_s < w.s.timer_s[0] and not is_idle:
         set_timer(w.s, 0, due_s)
         emit(w.s, ACT_TIMER, 0)

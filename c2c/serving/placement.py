@@ -45,6 +45,7 @@ __all__ = [
     "make_active",
     "make_room",
     "open_lanes",
+    "place_ahead",
     "place_decodes",
     "place_on",
     "place_pending",
@@ -315,6 +316,19 @@ def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int
         if w.s.instance[i].n_wait > 0:
             wake(w, i)
     return i
+
+
+@jitable
+def place_ahead(w: Loop, m: int) -> int:
+    """Return the instance that model `m`, which has no requests, would get; or -1.
+
+    It is free, or another idle model's, on a device with room for the model.
+    """
+    row = _choose(w, m, 1, -1, False)
+    if row < 0:
+        return -1
+    chosen = w.s.candidates[row]
+    return -1 if chosen.is_resident != 0 or chosen.fits_now == 0 else int(chosen.instance)
 
 
 @jitable

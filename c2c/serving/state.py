@@ -134,6 +134,7 @@ INSTANCE_DTYPE = np.dtype(
         ("draining", "i8"),
         ("aside", "i8"),  # 1: sets its requests aside at the next step boundary
         ("deals", "i8"),  # 1: routes them anew there (`rebalance`)
+        ("ahead", "i8"),  # 1: loads its model before it has requests
         ("last_used_s", "f8"),
         ("next_same", "i8"),  # next active instance of the same model
         ("wait_head", "i8"),

@@ -78,7 +78,8 @@ def has_work(w: Loop, i: int) -> bool:
     inst = w.s.instance[i]
     if batch_size(w.s, i) > 0:
         return True
-    return bool(inst.n_wait > 0) and _could_begin(w, i)
+    starts = inst.ahead != 0 and inst.state == ASSIGNED
+    return bool(inst.n_wait > 0 or starts) and _could_begin(w, i)
 
 
 @inlined
@@ -87,6 +88,7 @@ def begin_load(w: Loop, i: int) -> None:
     d = w.s.instance[i].on_device
     plan = w.s.plan[d]
     w.s.instance[i].state = LOADING
+    w.s.instance[i].ahead = 0
     plan.instance = i
     plan.link_gbps = 0.0
     plan.steps = 1
@@ -217,7 +219,7 @@ def _watch(w: Loop, d: int, of_chip: bool, now_s: float) -> None:
         row = w.s.engines[i - first]
         row.instance = -1
         row.is_protected = 0
-        if inst.state == FREE or outstanding(w.s, i) == 0:
+        if inst.state == FREE or (outstanding(w.s, i) == 0 and inst.ahead == 0):
             continue
         row.instance = i
         last = w.s.device[inst.on_device].last

@@ -79,7 +79,9 @@ class Arrivals(NamedTuple):
 
 
 @inlined
-def _due_timer(state: Serving, world: World, ends_s: float, arrives_s: float) -> int:
+def _due_timer(
+    rules: Rules, state: Serving, world: World, ends_s: float, arrives_s: float
+) -> int:  # fmt: skip
     # The timer that is due before the next phase ends or request arrives, _OUTSIDE or -1.
     timer = state.count[0].first_timer
     due_s = state.timer_s[timer]
@@ -87,7 +89,10 @@ def _due_timer(state: Serving, world: World, ends_s: float, arrives_s: float) ->
     if outside_s < ends_s and outside_s <= min(due_s, arrives_s):
         return _OUTSIDE
     is_next = due_s < ends_s and due_s <= arrives_s
-    return int(timer) if is_next and (timer == 0 or min(ends_s, arrives_s) < np.inf) else -1
+    runs_on = min(ends_s, arrives_s) < np.inf
+    if timer == 0 and not rules.traits.option.acts_when_idle:
+        runs_on = True  # requests are open, whose deadlines or option it serves
+    return int(timer) if is_next and runs_on else -1
 
 
 @inlined
@@ -204,7 +209,7 @@ def drive(
         d, now_s = next_end(world.tournament, root)
         arrives_s, is_turn = _next_arrival(arrival_s, cursor, n, clients, sessions)
         k = cursor[0]
-        timer = _due_timer(state, world, now_s, arrives_s) if k < n or is_last or is_open else -1
+        timer = _due_timer(rules, state, world, now_s, arrives_s) if k < n or is_last or is_open else -1
         if timer != -1 and k >= n and not is_last:
             due_s = world.outside_s[0] if timer == _OUTSIDE else state.timer_s[timer]
             if due_s >= last_s:
