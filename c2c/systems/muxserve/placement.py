@@ -55,7 +55,7 @@ class Served:
           prompts_s: seconds of one prompt of every model of the GPU.
         """
         steps_s = self.decode_s[share]
-        n = min(len(steps_s), int(room_bytes // self.request_bytes))
+        n = max(0, min(len(steps_s), int(room_bytes // self.request_bytes)))
         rates = np.arange(1, n + 1) / (prompts_s + self.output_tokens * steps_s[:n])
         return float(rates.max(initial=0.0))
 
