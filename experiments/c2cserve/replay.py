@@ -31,8 +31,9 @@ def replay(
 
 
 def replay_settings(
-    context: Context, compression: float, overrides: Sequence[str], seed: int
-) -> tuple[list[str], dict[str, Any]]:
+    context: Context, compression: float, overrides: Sequence[str], seed: int, *,
+    chip: Sequence[str] = GH200,
+) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
     """Return the overrides and values of a replay, as `composed` takes them."""
     files = _files(context)
     if files is not None:
@@ -48,7 +49,7 @@ def replay_settings(
             f"workload.days={SYNTHETIC_DAYS}",
         ]
     return (
-        [*GH200, *source, f"link={context.link_variant}", *overrides],
+        [*chip, *source, f"link={context.link_variant}", *overrides],
         {"workload.compression": compression, "seed": seed},
     )
 
