@@ -210,9 +210,7 @@ def _serving(
     """Return hardware, models and system of a run; notes on its layouts and on its mechanisms."""
     one, constants = given[0]
     if any(mechanism.over_chips for mechanism in mechanisms):
-        deployments = tuple(
-            replace(d, spec=replace(d.spec, name=d.name)) for d in deployments
-        )
+        deployments = tuple(replace(d, spec=replace(d.spec, name=d.name)) for d in deployments)
     system, of_mechanisms = with_parts(
         mechanisms,
         Context(

@@ -209,7 +209,9 @@ def drive(
         d, now_s = next_end(world.tournament, root)
         arrives_s, is_turn = _next_arrival(arrival_s, cursor, n, clients, sessions)
         k = cursor[0]
-        timer = _due_timer(rules, state, world, now_s, arrives_s) if k < n or is_last or is_open else -1
+        timer = (
+            _due_timer(rules, state, world, now_s, arrives_s) if k < n or is_last or is_open else -1
+        )
         if timer != -1 and k >= n and not is_last:
             due_s = world.outside_s[0] if timer == _OUTSIDE else state.timer_s[timer]
             if due_s >= last_s:

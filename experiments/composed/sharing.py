@@ -93,7 +93,7 @@ def compute(context: Context, experiment: Sharing) -> Computed:
         results=(),
         caption=(
             f"Requests within both targets by the number of models on {experiment.gpus} GPUs of a "
-            f"kind; {_chips(experiment.chips)}; a line ends where models no longer fit."
+            f"kind, {' and '.join(experiment.chips)}; a line ends where models no longer fit."
         ),
         finding=_finding(experiment, best),
         assumptions=(
@@ -102,8 +102,8 @@ def compute(context: Context, experiment: Sharing) -> Computed:
             "Half of the models are Llama-3 3B (TPOT target 0.15 s), half are 8B (0.3 s); the TTFT "
             "target is 1 s.",
             *(f"{name}: {', '.join(experiment.systems[name])}." for name in experiment.shown),
-            f"The placement of {', '.join(experiment.placed)} knows each model's rate in the replay "
-            "itself, so it is at its best; the other systems know no future.",
+            f"The placement of {', '.join(experiment.placed)} knows each model's rate in the "
+            "replay itself, so it is at its best; the other systems know no future.",
             f"Systems within {experiment.close_points:g} points of the best share its win.",
         ),
         report=_report(middle),
@@ -143,9 +143,7 @@ def _best(experiment: Sharing, here: Sequence[Mapping[str, Any]]) -> dict[str, A
     """Return the best share within both targets at a point, and the systems that are close."""
     fitting = [r for r in here if r["fits"]]
     most = max(r["both_percent"] for r in fitting)
-    close = [
-        r["system"] for r in fitting if r["both_percent"] >= most - experiment.close_points
-    ]
+    close = [r["system"] for r in fitting if r["both_percent"] >= most - experiment.close_points]
     return {"both_percent": most, "systems": close}
 
 
@@ -153,15 +151,11 @@ def _finding(experiment: Sharing, best: Sequence[Mapping[str, Any]]) -> str:
     """Return the winners with most models under the highest load, by chip."""
     models, load = max(experiment.models), max(experiment.compressions)
     parts = [
-        f"{' and '.join(b['systems'])} on {b['chip']} ({b['both_percent']:.3g}% within both targets)"
+        f"{' and '.join(b['systems'])} on {b['chip']} ({b['both_percent']:.3g}%)"
         for b in best
         if (b["models"], b["compression"]) == (models, load)
     ]
-    return f"{models} models on {experiment.gpus} GPUs: best are {', '.join(parts)}"
-
-
-def _chips(names: Sequence[str]) -> str:
-    return " and ".join(names)
+    return f"{models} models on {experiment.gpus} GPUs, within both targets: {', '.join(parts)}"
 
 
 def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:

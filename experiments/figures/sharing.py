@@ -33,7 +33,8 @@ def draw_sharing(tables: Tables, caption: str) -> Figure:
                 continue
             axes.plot(*zip(*line, strict=True), dash, color=colour, marker="o", markersize=4,
                       clip_on=False)  # fmt: skip
-            ends.append((*line[-1], name, colour))
+            last = "" if line[-1][0] == len(sizes) - 1 else f", to {sizes[line[-1][0]]} models"
+            ends.append((*line[-1], f"{name}{last}", colour))
         axes.set(title=chip, xlabel="models", ylim=(0.0, 100.0))
         axes.set_xticks(range(len(sizes)), [f"{n}" for n in sizes])
         label_ends(axes, ends)

@@ -30,7 +30,9 @@ def shared(*models: str, **changes: Any) -> ServingSetup:
 def test_a_model_alone_is_as_on_a_gpu_of_its_own() -> None:
     block = random_requests(30, 1, 4.0, 0)
     ours, _, _ = simulate(shared("llama-3-8b"), block)
-    theirs, _, _ = simulate(setup("llama-3-8b", mig="1x96gb", **(OWN | {"batch": VllmV1(512)})), block)
+    theirs, _, _ = simulate(
+        setup("llama-3-8b", mig="1x96gb", **(OWN | {"batch": VllmV1(512)})), block
+    )
     for field in ("first_token_s", "finished_s", "link_bytes", "hbm_bytes", "chunks"):
         np.testing.assert_array_equal(ours[field], theirs[field], err_msg=field)
 
@@ -59,7 +61,10 @@ def test_idle_weights_give_way_for_kv_caches_and_come_back() -> None:
     what = shared(*THREE, engines__bytes=20e9, max_batch=700)
     records, stats, simulation = simulate(what, block)
     assert stats.finished == len(block)
-    assert (stats.evictions, stats.switches) == (1, 4)  # the model unused for longest, and its return
+    assert (stats.evictions, stats.switches) == (
+        1,
+        4,
+    )  # the model unused for longest, and its return
     assert records.first_token_s[-1] - 400.0 > weight_bytes(load_spec("llama-3-3b")) / 450e9
     assert simulation.state.device.kv_bytes.tolist() == [0.0]
 

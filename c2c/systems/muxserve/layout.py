@@ -45,8 +45,8 @@ class Muxing:
     """Models side by side on GPUs: settings of the mechanism in `system.layout`.
 
     Attributes:
-      rates_rps: requests a second of each model, in the order of the catalog, of which the placement
-        knows; (): one each.
+      rates_rps: requests a second of each model, in the order of the catalog, for the placement;
+        (): one each.
       prompt_tokens: mean tokens of a prompt, for the placement.
       output_tokens: mean tokens of an answer, for the placement.
       prompt_share: share of the SMs that a model's prompts may use.
@@ -103,7 +103,9 @@ def _notes(context: Context) -> tuple[str, ...]:
     """Return a line if rates are not given."""
     if context.settings.rates_rps:
         return ()
-    return ("placement: one request a second of each model; system.layout.rates_rps has better rates",)
+    return (
+        "placement: one request a second of each model; system.layout.rates_rps has better rates",
+    )
 
 
 SYSTEM: Final = Mechanism(
@@ -179,8 +181,9 @@ class _Muxed:
 
     def _step(self, spec: ModelSpec, decode_share: float, prompt_share: float) -> Cost:
         """Return the cost of a step; `system/batch=prompts_alone` never mixes the two jobs."""
-        prompts_s, decodes = _prompts_s(self._table(spec, prompt_share)), self._table(
-            spec, decode_share
+        prompts_s, decodes = (
+            _prompts_s(self._table(spec, prompt_share)),
+            self._table(spec, decode_share),
         )
         decodes_s = _decodes_s(decodes)
         return Cost(
