@@ -20,7 +20,7 @@ def check_layout(layout: StepLayout | None, workers: int) -> None:
     where = "system.layout"
     if layout is None:
         return
-    if layout.worker and not layout.nodes:
+    if layout.worker and len(layout.lanes) > 1 and not layout.nodes:
         if workers != len(layout.lanes):
             allowed = f"{len(layout.lanes)}, one for each lane of {layout.name}"
             raise SettingError("workers", workers, allowed)
@@ -33,7 +33,7 @@ def check_layout(layout: StepLayout | None, workers: int) -> None:
             f"{len(layout.lanes)}",
         )  # fmt: skip
     first, begins = next(iter(layout.memories)), layout.lanes[0].paths[0][0]
-    if begins != first:
+    if begins != first and not layout.worker:
         raise SettingError(where, layout.name, f"a layout that begins on {first}, not on {begins}")
 
 
@@ -41,12 +41,13 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
     """Return the fields of `Setup` for a layout: devices, homes and variants."""
     if layout is None:
         return {}
-    if layout.worker:
-        return {"layout": dict(layout.worker)}
+    told = {"layout": dict(layout.worker)}
+    if not layout.lanes[0].paths:
+        return told
     lane, number = layout.lanes[0], {name: d for d, name in enumerate(layout.memories)}
     every = tuple(range(len(lane.paths)))
     opened = lane.open_homes or (every,) * len(lane.layers)
-    return {
+    return told | {
         "devices": len(number),
         "homes": tuple(tuple(number[name] for name in path) for path in lane.paths),
         "variants": tuple(
@@ -63,7 +64,7 @@ def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
     workers, a half of each pool is left to what the other lane's sequences need for a time: their
     prompts are computed at home, and what they lose elsewhere is.
     """
-    if layout.worker:
+    if layout.worker and len(layout.lanes) > 1:
         usable_bytes /= 2.0
     lanes = tuple(
         replace(

@@ -47,7 +47,7 @@ def laid_out(
     system, _ = with_parts(mechanisms, context)
     assert system.layout is not None  # a mechanism set it
     layout, worker = system.layout, workers.pop()
-    if layout.worker:  # a standby would not know its lane
+    if layout.worker and len(layout.lanes) > 1:  # a standby would not know its lane
         return replace(engine, system=system, worker=worker, has_spare=False)
     options = replace(options, devices=len(layout.memories) or 1)
     return replace(engine, system=system, options=options, worker=worker)
