@@ -55,7 +55,7 @@ class PairLayout:
       way: name of the layout: kernels, replicas, attention_ffn or prefill_decode.
       plans: each_size: a plan for each size of step, both GPUs with all weights; joint: one plan,
         each GPU with the weights of its parts, for way=kernels.
-      policy: objective of a joint plan; None: latency with one batch in flight, else throughput.
+      objective: policy of a joint plan; None: latency with one batch in flight, else throughput.
       first: GPU of prompts, or of attention; None: the better one at these lengths.
       in_flight: lanes over both GPUs, or for prompts.
       context: tokens of a sequence that decode steps are priced at.
@@ -68,7 +68,7 @@ class PairLayout:
 
     way: Annotated[str, OneOf(*_WAYS)]
     plans: Literal["each_size", "joint"] = "each_size"
-    policy: Policy | None = None
+    objective: Policy | None = None
     first: Side | None = None
     in_flight: Count = 2
     context: Count = 1084
@@ -83,8 +83,10 @@ class PairLayout:
         is_joint = self.plans == "joint"
         if is_joint and self.way != "kernels":
             raise SettingError("system.layout.plans", self.plans, f"each_size with way={self.way}")
-        if self.policy is not None and not is_joint:
-            raise SettingError("system.layout.policy", self.policy, "null, but with plans=joint")
+        if self.objective is not None and not is_joint:
+            raise SettingError(
+                "system.layout.objective", self.objective, "null, but with plans=joint"
+            )
 
 
 def pair_layout(
@@ -169,7 +171,7 @@ class _Over:
     def _joint(self) -> StepLayout:
         """Return the layout of one placement, whose lanes share what its weights leave free."""
         given, names = self.given, self.pair.names
-        policy: Policy = given.policy or ("latency" if given.in_flight == 1 else "throughput")
+        policy: Policy = given.objective or ("latency" if given.in_flight == 1 else "throughput")
         output = max(1, 2 * (given.context - given.prompt))
         load = Load(prompt=given.prompt, output=output, rows=_ROWS, prompts=1)
         made = self.lanes.joint(policy, load, given.hbm_reserve_bytes)

@@ -79,5 +79,5 @@ def test_only_values_that_later_parts_read_are_sent(model: Model) -> None:
 def test_a_placement_of_another_model_is_refused(
     model: Model, placement: list[list[int]], tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingError, match="placement=.*4 devices below 2 for each of 4 layers"):
+    with pytest.raises(SettingError, match=r"placement=.*4 devices below 2 for each of 4 layers"):
         over(model, placement)
