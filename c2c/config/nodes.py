@@ -90,7 +90,8 @@ def _laid_out_systems() -> list[str]:
         defaults = [d for d in data.get("defaults", ()) if isinstance(d, Mapping)]
         names = [name for one in defaults for name in one.get("mechanism", ())]
         parts = [folder / "mechanism" / f"{name}.yaml" for name in names]
-        return "layout" in data or any("/node@" in part.read_text() for part in parts)
+        own = data.get("layout", {"mechanism": None})  # of a mechanism over the run's chips
+        return "mechanism" not in own or any("layout" in OmegaConf.load(part) for part in parts)
 
     return [file.stem for file in sorted(folder.glob("*.yaml")) if lays_out(file)]
 

@@ -273,6 +273,11 @@ def check_system(system: SystemSpec) -> None:
         raise SettingError(
             f"system.{name}", value, f"0: {lacking[name]}", f"Set {without} to serve it live."
         )
+    if system.shares_hbm:
+        raise SettingError(
+            "system.engines.residents", system.engines.residents,
+            "1 with resident weights: a live worker's pool has KV caches and no weights",
+        )  # fmt: skip
 
 
 def as_workers_have_it(system: SystemSpec, options: Options) -> SystemSpec:

@@ -11,7 +11,7 @@ from c2c.serving.early_end import on_due
 from c2c.serving.kv_homes import on_relaid
 from c2c.serving.moments import after_arrival, after_steps, before_arrival
 from c2c.serving.placement import start_active
-from c2c.serving.state import FAIL_CANCELLED, FAIL_DEADLINE, Loop, Serving
+from c2c.serving.state import FAIL_CANCELLED, FAIL_DEADLINE, Loop, Rules, Serving
 from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked
 from c2c.serving.timers import answer_timer, set_timer
 from c2c.simulator.backend import end_phase, submit

@@ -116,7 +116,7 @@ LAYOUTS = {
     ),
 }  # fmt: skip
 # The same policies, on other layouts or with another start.
-_LIKE_THEM = {"af", "replicas", "composed", "vllm_sleep"}
+_LIKE_THEM = {"af", "replicas", "composed", "vllm_sleep", "vllm_sleep_2", "muxserve"}
 
 MIXES: dict[str, dict[str, Any]] = {
     "round_robin_1": SPREAD | {"engines__residents": 1},

@@ -13,6 +13,8 @@ from c2c.errors import SettingError
 from c2c.policies import FirstIdle, Fixed, KvPressure, NoOption, Resident, SlackFirst, Static
 from c2c.serving import prepare
 from c2c.serving.options.forecast import Forecast, foresee
+from tests.contracts.recorded import Recorded
+from tests.contracts.watching import serve
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 
@@ -25,13 +27,11 @@ SYSTEMS = {"alone": ALONE, "shared": SHARED}
 THREE = ("llama-3-8b",) * 3
 
 
-def _waits(system: dict[str, Any], option: Any, *, compiled: bool = False) -> Any:
+def _waits(system: dict[str, Any], option: Any) -> Any:
     """Return the seconds to the first token of each burst of three models on a GPU, by round."""
     burst_s = 60.0 * np.arange(12)[:, None] + 20.0 * np.arange(3)
     block = requests(np.repeat(burst_s.ravel(), 2), model=np.tile([0, 0, 1, 1, 2, 2], 12))
-    records, _, _ = simulate(
-        setup(*THREE, mig="1x96gb", option=option, **system), block, compiled=compiled
-    )
+    records, _, _ = simulate(setup(*THREE, mig="1x96gb", option=option, **system), block)
     return (records.first_token_s - records.arrival_s)[::2].reshape(12, 3)
 
 
@@ -69,10 +69,12 @@ def test_later_arrivals_change_nothing_before_them(seed: int, known: int) -> Non
 
 @pytest.mark.parametrize("system", tiered([*SYSTEMS], "shared"))
 def test_both_forms_of_the_loop_agree(system: str) -> None:
-    interpreted, compiled = (
-        _waits(SYSTEMS[system], Forecast(idle_s=5.0), compiled=form) for form in (False, True)
-    )
-    assert interpreted.tobytes() == compiled.tobytes()
+    what = prepare(setup(*THREE, mig="1x96gb", option=Forecast(idle_s=5.0), **SYSTEMS[system]))
+    block = requests(10.0 * np.arange(24) + 3.0 * (np.arange(24) % 2), model=np.arange(24) % 3)
+    interpreted, _, _ = simulate(what, block)
+    compiled, _, _ = simulate(what, block, compiled=True)
+    over_port, _, _ = serve(what, Recorded(what, block))
+    assert interpreted.tobytes() == compiled.tobytes() == over_port.tobytes()
 
 
 def test_no_forecast_where_each_model_has_a_slice() -> None:

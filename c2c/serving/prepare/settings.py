@@ -153,7 +153,7 @@ class SystemSpec:
         for policy in self.policies:
             if hasattr(policy, "check_beside"):  # it works with some others only
                 policy.check_beside(self)
-        self._check_engines(copied)
+        self._check_engines()
         self._check_batch()
         self._check_experts(copied)
         if self.layout is not None:
@@ -219,7 +219,7 @@ class SystemSpec:
              "decodes"),
         )  # fmt: skip
 
-    def _check_engines(self, copied: bool) -> None:
+    def _check_engines(self) -> None:
         engines, where, traits = self.engines, "system.engines", self.traits
         several, floor = engines.residents > 1, traits.admit.kv_floor
         refuse(

@@ -65,7 +65,7 @@ def test_every_mechanism_works_alone_or_with_streamed_weights() -> None:
 
 def test_a_mechanism_that_needs_another_is_refused_with_the_reason() -> None:
     assert "nothing_kept where weights are not streamed" in str(refusal({"kept"}))
-    assert "expected 1 where each engine's weights are copied" in str(refusal({"turns"}))
+    assert "several engines of a slice have all their weights" in str(refusal({"turns"}))
 
 
 def test_other_settings_that_cannot_work_are_errors() -> None:
