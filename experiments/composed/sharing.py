@@ -127,8 +127,9 @@ def _served(
 
 def _rates_rps(models: Sequence[str], found: SimulationResult) -> list[float]:
     """Return the requests a second of each model, at least a tenth of one in all."""
-    span_s, count = found.summary["span_s"], Counter(found.requests["model"].to_pylist())
-    return [float(f"{max(0.1, count[name]) / span_s:.4g}") for name in models]
+    count = Counter(found.requests["model"].to_pylist())
+    each_rps = found.summary["arrival_rps"] / len(found.requests)
+    return [float(f"{max(0.1, count[name]) * each_rps:.4g}") for name in models]
 
 
 def _by_point(
