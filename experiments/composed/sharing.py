@@ -128,8 +128,9 @@ def _served(
 def _rates_rps(models: Sequence[str], found: SimulationResult) -> list[float]:
     """Return the requests a second of each model, at least a tenth of one in all."""
     count = Counter(found.requests["model"].to_pylist())
-    each_rps = found.summary["arrival_rps"] / len(found.requests)
-    return [float(f"{max(0.1, count[name]) * each_rps:.4g}") for name in models]
+    arrivals_s = found.requests["arrival_s"].to_numpy()
+    span_s = float(arrivals_s.max() - arrivals_s.min())
+    return [float(f"{max(0.1, count[name]) / span_s:.4g}") for name in models]
 
 
 def _by_point(
