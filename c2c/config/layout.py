@@ -48,7 +48,8 @@ def choose_layout(
     layouts = [load_mig(name) for name in platform.mig]
     if weights_in(system.load) == "hbm":
         chosen = min(layouts, key=lambda m: m.instances)
-        why = f"{system.name} keeps weights in HBM, one model a GPU; mig=planned tries all layouts"
+        models = "several models" if system.shares_hbm else "one model"
+        why = f"{system.name} keeps weights in HBM, {models} a GPU; mig=planned tries all layouts"
     else:
         chosen = max(layouts, key=lambda m: m.instances)
         why = f"{system.name} streams weights: the layout with most slices"
