@@ -30,7 +30,7 @@ def check_adapters(setup: ServingSetup) -> None:
     for d in setup.deployments:
         if d.base and d.base not in names:
             raise SettingError(f"catalog.{d.name}.base", d.base, "the name of a model of the run")
-    slots, engines = system.adapter_cache.slots, system.engines.residents
+    slots = system.adapter_cache.slots
     share = system.disaggregation.prompt_share
     devices = max(p.platform.ranks.count if p.platform.ranks else 1 for p in setup.parts)
     for excluded, field, value, allowed in (
@@ -38,8 +38,6 @@ def check_adapters(setup: ServingSetup) -> None:
         (first and system.prefix_cache.is_on, "system.prefix_cache", system.prefix_cache,
          "off with adapters, whose keys and values differ"),
         (first and devices > 1, "tensor_parallel", devices, "1 with adapters"),
-        (slots and engines > 1, "system.engines.residents", engines,
-         f"1 with system.adapter_cache.slots={slots}"),
         (slots and share > 0.0, "system.disaggregation.prompt_share", share,
          f"0 with system.adapter_cache.slots={slots}"),
     ):  # fmt: skip
@@ -48,12 +46,18 @@ def check_adapters(setup: ServingSetup) -> None:
 
 
 def slot_room_bytes(setup: ServingSetup, specs: Sequence[ModelSpec]) -> list[float]:
-    """Return the HBM of each spec's adapter slots, each as large as its largest adapter."""
+    """Return the HBM of each spec's adapter slots, each as large as its largest adapter.
+
+    Slices whose engines take turns hold the largest such room for each engine.
+    """
     largest = dict.fromkeys(specs, 0)
     for d in setup.deployments:
         if d.adapter is not None:
             largest[d.spec] = max(largest[d.spec], adapter_bytes(d.spec, d.adapter))
-    return [float(setup.system.adapter_cache.slots * largest[spec]) for spec in specs]
+    slots, engines = setup.system.adapter_cache.slots, setup.system.engines.residents
+    if engines > 1:
+        largest = dict.fromkeys(specs, engines * max(largest.values()))
+    return [float(slots * largest[spec]) for spec in specs]
 
 
 def adapter_tables(
