@@ -18,6 +18,7 @@ from c2c.transformer.executables import Executables, executables_at
 from c2c.transformer.generate import Wanted, warm
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.model import Model
+from c2c.transformer.weights.adapter import CONFIG, LowRank, low_rank
 from c2c.transformer.weights.checkpoint import expected_params, load_params
 from c2c.transformer.weights.formats import Quantization, Quantize, quantization_by_name
 from c2c.transformer.weights.fused_experts import split_experts
@@ -40,6 +41,7 @@ class Described:
     source: Source
     tokenizer: Tokenizer | None  # None if the checkpoint has none
     eos_ids: tuple[int, ...]
+    adapter: LowRank | None = None
 
 
 Part = Literal["weights", "tokenizer", "executables"]
@@ -52,12 +54,14 @@ type Ahead = Callable[[ModelSpec, Tokenizer | None], Wanted]
 class _Opened:
     """An opened checkpoint, before its weights and tokenizer are read.
 
-    `texts` reads the tokenizer (None without one) and the end-of-sequence tokens.
+    `texts` reads the tokenizer (None without one) and the end-of-sequence tokens. With an adapter
+    all else is its base's.
     """
 
     spec: ModelSpec
     source: Source
     texts: Callable[[], tuple[Tokenizer | None, tuple[int, ...]]]
+    adapter: LowRank | None = None
 
 
 def load(
@@ -73,10 +77,11 @@ def load(
     took: Callable[[Part, float], None] = lambda *_: None,
     device: Any = None,
 ) -> Model:
-    """Load a checkpoint: a folder in Hugging Face's layout, or a GGUF file.
+    """Load a checkpoint: a folder in Hugging Face's layout, a GGUF file, or PEFT's LoRA folder.
 
     Args:
-      path: folder (config.json, safetensors, tokenizer.json), or file.
+      path: folder (config.json, safetensors, tokenizer.json), file, or an adapter's folder
+        (adapter_config.json, adapter_model.safetensors) beside its base's.
       dtype: type of parameters, cache and activations: "float32", "bfloat16" or "float16". "auto"
         is the fastest here: float32 on a CPU if the widened weights take at most half of the
         memory; else bfloat16.
@@ -123,6 +128,8 @@ def load(
         if ahead is not None and store is not None:
             with _timed("executables", took):
                 params = expected_params(found.source, spec, **wanted, device=device)
+                if found.adapter is not None:
+                    params = found.adapter.expected(params, spec)
                 warm(params, spec, strategy, store, ahead(spec, tokenizer))
         return tokenizer, eos
 
@@ -138,6 +145,8 @@ def load(
                 between=lambda: _raise_early(ready),
                 device=device,
             )
+            if found.adapter is not None:
+                params = found.adapter.adapted(params, spec)
         tokenizer, eos = ready.result()
     return Model(
         spec=spec,
@@ -179,7 +188,10 @@ def describe(path: Path | str) -> Described:
     path = Path(path)
     found = _open(path)
     tokenizer, eos = _told(path, found.texts)
-    return Described(spec=found.spec, source=found.source, tokenizer=tokenizer, eos_ids=eos)
+    return Described(
+        spec=found.spec, source=found.source, tokenizer=tokenizer, eos_ids=eos,
+        adapter=found.adapter,
+    )  # fmt: skip
 
 
 def _told[T](path: Path, read: Callable[[], T]) -> T:
@@ -194,6 +206,9 @@ def _open(path: Path) -> _Opened:
     def opened() -> _Opened:
         if path.is_file() and path.suffix == ".gguf":
             return _open_gguf(path)
+        if (path / CONFIG).is_file():
+            adapter = low_rank(path)
+            return replace(_open(adapter.base), adapter=adapter)
         config = path / "config.json"
         if not config.is_file():
             raise DataError(
