@@ -108,7 +108,7 @@ def test_without_slots_each_step_reads_its_adapter() -> None:
 def test_a_batch_reads_each_adapter_once_a_step() -> None:
     def link(model: list[int]) -> float:
         block = requests(np.zeros(len(model)), model, prompt=64, output=101)
-        records, stats, _ = simulate(fleet(3), block)
+        records, _, _ = simulate(fleet(3), block)
         assert np.ptp(records.finished_s) == 0.0
         return float(records.link_bytes.sum())
 

@@ -30,8 +30,10 @@ def write_adapter(
             found[f"{at}.lora_B.weight"] = g.normal(0, own**-0.5, (n, own)).astype(np.float32)
     folder.mkdir(parents=True)
     save_file(found, folder / "adapter_model.safetensors")
-    plain = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "bias": "none",
-             "base_model_name_or_path": f"somebody/{base}", "target_modules": list(modules)}  # fmt: skip
+    plain = {
+        "peft_type": "LORA", "r": rank, "lora_alpha": alpha, "bias": "none",
+        "base_model_name_or_path": f"somebody/{base}", "target_modules": list(modules),
+    }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(plain | config))
     return found
 
