@@ -22,6 +22,7 @@ from c2c.transformer.weights.adapter import CONFIG, LowRank, low_rank
 from c2c.transformer.weights.checkpoint import expected_params, load_params
 from c2c.transformer.weights.formats import Quantization, Quantize, quantization_by_name
 from c2c.transformer.weights.fused_experts import split_experts
+from c2c.transformer.weights.integer_groups import GroupedCheckpoint, check_packing
 from c2c.transformer.weights.layout import EMBEDDING, FAMILIES, HEAD, check_supported
 from c2c.transformer.weights.leaves import Source
 from c2c.transformer.weights.packed import IS_READ, is_read
@@ -238,10 +239,15 @@ def _open_gguf(path: Path) -> _Opened:
 
 
 def _open_folder(path: Path, config: Path) -> _Opened:
-    spec = _spec(read_config(config), name_of(path), config)
-    source = SafetensorsCheckpoint(path)
+    read = read_config(config)
+    spec = _spec(read, name_of(path), config)
     form = spec.weights
-    source.widen(None if form is None else form.block)
+    if form is not None and form.kind in ("awq", "gptq"):
+        check_packing(read, config)
+        source: SafetensorsCheckpoint = GroupedCheckpoint(path, form)
+    else:
+        source = SafetensorsCheckpoint(path)
+        source.widen(None if form is None else form.block)
     spec = replace(spec, weights=None, kv_dtype_bytes=0)  # widened on reading
     split_experts(source, spec.family)
     if spec.tie_embeddings and HEAD in source.names and not source.are_equal(HEAD, EMBEDDING):
@@ -269,7 +275,7 @@ def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
         if form is not None and not is_read(form):
             raise SettingError(
                 f"model.{name}.quantization_config.quant_method", form.kind, IS_READ,
-                "For other 4-bit weights load the unquantised checkpoint with quantize='int4', or "
+                "For other weights load the unquantised checkpoint with quantize='int4', or "
                 "a GGUF file.",
             )  # fmt: skip
     except SettingError as error:
