@@ -152,12 +152,13 @@ def _adapters(
     known = ("name", "base", "rank", "modules", "copies", "priority", "deadline_s")
     check_keys(entry, known, where)
     name, base, modules = entry.get("name"), entry["base"], entry.get("modules") or ()
-    if base not in bases:
+    if not isinstance(base, str) or base not in bases:
         allowed = f"the name of an entry with a spec: {', '.join(list(bases)[:20]) or 'none'}"
         raise SettingError(f"{where}.base", base, allowed)
     if not isinstance(name, str):
         raise SettingError(f"{where}.name", name, "a string")
-    if isinstance(modules, str) or not isinstance(modules, Sequence):
+    is_list = not isinstance(modules, str) and isinstance(modules, Sequence)
+    if not is_list or not all(isinstance(module, str) for module in modules):
         raise SettingError(f"{where}.modules", modules, "a list of names such as q_proj")
     check_value(entry.get("rank"), Count, f"{where}.rank")
     one = bases[base]
