@@ -112,13 +112,13 @@ def _finding(rows: Sequence[Mapping[str, Any]], experiment: FineTunes) -> str:
 
     def best(systems: Mapping[str, Any], bases: int) -> str:
         most = max(_most(rows, experiment, name, bases) for name in systems)
-        return f"{most or 'no'}{' or more' if most == experiment.fine_tunes[-1] else ''}"
+        return f"{most:,}{' or more' if most == experiment.fine_tunes[-1] else ''}"
 
     adapted = [f"{best(experiment.adapters, n)} over {n} base{'s'[: n > 1]}"
                for n in experiment.bases]  # fmt: skip
     return (
-        f"One GH200 holds {experiment.attainment_percent:g} % within targets for "
-        f"{' and '.join(adapted)} as adapters, for {best(experiment.whole, first)} as whole models"
+        f"Fine-tunes of one GH200 with {experiment.attainment_percent:g} % within targets: as "
+        f"adapters {' and '.join(adapted)}, as whole models {best(experiment.whole, first)}"
     )
 
 
