@@ -247,6 +247,7 @@ def _open_folder(path: Path, config: Path) -> _Opened:
         source: SafetensorsCheckpoint = GroupedCheckpoint(path, form)
     else:
         source = SafetensorsCheckpoint(path)
+        source.take_text()
         source.widen(None if form is None else form.block)
     spec = replace(spec, weights=None, kv_dtype_bytes=0)  # widened on reading
     split_experts(source, spec.family)

@@ -54,7 +54,7 @@ def awq(w: np.ndarray, bits: int) -> Packed:
 
 
 def gptq(w: np.ndarray, bits: int) -> Packed:
-    """With inputs in an order of their own, as after `desc_act`."""
+    """Pack inputs in an order of their own, as after `desc_act`."""
     order, at = list(range(32 // bits)), np.arange(w.shape[1]) // GROUP
     shuffle = np.random.default_rng(0).permutation(w.shape[1])
     codes, zeros, scales = coded(w[:, shuffle], bits)
