@@ -58,6 +58,10 @@ class Apart(NamedTuple):
     is_stuck: int = 0
     free_stuck: int = 0
     return_spare: int = 0
+    has_adapter_slot: int = 0
+    claim_adapter: int = 0
+    release_adapter: int = 0
+    plan_adapters: int = 0
 
 
 class Part(NamedTuple):

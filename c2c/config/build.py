@@ -264,7 +264,12 @@ def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
     """Return the data and the user's code that a run of these settings reads, except plug-ins."""
     return (
         *sorted(set(workload_files(_workload(settings["workload"])).values())),
-        *(file for one in settings["catalog"]["models"] for file in spec_files(one["spec"])),
+        *(
+            f
+            for one in settings["catalog"]["models"]
+            if "spec" in one
+            for f in spec_files(one["spec"])
+        ),
         *data_folders(settings),
         *(Path(file).expanduser().resolve() for file in settings["code"]),
     )

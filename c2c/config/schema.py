@@ -15,7 +15,15 @@ from omegaconf import MISSING
 
 from c2c.policies import DECISIONS
 from c2c.ranges import AboveZero, Count, Index, OneOf, SomeShare
-from c2c.serving import Disaggregation, Engines, ExpertCache, PrefixCache, Profile, SystemSpec
+from c2c.serving import (
+    AdapterCache,
+    Disaggregation,
+    Engines,
+    ExpertCache,
+    PrefixCache,
+    Profile,
+    SystemSpec,
+)
 from c2c.workloads import Router, WorkloadConfig
 
 __all__ = [
@@ -41,6 +49,7 @@ EnginesConf = _conf(Engines, "EnginesConf")
 DisaggregationConf = _conf(Disaggregation, "DisaggregationConf")
 ExpertCacheConf = _conf(ExpertCache, "ExpertCacheConf")
 PrefixCacheConf = _conf(PrefixCache, "PrefixCacheConf")
+AdapterCacheConf = _conf(AdapterCache, "AdapterCacheConf")
 ProfileConf = _conf(Profile, "ProfileConf")
 SystemConf = _conf(
     SystemSpec,
@@ -50,6 +59,7 @@ SystemConf = _conf(
     disaggregation=DisaggregationConf,
     expert_cache=ExpertCacheConf,
     prefix_cache=PrefixCacheConf,
+    adapter_cache=AdapterCacheConf,
     profile=ProfileConf,
 )
 RouterConf = _conf(Router, "RouterConf")

@@ -124,6 +124,7 @@ def _room(prepared: Prepared) -> Room:
             prepared.fleet.deployment.demand_gbps if system.traits.place.link_is_promised else ()
         ),
         budget_gbps=prepared.budget_gbps,
+        served_by=prepared.fleet.adapters.base,
         handed=prepared.fleet.role == DECODES if prepared.fleet.role.any() else None,
     )
 

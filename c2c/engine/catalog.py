@@ -14,6 +14,7 @@ from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
 from c2c.transformer import describe
 from c2c.transformer.rope import context_tokens, depends_on_length
+from c2c.transformer.weights.adapter import CONFIG
 
 __all__ = ["Entry", "find_models"]
 
@@ -23,13 +24,18 @@ _MOST_SKIPPED = 8  # folders named in the note
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A checkpoint of a catalog; `failed` is the reason if it cannot be served, else ""."""
+    """A checkpoint of a catalog; `failed` is the reason if it cannot be served, else "".
+
+    An adapter's folder has a `base`, and parameters of its own.
+    """
 
     name: str
     path: Path
     spec: ModelSpec | None = None
     context: int = 0  # tokens
     failed: str = ""
+    base: Path | None = None
+    own_parameters: int = 0
 
 
 def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
@@ -102,7 +108,8 @@ def _checkpoints(folder: Path, skipped: list[str], within: str = "") -> Iterator
 
 
 def _is_checkpoint(path: Path) -> bool:
-    return (path / "config.json").is_file() or (path.is_file() and path.suffix == ".gguf")
+    is_folder = any((path / name).is_file() for name in ("config.json", CONFIG))
+    return is_folder or (path.is_file() and path.suffix == ".gguf")
 
 
 def _name(path: Path) -> str:
@@ -145,6 +152,8 @@ def _is_utf8(text: str) -> bool:
 def _entry(name: str, path: Path) -> Entry:
     try:
         found = describe(path)
+        adapter = found.adapter
+        own = 0 if adapter is None else adapter.parameters(found.spec)
     except DataError as error:
         return Entry(name=name, path=path, failed=str(error))
     if depends_on_length(found.spec):
@@ -153,4 +162,7 @@ def _entry(name: str, path: Path) -> Entry:
             path=path,
             failed="its rotary frequencies depend on the length, so prompts cannot be chunked",
         )
-    return Entry(name=name, path=path, spec=found.spec, context=context_tokens(found.spec))
+    return Entry(
+        name=name, path=path, spec=found.spec, context=context_tokens(found.spec),
+        base=None if adapter is None else adapter.base, own_parameters=own,
+    )  # fmt: skip

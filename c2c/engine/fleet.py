@@ -208,9 +208,14 @@ def _item_bytes(options: Options) -> int:
 
 
 def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return the most host memory that weights take, in bytes."""
-    item = _item_bytes(options)
-    weights = sum(item * param_count(e.spec) for e in entries if e.spec is not None)
+    """Return the most host memory that weights take, in bytes; a base's count once."""
+    item, paths = _item_bytes(options), {entry.path.resolve() for entry in entries}
+    is_shared = options.linear != "reference"
+    weights = sum(
+        item * (e.own_parameters + (0 if is_shared and e.base in paths else param_count(e.spec)))
+        for e in entries
+        if e.spec is not None
+    )
     return weights if options.weights_bytes is None else min(weights, options.weights_bytes)
 
 

@@ -19,18 +19,23 @@ __all__ = ["infos_of", "items_of", "setup_of"]
 def items_of(
     entries: Sequence[Entry], settings: EngineSettings, temporary: Path
 ) -> tuple[Item, ...]:
-    """Return the models for workers; the folder of weight files is created."""
+    """Return the models for workers; the folder of weight files is created.
+
+    Adapters of these models map the weight file of their base.
+    """
     options = settings.options
     has_files = options.linear != "reference"
     folder = settings.pools or temporary
     if has_files:
         folder.mkdir(parents=True, exist_ok=True)
     kept = kept_at_start(entries, options)
+    names = {entry.path.resolve(): entry.name for entry in entries}
+    files = {e.name: names.get(e.base, e.name) if e.base else e.name for e in entries}
     return tuple(
         Item(
             name=entry.name,
             path=str(entry.path),
-            pool=str(folder / _file(entry.name, options.dtype)) if has_files else None,
+            pool=str(folder / _file(files[entry.name], options.dtype)) if has_files else None,
             is_kept=entry.name in kept,
         )
         for entry in entries

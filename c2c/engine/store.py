@@ -99,8 +99,14 @@ class Store:
         self._remove(model)
 
     def _remove(self, model: str) -> None:
-        """Remove a model's file, even if partial; memory is freed once no process maps it."""
+        """Remove a model's file, even if partial; memory is freed once no process maps it.
+
+        The file stays while it is that of another model in memory, or to come.
+        """
         path = self._items[model].pool
+        others = (self.here | set(self._queue)) - {model}
+        if any(self._items[other].pool == path for other in others):
+            return
         if path is not None and self._owns_files:
             Path(path + ".partial").unlink(missing_ok=True)
             Path(path).unlink(missing_ok=True)

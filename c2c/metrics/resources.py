@@ -34,6 +34,7 @@ class Room:
       max_batch: most requests in an instance's batch.
       promise_gbps: f64[models], link rate that placement promises each engine; empty: no promises.
       budget_gbps: f64[chips], link rate that may be promised.
+      served_by: i64[models], the model whose engines serve each: an adapter's base; None: itself.
       handed: bool[slices], slices that decode requests prefilled elsewhere; None: there are none.
         Records have no times of the other slices, which count neither as used nor as idle.
     """
@@ -46,6 +47,7 @@ class Room:
     max_batch: int
     promise_gbps: Floats = field(default_factory=lambda: np.empty(0))
     budget_gbps: Floats = field(default_factory=lambda: np.full(1, np.inf))
+    served_by: Ints | None = None
     handed: npt.NDArray[np.bool_] | None = None
 
 
@@ -67,6 +69,7 @@ def shares_of(
     served = (ran > 0) & (where >= 0)
     slices = len(room.hbm_gbps)
     model = models_of(table, room)
+    model = model if room.served_by is None else room.served_by[model]
 
     def per_slice(values: Floats) -> Floats:
         return np.bincount(where[served], weights=values[served], minlength=slices)

@@ -1,6 +1,7 @@
 """Model shapes from a Hugging Face config.json: parameters, GEMMs, bytes and FLOPs."""
 
-from c2c.models.catalog import Deployment, catalogs, is_shipped, load_catalog
+from c2c.models.adapters import Adapter, adapted, adapter_bytes
+from c2c.models.catalog import Deployment, catalogs, host_bytes, is_shipped, load_catalog
 from c2c.models.families import FAMILIES
 from c2c.models.huggingface import from_hf_config
 from c2c.models.json_file import json_object, read_json_object, read_text
@@ -31,6 +32,7 @@ from c2c.models.weights import (
 __all__ = [
     "FAMILIES",
     "PRECISIONS",
+    "Adapter",
     "CacheShape",
     "Deployment",
     "Gemm",
@@ -40,6 +42,8 @@ __all__ = [
     "ModelSpec",
     "RopeScaling",
     "WeightFormat",
+    "adapted",
+    "adapter_bytes",
     "at_precision",
     "cache_shape",
     "catalog_names",
@@ -50,6 +54,7 @@ __all__ = [
     "from_hf_config",
     "gemm_bytes",
     "gemms",
+    "host_bytes",
     "is_shipped",
     "json_object",
     "kv_bytes",

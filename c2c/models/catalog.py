@@ -5,14 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from c2c.errors import DataError, SettingError, check_keys, unknown_name
 from c2c.hardware import conf_dir
+from c2c.models.adapters import Adapter, adapted, adapter_bytes
 from c2c.models.load import load_spec
 from c2c.models.precision import at_precision
 from c2c.models.spec import ModelSpec
+from c2c.models.weights import weight_bytes
 from c2c.ranges import AboveZero, Count, In, check_fields, check_value
 
-__all__ = ["Deployment", "catalogs", "is_shipped", "load_catalog"]
+__all__ = ["Deployment", "catalogs", "host_bytes", "is_shipped", "load_catalog"]
 
 DEFAULT_TTFT_SLO_S = 1.0  # C2CServe section 9.3
 LONGEST_NAME = 200
@@ -21,7 +26,11 @@ DEFAULT_TPOT_SLO_S = 0.2  # five tokens a second, about reading speed; the paper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A served model with its name, spec, weights and targets; deployments may share a spec."""
+    """A served model with its name, spec, weights and targets; deployments may share a spec.
+
+    A deployment with an `adapter` has the spec and the targets of the deployment that `base` names,
+    whose weights it shares.
+    """
 
     name: str
     spec: ModelSpec
@@ -31,6 +40,8 @@ class Deployment:
     priority: Annotated[int, In("(-2**31, 2**31)")] = 0
     # Seconds after arrival at which a request is given up; inf: never.
     deadline_s: Annotated[float, In("(0, inf]")] = math.inf
+    base: str = ""
+    adapter: Adapter | None = None
 
     def __post_init__(self) -> None:
         if not (0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()):
@@ -64,7 +75,8 @@ def load_catalog(
         and optionally `order`, or only the list of entries. An entry has spec (a catalog name or
         a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s, priority,
         deadline_s, precision (see `at_precision`; default: the checkpoint's), and spec_name, by
-        which a layout tells models of one spec apart.
+        which a layout tells models of one spec apart. An adapter's entry has name, base (the name
+        of an entry), rank and optionally modules (see `Adapter`), copies, priority, deadline_s.
 
     Raises:
       SettingError: an unknown catalog, key or model, a bad value, or a name that occurs twice.
@@ -79,7 +91,7 @@ def load_catalog(
     check_value(order, Literal["sequential", "round_robin"], "catalog.order")
     if isinstance(data, str) or not isinstance(data, Sequence) or not data:
         raise SettingError("catalog.models", data, "a list of at least one entry")
-    groups = [_entry(entry, f"catalog.models[{i}]") for i, entry in enumerate(data)]
+    groups = _groups([(f"catalog.models[{i}]", entry) for i, entry in enumerate(data)])
     if order == "round_robin":
         longest = max(len(g) for g in groups)
         found = tuple(g[i] for i in range(longest) for g in groups if i < len(g))
@@ -108,16 +120,73 @@ def _read(name: str) -> Any:
         raise DataError(str(path), f"not YAML: {err}") from err
 
 
-def _entry(entry: object, where: str) -> list[Deployment]:
-    if not isinstance(entry, Mapping):
-        raise SettingError(where, entry, "a mapping with a spec")
+def host_bytes(deployments: Sequence[Deployment]) -> NDArray[np.float64]:
+    """Return the weights of each deployment in host memory; an adapter's are with its base's."""
+    row = {d.name: k for k, d in enumerate(deployments)}
+    found = np.array([0.0 if d.adapter else float(weight_bytes(d.spec)) for d in deployments])
+    for d in deployments:
+        if d.adapter is not None:
+            found[row[d.base]] += adapter_bytes(d.spec, d.adapter)
+    return found
+
+
+def _groups(entries: Sequence[tuple[str, object]]) -> list[list[Deployment]]:
+    """Return the deployments of each entry; bases are read before their adapters."""
+    for where, entry in entries:
+        if not isinstance(entry, Mapping):
+            raise SettingError(where, entry, "a mapping with a spec, or with a base")
+    found: dict[str, list[Deployment]] = {}
+    for where, entry in entries:
+        if "base" not in entry:  # type: ignore[operator]
+            found[where] = _entry(entry, where)  # type: ignore[arg-type]
+    bases = {d.name: d for group in found.values() for d in group}
+    for where, entry in entries:
+        if where not in found:
+            found[where] = _adapters(entry, where, bases)  # type: ignore[arg-type]
+    return [found[where] for where, _ in entries]
+
+
+def _adapters(
+    entry: Mapping[str, Any], where: str, bases: Mapping[str, Deployment]
+) -> list[Deployment]:
+    known = ("name", "base", "rank", "modules", "copies", "priority", "deadline_s")
+    check_keys(entry, known, where)
+    name, base, modules = entry.get("name"), entry["base"], entry.get("modules") or ()
+    if not isinstance(base, str) or base not in bases:
+        allowed = f"the name of an entry with a spec: {', '.join(list(bases)[:20]) or 'none'}"
+        raise SettingError(f"{where}.base", base, allowed)
+    if not isinstance(name, str):
+        raise SettingError(f"{where}.name", name, "a string")
+    is_list = not isinstance(modules, str) and isinstance(modules, Sequence)
+    if not is_list or not all(isinstance(module, str) for module in modules):
+        raise SettingError(f"{where}.modules", modules, "a list of names such as q_proj")
+    check_value(entry.get("rank"), Count, f"{where}.rank")
+    one = bases[base]
+    adapter = Adapter(rank=entry["rank"], modules=tuple(modules))
+    adapted(one.spec, adapter, f"{where}.modules")
+    return [
+        replace(
+            one, name=n, base=base, adapter=adapter, priority=entry.get("priority", one.priority),
+            deadline_s=one.deadline_s if entry.get("deadline_s") is None else entry["deadline_s"],
+        )
+        for n in _names(name, entry, where)
+    ]  # fmt: skip
+
+
+def _names(name: str, entry: Mapping[str, Any], where: str) -> list[str]:
+    copies = entry.get("copies", 1)
+    check_value(copies, Count, f"{where}.copies")
+    return [name] if copies == 1 else [f"{name}-{i:03d}" for i in range(copies)]
+
+
+def _entry(entry: Mapping[str, Any], where: str) -> list[Deployment]:
     known = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority",
              "deadline_s", "precision")  # fmt: skip
     check_keys(entry, known, where)
-    model, copies = entry.get("spec"), entry.get("copies", 1)
+    model = entry.get("spec")
     if not isinstance(model, str):
         raise SettingError(f"{where}.spec", model, "a model's name or path")
-    check_value(copies, Count, f"{where}.copies")
+    check_value(entry.get("copies", 1), Count, f"{where}.copies")
     spec = load_spec(model)
     if entry.get("precision") is not None:
         spec = at_precision(spec, entry["precision"], f"{where}.precision")
@@ -129,7 +198,6 @@ def _entry(entry: object, where: str) -> list[Deployment]:
     name = entry.get("name") or spec.name
     if not isinstance(name, str):
         raise SettingError(f"{where}.name", name, "a string")
-    names = [name] if copies == 1 else [f"{name}-{i:03d}" for i in range(copies)]
     ttft, tpot = entry.get("ttft_slo_s"), entry.get("tpot_slo_s")
     return [
         Deployment(
@@ -140,5 +208,5 @@ def _entry(entry: object, where: str) -> list[Deployment]:
             priority=entry.get("priority", 0),
             deadline_s=math.inf if entry.get("deadline_s") is None else entry["deadline_s"],
         )
-        for n in names
+        for n in _names(name, entry, where)
     ]

@@ -16,6 +16,7 @@ from c2c.serving.plans import (
 )
 from c2c.serving.prepare import (
     GROUPS,
+    AdapterCache,
     Copy,
     Disaggregation,
     Engines,
@@ -78,6 +79,7 @@ __all__ = [
     "RESOURCES",
     "SWITCH",
     "WARM",
+    "AdapterCache",
     "Copy",
     "Cost",
     "Curve",

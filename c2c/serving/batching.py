@@ -26,7 +26,7 @@ from c2c.serving.hbm import (
     pair_of,
     room_bytes,
 )
-from c2c.serving.moments import before_plan
+from c2c.serving.moments import after_filling, before_plan
 from c2c.serving.schedulers.reserved import fill_reserved
 from c2c.serving.state import RUNNING, Fleet, Loop, Serving
 from c2c.serving.variants import vary_now
@@ -221,6 +221,7 @@ def compose(w: Loop, i: int, most: int, now_s: float) -> None:
     plan.steps = min(plan.steps, most, steps)
     if w.rules.traits.experts.caches_experts and not w.fleet.folds_experts:
         plan.steps = 1  # each takes other experts
+    after_filling(w, i)
     _plan_weights(w, i, now_s)
     _plan_alpha(w, i, pair)
     if w.rules.traits.vary.follows_waits:

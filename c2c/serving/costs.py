@@ -155,12 +155,13 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
             + costs.overhead_s[pair]
             + costs.kv_read_s[pair] * plan.decode_kv
             + prefill
+            + plan.adapter_s
         )
     body = costs.body_s[pair, tokens, variant]
     head = costs.head_s[pair, plan.rows, variant]
     gemms = _mixed(costs, pair, plan, layers, 0, body, head)
     attention = costs.overhead_s[pair] + costs.kv_read_s[pair] * plan.decode_kv + prefill
-    return float(gemms + attention)
+    return float(gemms + attention + plan.adapter_s)
 
 
 @jitable
@@ -214,9 +215,11 @@ def step_bytes(
     tokens = plan.prefill + plan.decodes
     states = 2 * costs.reads[pair, STATE] * (plan.decodes + plan.prefills)  # read and written
     kv = costs.kv_bytes[pair] * (plan.decode_kv + plan.prefill_kv + states)
+    kv += plan.adapter_hbm_bytes
     growth = costs.kv_bytes[pair] * plan.growth
     if plan.kept + plan.copied == 0:
         link = costs.body_link[pair, tokens, variant] + costs.head_link[pair, plan.rows, variant]
+        link += plan.adapter_link_bytes
         hbm = costs.body_hbm[pair, tokens, variant] + costs.head_hbm[pair, plan.rows, variant] + kv
         return link, hbm, growth
     link = _mixed(
@@ -227,4 +230,4 @@ def step_bytes(
         costs, pair, plan, layers, 2,
         costs.body_hbm[pair, tokens, variant], costs.head_hbm[pair, plan.rows, variant],
     )  # fmt: skip
-    return link, hbm + kv, growth
+    return link + plan.adapter_link_bytes, hbm + kv, growth

@@ -81,7 +81,7 @@ def _taker(w: Loop, i: int, slot: int, made: int, now_s: float) -> int:
     tokens = req.prompt + req.output
     found = routed(w, req.model, slot, True)
     waits = w.fleet.hands_directly and found >= 0 and _finds_room(w.fleet, w.s, i, found, slot)
-    if waits and not is_too_busy(w, found, tokens):
+    if waits and not is_too_busy(w, found, slot):
         return found
     if not waits and found >= 0 and _can_take(w.fleet, w.s, i, found, slot, made):
         return found

@@ -223,10 +223,12 @@ def _arrive(w: Loop, e: Any, blocks: Any, now_s: float) -> None:
     slot = w.s.free_slots[w.s.count[0].free_slots - 1]  # that it gets
     before_arrival(w, slot, blocks, 0, e.count, e.count)
     w.s.request[slot].late_as = FAIL_DEADLINE
+    w.s.request[slot].entry = e.model
     model = w.fleet.deployment[e.model]
     urgent = e.priority if e.priority != OF_MODEL else model.priority
     ends_by_s = now_s + min(e.ends_after_s, model.deadline_s)
-    on_arrival(w, now_s, e.request_id, e.model, e.prompt, e.output, urgent, ends_by_s)
+    m = w.fleet.adapters.base[e.model]
+    on_arrival(w, now_s, e.request_id, m, e.prompt, e.output, urgent, ends_by_s)
     after_arrival(w, slot, now_s)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from c2c.policies import goes_before, jitable
 from c2c.serving.actions import ACT_UNLOAD, emit
+from c2c.serving.adapters import forget_adapters
 from c2c.serving.hbm import (
     could_hold,
     drop_weights,
@@ -39,6 +40,7 @@ def assign(w: Loop, m: int, i: int, now_s: float) -> None:
     inst.next_same = w.s.model[m].active
     w.s.model[m].active = i
     inst.alpha = w.rules.traits.alpha.initial
+    forget_adapters(w, i)
     inst.seen_latency_s = -1.0  # no sample yet
     measure(w.fleet, w.s, inst.on_device)
     if w.s.device[inst.on_device].residents == 1:

@@ -304,7 +304,8 @@ def step(
     Raises:
       BackendError: the event cannot follow from what was asked.
     """
-    s = state if donate else Serving(*(field.copy() for field in state))
+    copies: Any = () if donate else (field.copy() for field in state)
+    s = state if donate else Serving(*copies)
     return Step(Loop(fleet, rules, s), compiled=False)(s, event)
 
 

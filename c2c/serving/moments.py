@@ -1,7 +1,8 @@
 """Moments of a request and a device, and what acts at each: parts that most systems lack.
 
 The loop names a moment and no part; without any part a moment is a look at a constant. Parts:
-the prefix cache, homes of KV caches in shared memories, parked KV caches, and a system's option.
+the prefix cache, adapters, homes of KV caches in shared memories, parked KV caches, and a
+system's option.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from typing import Any
 
 from c2c.policies import apart, inlined, jitable, on_request, on_steps, on_timer
 from c2c.serving.actions import ACT_TIMER, emit
+from c2c.serving.adapters import (
+    claim_adapter,
+    has_adapter_slot,
+    plan_adapters,
+    release_adapter,
+)
 from c2c.serving.block_table import clear
 from c2c.serving.hbm import place_bytes
 from c2c.serving.kv_homes import choose_home, count_step, settle_memories, take_home, take_memory
@@ -29,6 +36,7 @@ from c2c.serving.timers import set_timer
 __all__ = [
     "after_arrival",
     "after_computing",
+    "after_filling",
     "after_freeing",
     "after_steps",
     "at_timer",
@@ -36,6 +44,7 @@ __all__ = [
     "before_launches",
     "before_plan",
     "before_run",
+    "may_begin",
     "on_device_lost",
     "on_host_lost",
     "on_join",
@@ -70,6 +79,12 @@ def shared_bytes(w: Loop, i: int, slot: int) -> float:
 
 
 @inlined
+def may_begin(w: Loop, i: int, slot: int) -> bool:
+    """Return True if a waiting request may join as far as parts of the loop decide."""
+    return bool(w.fleet.adapters.slots == 0 or has_adapter_slot(w, i, slot))
+
+
+@inlined
 def place_for(w: Loop, i: int, slot: int) -> int:
     """Return the home of the KV cache of a request that would join; -1: it has to wait."""
     return choose_home(w, i, slot) if len(w.fleet.kv.room_bytes) > 0 else 0
@@ -82,6 +97,8 @@ def on_join(w: Loop, i: int, slot: int, home: int, is_done: bool) -> None:
     `is_done`: its prompt was computed elsewhere.
     """
     inst = w.s.instance[i]
+    if w.fleet.adapters.slots > 0:
+        claim_adapter(w, i, slot)
     if w.s.request[slot].blocks > 0 and not is_done:
         shared = claim_prefix(w, i, slot)
         inst.kv_used -= shared
@@ -103,6 +120,8 @@ def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
 
     `is_done`: its answer is complete; `is_lost`: its device has gone.
     """
+    if w.fleet.adapters.slots > 0:
+        release_adapter(w, i, slot)
     if w.s.request[slot].blocks > 0 and (is_done or w.s.request[slot].held > 0):
         return int(let_prefix_go(w, i, slot, is_lost, is_done))
     return 0
@@ -131,6 +150,13 @@ def before_plan(w: Loop, i: int) -> None:
     """Bring KV caches of instance `i`, whose step is planned next, to HBM."""
     if w.s.instance[i].parked_bytes > 0.0:
         bring_in(w, i)
+
+
+@inlined
+def after_filling(w: Loop, i: int) -> None:
+    """Add to the next step of instance `i`, whose rows are chosen."""
+    if len(w.fleet.adapters.nbytes) > 0:
+        plan_adapters(w, i)
 
 
 @inlined

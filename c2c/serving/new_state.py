@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from c2c.policies import CANDIDATE_DTYPE, ENGINE_DTYPE, HOME_DTYPE, ROUTE_DTYPE, WATCH_DTYPE
+from c2c.serving.adapters import new_slots
 from c2c.serving.block_table import new_blocks
 from c2c.serving.cache_lines import spread_rows
 from c2c.serving.state import (
@@ -111,6 +112,7 @@ def new_serving(
         relayout=_records(RELAYOUT_DTYPE, n_devices),
         sent_bytes=np.zeros((n_devices, ways)),
         blocks=new_blocks(n_devices + n_chips),
+        adapters=new_slots(n_instances, fleet),
         # A variant that comes into force makes room for all on its chip, once for each of them.
         asked=np.zeros(n_devices * (1 + widest * min(1, len(fleet.kv.room_bytes))), np.int64),
         records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),

@@ -18,7 +18,7 @@ def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
     out = s.records[s.count[0].out]
     s.count[0].out += 1
     out.id = req.id
-    out.model = req.model
+    out.model = req.entry
     out.prompt_tokens = req.prompt - req.carried
     out.output_tokens = req.output + req.carried
     out.instance = req.instance

@@ -7,6 +7,7 @@ from c2c.policies import inlined, jitable, may_join, route, wants_another
 from c2c.serving.batch import batch_size, outstanding
 from c2c.serving.costs import decode_alone_s, prompt_alone_s, shape_of
 from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
+from c2c.serving.moments import may_begin
 from c2c.serving.placement import device_load_s
 from c2c.serving.roles import DECODES
 from c2c.serving.state import Fleet, Loop, Serving
@@ -61,14 +62,15 @@ def routed(w: Loop, m: int, slot: int, decodes: bool) -> int:
 
 
 @inlined
-def is_too_busy(w: Loop, i: int, tokens: int) -> bool:
+def is_too_busy(w: Loop, i: int, slot: int) -> bool:
     """Return True if the model of instance `i` needs another instance for a request."""
-    inst = w.s.instance[i]
+    inst, req = w.s.instance[i], w.s.request[slot]
     backlog_s = inst.backlog * w.fleet.costs.prompt_s[pair_of(w.fleet, w.s, i)]
-    need = request_bytes(w.fleet, w.s, i, tokens)
+    need = request_bytes(w.fleet, w.s, i, req.prompt + req.output)
     room = room_bytes(w.s, inst.on_device) + w.s.device[inst.on_device].weight_bytes
     room = quota_bytes(w, i, room + movable_bytes(w.fleet, w.s, i))
     fits = may_join(w.rules.system.admit, need, room, batch_size(w.s, i), w.fleet.max_batch)
+    fits = fits and may_begin(w, i, slot)
     return bool(wants_another(w.rules.system.scale, outstanding(w.s, i), backlog_s, not fits))
 
 

@@ -18,7 +18,7 @@ from c2c.serving.hbm import (
     room_bytes,
 )
 from c2c.serving.instances import make_room_for
-from c2c.serving.moments import on_join
+from c2c.serving.moments import may_begin, on_join
 from c2c.serving.preemption import start_over
 from c2c.serving.queues import pop_waiting, push_waiting
 from c2c.serving.records import leave, release_kv
@@ -116,7 +116,9 @@ def _head_tokens(w: Loop, i: int, spare: int) -> int:
 
 @inlined
 def admits(w: Loop, i: int, need: float, room: float) -> bool:
-    """Return True if the admission policy lets a request of so many bytes join, with this room."""
+    """Return True if the head of the queue, of so many bytes, may join with this room."""
+    if not may_begin(w, i, w.s.instance[i].wait_head):
+        return False
     room = quota_bytes(w, i, room)
     most = w.fleet.max_batch
     if w.rules.traits.vary.caps_batch:

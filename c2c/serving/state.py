@@ -14,6 +14,7 @@ import numpy as np
 from c2c.policies import Apart, Own, System, Traits
 from c2c.serving.block_table import Blocks
 from c2c.serving.costs import CostTables
+from c2c.serving.optional_tables import Adapters, AdapterSlots, KvHomes
 
 __all__ = [
     "ABSENT",
@@ -201,6 +202,9 @@ PLAN_DTYPE = np.dtype(
         ("kv_out_bytes", "f8"),  # of other engines, that go there
         ("slo_s", "f8"),
         ("link_gbps", "f8"),  # what the first step draws alone
+        ("adapter_s", "f8"),  # what its adapters add to a step (`c2c.serving.adapters`)
+        ("adapter_link_bytes", "f8"),
+        ("adapter_hbm_bytes", "f8"),
     ],
     align=True,
 )
@@ -277,7 +281,8 @@ HOLD_DTYPE = np.dtype(
 REQUEST_DTYPE = np.dtype(
     [
         ("id", "i8"),
-        ("model", "i8"),
+        ("model", "i8"),  # that serves it
+        ("entry", "i8"),  # of the catalog that it asks for: this model, or an adapter of it
         ("prompt", "i8"),
         ("output", "i8"),
         ("next", "i8"),
@@ -388,23 +393,6 @@ COUNT_DTYPE = np.dtype(
 )
 
 
-class KvHomes(NamedTuple):
-    """Memories of a chip that its lanes share, and KV-cache homes of sequences.
-
-    Made by `c2c.serving.prepare.memories`; empty if each lane or slice has its own memory.
-    """
-
-    room_bytes: Any  # f8[memories]
-    homes: Any  # i8[kind] of a lane; 0: it has memory of its own
-    token_bytes: Any  # f8[pair, homes, memories] whole bytes
-    is_open: Any  # i8[kind, variants, homes]
-    copied_bytes: Any  # f8[kind, variants, memories] weights that a variant needs
-    reserve_bytes: Any  # f8[kind, memories] that other lanes leave free
-    sent_bytes: Any  # f8[kind, variants, variants, ways] weights that a change sends
-    moved_bytes: Any  # f8[pair, homes, homes, ways] of a token that changes its home
-    reliefs: Any  # i8[1] as `StepLayout.reliefs`
-
-
 class Fleet(NamedTuple):
     """Fixed part: deployments, homes of their weights, capacities of slices."""
 
@@ -442,6 +430,7 @@ class Fleet(NamedTuple):
     caches_prefixes: bool
     costs: CostTables
     kv: KvHomes
+    adapters: Adapters
 
 
 class Rules(NamedTuple):
@@ -479,6 +468,7 @@ class Serving(NamedTuple):
     relayout: Any  # RELAYOUT_DTYPE [devices]
     sent_bytes: Any  # f8[devices, ways] by the relayout under way
     blocks: Blocks  # of the prefix cache
+    adapters: AdapterSlots
     asked: Any  # i8[devices] that look for work when the event is taken in
     records: Any  # RECORD_DTYPE buffer
     routes: Any  # scratch

@@ -48,7 +48,7 @@ def on_arrival(
         return
     i = routed(w, m, slot, False)
     if i >= 0:
-        if is_too_busy(w, i, tokens):
+        if is_too_busy(w, i, slot):
             placed = try_place(w, m, tokens, -1, now_s)
             if placed >= 0:
                 i = placed

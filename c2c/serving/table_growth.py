@@ -54,4 +54,6 @@ def grow_models(state: Serving, fleet: Fleet) -> Serving:
         model[field][len(state.model) :] = -1
     hold.state[len(state.hold) :] = ABSENT
     waiting = np.concatenate([state.waiting, np.zeros(extra, np.int64)])
-    return state._replace(model=model, hold=hold, waiting=waiting)
+    counted = np.zeros(len(fleet.adapters.nbytes), np.int64)
+    adapters = state.adapters._replace(counted_at=counted)
+    return state._replace(model=model, hold=hold, waiting=waiting, adapters=adapters)

@@ -151,6 +151,7 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
     slot = state.free_slots[state.count[0].free_slots - 1]  # that it gets
     req = state.request[slot]
     req.length = limit
+    req.entry = m
     req.late_as = FAIL_DEADLINE
     if len(a.block_at) > 0:
         before_arrival(w, slot, a.block_keys, a.block_at[k], a.block_count[k], a.prompt_blocks[k])
@@ -164,6 +165,7 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
             gives_up_s = a.cancel_s[k]
             req.late_as = FAIL_CANCELLED
     ends_by_s = now_s + gives_up_s
+    m = w.fleet.adapters.base[m]
     on_arrival(w, now_s, a.ids[k], m, a.prompt[k], limit, urgent, ends_by_s)
     after_arrival(w, slot, now_s)
     if ends_by_s < state.timer_s[0]:

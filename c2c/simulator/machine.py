@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from c2c.cost import Constants
-from c2c.models import weight_bytes
+from c2c.models import host_bytes, weight_bytes
 from c2c.policies import weights_in
 from c2c.serving import (
     DRAWS,
@@ -44,7 +44,8 @@ def build_machine(prepared: Prepared) -> Machine:
     where = weights_in(setup.system.load)
     streams = where != "hbm"
     deployments = setup.deployments
-    weights = np.array([float(weight_bytes(d.spec)) for d in deployments])
+    weights = host_bytes(deployments)
+    whole = np.array([float(weight_bytes(d.spec)) for d in deployments])
     moe = [d.spec.experts > 0 for d in deployments]
     start_s = setup.system.load.start_s
     kinds = prepared.kinds
@@ -84,8 +85,8 @@ def build_machine(prepared: Prepared) -> Machine:
         # the model as at a switch.
         cold_init_s=np.array([kind.constants.engine_init_s for kind in kinds]),
         turn_s=float(setup.system.engines.turn_s),
-        turn_bytes=weights * setup.system.load_traits.swaps_weights,
-        is_ahead=_are_ahead(prepared, weights),
+        turn_bytes=whole * setup.system.load_traits.swaps_weights,
+        is_ahead=_are_ahead(prepared, whole),
         between=float(setup.system.disaggregation.hand_over_gbps) * 1e9,
         sends_directly=prepared.fleet.hands_directly,
         max_batch=prepared.fleet.max_batch,

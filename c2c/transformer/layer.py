@@ -79,8 +79,13 @@ class Layer:
         return None if stack is None else stack[place_in(name, self.at, self.place)]
 
     def project(self, name: str, x: jax.Array) -> jax.Array:
-        """Return x [N, in] times a projection, plus its bias: [N, out]."""
+        """Return x [N, in] times a projection, plus its adapter's product and bias: [N, out]."""
         out = self.linear(self.projections, name, self._which(name), x, out_dtype=x.dtype)
+        down, up = self.weight(f"{name}_lora_a"), self.weight(f"{name}_lora_b")
+        if down is not None:
+            high = lax.Precision.HIGHEST
+            inner = jnp.matmul(x, down.T, precision=high)
+            out = out + jnp.matmul(inner, up.T, precision=high)
         bias = self.weight(f"{name}_bias")
         return out if bias is None else out + bias
 
@@ -245,12 +250,18 @@ def run_layer(
 
 def place_in(name: str, number: Any, place: Any) -> Any:
     """Return the index of a layer in the stack of this name."""
-    return place if place is not None and name in _BLOCKS else number
+    return place if place is not None and _projection(name) in _BLOCKS else number
 
 
 def needed(name: str, sparse: bool) -> bool:
     """Return whether a layer of this kind has the projection or small weight."""
-    return name not in _BLOCKS or name.startswith(("experts_", "router", "shared_")) == sparse
+    is_block = _projection(name) in _BLOCKS
+    return not is_block or name.startswith(("experts_", "router", "shared_")) == sparse
+
+
+def _projection(name: str) -> str:
+    """Return the projection that a stack of an adapter belongs to; others' names as they are."""
+    return name.partition("_lora_")[0]
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:

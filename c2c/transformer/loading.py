@@ -18,9 +18,11 @@ from c2c.transformer.executables import Executables, executables_at
 from c2c.transformer.generate import Wanted, warm
 from c2c.transformer.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.model import Model
+from c2c.transformer.weights.adapter import CONFIG, LowRank, low_rank
 from c2c.transformer.weights.checkpoint import expected_params, load_params
 from c2c.transformer.weights.formats import Quantization, Quantize, quantization_by_name
 from c2c.transformer.weights.fused_experts import split_experts
+from c2c.transformer.weights.integer_groups import GroupedCheckpoint, check_packing
 from c2c.transformer.weights.layout import EMBEDDING, FAMILIES, HEAD, check_supported
 from c2c.transformer.weights.leaves import Source
 from c2c.transformer.weights.packed import IS_READ, is_read
@@ -40,6 +42,7 @@ class Described:
     source: Source
     tokenizer: Tokenizer | None  # None if the checkpoint has none
     eos_ids: tuple[int, ...]
+    adapter: LowRank | None = None
 
 
 Part = Literal["weights", "tokenizer", "executables"]
@@ -52,12 +55,14 @@ type Ahead = Callable[[ModelSpec, Tokenizer | None], Wanted]
 class _Opened:
     """An opened checkpoint, before its weights and tokenizer are read.
 
-    `texts` reads the tokenizer (None without one) and the end-of-sequence tokens.
+    `texts` reads the tokenizer (None without one) and the end-of-sequence tokens. With an adapter
+    all else is its base's.
     """
 
     spec: ModelSpec
     source: Source
     texts: Callable[[], tuple[Tokenizer | None, tuple[int, ...]]]
+    adapter: LowRank | None = None
 
 
 def load(
@@ -73,10 +78,11 @@ def load(
     took: Callable[[Part, float], None] = lambda *_: None,
     device: Any = None,
 ) -> Model:
-    """Load a checkpoint: a folder in Hugging Face's layout, or a GGUF file.
+    """Load a checkpoint: a folder in Hugging Face's layout, a GGUF file, or PEFT's LoRA folder.
 
     Args:
-      path: folder (config.json, safetensors, tokenizer.json), or file.
+      path: folder (config.json, safetensors, tokenizer.json), file, or an adapter's folder
+        (adapter_config.json, adapter_model.safetensors) beside its base's.
       dtype: type of parameters, cache and activations: "float32", "bfloat16" or "float16". "auto"
         is the fastest here: float32 on a CPU if the widened weights take at most half of the
         memory; else bfloat16.
@@ -123,6 +129,8 @@ def load(
         if ahead is not None and store is not None:
             with _timed("executables", took):
                 params = expected_params(found.source, spec, **wanted, device=device)
+                if found.adapter is not None:
+                    params = found.adapter.expected(params, spec)
                 warm(params, spec, strategy, store, ahead(spec, tokenizer))
         return tokenizer, eos
 
@@ -138,6 +146,8 @@ def load(
                 between=lambda: _raise_early(ready),
                 device=device,
             )
+            if found.adapter is not None:
+                params = found.adapter.adapted(params, spec)
         tokenizer, eos = ready.result()
     return Model(
         spec=spec,
@@ -179,7 +189,10 @@ def describe(path: Path | str) -> Described:
     path = Path(path)
     found = _open(path)
     tokenizer, eos = _told(path, found.texts)
-    return Described(spec=found.spec, source=found.source, tokenizer=tokenizer, eos_ids=eos)
+    return Described(
+        spec=found.spec, source=found.source, tokenizer=tokenizer, eos_ids=eos,
+        adapter=found.adapter,
+    )  # fmt: skip
 
 
 def _told[T](path: Path, read: Callable[[], T]) -> T:
@@ -194,6 +207,9 @@ def _open(path: Path) -> _Opened:
     def opened() -> _Opened:
         if path.is_file() and path.suffix == ".gguf":
             return _open_gguf(path)
+        if (path / CONFIG).is_file():
+            adapter = low_rank(path)
+            return replace(_open(adapter.base), adapter=adapter)
         config = path / "config.json"
         if not config.is_file():
             raise DataError(
@@ -223,10 +239,16 @@ def _open_gguf(path: Path) -> _Opened:
 
 
 def _open_folder(path: Path, config: Path) -> _Opened:
-    spec = _spec(read_config(config), name_of(path), config)
-    source = SafetensorsCheckpoint(path)
+    read = read_config(config)
+    spec = _spec(read, name_of(path), config)
     form = spec.weights
-    source.widen(None if form is None else form.block)
+    if form is not None and form.kind in ("awq", "gptq"):
+        check_packing(read, config)
+        source: SafetensorsCheckpoint = GroupedCheckpoint(path, form)
+    else:
+        source = SafetensorsCheckpoint(path)
+        source.take_text()
+        source.widen(None if form is None else form.block)
     spec = replace(spec, weights=None, kv_dtype_bytes=0)  # widened on reading
     split_experts(source, spec.family)
     if spec.tie_embeddings and HEAD in source.names and not source.are_equal(HEAD, EMBEDDING):
@@ -254,7 +276,7 @@ def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
         if form is not None and not is_read(form):
             raise SettingError(
                 f"model.{name}.quantization_config.quant_method", form.kind, IS_READ,
-                "For other 4-bit weights load the unquantised checkpoint with quantize='int4', or "
+                "For other weights load the unquantised checkpoint with quantize='int4', or "
                 "a GGUF file.",
             )  # fmt: skip
     except SettingError as error:

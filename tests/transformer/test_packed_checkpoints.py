@@ -71,12 +71,16 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     broken.view(np.uint8)[0, 0] = 0x7F
     refused(fp8, stored | {name: broken}, f"{name} holds NaN")
     for kind in (
-        {"quant_method": "mxfp4"}, {"quant_method": "awq", "bits": 4, "group_size": 32},
+        {"quant_method": "mxfp4"},
         {"quant_method": "modelopt", "quant_algo": "MXFP8"},
         grouped("pack-quantized", INT4 | {"symmetric": False}),
     ):  # fmt: skip
         packed = config | {"quantization_config": kind}
-        refused(packed, tensors_of(config), "expected fp8, or ModelOpt's and compressed-tensors'")
+        refused(
+            packed,
+            tensors_of(config),
+            "expected fp8, awq, gptq, or ModelOpt's and compressed-tensors'",
+        )
 
 
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 16}

@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Slice, link_gbps
-from c2c.models import ModelSpec, weight_bytes
+from c2c.models import ModelSpec, host_bytes
 from c2c.policies import ChunkChoice
 from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
 from c2c.serving.placement import start_active
+from c2c.serving.prepare.adapters import adapter_tables, check_adapters, slot_room_bytes
 from c2c.serving.prepare.checks import check, check_memory, check_parts, refusals
 from c2c.serving.prepare.failing import Failure, Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
+    AdapterCache,
     Disaggregation,
     Engines,
     ExpertCache,
@@ -65,6 +67,7 @@ from c2c.serving.timers import start_timers
 
 __all__ = [
     "GROUPS",
+    "AdapterCache",
     "Copy",
     "Disaggregation",
     "Engines",
@@ -162,6 +165,7 @@ class Prepared:
         state.relayout.version[:] = first_variant(self.setup.system, self.tables[0][0])
         if self.setup.system.starts_active:
             state.model.starts[slice(None) if models is None else list(models)] = 1
+            state.model.starts[self.fleet.adapters.base != np.arange(len(state.model))] = 0
             state.count[0].to_start = 1
         start_timers(self.rules, state)
         if active and state.count[0].to_start != 0:
@@ -179,6 +183,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     system, parts = setup.system, setup.parts
     check_memory(setup)
     check_parts(setup)
+    check_adapters(setup)
     cuts = [chip_places(setup, part) for part in parts]
     kinds, kind_of_cut = _kinds(setup, cuts)
     counts = [part.count for part in parts]
@@ -194,7 +199,9 @@ def prepare(setup: ServingSetup) -> Prepared:
         tables, kept, variant=first_variant(system, tables[0][0]),
         holds_windows=holds_windows(system),
     )  # fmt: skip
-    kv_capacity, capacity_bytes = kv_rooms(specs, slices, system, stacked)
+    kv_capacity, capacity_bytes = kv_rooms(
+        specs, slices, system, stacked, slot_room_bytes(setup, specs)
+    )
     slots = np.array([[expert_slots(s, k, system, largest) for k in slices] for s in specs])
     demand_of = {
         (d.spec, d.tpot_slo_s): demand_gbps(d, system)
@@ -247,7 +254,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         home_model=np.repeat(np.arange(len(where.chips)), [len(h) for h in where.chips]),
         chip_first=_starts(np.bincount(home_chip, minlength=setup.chips)),
         chip_home=np.argsort(home_chip, kind="stable"),
-        weight_bytes=np.array([float(weight_bytes(d.spec)) for d in setup.deployments]),
+        weight_bytes=host_bytes(setup.deployments),
         kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
         kv_capacity_bytes=capacity_bytes,
         chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),
@@ -276,6 +283,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         caches_prefixes=system.prefix_cache.is_on,
         costs=stacked,
         kv=kv_homes(system.layout, specs, slices),
+        adapters=adapter_tables(setup, specs, kinds, tables),
     )
     policies = system.policies
     rules = Rules(

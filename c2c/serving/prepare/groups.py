@@ -8,10 +8,21 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final
 
 from c2c.errors import SettingError, check_keys
-from c2c.ranges import AboveZero, BelowOne, Count, FromZero, In, OneOf, SomeShare, check_fields
+from c2c.ranges import (
+    AboveZero,
+    BelowOne,
+    Count,
+    FromZero,
+    In,
+    Index,
+    OneOf,
+    SomeShare,
+    check_fields,
+)
 
 __all__ = [
     "GROUPS",
+    "AdapterCache",
     "Disaggregation",
     "Engines",
     "ExpertCache",
@@ -126,12 +137,25 @@ class PrefixCache:
         return self.hbm or self.host_bytes > 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterCache:
+    """Adapters in HBM, if the catalog has some: `system.adapter_cache`.
+
+    Attributes:
+      slots: adapters of a model that a slice holds, each with the room of the base's largest; 0:
+        each step reads its adapters over the link.
+    """
+
+    slots: Index = 0
+
+
 GROUPS: Final[Mapping[str, type]] = {
     "engines": Engines,
     "disaggregation": Disaggregation,
     "expert_cache": ExpertCache,
     "profile": Profile,
     "prefix_cache": PrefixCache,
+    "adapter_cache": AdapterCache,
 }
 
 

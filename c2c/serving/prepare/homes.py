@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from c2c.errors import SettingError
-from c2c.models import weight_bytes
+from c2c.models import host_bytes
+from c2c.serving.prepare.adapters import base_rows
 from c2c.serving.prepare.settings import ServingSetup
 from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
 
@@ -43,7 +44,7 @@ def host_fits(setup: ServingSetup) -> np.ndarray:
     """Return True for each model that the host memory of a part's chip holds; b1[models, parts]."""
     first = np.cumsum([0, *(part.count for part in setup.parts[:-1])])
     memory = setup.weight_memory_bytes[first]
-    sizes = np.array([float(weight_bytes(d.spec)) for d in setup.deployments])
+    sizes = host_bytes(setup.deployments)
     fits: np.ndarray = sizes[:, None] <= memory
     for deployment, size, some in zip(setup.deployments, sizes, fits.any(axis=1), strict=True):
         if not some:
@@ -65,7 +66,7 @@ def homes(
     further homes in the same order while memory is left, so that the first (most popular) ones can
     run on more chips of their cell. With prompt-only and decode-only chips a model's first two
     homes are one of each. If the catalog is larger than all memory, a chip's last models are on
-    disk at the start.
+    disk at the start. Adapters have the homes of their base, and add to its size.
 
     Args:
       setup: the serving setup.
@@ -73,14 +74,17 @@ def homes(
       serves: b1[models, parts], whether a part's chips can serve a model; other chips hold none of
         it.
     """
-    sizes = [float(weight_bytes(d.spec)) for d in setup.deployments]
+    sizes = host_bytes(setup.deployments).tolist()
+    base = base_rows(setup.deployments).tolist()
+    models = [m for m in range(len(sizes)) if base[m] == m]
     here = np.repeat(serves, [part.count for part in setup.parts], axis=1)
     memory = setup.weight_memory_bytes
     left = memory.copy()
     found: list[list[int]] = [[] for _ in sizes]
     held: list[dict[int, bool]] = [{} for _ in sizes]
     roles_of = np.array(role_of_chip)
-    for m, size in enumerate(sizes):
+    for m in models:
+        size = sizes[m]
         for role in np.unique(roles_of):
             may = (roles_of == role) & here[m]
             if not may.any():
@@ -97,10 +101,11 @@ def homes(
             held[m][c] = bool(left[c] >= size)
             left[c] -= size
     # A model that no further chip has room for is done: rooms only shrink.
-    growing = [] if (left < 0.0).any() else list(range(len(sizes)))
+    growing = [] if (left < 0.0).any() else models
     has = np.zeros((len(sizes), setup.chips), bool)
     cell = np.arange(setup.chips) * setup.cells // setup.chips
-    for m, homes_of_m in enumerate(found):
+    for m in models:
+        homes_of_m = found[m]
         has[m] = ~here[m] | (cell != cell[homes_of_m[0]])  # never in another cell
         has[m, homes_of_m] = True
     while growing:
@@ -115,5 +120,5 @@ def homes(
                 still.append(m)
         growing = still
     start = setup.weights_start == "host"
-    chips = [sorted(h) for h in found]
-    return Homes(chips, [[start and held[m][c] for c in row] for m, row in enumerate(chips)])
+    chips = [sorted(found[m]) for m in base]
+    return Homes(chips, [[start and held[base[m]][c] for c in row] for m, row in enumerate(chips)])

@@ -34,6 +34,7 @@ from c2c.ranges import Count, FromZero, Index, OneOf, check_fields
 from c2c.serving.prepare.failing import Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
+    AdapterCache,
     Disaggregation,
     Engines,
     ExpertCache,
@@ -86,6 +87,7 @@ class SystemSpec:
       disaggregation: separate devices for prompts and decodes.
       expert_cache: cache of experts in HBM, if `experts` caches some.
       prefix_cache: KV-cache blocks for later prompts with the same beginning.
+      adapter_cache: adapters in HBM, where models have some.
       profile: table from which `chunk` chooses.
       max_batch: maximum requests in an instance's batch.
       on_oom: action if a model's weights fit no slice: stop the run before it starts (refuse), or
@@ -122,6 +124,7 @@ class SystemSpec:
     disaggregation: Disaggregation = field(default_factory=Disaggregation)
     expert_cache: ExpertCache = field(default_factory=ExpertCache)
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
+    adapter_cache: AdapterCache = field(default_factory=AdapterCache)
     profile: Profile = field(default_factory=Profile)
     max_batch: Count = 128
     on_oom: Annotated[str, OneOf("refuse", "fail")] = "refuse"

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from c2c.cost import Constants, Routing, StepTable, chunk_profile, launched, ranks_table, step_table
+from c2c.errors import SettingError
 from c2c.hardware import Ranks, Slice, one_rank
 from c2c.models import (
     CacheShape,
@@ -291,15 +292,26 @@ def holds_windows(system: SystemSpec) -> bool:
 
 
 def kv_rooms(
-    specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec, costs: CostTables
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the room for KV caches on slices, beside activations and engine state."""
+    specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec, costs: CostTables,
+    adapters: Sequence[float],
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Return the room for KV caches on slices, beside activations, engine state and adapters.
+
+    Raises:
+      SettingError: a model's adapter slots leave no room.
+    """
     largest = largest_step_chunk(system)
     shared = [shared_room_bytes(specs, kind, system) for kind in kinds]
     tokens = np.zeros((len(specs), len(kinds)), np.int64)
     for arch, spec in enumerate(specs):
         for k, kind in enumerate(kinds):
-            tokens[arch, k] = _kv_tokens(spec, kind, system, largest, shared[k])
+            tokens[arch, k] = _kv_tokens(spec, kind, system, largest, shared[k], adapters[arch])
+        if adapters[arch] > 0.0 and tokens[arch].max() < 1:
+            raise SettingError(
+                "system.adapter_cache.slots", system.adapter_cache.slots,
+                f"slots that leave room for a KV cache; those of {spec.name} take "
+                f"{adapters[arch] / 1e9:.1f} GB",
+            )  # fmt: skip
     each = [[_over_ranks(kv_bytes_per_token, s, kind) for kind in kinds] for s in specs]
     nbytes = np.maximum(tokens, 0) * np.array(each, np.float64)
     if system.layout is None:
@@ -332,13 +344,14 @@ def _longest(spec: ModelSpec, cache: CacheShape, places: int) -> int:
 
 
 def _kv_tokens(
-    spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int, shared_bytes: float
-) -> int:
-    # Tokens in all layers for which a slice has room, beside a step of so many tokens and at least
-    # so many bytes of weights.
+    spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int, shared_bytes: float,
+    adapter_bytes: float,
+) -> int:  # fmt: skip
+    # Tokens in all layers for which a slice has room, beside a step of so many tokens, at least so
+    # many bytes of weights, and adapters.
     if system.layout is not None:
         return lane_tokens(system.layout, spec, kind)
-    used = system.hbm_reserve_bytes
+    used = system.hbm_reserve_bytes + adapter_bytes
     used += _over_ranks(lambda s: activation_bytes(s, tokens), spec, kind)
     where = weights_in(system.load)
     if where == "hbm" and system.traits.experts.caches_experts:

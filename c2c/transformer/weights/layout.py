@@ -59,6 +59,7 @@ class Names:
 _MIXED = ("mlp", ("gate_proj", "up_proj", "down_proj"))
 NAMES: Mapping[str, Names] = {
     "gemma2": Names(norms=_GEMMA),
+    "gemma3": Names(norms=_GEMMA),
     "gemma3_text": Names(norms=_GEMMA),
     "glm4": Names(
         norms={
@@ -82,8 +83,10 @@ NAMES: Mapping[str, Names] = {
     ),
     "phi3": Names(qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
     "qwen2": Names(),
+    "qwen2_5_vl": Names(),
     "qwen3": Names(),
     "qwen3_moe": Names(experts=_MIXED),
+    "qwen3_vl": Names(),
 }
 FAMILIES = tuple(NAMES)
 

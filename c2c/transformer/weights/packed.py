@@ -14,7 +14,9 @@ from c2c.models import WeightFormat
 
 __all__ = ["BESIDE", "IS_READ", "Packing", "is_read", "packing"]
 
-IS_READ = "fp8, or ModelOpt's and compressed-tensors' FP8, NVFP4 and symmetric INT8 and INT4"
+IS_READ = (
+    "fp8, awq, gptq, or ModelOpt's and compressed-tensors' FP8, NVFP4 and symmetric INT8 and INT4"
+)
 # tensors beside a matrix, without `.weight`; scales of activations and caches are not used
 BESIDE = (
     "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_global_scale", "weight_shape",
@@ -55,7 +57,7 @@ def is_read(form: WeightFormat) -> bool:
     """Return whether matrices of a format, and of those beside it, are read."""
     forms = [form, *(other.form for other in form.others if other.form is not None)]
     return all(
-        one.kind == "fp8"
+        one.kind in ("fp8", "awq", "gptq")
         or (
             one.kind in ("modelopt", "compressed-tensors")
             and not (one.has_zeros or one.input_bytes)

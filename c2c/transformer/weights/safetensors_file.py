@@ -40,6 +40,17 @@ _STORED: Mapping[str, np.dtype[Any]] = {**_DTYPES, **_PACKED}
 # exponent bits, all set in infinities and NaN
 _EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F8_E4M3": 0x7F}
 _CHUNK_BYTES = 1 << 23
+# beginnings of a vision-language model's tensors, of transformers 5 and 4
+_TEXT = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+}
+_NO_TEXT = tuple(
+    f"{start}{part}."
+    for start in ("", "model.")
+    for part in ("visual", "vision_tower", "multi_modal_projector")
+)
 _MAX_HEADER_BYTES = 100_000_000  # the library's own limit
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -110,6 +121,18 @@ class SafetensorsCheckpoint:
         if offset != whole.offset + whole.nbytes:
             raise ValueError(f"{name} of {whole.nbytes} bytes: parts of {offset - whole.offset}")
         self.names = tuple(self._tensors)
+
+    def take_text(self) -> None:
+        """Give a vision-language model's text tensors the names of a language model alone.
+
+        The others, of images, are removed.
+        """
+        found = {}
+        for name, tensor in self._tensors.items():
+            if not name.startswith(_NO_TEXT):
+                start = next((start for start in _TEXT if name.startswith(start)), "")
+                found[_TEXT.get(start, "") + name.removeprefix(start)] = tensor
+        self._tensors, self.names = found, tuple(found)
 
     def widen(self, block: tuple[int, int] | None) -> None:
         """Apply scales to packed matrices when they are read, see `c2c.transformer.weights.packed`.
