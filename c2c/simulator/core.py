@@ -21,7 +21,14 @@ from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.graphs import end_relayout, follow_works
 from c2c.simulator.lengths import end_by_length
-from c2c.simulator.sessions import Sessions, next_turn_s, skip_turns, take_turn, turns_ended
+from c2c.simulator.sessions import (
+    Sessions,
+    next_turn_s,
+    skip_turns,
+    take_turn,
+    turn_sent,
+    turns_ended,
+)
 from c2c.simulator.world import Machine, World
 from c2c.workloads import OF_MODEL
 
@@ -115,7 +122,7 @@ def _next_arrival(
     arrival_s: Any, cursor: Any, n: int, clients: Clients, sessions: Sessions
 ) -> tuple[float, bool]:
     # When the next request comes, inf: none does, and whether it is a turn that is due.
-    if len(sessions.follows) > 0:
+    if len(sessions.ids) > 0:
         skip_turns(sessions, cursor, n)
     arrives_s = np.inf
     if cursor[0] < n:
@@ -182,9 +189,9 @@ def drive(
 
     Order: by time; at equal times phase ends come before failures and timers (deadlines, chips'),
     and these before arrivals; phase ends by device number and before those of the chip's wires,
-    arrivals as in the block. In a closed loop a request of the block arrives when a client is free,
-    and a turn of a session after the answer before it. Timers of chips are answered while something
-    is under way or to come.
+    arrivals as in the block. In a closed loop a request or session of the block arrives when a
+    client is free, and a turn of a session after those that it waits for. Timers of chips are
+    answered while something is under way or to come.
 
     Groups of chips that share no model run one after another, each to the end of the block: one
     group's state fits the processor's caches, a large fleet's does not.
@@ -223,7 +230,9 @@ def drive(
                 return NEED_SLOTS
             d = -1
             now_s = arrives_s
-            _arrive(w, a, _taken(cursor, is_turn, clients, sessions), now_s)
+            row = _taken(cursor, is_turn, clients, sessions)
+            turn_sent(sessions, row, now_s)
+            _arrive(w, a, row, now_s)
         elif (k >= n and not is_last and now_s >= last_s) or now_s == np.inf:
             if cursor[1] + 1 == len(a.until):
                 return DRAINED if is_last else BLOCK_DONE
@@ -242,6 +251,5 @@ def drive(
         start_asked(w, now_s)
         submit(w, machine, world, experts, d, now_s)
         if state.count[0].out > ended:
-            give_back(clients, state.count[0].out - ended, now_s)
-            turns_ended(state, sessions, ended, now_s)
+            give_back(clients, turns_ended(state, sessions, ended, now_s), now_s)
             ended = state.count[0].out

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from c2c.workloads.arrays import filled, nulls, scalar, values
 from c2c.workloads.blocks import MEASURED, WISHES
-from c2c.workloads.prefixes import Hashes
+from c2c.workloads.prefixes import Lists
 
 __all__ = ["DATES", "GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_counts"]
 
@@ -95,7 +95,7 @@ class RawRows:
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
     verdict: NDArray[np.int8]
-    hashes: Hashes | None = None
+    hashes: Lists | None = None
     session: pa.Array | None = None
     parent: pa.Array | None = None
     turn: NDArray[np.float64] | None = None
@@ -166,7 +166,7 @@ def parse(
     )
 
 
-def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
+def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Lists:
     """Parse a column of lists of whole numbers, or of text such as "[1, 2]", and judge its cells.
 
     An empty cell is an empty list.
@@ -190,7 +190,7 @@ def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
     for bad, kind in ((negative, "negative"), (flat.is_null(), "unreadable")):
         at = row[values(bad)]
         _judge(verdict, np.bincount(at, minlength=len(array)) > 0, f"{kind}_hash_ids")
-    return Hashes(
+    return Lists(
         first=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
         values=values(filled(flat, 0)),
     )

@@ -16,7 +16,7 @@ from c2c.workloads.arrays import to_arrow
 from c2c.workloads.blocks import WISHES, RequestBlock
 from c2c.workloads.formats import TraceFile
 from c2c.workloads.parsing import DATES, GOOD, KINDS, RawRows, kind_code, parse
-from c2c.workloads.prefixes import Fit, Hashes, block_keys
+from c2c.workloads.prefixes import Fit, Lists, block_keys
 
 __all__ = ["RowRules", "TraceScan", "refuse_bad_rows", "scan", "stream"]
 
@@ -387,7 +387,7 @@ def _with_more(
         return block
     hashes, size = rows.hashes.take(good), tally.fit.block_tokens
     tally.fit.add(np.diff(hashes.first), block.prompt_tokens)
-    return block.hashed(Hashes(first=hashes.first, values=block_keys(hashes, size)), size)
+    return block.hashed(Lists(first=hashes.first, values=block_keys(hashes, size)), size)
 
 
 def _listed(tally: _Tally) -> str:
