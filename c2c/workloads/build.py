@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from c2c.errors import DataError, SettingError
+from c2c.workloads.agents import Agents, agents
 from c2c.workloads.assignment import OWN, assign_models, describe_assignment
 from c2c.workloads.blocks import ClosedLoop, RequestBlock, Workload
 from c2c.workloads.conversations import Conversations, conversations
@@ -111,11 +112,10 @@ def build_workload(
         raise SettingError("catalog", list(catalog)[:8], "one or more models with different names")
     if seed < 0:
         raise SettingError("seed", seed, "a whole number, 0 or more")
+    clients = config.concurrency if config.kind == "closed_loop" else config.agents
     loop = None
-    if config.kind == "closed_loop":
-        loop = ClosedLoop(
-            concurrency=config.concurrency, think_s=config.think_s, ramp_s=config.ramp_s
-        )
+    if clients or config.kind == "closed_loop":
+        loop = ClosedLoop(concurrency=clients, think_s=config.think_s, ramp_s=config.ramp_s)
     origin = (
         _trace_origin(config)
         if config.kind == "trace"
@@ -298,11 +298,18 @@ def _find(path: str) -> Path:
     return shared
 
 
-def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
-    names = [each.name for each in fields(Conversations)]
-    what = Conversations(**{name: getattr(config, name) for name in names} | {"models": models})
+_SESSIONS: Mapping[str, tuple[type, Callable[[Any, LengthPool, int], RequestBlock]]] = {
+    "conversations": (Conversations, conversations),
+    "agents": (Agents, agents),
+}
+
+
+def _sessions_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
+    kind, generate = _SESSIONS[config.kind]
+    names = [each.name for each in fields(kind)]
+    what = kind(**{name: getattr(config, name) for name in names} | {"models": models})
     pool = length_pool(config)
-    block = conversations(what, pool, seed)
+    block = generate(what, pool, seed)
     ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
     return _Origin(
         source=lambda: iter([block]),
@@ -310,7 +317,7 @@ def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Or
         own_lengths=True,
         lengths=pool.describe(),
         description={
-            "source": "conversations generator",
+            "source": f"{config.kind} generator",
             "parameters": {name: getattr(what, name) for name in names},
             "sessions": int(block.session.max()) + 1 if block.session is not None else 0,
         },
@@ -319,8 +326,8 @@ def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Or
 
 def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _Origin:
     models = config.models or catalog_size
-    if config.kind == "conversations":
-        return _conversations_origin(config, models, seed)
+    if config.kind in _SESSIONS:
+        return _sessions_origin(config, models, seed)
     ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
     parameters: dict[str, Any]
     counted: tuple[dict[str, int], float] | None = None

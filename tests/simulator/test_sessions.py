@@ -128,7 +128,7 @@ def graphs(seed: int, sessions: int = 6) -> RequestBlock:
         output_tokens=g.integers(1, 60, n).astype(np.int32),
         session=np.array([row[1] for row in rows]),
         turn=np.array([row[2] for row in rows], np.int32),
-        think_s=g.choice([0.0, 0.5, 4.0], n),
+        think_s=np.array([0.0, 0.5, 4.0])[g.integers(0, 3, n)],
     ).waiting(
         Lists(
             first=np.concatenate([[0], np.cumsum([*map(len, parents)])]),
