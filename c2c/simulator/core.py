@@ -62,6 +62,7 @@ class Arrivals(NamedTuple):
       priority: i8[n]; empty: those of the models.
       deadline_s, cancel_s: f8[n] from the arrival until it is given up, and until its client
         leaves; inf: never. Empty: as the models say.
+      calls_tool: i8[n] 1: its answer ends in a call of a tool; empty: no answer does.
       block_at, block_count: [n] index of each request's first block in `block_keys`, and number of
         its blocks; empty without a prefix cache.
       prompt_blocks: [n] number of blocks of its prompt.
@@ -78,6 +79,7 @@ class Arrivals(NamedTuple):
     priority: Any
     deadline_s: Any
     cancel_s: Any
+    calls_tool: Any
     block_at: Any
     block_count: Any
     prompt_blocks: Any
@@ -154,6 +156,7 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
     req = state.request[slot]
     req.length = limit
     req.late_as = FAIL_DEADLINE
+    req.calls_tool = a.calls_tool[k] if len(a.calls_tool) > 0 else 0
     if len(a.block_at) > 0:
         before_arrival(w, slot, a.block_keys, a.block_at[k], a.block_count[k], a.prompt_blocks[k])
     if len(a.limit) > 0:

@@ -219,7 +219,8 @@ class Simulation:
                 return np.full(rows, WISHES[name], kinds[name])
             return np.ascontiguousarray(values[order], kinds[name])
 
-        limit, none = block.max_output_tokens, np.zeros(0, np.int64)
+        none = np.zeros(0, np.int64)
+        limit, tool = block.max_output_tokens, block.calls_tool
         first, count, prompt, keys = self._blocks(block, order)
         return Arrivals(
             arrival_s=np.ascontiguousarray(block.arrival_s[order], np.float64),
@@ -229,6 +230,7 @@ class Simulation:
             ids=np.ascontiguousarray(ids[order], np.int64),
             limit=none if limit is None else np.ascontiguousarray(limit[order], np.int64),
             **{name: column(name) for name in kinds},
+            calls_tool=none if tool is None else np.ascontiguousarray(tool[order], np.int64),
             block_at=first,
             block_count=count,
             prompt_blocks=prompt,

@@ -1,4 +1,4 @@
-"""Agents: contexts that grow, tools, sub-agents that are joined, and blocks that are found again."""
+"""Agents: contexts that grow, tools, joined sub-agents, blocks that are found again."""
 
 from __future__ import annotations
 
