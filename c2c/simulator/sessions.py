@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.policies import inlined, jitable
 from c2c.serving.state import Serving
-from c2c.workloads import RequestBlock
+from c2c.workloads import RequestBlock, edges_of
 
 __all__ = [
     "Sessions",
@@ -59,7 +59,7 @@ def begin_turns(block: RequestBlock, ids: np.ndarray, *, is_closed: bool) -> Ses
     if block.think_s is None or block.session is None:
         return new_sessions()
     n, think_s = len(block), block.think_s.copy()
-    parent, row = _edges(block)
+    parent, row = edges_of(block)
     waits = ~np.isnan(think_s[row])
     parent, row = parent[waits], row[waits]
     alone = np.ones(n, bool)
@@ -87,32 +87,6 @@ def begin_turns(block: RequestBlock, ids: np.ndarray, *, is_closed: bool) -> Ses
         due=np.zeros(n, np.int64),
         count=np.zeros(1, np.int64),
     )
-
-
-def _edges(block: RequestBlock) -> tuple[np.ndarray, np.ndarray]:
-    """Return parent and child of each edge, as rows; parents outside the block have none."""
-    assert block.session is not None
-    parents = block.parents()
-    if parents is None:
-        order = np.argsort(block.session, kind="stable")
-        same = np.diff(block.session[order]) == 0
-        same &= block.session[order][1:] >= 0
-        return order[:-1][same], order[1:][same]
-    assert block.turn is not None
-    child = np.repeat(np.arange(len(block)), np.diff(parents.first))
-    order = np.lexsort((block.turn, block.session))
-    pair = np.dtype([("session", "i8"), ("turn", "i8")])
-
-    def pairs(session: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        made = np.empty(len(session), pair)
-        made["session"], made["turn"] = session, turn
-        return made
-
-    rows = pairs(block.session[order], block.turn[order])
-    wanted = pairs(block.session[child], parents.values)
-    at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
-    there = (rows[at] == wanted) & (block.session[child] >= 0)
-    return order[at[there]], child[there]
 
 
 @inlined

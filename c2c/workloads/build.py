@@ -51,7 +51,7 @@ from c2c.workloads.simple import (
 from c2c.workloads.streams import stream_of
 from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_blocks
 from c2c.workloads.traces import RowRules, refuse_bad_rows, scan, stream
-from c2c.workloads.turns import after_answers
+from c2c.workloads.turns import after_answers, at_times
 
 __all__ = ["build_workload", "length_pool"]
 
@@ -227,6 +227,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
         keeps_origin=clock.keeps_origin,
         per_second=clock.per_second,
         block_tokens=block_tokens_of(trace, config.block_tokens) if own else 0,
+        keys_answers=trace.keys_answers and own,
     )
     found = scan(trace, rules)
     if config.on_bad_row == "reject":
@@ -248,9 +249,19 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "workload.on_bad_row=skip begins a session at each such turn.",
         )
     has_parents = "parent" in trace.columns
-    waits = config.turns_wait
+    may_lack = config.on_bad_row == "skip"
+    if config.turns_wait:
+        waiting = after_answers(source, str(trace.path), has_parents=has_parents, may_lack=may_lack)
+    else:
+        waiting = at_times(source)
+    doubts = [doubt] if doubt else []
+    if "waits_for" in trace.columns and not config.turns_wait:
+        doubts.append(
+            "requests that wait for others come at their times in the file; "
+            "workload.turns_wait=true lets them wait for the simulated answers"
+        )
     return _Origin(
-        source=after_answers(source, str(trace.path), has_parents=has_parents) if waits else source,
+        source=waiting,
         ids=ids,
         own_lengths=own,
         description={
@@ -258,7 +269,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "source": trace.path.name,
             "format": trace.format.name,
             "times": clock.says,
-            "doubts": [doubt] if doubt else [],
+            "doubts": doubts,
             "columns": dict(trace.columns),
             "columns_guessed": dict(trace.guessed),
             "columns_not_used": unused_columns(trace, own),
