@@ -58,6 +58,7 @@ def agent_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tupl
     """Return the requests of all sessions by arrival, and the number of malformed lines."""
     there = [record for record in records if record is not None]
     block_tokens = 0
+    told = {"format": "weka" if is_weka(there[0]) else "dynamo"}
     try:
         if is_weka(there[0]):
             block_tokens = _block_tokens(path, there)
@@ -80,10 +81,8 @@ def agent_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tupl
     absent = [name for name, is_there in has.items() if not is_there]
     table = table.drop_columns(absent)
     if block_tokens:
-        table = table.replace_schema_metadata(
-            {"block_tokens": str(block_tokens), "keys_answers": "1"}
-        )
-    return table, len(records) - len(there)
+        told |= {"block_tokens": str(block_tokens), "keys_answers": "1"}
+    return table.replace_schema_metadata(told), len(records) - len(there)
 
 
 def _row(node: _Node) -> dict[str, str | None]:

@@ -257,8 +257,13 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
     doubts = [doubt] if doubt else []
     if "waits_for" in trace.columns and not config.turns_wait:
         doubts.append(
-            "requests that wait for others come at their times in the file; "
+            "requests that wait for others arrive at their times in the file; "
             "workload.turns_wait=true lets them wait for the simulated answers"
+        )
+    if trace.format.name == "weka" and found.sessions > 1 and not config.agents:
+        doubts.append(
+            f"each of {found.sessions:,} sessions begins at 0 in Weka's format; workload.agents=8 "
+            "lets 8 agents run them, each one after another"
         )
     return _Origin(
         source=waiting,

@@ -282,6 +282,8 @@ def open_trace(
     if fit is None:
         raise _unfit(opened, format_name)
     chosen, found = fit
+    if opened.format.name:  # rows of another format, in c2c's own
+        chosen = replace(chosen, name=opened.format.name)
     single = _single(path, found)
     fields = ["model", *_LENGTHS * with_lengths]
     asked = [name for name in fields if name not in told and name not in single]
@@ -323,7 +325,7 @@ def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
     )
 
 
-_NO_FORMAT = TraceFormat(name="none", arrival_s="")
+_NO_FORMAT = TraceFormat(name="", arrival_s="")
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
@@ -351,7 +353,8 @@ def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str,
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
     return TraceFile(
-        path=path, container=container, format=_NO_FORMAT, columns={}, present=tuple(present),
+        path=path, container=container, columns={}, present=tuple(present),
+        format=replace(_NO_FORMAT, name=metadata.get(b"format", b"").decode()),
         table=table, malformed=malformed, block_tokens=int(metadata.get(b"block_tokens", 0)),
         keys_answers=b"keys_answers" in metadata,
     )  # fmt: skip

@@ -45,8 +45,9 @@ class Chip:
         if not self.link:
             return self.settings
         link = load_platform(self.link).link
-        rates = {name: rate for name in _LINK if (rate := getattr(link, name)) is not None}
-        return (*self.settings, *(f"hardware.link.{name}={rate}" for name, rate in rates.items()))
+        return (
+            *self.settings, *(f"hardware.link.{name}={getattr(link, name)}" for name in _LINK)
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
