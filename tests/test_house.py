@@ -270,7 +270,8 @@ OF_EXTRAS = {
         "pallas_kernels", "c2c/cost/calibration.py", "experiments/cocoserve", "experiments/weaver",
     ),
     "engine": (
-        "c2c/engine", "c2c/systems/cocoserve/live", "c2c/systems/weaver/live", "c2c/transformer",
+        "c2c/engine", "c2c/systems/cocoserve/live", "c2c/systems/tessera/live",
+        "c2c/systems/weaver/live", "c2c/transformer",
         "experiments/bench", "experiments/gpu", "experiments/serving", "experiments/simulated",
         "experiments/warm.py",
     ),

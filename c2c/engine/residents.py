@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from msgspec import structs
 
@@ -48,6 +49,7 @@ from pallas_kernels.host_memory import HostMemoryError
 
 __all__ = ["Residents"]
 
+_jax: Any = jax  # parts of it are untyped
 _REFUSED = (DataError, SettingError, HostMemoryError)
 
 
@@ -85,6 +87,20 @@ class Residents:
 
     def _open_pool(self) -> KvPool:
         return self._new_pool()
+
+    def _open_pools(self) -> tuple[KvPool, ...]:
+        """Return a pool on each of the worker's devices.
+
+        Raises:
+          SettingError: too few devices.
+        """
+        devices, count = jax.devices(), self._setup.devices
+        if len(devices) < count:
+            raise SettingError("devices", len(devices), f"at least {count} for a worker")
+        pools = tuple(map(self._new_pool, devices[:count]))
+        # Placing an array on a device for the first time takes longer than a step.
+        _jax.block_until_ready([jax.device_put(np.zeros(1), pool.device) for pool in pools])
+        return pools
 
     def _new_pool(self, device: Any = None) -> KvPool:
         setup = self._setup

@@ -10,9 +10,14 @@ from c2c.engine.messages import Variant
 from c2c.errors import SettingError
 from c2c.serving import StepLayout
 
-__all__ = ["check_layout", "in_pools", "told_of"]
+__all__ = ["check_layout", "has_lane_workers", "in_pools", "told_of"]
 
 _TOLD = 1.0  # bytes above 0, as the loop announces only changes that copy something
+
+
+def has_lane_workers(layout: StepLayout) -> bool:
+    """Return whether each lane is a worker; else one worker has all devices."""
+    return bool(layout.worker) and not any(lane.paths for lane in layout.lanes)
 
 
 def check_layout(layout: StepLayout | None, workers: int) -> None:
@@ -20,20 +25,21 @@ def check_layout(layout: StepLayout | None, workers: int) -> None:
     where = "system.layout"
     if layout is None:
         return
-    if layout.worker and not layout.nodes:
+    if has_lane_workers(layout) and not layout.nodes:
         if workers != len(layout.lanes):
             allowed = f"{len(layout.lanes)}, one for each lane of {layout.name}"
             raise SettingError("workers", workers, allowed)
         return
     if any(not lane.layers or not lane.paths for lane in layout.lanes):
-        raise SettingError(where, layout.name, "a layout of whole layers, as workers split none")
+        allowed = "a layout of layers that workers place, such as cocoserve's or a joint plan"
+        raise SettingError(where, layout.name, allowed)
     if workers != 1 or len(layout.lanes) != 1:
         raise SettingError(
             "workers", workers, f"1, with a layout of one lane; {layout.name} has "
             f"{len(layout.lanes)}",
         )  # fmt: skip
     first, begins = next(iter(layout.memories)), layout.lanes[0].paths[0][0]
-    if begins != first:
+    if begins != first and not layout.worker:
         raise SettingError(where, layout.name, f"a layout that begins on {first}, not on {begins}")
 
 
@@ -41,12 +47,13 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
     """Return the fields of `Setup` for a layout: devices, homes and variants."""
     if layout is None:
         return {}
-    if layout.worker:
-        return {"layout": dict(layout.worker)}
+    told = {"layout": dict(layout.worker)}
+    if not layout.lanes[0].paths:
+        return told
     lane, number = layout.lanes[0], {name: d for d, name in enumerate(layout.memories)}
     every = tuple(range(len(lane.paths)))
     opened = lane.open_homes or (every,) * len(lane.layers)
-    return {
+    return told | {
         "devices": len(number),
         "homes": tuple(tuple(number[name] for name in path) for path in lane.paths),
         "variants": tuple(
@@ -63,7 +70,7 @@ def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
     workers, a half of each pool is left to what the other lane's sequences need for a time: their
     prompts are computed at home, and what they lose elsewhere is.
     """
-    if layout.worker:
+    if has_lane_workers(layout):
         usable_bytes /= 2.0
     lanes = tuple(
         replace(

@@ -173,6 +173,7 @@ def begin_relayout(
         n = step.works
         work, seconds = works.work[row, n], state.sent_bytes[d, w] / machine.way_rate[w]
         work.after, work.rank, work.slope_s = 0, machine.way_rank[w], 0.0
+        work.beside = 0
         work.alone_s = machine.way_latency_s[w] + seconds
         for u in range(DRAWS):
             works.on[row, n, u] = machine.way_on[w, u]

@@ -43,6 +43,7 @@ def share_rows(
         i = _row(k, first, last, beside)
         p = phase[i]
         if busy[i] != 0 and p.works != 0:
+            works.step[i].others = several | (once & ~works.step[i].uses)
             n = _gather(works, i, p, several, by_age, now_s, r, n)
         elif busy[i] != 0:
             _advance(p, now_s)

@@ -52,6 +52,7 @@ STEP_DTYPE = np.dtype(
     [
         ("works", "i8"),
         ("uses", "i8"),  # bits of the resources
+        ("others", "i8"),  # bits of those that other rows use
         ("inside", "i8"),  # 1: its own works may compete with one another, so they are walked
         ("grows", "i8"),  # 1: what a step takes of its resources grows over a run
         ("is_fresh", "i8"),  # 1: nothing of the step under way has been done
@@ -67,6 +68,7 @@ WORK_DTYPE = np.dtype(
         ("slope_s", "f8"),  # more in each following one
         ("after", "i8"),  # bits of the works before it
         ("rank", "i8"),
+        ("beside", "i8"),  # bit of the resource without whose use by others it takes no time; or 0
         ("state", "i8"),
         ("at_s", "f8"),  # `left` holds at this time; before it, nothing is done
         ("left", "f8"),  # share of the work still to do
@@ -141,6 +143,7 @@ def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
         cached, grows = _size(split, home, CACHED), _size(split, home, GROWTH)
         work.after = plans.after[p, w]
         work.rank = plans.rank[p, w]
+        work.beside = plans.beside[p, w]
         work.alone_s = _cost(plans, p, w, 0, tokens, rows, cached)
         work.slope_s = _cost(plans, p, w, 1, tokens, rows, 0) + plans.cached[p, w, 0] * grows
         u = 0
@@ -155,6 +158,8 @@ def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
                     step.grows |= 1 if works.growth[d, w, u] > 0.0 else 0
                     step.uses |= 1 << plans.on[p, w, v]
                     u += 1
+        if work.alone_s + work.slope_s > 0.0:
+            step.uses |= work.beside
 
 
 @jitable
@@ -169,6 +174,12 @@ def link_amount(works: Works, d: int, link: int) -> float:
 
 
 @inlined
+def _alone_s(work: Any, j: int) -> float:
+    # Seconds in step j of a run whose resources nobody else uses.
+    return 0.0 if work.beside != 0 else float(work.alone_s + work.slope_s * j)
+
+
+@inlined
 def _path_s(works: Works, d: int, j: int) -> float:
     # The longest path of step j; notes when each work ends on it.
     longest = 0.0
@@ -178,7 +189,7 @@ def _path_s(works: Works, d: int, j: int) -> float:
         for v in range(w):
             if (work.after >> v) & 1 != 0:
                 begins = max(begins, works.work[d, v].end_s)
-        work.end_s = begins + work.alone_s + work.slope_s * j
+        work.end_s = begins + _alone_s(work, j)
         longest = max(longest, work.end_s)
     return longest
 
@@ -223,7 +234,7 @@ def walk(works: Works, d: int, p: Any) -> None:
     p.part = 0.0
     for w in range(works.step[d].works):
         work = works.work[d, w]
-        seconds = work.alone_s + work.slope_s * p.done
+        seconds = _alone_s(work, p.done)
         work.state = _WAITS
         if passed > 0.0 and work.end_s <= passed:
             work.state = _ENDED
@@ -269,7 +280,8 @@ def _begin_ready(works: Works, d: int, p: Any, at_s: float) -> None:
                     held = True
             if not held:
                 _start(work, at_s)
-                if work.alone_s + work.slope_s * p.done <= 0.0:
+                is_idle = work.beside != 0 and works.step[d].others & work.beside == 0
+                if is_idle or work.alone_s + work.slope_s * p.done <= 0.0:
                     work.state = _ENDED
         p.works += 1 if work.state != _ENDED else 0
 

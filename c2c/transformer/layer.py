@@ -1,7 +1,7 @@
-"""Decoder layer in three parts: before attention, attention, after attention.
+"""Decoder layer in parts: before attention, attention, its output, feed-forward block.
 
 `run_layer` is their composition. The parts may also run separately on different devices: only
-`attention` uses the cache, and only the other two use weights.
+`attention` uses the cache, and only the others use weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ __all__ = [
     "Layer",
     "after_attention",
     "attention",
+    "attention_out",
     "before_attention",
+    "feed_forward",
     "layer_of",
     "needed",
     "place_in",
@@ -175,8 +177,19 @@ def after_attention(
     layer: Layer, x: jax.Array, mixed: jax.Array, rows: Rows, spec: ModelSpec, *, sparse: bool
 ) -> jax.Array:
     """Return the layer's output [N, hidden]."""
+    return feed_forward(layer, attention_out(layer, x, mixed, spec), rows, spec, sparse=sparse)
+
+
+def attention_out(layer: Layer, x: jax.Array, mixed: jax.Array, spec: ModelSpec) -> jax.Array:
+    """Return the layer's input plus its projected attention [N, hidden]."""
     out = layer.project("o", mixed.reshape(x.shape[0], -1).astype(x.dtype))
-    x = x + _added(layer, "attention_out_norm", out, spec)
+    return x + _added(layer, "attention_out_norm", out, spec)
+
+
+def feed_forward(
+    layer: Layer, x: jax.Array, rows: Rows, spec: ModelSpec, *, sparse: bool
+) -> jax.Array:
+    """Return the layer's output [N, hidden] from that of `attention_out`."""
     seen = _normed(layer, "mlp_norm", x, spec)
     if sparse:
         routing = route(seen, layer.weight("router"), spec, layer.weight("router_bias"))

@@ -19,7 +19,7 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.ranges import Count, In, Index, check_fields
 from c2c.systems.cocoserve.live.relayout import Moved, Relayout, ready_to_move
-from c2c.systems.cocoserve.live.spread import OverDevices, Path, Spread, layer_bytes
+from c2c.systems.cocoserve.live.spread import OverDevices, Spread, layer_bytes
 from c2c.transformer import (
     KvPool,
     Model,
@@ -31,6 +31,7 @@ from c2c.transformer import (
     serve,
 )
 from c2c.transformer.executables import in_host_memory
+from c2c.transformer.over_pools import Path
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.stays import Laid
 from experiments.random_requests import random_requests

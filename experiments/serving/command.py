@@ -66,7 +66,10 @@ async def _serve(settings: Settings) -> int:
         catalog = settings.catalog
     entries = find_models(catalog, _say)
     settings = with_context(settings, max(entry.context for entry in entries) or 2)
-    engine = Engine(entries, _over_devices(settings, entries))
+    given = _over_devices(settings, entries)
+    for line in given.system.layout.notes if given.system.layout else ():
+        _say(line)
+    engine = Engine(entries, given)
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)

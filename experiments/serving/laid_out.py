@@ -10,6 +10,7 @@ from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.engine import EngineSettings
 from c2c.engine.catalog import Entry
 from c2c.engine.fleet import as_workers_have_it, deployments_of
+from c2c.engine.variants import has_lane_workers
 from c2c.errors import SettingError
 from c2c.hardware import node_from_mapping
 from c2c.systems.mechanism import Context
@@ -47,7 +48,7 @@ def laid_out(
     system, _ = with_parts(mechanisms, context)
     assert system.layout is not None  # a mechanism set it
     layout, worker = system.layout, workers.pop()
-    if layout.worker:  # a standby would not know its lane
+    if has_lane_workers(layout):  # a standby would not know its lane
         return replace(engine, system=system, worker=worker, has_spare=False)
     options = replace(options, devices=len(layout.memories) or 1)
     return replace(engine, system=system, options=options, worker=worker)

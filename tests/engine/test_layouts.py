@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,12 @@ from tests.engine.live import Live, served
 
 SCALED = ("system=cocoserve", "node=cpu_x4", "rows=[4]", "budgets=[32]", "context=320")
 
+PLACED = (
+    "system=tessera", "node=cpu_x4", "node.gpus=[cpu,cpu]", "system.layout.plans=joint",
+    "system.layout.in_flight=1", "system.layout.objective=throughput", "rows=[4]", "budgets=[32]",
+    "context=320",
+)  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -38,7 +45,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("system=tessera", "node=a100_l40s"), "a layout of live workers"),
+        (("system=replicas", "node=a100_l40s"), "a layout of layers that workers place"),
+        (
+            (*PLACED, "system.layout.in_flight=2"),
+            "workers=1: expected 1, with a layout of one lane",
+        ),
+        (
+            (*PLACED, "system.layout.plans=each_size", "system.layout.objective=null"),
+            "a layout of layers that workers place",
+        ),
         (("system=cocoserve", "node=cpu_x4"), "replicated=30: expected at most 3 layers"),
         ((*SCALED, "system.layout.replicated=1", "workers=2"), "workers=2: expected 1"),
         ((*SCALED, "system.layout.replicated=1", "system.layout.firsts=[0,1]"), "layers over"),
@@ -147,6 +162,31 @@ def test_what_was_served_over_several_devices_is_not_replayed_by_fits_of_one(
     live.process.wait(60.0)
     with pytest.raises(DataError, match="had several devices"):
         prepared_of(folder / "out")
+
+
+@pytest.mark.slow
+def test_a_model_whose_parts_are_placed_over_two_devices_answers_as_on_one(
+    folder: Path, tmp_path: Path
+) -> None:
+    asked, model = asked_for(60), load(folder / "models" / "one")
+    settings = (f"catalog={folder / 'models' / 'one'}", *PLACED, "workers=1", "retries=100",
+                "pool_bytes=16000000", "patience=1000")  # fmt: skip
+    with served(*settings, log=tmp_path / "log") as live:
+        with ThreadPoolExecutor(12) as pool:
+            first = list(pool.map(lambda one: live.tokens("one", *one), asked[:30]))
+            live.kill_worker(0)
+            rest = list(pool.map(lambda one: live.tokens("one", *one), asked[30:]))
+        assert [*first, *rest] == [
+            model.generate(ids, new, stop_at_eos=False) for ids, new in asked
+        ]
+        state = live.until(lambda s: not s["open"])
+        assert state["compiled_after_start"] == 0
+        assert state["workers"][0]["held"] == 0
+    (note,) = re.findall(
+        r"pair cpu_x4: (\d+) parts of layers on cpu 1, (\d+) on cpu 2",
+        (tmp_path / "log").read_text(),
+    )
+    assert all(map(int, note))
 
 
 @pytest.mark.slow

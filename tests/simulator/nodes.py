@@ -102,6 +102,7 @@ def begin_job(n: Node, job: Any, now_s: float) -> None:
         write_plan(n.plans, n.works, d, job.plan, n.split)
         for w in range(n.works.step[d].works):
             n.works.work[d, w].alone_s += n.works.work[d, w].slope_s * job.first
+            n.works.amount[d, w] += n.works.growth[d, w] * job.first
         if n.walks[0] != 0:
             n.works.step[d].inside = 1
         begin_run(n.works, d, p, now_s, 0.0, True)

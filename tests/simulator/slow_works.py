@@ -56,7 +56,7 @@ def ended_s(
                     begun += 1
                     order[job.row] = begun
                 job.order = order[job.row]
-                _begin_works(job, plans[job.plan])
+                _begin_works(job, plans, ready, jobs, now)
         running = [
             (job, work)
             for job in jobs
@@ -76,7 +76,7 @@ def ended_s(
             for name in [name for name, left in job.left.items() if left <= _NOW]:
                 del job.left[name]
                 job.ended.add(name)
-            _begin_works(job, plans[job.plan])
+            _begin_works(job, plans, _next_jobs(jobs), jobs, now)
             if job.step >= job.steps:
                 job.ended_s = idle_s[job.row] = now
     return [job.ended_s for job in jobs]
@@ -95,13 +95,35 @@ def _seconds(job: Job, work: Work) -> float:
     return of + job.step * amount_of(work.growth, job.rows, work.home)
 
 
-def _begin_works(job: Job, plan: Sequence[Work]) -> None:
+def _others(
+    job: Job, plans: Sequence[Sequence[Work]], ready: Sequence[Job], jobs: Sequence[Job], now: float
+) -> set[str]:
+    """Return the resources that jobs under way on other rows use."""
+    begun = [other for other in jobs if other.step >= 0 and other.ended_s == inf]
+    begun += [other for other in ready if other.at_s <= now]
+    return {
+        name
+        for other in begun
+        if other.row != job.row
+        for work in plans[other.plan]
+        if amount_of(work.seconds, other.rows) > 0.0
+        for name in {*work.draws, work.beside or ""}
+    }
+
+
+def _begin_works(
+    job: Job, plans: Sequence[Sequence[Work]], ready: Sequence[Job], jobs: Sequence[Job], now: float
+) -> None:
+    plan = plans[job.plan]
     while job.step < job.steps:
         if job.step >= 0:
             for work in plan:
                 waits = work.name not in job.left and work.name not in job.ended
                 if waits and set(work.after) <= job.ended:
-                    if _seconds(job, work) > 0.0:
+                    is_idle = work.beside is not None and work.beside not in _others(
+                        job, plans, ready, jobs, now
+                    )
+                    if _seconds(job, work) > 0.0 and not is_idle:
                         job.left[work.name] = 1.0
                     else:
                         job.ended.add(work.name)

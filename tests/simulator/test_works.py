@@ -52,11 +52,18 @@ def drawn_plan(g: np.random.Generator, *, of_one: bool = False) -> list[Work]:
                 seconds=of(seconds, reads_s),
                 growth=0.0 if seconds == 0.0 or of_one else float(g.choice([0.0, 0.001])),
                 draws={k: of(share * seconds, share * reads_s) for k, share in part.items()},
-                after=tuple(str(v) for v in range(w) if g.random() < 0.5),
+                after=(after := tuple(str(v) for v in range(w) if g.random() < 0.5)),
+                beside=_beside(g, [plan[int(v)] for v in after]),
                 rank=int(g.integers(-1, 2)),
             )
         )
     return plan if any(work.seconds.is_any() for work in plan) else drawn_plan(g, of_one=of_one)
+
+
+def _beside(g: np.random.Generator, before: list[Work]) -> str | None:
+    """Return a resource for some works that begin later than their step."""
+    takes = [w for w in before if w.beside is None and amount_of(w.seconds, 1) > 0.0]
+    return str(g.choice(list(NODE))) if takes and g.random() < 0.4 else None
 
 
 @settings(deadline=None, max_examples=25)

@@ -256,6 +256,8 @@ def _works(lane: Lane) -> list[Work]:
 
 
 def _check(work: Work, where: str, resources: Sequence[str]) -> None:
+    if work.beside is not None and work.beside not in resources:
+        raise SettingError(f"{where}.beside", work.beside, f"one of {', '.join(resources)}")
     for number, (name, amount) in enumerate(work.draws.items()):
         if name in RESOURCES:  # in bytes
             _cost(amount, f"{where}.draws.{name}")
@@ -318,6 +320,7 @@ def _shape(spec: ModelSpec) -> CacheShape:
 def _longest_s(plan: Plan, part: str, tokens: int) -> Any:
     def alone_s(work: Work) -> Any:
         rows = np.arange(tokens + 1) * (not work.home)  # all sequences at the first home
+        rows *= work.beside is None
         return getattr(_cost(work.seconds, work.name), part).at(rows)
 
     ends = path_ends(plan, alone_s)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from c2c.errors import SettingError
-from c2c.systems.cocoserve.live.spread import Path, Spread
+from c2c.systems.cocoserve.live.spread import Spread
 from c2c.systems.cocoserve.modules import LAYER
 from c2c.systems.cocoserve.operations import Operation
 from c2c.systems.cocoserve.placement import Placement
+from c2c.transformer.over_pools import Path
 
 __all__ = ["after"]
 

@@ -1,6 +1,7 @@
 """Lanes of a decoder over a pair: costs of a step by its size, for each layout.
 
-Each size has a plan of its own, as each CUDA graph has in the paper.
+Each size has a plan of its own, as each CUDA graph has in the paper. `Lanes.joint` has one plan for
+all sizes, by parts of layers, so that a GPU keeps the weights of its own parts alone.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from typing import Final, Literal
 
 import numpy as np
 
-from c2c.cost.kernel_graph import Batch, StepKernel, step_kernels
+from c2c.cost.kernel_graph import Batch, Load, StepKernel, decoder, step_kernels
 from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.systems.tessera.pair import Pair
-from c2c.systems.tessera.plan import Options, Policy, Stage, stages_of
+from c2c.systems.tessera.plan import Options, Policy, Stage, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan
-from c2c.systems.tessera.work import Gpus, Work, streamed_work, work_of
+from c2c.systems.tessera.work import Gpus, Work, served_work, streamed_work, work_of
 
-__all__ = ["PRICE", "Costs", "Lane", "Lanes"]
+__all__ = ["PARTS", "PRICE", "Costs", "Joint", "Lane", "Lanes", "part_of"]
 
 PRICE: Final = 0.1  # `Options.price`: prefers the plan that sends less of two nearly equal ones
+PARTS: Final = ("qkv", "attention", "o", "feed_forward")
+_BLOCKS: Final = 4  # of the coarse plan that comes first
 _ROWS: Final = (1, 8, 32, 128)
 _TOKENS: Final = (128, 512, 1024, 4096)
 
@@ -64,6 +67,21 @@ class Lane:
     prefill: Costs
     decode: Costs
     rows: int  # largest number of rows
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """One placement for all steps.
+
+    Attributes:
+      lane: costs of its steps.
+      gpu_of: GPU of each part of each layer, in the order of `PARTS`; the rest is on the first GPU.
+      weight_bytes: bytes of weights on each GPU.
+    """
+
+    lane: Lane
+    gpu_of: tuple[tuple[int, ...], ...]
+    weight_bytes: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
@@ -120,6 +138,43 @@ class Lanes:
 
         return self._lane(placing)
 
+    def joint(self, policy: Policy, load: Load, reserve_bytes: float) -> Joint:
+        """Return the placement of layers' parts for prompts and decodes together.
+
+        Args:
+          policy: objective, over a request's prefill and decode.
+          load: lengths, and sequences whose keys and values have room beside the weights.
+          reserve_bytes: memory of each GPU for other content.
+
+        Raises:
+          SettingError: the GPUs together lack room.
+        """
+        served = decoder(self.spec, load, expert_bytes=self.expert_bytes)
+        places = [(kernel.layer, part_of(kernel)) for kernel in served.kernels]
+        blocks = blocks_of_layers(
+            [layer for layer, _ in places], [part for _, part in places], _BLOCKS
+        )
+        ends = {n: 0 for n, (layer, _) in enumerate(places) if layer < 0}
+        work = served_work(served, self.pair.gpus)
+        work = replace(work, pinned={**work.pinned, **ends})
+        room = tuple(gpu.gpu.hbm_bytes - reserve_bytes for gpu in self.pair.gpus)
+        number = {place: n for n, place in enumerate(dict.fromkeys(places))}
+        made = plan(
+            work, replace(self.link, memory_bytes=room), policy,
+            tied=[len(number) + n if n in ends else number[at] for n, at in enumerate(places)],
+            first=blocks, gap=self.gap, options=Options(price=PRICE),
+        )  # fmt: skip
+        gpu_of = dict(zip(places, made.gpu_of, strict=True))
+        parts = tuple(
+            tuple(gpu_of[layer, part] for part in PARTS) for layer in range(self.spec.layers)
+        )
+        lane = self._lane(lambda _, kernels: [gpu_of[k.layer, part_of(k)] for k in kernels])
+        attention = [row[PARTS.index("attention")] for row in parts]
+        cached = [served.state_bytes * attention.count(g) / len(attention) for g in (0, 1)]
+        held = memory_of(work, made.gpu_of, 2)
+        weights = tuple(total - cache for total, cache in zip(held, cached, strict=True))
+        return Joint(lane, parts, weights)
+
     def handed_s(self, prompt: int, source: Literal[0, 1]) -> float:
         """Return the seconds of a prompt's keys and values on the link to the other GPU."""
         nbytes = float(kv_bytes_per_token(self.spec)) * prompt
@@ -175,6 +230,20 @@ class Lanes:
             elif kernel.kind == "head":
                 found[2 * g] += max(0.0, float(seconds[g] - one_row[g]))
         return tuple(found)
+
+
+def part_of(kernel: StepKernel) -> str:
+    """Return the part of `PARTS` that a layer's kernel belongs to; "ends" for one of no layer."""
+    if kernel.layer < 0:
+        return "ends"
+    return _PART_OF.get(kernel.kind, "feed_forward")
+
+
+_PART_OF: Final = {
+    **dict.fromkeys(("norm1", "qkv", "rope_q", "rope_k"), "qkv"),
+    **dict.fromkeys(("kv_write", "attention", "merge"), "attention"),
+    **dict.fromkeys(("o", "add1"), "o"),
+}
 
 
 def _flat(stages: Sequence[Stage]) -> list[float]:

@@ -1,7 +1,8 @@
-"""Layouts of a pair of unlike GPUs in the serving loop: lanes, and the resources of their steps.
+"""Layouts of a pair of GPUs in the serving loop: lanes, and the resources of their steps.
 
     kernels         every lane over both GPUs, kernels placed for each size of step; two variants of
-                    a step, the latency and the throughput policy's
+                    a step, the latency and the throughput policy's; with `plans=joint` one plan
+                    of layers' parts for all steps, by which a live worker serves
     replicas        an independent lane on each GPU
     attention_ffn   every lane over both GPUs, attention on one and the rest on the other
     prefill_decode  lanes for prompts on one GPU, which send keys and values over the link to the
@@ -19,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Literal, cast, get_args
+from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import numpy as np
 
-from c2c.cost.kernel_graph import parameter_bytes, times_lines
+from c2c.cost.kernel_graph import Load, parameter_bytes, times_lines
 from c2c.errors import SettingError
 from c2c.hardware import Slice, joined
 from c2c.models import ModelSpec, kv_bytes_per_token
@@ -32,8 +33,9 @@ from c2c.ranges import AboveZero, Count, FromZero, OneOf, check_fields
 from c2c.serving import Cost, Curve, Plan, StepLayout, SystemSpec, Work, prompts_apart, side_by_side
 from c2c.serving import Lane as Place
 from c2c.systems.mechanism import Context, Mechanism, read_gbps
-from c2c.systems.tessera.lanes import Costs, Lane, Lanes
+from c2c.systems.tessera.lanes import PARTS, Costs, Lane, Lanes
 from c2c.systems.tessera.pair import Pair
+from c2c.systems.tessera.plan import Policy
 
 __all__ = ["SWITCH_S", "SYSTEM", "PairLayout", "pair_layout"]
 
@@ -51,6 +53,9 @@ class PairLayout:
 
     Attributes:
       way: name of the layout: kernels, replicas, attention_ffn or prefill_decode.
+      plans: each_size: a plan for each size of step, both GPUs with all weights; joint: one plan,
+        each GPU with the weights of its parts, for way=kernels.
+      objective: policy of a joint plan; None: latency with one batch in flight, else throughput.
       first: GPU of prompts, or of attention; None: the better one at these lengths.
       in_flight: lanes over both GPUs, or for prompts.
       context: tokens of a sequence that decode steps are priced at.
@@ -62,6 +67,8 @@ class PairLayout:
     """
 
     way: Annotated[str, OneOf(*_WAYS)]
+    plans: Literal["each_size", "joint"] = "each_size"
+    objective: Policy | None = None
     first: Side | None = None
     in_flight: Count = 2
     context: Count = 1084
@@ -73,6 +80,13 @@ class PairLayout:
 
     def __post_init__(self) -> None:
         check_fields(self, "system.layout")
+        is_joint = self.plans == "joint"
+        if is_joint and self.way != "kernels":
+            raise SettingError("system.layout.plans", self.plans, f"each_size with way={self.way}")
+        if self.objective is not None and not is_joint:
+            raise SettingError(
+                "system.layout.objective", self.objective, "null, but with plans=joint"
+            )
 
 
 def pair_layout(
@@ -112,6 +126,7 @@ def _prepare(context: Context) -> SystemSpec:
 SYSTEM: Final = Mechanism(
     part="layout", settings=PairLayout, prepare=_prepare, ways=_WAYS,
     notes=lambda context: times_lines(context.node.chips if context.node else ()),
+    worker="c2c.systems.tessera.live.worker",
 )  # fmt: skip
 
 
@@ -124,6 +139,9 @@ class _Over:
         self.resources = (left, f"{right} to {left}", right, f"{left} to {right}")
         caps = None
         if link_gbps is not None:
+            if given.plans == "joint":
+                allowed = "each_size where slices read their weights from host memory"
+                raise SettingError("system.layout.plans", given.plans, allowed)
             one, two = (min(part.link_cap_gbps, link_gbps) for part in pair.node.parts)
             caps = one, two
         self.lanes = Lanes(
@@ -133,15 +151,45 @@ class _Over:
 
     def layout(self) -> StepLayout:
         """Return the layout of the setting `way`."""
+        if self.given.plans == "joint":
+            return self._joint()
         made, detail = getattr(self, f"_{self.given.way}")()
+        return self._layout(made, detail)
+
+    def _layout(self, lanes: tuple[Place, ...], detail: str, **more: Any) -> StepLayout:
         return StepLayout(
             name=f"{self.given.way} over {self.pair.name}",
             resources=self.resources if self.pair.node.chip is None else self.resources[::2],
             streams=self.lanes.caps_gbps is not None,
-            lanes=made,
-            gpus=tuple(zip(self.pair.node.gpus, self.pair.node.platforms, strict=True)),
+            lanes=lanes,
+            gpus=tuple(zip(self.pair.names, self.pair.node.platforms, strict=True)),
             switch_s=SWITCH_S,
             notes=(f"pair {self.pair.name}: {detail}",),
+            **more,
+        )
+
+    def _joint(self) -> StepLayout:
+        """Return the layout of one placement, whose lanes share what its weights leave free."""
+        given, names = self.given, self.pair.names
+        policy: Policy = given.objective or ("latency" if given.in_flight == 1 else "throughput")
+        output = max(1, 2 * (given.context - given.prompt))
+        load = Load(prompt=given.prompt, output=output, rows=_ROWS, prompts=1)
+        made = self.lanes.joint(policy, load, given.hbm_reserve_bytes)
+        path = tuple(names[part[PARTS.index("attention")]] for part in made.gpu_of)
+        room = {
+            name: gpu.gpu.hbm_bytes - weights - given.hbm_reserve_bytes
+            for name, gpu, weights in zip(names, self.pair.gpus, made.weight_bytes, strict=True)
+        }
+        lane = Place(
+            place=self._place("both", (0, 1)), steps={self.spec.name: (self._step(made.lane),)},
+            kv_homes=({name: path.count(name) / len(path) for name in dict.fromkeys(path)},),
+            layers=(tuple((name,) for name in path),), paths=(path,),
+        )  # fmt: skip
+        shares = [sum(row.count(g) for row in made.gpu_of) for g in (0, 1)]
+        detail = f"{shares[0]} parts of layers on {names[0]}, {shares[1]} on {names[1]}, {policy}"
+        parts = " ".join("".join(map(str, row)) for row in made.gpu_of)
+        return self._layout(
+            (lane,) * given.in_flight, detail, memories=room, worker={"parts": parts}
         )
 
     def _kernels(self) -> tuple[tuple[Place, ...], str]:
@@ -235,6 +283,8 @@ class _Over:
                 "node", self.pair.name,
                 f"GPUs that hold {self.spec.name}'s {weights / 1e9:.1f} GB of weights; {one.name} "
                 f"has {one.gpu.hbm_bytes / 1e9:.0f} GB",
+                "With system.layout.plans=joint each holds a part." if self.given.way == "kernels"
+                else "",
             )  # fmt: skip
         return float(room)
 

@@ -1,4 +1,4 @@
-"""Pair: two unlike GPUs of a node, the link between them, and the pair's fitted constant."""
+"""Pair: two GPUs of a node, the link between them, and the pair's fitted constant."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FITTED = "calibration/pair"
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
 class Pair:
-    """Two unlike GPUs, or slices of one, with a link.
+    """Two GPUs, or slices of one, with a link.
 
     Attributes:
-      node: node of two unlike GPUs or slices that a link joins.
+      node: node of two GPUs, or two slices of one, that a link joins.
       right_share: factor on the speed of the right GPU's kernels relative to the left GPU's, beside
         rates and constants; 1, but for the paper's figures (`conf/calibration/pair`).
     """
@@ -33,8 +33,8 @@ class Pair:
     def __post_init__(self) -> None:
         check_fields(self, f"pair.{self.name}")
         gpus = self.node.gpus
-        if len(gpus) != 2 or gpus[0] == gpus[1] or self.node.link(0, 1) is None:
-            raise SettingError("node", self.name, "two unlike GPUs with a link between them")
+        if len(gpus) != 2 or self.node.link(0, 1) is None:
+            raise SettingError("node", self.name, "two GPUs with a link between them")
 
     @property
     def name(self) -> str:
@@ -42,14 +42,20 @@ class Pair:
         return self.node.name
 
     @property
+    def names(self) -> tuple[str, str]:
+        """Names of the GPUs, with numbers if they are alike."""
+        left, right = self.node.gpus
+        return (left, right) if left != right else (f"{left} 1", f"{right} 2")
+
+    @property
     def left(self) -> str:
         """Name of the first GPU."""
-        return self.node.gpus[0]
+        return self.names[0]
 
     @property
     def right(self) -> str:
         """Name of the second GPU."""
-        return self.node.gpus[1]
+        return self.names[1]
 
     @property
     def wire(self) -> PeerLink:
@@ -68,7 +74,7 @@ class Pair:
         """Return the pair as the planner's input, at the node's link rate if `gbps` is None."""
         wire = self.wire
         return Gpus.alike(
-            self.node.gpus, gbps=wire.gbps if gbps is None else gbps, latency_s=wire.latency_s
+            self.names, gbps=wire.gbps if gbps is None else gbps, latency_s=wire.latency_s
         )
 
 

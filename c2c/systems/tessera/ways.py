@@ -1,4 +1,4 @@
-"""Strategies to serve one model on two unlike GPUs: one alone, both apart, or four splits.
+"""Strategies to serve one model on two GPUs: one alone, both apart, or four splits.
 
 Each strategy gets the requests a second that it sustains under one load, which its slowest part
 limits, if the weights fit. `kernels` is Tessera's; `prefill_decode` and `attention_ffn` are the
@@ -18,7 +18,7 @@ from c2c.cost.kernel_graph import Efficiency, Served, StepKernel, TimedGpu
 from c2c.errors import SettingError
 from c2c.systems.tessera.plan import Plan, costs_of, memory_of, stages_of
 from c2c.systems.tessera.planner import blocks_of_layers, plan, relaxation_s
-from c2c.systems.tessera.work import Gpus, joined, work_of
+from c2c.systems.tessera.work import Gpus, served_work
 
 __all__ = ["WAYS", "Way", "best_way", "ways"]
 
@@ -129,17 +129,10 @@ class _Pair:
         known = [price for price in self.prices if price is not None]
         self.price = sum(known) if len(known) == len(pair) else None
         self.room = [float(gpu.gpu.hbm_bytes) for gpu in pair]
-        parts = [(work_of(phase.kernels, pair, efficiency), phase.steps) for phase in served.phases]
-        self.seconds = [[float(t) * steps for t in work.times.sum(0)] for work, steps in parts]
+        self.both = served_work(served, pair, efficiency)
+        ends = np.cumsum([len(phase.kernels) for phase in served.phases])[:-1]
+        self.seconds = [part.sum(0).tolist() for part in np.split(self.both.times, ends)]
         self.whole = served.weight_bytes + served.state_bytes
-        both = joined(parts)
-        self.both = replace(
-            both,
-            transfers=(*both.transfers, *served.handed),
-            weights=served.kept,
-            # collectives are pinned to the left GPU's group
-            pinned={n: 0 for n, kernel in enumerate(served.kernels) if kernel.wire_bytes},
-        )
 
     def single(self, gpu: int) -> Way:
         """Return the strategy of one GPU, without the price of the other."""

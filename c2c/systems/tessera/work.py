@@ -11,6 +11,7 @@ import numpy as np
 
 from c2c.cost.kernel_graph import (
     Efficiency,
+    Served,
     StepKernel,
     TimedGpu,
     Transfer,
@@ -20,7 +21,7 @@ from c2c.cost.kernel_graph import (
 )
 from c2c.errors import SettingError
 
-__all__ = ["MOST_S", "Gpus", "Work", "joined", "streamed_work", "work_of"]
+__all__ = ["MOST_S", "Gpus", "Work", "joined", "served_work", "streamed_work", "work_of"]
 
 MOST_S = 1e6  # longest kernel; a solver's microseconds stay finite numbers
 
@@ -149,6 +150,29 @@ def joined(works: Sequence[tuple[Work, float]]) -> Work:
         names=tuple(names), times_s=tuple(times), transfers=tuple(transfers),
         weights=tuple(weights), pinned=pinned,
     )  # fmt: skip
+
+
+def served_work(
+    served: Served, gpus: Sequence[TimedGpu], efficiency: Efficiency | None = None
+) -> Work:
+    """Return all phases of a served model as one work, in seconds a request.
+
+    Weights are shared by the phases. Collectives are pinned to the first GPU's group.
+
+    Args:
+      served: the model and its load.
+      gpus: GPUs that may run its kernels.
+      efficiency: see `work_of`.
+    """
+    both = joined(
+        [(work_of(phase.kernels, gpus, efficiency), phase.steps) for phase in served.phases]
+    )
+    return replace(
+        both,
+        transfers=(*both.transfers, *served.handed),
+        weights=served.kept,
+        pinned={n: 0 for n, kernel in enumerate(served.kernels) if kernel.wire_bytes},
+    )
 
 
 def work_of(

@@ -300,7 +300,7 @@ class _Over:
                  seconds=Cost(prefill=curve(sizes, token_bytes * sizes / (gbps * 1e9)),
                               decode=curve(n, layers * sent_s))),
             replace(_on(f"gpu{k}", gone, away.attention, home=k, after=(sent,)), rank=1),
-            Work(name=stalled, home=k, after=("own", gone),
+            Work(name=stalled, home=k, after=("own", gone), beside=f"gpu{k}",
                  seconds=Cost(decode=curve(n, layers * stall))),
         )  # fmt: skip
         is_polled = pair.away > 0 and given.ahead_s is None

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from c2c.config import build, load
+from c2c.cost.kernel_graph import Load
 from c2c.errors import SettingError
 from c2c.hardware import load_node
-from c2c.models import load_spec
+from c2c.models import load_spec, weight_bytes
 from c2c.policies import ByWait
 from c2c.serving import Prepared
 from c2c.systems.tessera import Costs, Lanes, Pair, PairLayout, Steps, pair_layout, pipelined
+from c2c.systems.tessera.lanes import PARTS
 from tests.simulator.lanes import layout, over
 from tests.simulator.worlds import requests, simulate
 
@@ -108,3 +110,37 @@ def test_waits_choose_nothing_where_steps_have_no_variants() -> None:
     setup = build(load(["workload=poisson"])).serving
     with pytest.raises(SettingError, match=r"system\.vary\.policy"):
         replace(setup, system=replace(setup.system, vary=ByWait()))
+
+
+@pytest.mark.parametrize("policy", ["latency", "throughput"])
+def test_a_joint_plan_holds_a_model_that_neither_gpu_does(policy: Any) -> None:
+    """Weights are on one GPU each, and what is left of both holds keys and values."""
+    big, reserve = load_spec("qwen3-32b"), 3e9
+    given = PairLayout(way="kernels", plans="joint", objective=policy, hbm_reserve_bytes=reserve)
+    with pytest.raises(SettingError, match=r"l40s has 48 GB\. With system\.layout\.plans=joint"):
+        pair_layout(PairLayout(way="kernels"), PAIR, big, rows=8)
+    made = pair_layout(given, PAIR, big, rows=8)
+    hbm = sum(gpu.gpu.hbm_bytes for gpu in PAIR.gpus)
+    assert sum(made.memories.values()) == pytest.approx(
+        hbm - 2 * reserve - weight_bytes(big), rel=1e-4
+    )
+    assert min(made.memories.values()) > 0
+    (shares,), rows = made.lanes[0].kv_homes, made.worker["parts"].split()
+    attention = [int(row[PARTS.index("attention")]) for row in rows]
+    assert shares.get("l40s", 0.0) == pytest.approx(sum(attention) / big.layers)
+    assert len(rows) == big.layers
+
+
+def test_a_request_alone_takes_what_a_joint_plan_says() -> None:
+    what = prepared("tessera", "system.layout.plans=joint", "system.layout.in_flight=1")
+    records, _, _ = simulate(what, requests([0.0], 0, 1024, 20))
+    load_ = Load(prompt=1020, output=128, rows=64, prompts=1)
+    lane = Lanes(spec=SPEC, pair=PAIR, context=1084).joint("latency", load_, 2e9).lane
+    alone_s = lane.prefill.at(1024)[1] + 19 * lane.decode.at(1)[1]
+    assert records.finished_s[0] == pytest.approx(alone_s, rel=1e-6)
+
+
+def test_equal_gpus_are_a_pair() -> None:
+    made = prepared("replicas", "node.gpus=[l40s,l40s]", "system.layout.hbm_reserve_bytes=1e9")
+    assert made.setup.system.layout is not None
+    assert made.setup.system.layout.resources[::2] == ("l40s 1", "l40s 2")

@@ -153,22 +153,31 @@ def test_a_step_is_the_rest_and_the_longer_side_of_each_layer(
 
 
 def test_a_lone_sequence_takes_its_own_side() -> None:
-    """The simulator's step beside a cold model that does nothing."""
+    """A step stalls only beside a cold model that computes."""
     made = layout(ratio=0.5)
     what = setup(made, 0.5)
     plan: Any = made.lanes[0].steps[MODELS[0].spec.name][0]
     by_name = {work.name: work for work in plan}
+    lengths = 301 + np.arange(10)
+
+    def seconds(names: tuple[str, ...]) -> float:
+        works = [by_name[name].seconds for name in names]
+        once = sum(float(c.at(1)) for cost in works for c in (cost.decode, cost.tokens))
+        return 10 * once + float(sum(cost.cached * lengths.sum() for cost in works))
+
     for seed in range(8):
-        found, _, _ = simulate(replace(what, seed=seed), requests([0.0], prompt=300, output=11))
-        lengths = 301 + np.arange(10)
-        names = ("rest", "sent", "away", "stall") if is_away(seed, 0, 0.5) else ("rest", "own")
-        step_s = sum(
-            float(sum(c.at(1) for c in (by_name[n].seconds.decode, by_name[n].seconds.tokens)))
-            + by_name[n].seconds.cached * lengths
-            for n in names
-        )
+        away = is_away(seed, 0, 0.5)
+        names = ("rest", "sent", "away") if away else ("rest", "own")
+        seeded = replace(what, seed=seed)
+        found, _, _ = simulate(seeded, requests([0.0], prompt=300, output=11))
         took = float(found.finished_s[0] - found.first_token_s[0])
-        assert took == pytest.approx(np.sum(step_s), rel=1e-9)
+        assert took == pytest.approx(seconds(names), rel=1e-9)
+        both = requests([0.0, 0.0], model=[0, 1], prompt=300, output=[11, 400])
+        found, _, _ = simulate(seeded, both)
+        took = float(found.finished_s[0] - found.first_token_s[0])
+        names += ("stall",) if away else ()
+        assert took == pytest.approx(seconds(names), rel=1e-9)
+    assert by_name["stall"].seconds.decode.at(1) > 0
 
 
 def test_the_cold_model_grows_by_what_it_meets() -> None:

@@ -25,25 +25,18 @@ from jax.sharding import SingleDeviceSharding
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.cache import Pooled, Rows, rows_of
+from c2c.transformer.cache import Pooled, Rows
 from c2c.transformer.executables import Executables, Stage, in_host_memory
-from c2c.transformer.executor import SharesNothing, Stored, blocks_for, bound
-from c2c.transformer.forward import BEGIN, END, end, nameless
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.layer import Layer, layer_of, run_layer, turns_of, window_of
 from c2c.transformer.linear import Linear
-from c2c.transformer.pages import OutOfPages
+from c2c.transformer.over_pools import OverPools, Path
 from c2c.transformer.params import Params
-from c2c.transformer.rope import angles
 from c2c.transformer.shapes import Shapes
 from c2c.transformer.stays import Laid, Stay
-from c2c.transformer.weights.layout import feed_forward_places
 from pallas_kernels.arguments import Choice
 
-__all__ = ["Kept", "OverDevices", "Path", "Spread", "layer_bytes"]
-
-Path = tuple[int, ...]
-"""For each layer, the number of the device that computes it."""
+__all__ = ["OverDevices", "Spread", "layer_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +80,8 @@ class Spread:
         )
 
 
-@dataclass(slots=True)
-class Kept:
-    """Devices and blocks of a request's keys and values.
-
-    Attributes:
-      path: device index of each layer.
-      blocks: int32 [layers, blocks], pages in the pool of the layer's device.
-    """
-
-    path: Path
-    blocks: np.ndarray
-
-
-class OverDevices(SharesNothing):
-    """A model over the devices of several pools; the first has embeddings and the head."""
-
-    ends_apart = True
+class OverDevices(OverPools):
+    """A model whose layers have copies on several devices."""
 
     def __init__(
         self,
@@ -135,37 +113,18 @@ class OverDevices(SharesNothing):
         Raises:
           SettingError: layers share arrays in device memory.
         """
-        first = pools[0].device
-        self.spec, self.device, self.pools, self.shapes = spec, first, tuple(pools), shapes
-        self.linear, self.capacity_bytes = linear, capacity_bytes
-        self.executables = None if executables is None else executables.on(first)
+        super().__init__(params, spec, linear, pools, executables=executables)
+        self.shapes, self.capacity_bytes = shapes, capacity_bytes
         self.spread = Spread.alone(spec.layers)
         self._stacks: dict[int, Any] = {}  # in host memory, as each device is given them
         self.weights = {}
         for n in range(spec.layers):
             layer = layer_of(params, spec, n, linear)
             self.weights[n, 0] = jax.tree.map(partial(self.put, 0), layer)
-        self.leases = tuple(pool.lease(spec, block_layers=1) for pool in pools)
-        self.kept: dict[Stay, Kept] = {}
         self.planned: dict[int, Path | None] = {}  # assigned paths of new requests, by id
         self.counts: Counter[str] = Counter()  # steps, changes of rows' devices, transitions
         self.on_give: Any = None  # callback of a relayout for a request that ends
-        heads = {name: each for name, each in params.projections.items() if name == "head"}
-        self._ends = replace(params, layers={}, projections=heads)
-        self._kinds = [sparse for sparse, _ in feed_forward_places(spec)]
-        self.nameless, self._backend, self._seed = nameless(spec), backend, seed
-        windows = [window_of(spec, n) for n in range(spec.layers)]
-        self._windows = [np.int32(each) if spec.partial_window_layers else None for each in windows]
-        self.stage = tuple(
-            bound(None if executables is None else executables.on(pool.device)) for pool in pools
-        )
-
-    def put(self, device: int, leaf: Any) -> Any:
-        """Return a layer's array on a device; arrays in host memory stay there."""
-        there: Any = self.pools[device].device
-        if in_host_memory(leaf):
-            there = SingleDeviceSharding(there, memory_kind="pinned_host")
-        return jax.device_put(leaf, there)
+        self._backend, self._seed = backend, seed
 
     def source(self, number: int, device: int) -> Any:
         """Return a layer prepared for a copy to a device, with its host weights already there."""
@@ -178,77 +137,28 @@ class OverDevices(SharesNothing):
             self._stacks[device] = jax.device_put(layer.projections, there)
         return replace(layer, projections=self._stacks[device])
 
-    @property
-    def available(self) -> int:
-        """Blocks of one layer that can be taken now, on the device with the fewest."""
-        return min(lease.available for lease in self.leases)
-
     def held_bytes(self, device: int) -> int:
         """Return the bytes of a device's pool and weights."""
         layers = sum(layer_bytes(layer) for (_, d), layer in self.weights.items() if d == device)
-        ends = layer_bytes(self._ends) if device == 0 else 0
+        ends = layer_bytes(self.ends) if device == 0 else 0
         return self.pools[device].nbytes + layers + ends
 
-    def keep(self, stay: Stay) -> Kept:
-        """Return the placement of a request's keys and values; a new request is assigned one."""
-        if stay not in self.kept:
-            path = self.planned.pop(stay.request, None)
-            if path is not None and self.spread.has(path):
-                self.kept[stay] = Kept(path, np.zeros((self.spec.layers, 0), np.int32))
-        if stay not in self.kept:
-            used = Counter(kept.path for kept in self.kept.values())
-            least = min(used[path] for path in self.spread.paths)
-            free = [path for path in self.spread.paths if used[path] == least]
-            drawn = np.random.default_rng((self._seed, stay.request)).integers(len(free))
-            path = free[int(drawn)]
-            self.kept[stay] = Kept(path, np.zeros((self.spec.layers, 0), np.int32))
-        return self.kept[stay]
-
-    def lacks(self, stored: Stored) -> int:
-        """Return the number of blocks that requests lack, on the device that lacks most."""
-        needed: Counter[int] = Counter()
-        for stay, positions in stored:
-            kept = self.keep(stay)
-            count = max(0, blocks_for(positions) - kept.blocks.shape[1])
-            for device, layers in Counter(kept.path).items():
-                needed[device] += count * layers
-        return max(
-            (max(0, count - self.leases[d].available) for d, count in needed.items()), default=0
-        )
-
-    def grow(self, stored: Stored) -> None:
-        """Allocate the blocks that requests need.
-
-        Raises:
-          OutOfPages: too few blocks are free.
-        """
-        for stay, positions in stored:
-            kept = self.keep(stay)
-            count = blocks_for(positions) - kept.blocks.shape[1]
-            if count > 0:
-                kept.blocks = np.hstack([kept.blocks, self.take(kept.path, count, stay)])
-
-    def take(self, devices: Sequence[int], count: int, stay: Stay) -> np.ndarray:
-        """Allocate this many blocks on each of the devices: int32 [devices, count].
-
-        Raises:
-          OutOfPages: a device has too few free blocks; nothing was allocated.
-        """
-        for device, times in Counter(devices).items():
-            if (free := self.leases[device].available) < count * times:
-                raise OutOfPages(str(stay.request), count * times, free)
-        taken = [self.leases[device].take(count, stay.request) for device in devices]
-        return np.array(taken, np.int32).reshape(len(devices), count)
+    def path_of(self, stay: Stay) -> Path:
+        """Return a new request's assigned path, else one of the paths with the fewest requests."""
+        path = self.planned.pop(stay.request, None)
+        if path is not None and self.spread.has(path):
+            return path
+        used = Counter(kept.path for kept in self.kept.values())
+        least = min(used[path] for path in self.spread.paths)
+        free = [path for path in self.spread.paths if used[path] == least]
+        return free[int(np.random.default_rng((self._seed, stay.request)).integers(len(free)))]
 
     def give(self, stay: Stay) -> None:
         """Free the blocks of a request."""
         self.planned.pop(stay.request, None)
         if self.on_give is not None:
             self.on_give(stay)
-        kept = self.kept.pop(stay, None)
-        if kept is not None:
-            for device, blocks in zip(kept.path, kept.blocks, strict=True):
-                self.leases[device].give(blocks.tolist())
+        super().give(stay)
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
         """Return the logits of the wanted tokens, or the output of the last layer."""
@@ -258,12 +168,6 @@ class OverDevices(SharesNothing):
             call.run([call.group(*each) for each in devices], numbers)
         x = call.whole()
         return self.end(x, wanted) if has_logits else x
-
-    def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of tokens, from an output of `compute` without logits."""
-        return end(
-            self._ends, x, wanted, self.spec, linear=self.linear, executables=self.executables
-        )
 
     def _runs(self, laid: Laid) -> Iterator[tuple[list[tuple[int, tuple[int, ...]]], range]]:
         """Yield runs of adjacent layers with the same devices, with the rows of each device."""
@@ -287,60 +191,37 @@ class OverDevices(SharesNothing):
         pool = self.pools[device]
         x, pool.arrays = self.stage[device](_LAYER)(
             x, replace(pool.arrays, tables=None), self.weights[number, device], group.tables,
-            np.int32(number), self._windows[number], group.rows, group.turns,
-            spec=self.nameless, backend=self._backend, sparse=self._kinds[number],
+            np.int32(number), self.windows[number], group.rows, group.turns,
+            spec=self.nameless, backend=self._backend, sparse=self.kinds[number],
         )  # fmt: skip
         return x
-
-    def begin(self, laid: Laid, tokens: Any) -> tuple[Any, Rows, Any]:
-        """Return embedded tokens, their rows, and cosine and sine, on the first device."""
-        found: tuple[Any, Rows, Any] = self.stage[0](BEGIN)(
-            self._ends.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
-            decode_rows=laid.decode_rows, spec=self.nameless, dtype=str(self._ends.dtype),
-        )  # fmt: skip
-        return found
-
-    def stand(self, device: int, positions: np.ndarray, count: int, decode_rows: int) -> Any:
-        """Return the rows of a group's tokens, and cosine and sine, on its device."""
-        return self.stage[device](_STAND)(
-            positions, count=count, decode_rows=decode_rows, spec=self.nameless
-        )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
         """Prepare the executables of a call shape, for all groups of rows and all devices.
 
         Layers that a device does not hold yet are included.
         """
-        assert self.executables is not None
-        ahead = [self.executables.on(pool.device).bind_ahead for pool in self.pools]
-        embed, spec, positions = self._ends.embed, self.nameless, laid.positions
-        x, *_ = ahead[0](BEGIN)(
-            embed, tokens, positions, self.linear, count=len(laid.rows),
-            decode_rows=laid.decode_rows, spec=spec, dtype=str(self._ends.dtype),
-        )  # fmt: skip
+        spec, (x, *_) = self.nameless, self.begin(laid, tokens, ahead=True)
         calls = {(laid.chunk, laid.decode_rows)}
         if laid.chunk + laid.decode_rows > 1:  # one row is all on one device
             calls |= {call for call in self.shapes.calls if call[0] in (0, laid.chunk)}
         for chunk, decode_rows in calls:
             index = np.zeros(chunk + decode_rows, np.int32)
             count = int(chunk > 0) + decode_rows
-            part = ahead[0](_GATHER)(x, index)
-            ahead[0](_SCATTER)(x, part, index)
+            part = self.on(0, ahead=True)(_GATHER)(x, index)
+            self.on(0, ahead=True)(_SCATTER)(x, part, index)
             tables = np.zeros((spec.layers, count, laid.width), np.int32)
-            for device, on in enumerate(ahead):
-                rows, turns = on(_STAND)(index, count=count, decode_rows=decode_rows, spec=spec)
-                for kind in set(self._kinds):
-                    number = self._kinds.index(kind)
-                    held = next(d for d in range(len(ahead)) if (number, d) in self.weights)
-                    on(_LAYER)(
-                        part, replace(self.pools[device].arrays, tables=None),
-                        self.weights[number, held], tables, np.int32(0), self._windows[number],
+            for device, pool in enumerate(self.pools):
+                rows, turns = self.stand(device, index, count, decode_rows, ahead=True)
+                for kind in set(self.kinds):
+                    number = self.kinds.index(kind)
+                    held = next(d for d in range(len(self.pools)) if (number, d) in self.weights)
+                    self.on(device, ahead=True)(_LAYER)(
+                        part, replace(pool.arrays, tables=None),
+                        self.weights[number, held], tables, np.int32(0), self.windows[number],
                         rows, turns, spec=spec, backend=self._backend, sparse=kind,
                     )  # fmt: skip
-        head = self._ends.projections.get("head", self._ends.embed.data)
-        return ahead[0](END)(
-            x, self._ends.final_norm, head, laid.wanted, self.linear, spec=spec, shape=()
-        )
+        return self.ready_end(x, laid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,13 +251,7 @@ class _Call:
     def __post_init__(self) -> None:
         self._x, *stand = self.over.begin(self.laid, self.tokens)
         self._whole = tuple(stand)
-        of = [None if stay is None else self.over.kept[stay].blocks for stay in self.laid.rows]
-        layers = self.over.spec.layers
-        tables = np.full((layers, len(of), self.laid.width), -1, np.int32)
-        for row, blocks in enumerate(of):
-            if blocks is not None:
-                tables[:, row, : blocks.shape[1]] = blocks
-        self._tables = tables
+        self._tables = self.over.tables(self.laid)
 
     def group(self, device: int, members: tuple[int, ...]) -> _Group:
         """Return a group of the call's rows on a device."""
@@ -463,13 +338,6 @@ def _layer(
     return x, replace(after, tables=None)
 
 
-def _stand(
-    positions: Any, count: int, decode_rows: int, spec: ModelSpec
-) -> tuple[Rows, tuple[jax.Array, jax.Array]]:
-    rows = rows_of(positions, count, decode_rows)
-    return rows, angles(jnp.maximum(positions, 0), rows.lengths, spec)
-
-
 def _gather(x: Any, index: Any) -> jax.Array:
     return jnp.take(x, index, axis=0, mode="clip")
 
@@ -481,6 +349,5 @@ def _scatter(x: Any, part: Any, index: Any) -> jax.Array:
 _LAYER = Stage(
     name="spread_layer", function=_layer, donated=(0, 1), static=("spec", "backend", "sparse")
 )
-_STAND = Stage(name="spread_stand", function=_stand, static=("count", "decode_rows", "spec"))
 _GATHER = Stage(name="spread_gather", function=_gather)
 _SCATTER = Stage(name="spread_scatter", function=_scatter, donated=(0,))

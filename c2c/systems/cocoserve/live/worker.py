@@ -11,24 +11,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import jax
-import numpy as np
 
 from c2c.engine import messages as say
 from c2c.engine.residents import Residents
 from c2c.engine.worker import main
 from c2c.errors import SettingError
 from c2c.systems.cocoserve.live.relayout import Moved, Relayout, ready_to_move
-from c2c.systems.cocoserve.live.spread import OverDevices, Path, Spread
+from c2c.systems.cocoserve.live.spread import OverDevices, Spread
 from c2c.transformer import KvPool, Lease, Model, Runner
+from c2c.transformer.over_pools import Path
 from c2c.transformer.pages import OutOfPages
 
 __all__ = ["Spreading"]
 
 _log = logging.getLogger("c2c.engine")
-_jax: Any = jax  # parts of it are untyped
 
 
 @dataclass(slots=True, eq=False)
@@ -47,12 +43,7 @@ class Spreading(Residents):
 
     def _open_pool(self) -> KvPool:
         """Allocate the pools of all devices; return the first one's."""
-        devices = jax.devices()
-        if len(devices) < (count := self._setup.devices):
-            raise SettingError("devices", len(devices), f"at least {count} for a worker")
-        self._pools = tuple(map(self._new_pool, devices[:count]))
-        # Placing an array on a device for the first time takes longer than a step.
-        _jax.block_until_ready([jax.device_put(np.zeros(1), pool.device) for pool in self._pools])
+        self._pools = self._open_pools()
         self._moved: dict[int, int] = {}  # request: new home
         self._changes: deque[_Change] = deque()  # done in order
         return self._pools[0]

@@ -1,0 +1,210 @@
+"""Base of executors over several devices: blocks in a pool a device, and both ends of a step.
+
+A layer's keys and values of a request are on the device that computes its attention. A step begins
+and ends on the first device, which has embeddings and the head.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from c2c.models import ModelSpec
+from c2c.transformer.cache import Rows, rows_of
+from c2c.transformer.executables import Executables, Stage, in_host_memory
+from c2c.transformer.executor import SharesNothing, Stored, blocks_for, bound
+from c2c.transformer.forward import BEGIN, END, end, nameless
+from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.layer import window_of
+from c2c.transformer.linear import Linear
+from c2c.transformer.pages import OutOfPages
+from c2c.transformer.params import Params
+from c2c.transformer.rope import angles
+from c2c.transformer.stays import Laid, Stay
+from c2c.transformer.weights.layout import feed_forward_places
+
+__all__ = ["STAND", "Kept", "OverPools", "Path"]
+
+Path = tuple[int, ...]
+"""For each layer, the number of the device with its keys and values."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """Devices and blocks of a request's keys and values.
+
+    Attributes:
+      path: device index of each layer.
+      blocks: int32 [layers, blocks], pages in the pool of the layer's device.
+    """
+
+    path: Path
+    blocks: np.ndarray
+
+
+class OverPools(SharesNothing, ABC):
+    """A model over the devices of several pools."""
+
+    ends_apart = True
+
+    def __init__(
+        self, params: Params, spec: ModelSpec, linear: Linear, pools: Sequence[KvPool],
+        *, executables: Executables | None,
+    ) -> None:  # fmt: skip
+        """Lease blocks of each pool; nothing is computed or copied.
+
+        Args:
+          params: parameters of the model, on the first pool's device with an array per layer, or in
+            host memory.
+          spec: the model.
+          linear: strategy for projections.
+          pools: pools of keys and values, one per device.
+          executables: source of compiled stages; None: jax compiles for this process.
+        """
+        first = pools[0].device
+        self.spec, self.linear, self.device, self.pools = spec, linear, first, tuple(pools)
+        self.nameless = nameless(spec)
+        self.executables = None if executables is None else executables.on(first)
+        self.stage = tuple(
+            bound(None if executables is None else executables.on(pool.device)) for pool in pools
+        )
+        self.leases = tuple(pool.lease(spec, block_layers=1) for pool in pools)
+        self.kept: dict[Stay, Kept] = {}
+        heads = {name: each for name, each in params.projections.items() if name == "head"}
+        self.ends = replace(params, layers={}, projections=heads)
+        self.kinds = [sparse for sparse, _ in feed_forward_places(spec)]
+        windows = [window_of(spec, n) for n in range(spec.layers)]
+        self.windows = [np.int32(each) if spec.partial_window_layers else None for each in windows]
+
+    @abstractmethod
+    def path_of(self, stay: Stay) -> Path:
+        """Return the path of a new request."""
+
+    def put(self, device: int, leaf: Any) -> Any:
+        """Return a layer's array on a device; arrays in host memory stay there."""
+        there: Any = self.pools[device].device
+        if in_host_memory(leaf):
+            there = SingleDeviceSharding(there, memory_kind="pinned_host")
+        return jax.device_put(leaf, there)
+
+    @property
+    def available(self) -> int:
+        """Blocks of one layer that can be taken now, on the device with the fewest."""
+        return min(lease.available for lease in self.leases)
+
+    def keep(self, stay: Stay) -> Kept:
+        """Return the placement of a request's keys and values; a new request is assigned one."""
+        if stay not in self.kept:
+            empty = np.zeros((self.spec.layers, 0), np.int32)
+            self.kept[stay] = Kept(self.path_of(stay), empty)
+        return self.kept[stay]
+
+    def lacks(self, stored: Stored) -> int:
+        """Return the number of blocks that requests lack, on the device that lacks most."""
+        needed: Counter[int] = Counter()
+        for stay, positions in stored:
+            kept = self.keep(stay)
+            count = max(0, blocks_for(positions) - kept.blocks.shape[1])
+            for device, layers in Counter(kept.path).items():
+                needed[device] += count * layers
+        return max(
+            (max(0, count - self.leases[d].available) for d, count in needed.items()), default=0
+        )
+
+    def grow(self, stored: Stored) -> None:
+        """Allocate the blocks that requests need.
+
+        Raises:
+          OutOfPages: too few blocks are free.
+        """
+        for stay, positions in stored:
+            kept = self.keep(stay)
+            count = blocks_for(positions) - kept.blocks.shape[1]
+            if count > 0:
+                kept.blocks = np.hstack([kept.blocks, self.take(kept.path, count, stay)])
+
+    def take(self, devices: Sequence[int], count: int, stay: Stay) -> np.ndarray:
+        """Allocate this many blocks on each of the devices: int32 [devices, count].
+
+        Raises:
+          OutOfPages: a device has too few free blocks; nothing was allocated.
+        """
+        for device, times in Counter(devices).items():
+            if (free := self.leases[device].available) < count * times:
+                raise OutOfPages(str(stay.request), count * times, free)
+        taken = [self.leases[device].take(count, stay.request) for device in devices]
+        return np.array(taken, np.int32).reshape(len(devices), count)
+
+    def give(self, stay: Stay) -> None:
+        """Free the blocks of a request."""
+        kept = self.kept.pop(stay, None)
+        if kept is not None:
+            for device, blocks in zip(kept.path, kept.blocks, strict=True):
+                self.leases[device].give(blocks.tolist())
+
+    def tables(self, laid: Laid) -> np.ndarray:
+        """Return the blocks of each layer and row: int32 [layers, rows, width], -1 for none."""
+        tables = np.full((self.spec.layers, len(laid.rows), laid.width), -1, np.int32)
+        for row, stay in enumerate(laid.rows):
+            if stay is not None:
+                blocks = self.kept[stay].blocks
+                tables[:, row, : blocks.shape[1]] = blocks
+        return tables
+
+    def begin(self, laid: Laid, tokens: Any, *, ahead: bool = False) -> tuple[Any, Rows, Any]:
+        """Return embedded tokens, their rows, and cosine and sine, on the first device.
+
+        With `ahead` the executable is only prepared, and shapes are returned.
+        """
+        found: tuple[Any, Rows, Any] = self.on(0, ahead=ahead)(BEGIN)(
+            self.ends.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
+            decode_rows=laid.decode_rows, spec=self.nameless, dtype=str(self.ends.dtype),
+        )  # fmt: skip
+        return found
+
+    def on(self, device: int, *, ahead: bool = False) -> Any:
+        """Return the function that compiles stages for a device; with `ahead`, only that."""
+        if not ahead:
+            return self.stage[device]
+        assert self.executables is not None
+        return self.executables.on(self.pools[device].device).bind_ahead
+
+    def stand(
+        self, device: int, positions: np.ndarray, count: int, decode_rows: int, *,
+        ahead: bool = False,
+    ) -> Any:  # fmt: skip
+        """Return the rows of tokens, and cosine and sine, on a device."""
+        return self.on(device, ahead=ahead)(STAND)(
+            positions, count=count, decode_rows=decode_rows, spec=self.nameless
+        )
+
+    def end(self, x: Any, wanted: Any) -> Any:
+        """Return the logits of tokens, from an output of `compute` without logits."""
+        return end(
+            self.ends, x, wanted, self.spec, linear=self.linear, executables=self.executables
+        )
+
+    def ready_end(self, x: Any, laid: Laid) -> Any:
+        """Prepare the executable of `end`; return the shape of the logits."""
+        head = self.ends.projections.get("head", self.ends.embed.data)
+        return self.on(0, ahead=True)(END)(
+            x, self.ends.final_norm, head, laid.wanted, self.linear, spec=self.nameless, shape=()
+        )
+
+
+def _stand(
+    positions: Any, count: int, decode_rows: int, spec: ModelSpec
+) -> tuple[Rows, tuple[jax.Array, jax.Array]]:
+    rows = rows_of(positions, count, decode_rows)
+    return rows, angles(jnp.maximum(positions, 0), rows.lengths, spec)
+
+
+STAND = Stage(name="stand", function=_stand, static=("count", "decode_rows", "spec"))
