@@ -49,14 +49,14 @@ def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False
     Raises:
       SettingError: the file exists, or the requests are of a closed loop and have no times.
     """
-    if workload.loop is not None:
+    first = next(workload.blocks(), None)
+    if workload.loop is not None and (first is None or first.session is None):
         raise SettingError("workload.kind", "closed_loop", "a workload whose requests have times")
     path = Path(path)
     if path.exists() and not overwrite:
         raise SettingError("path", str(path), "a new file", "Or set overwrite=True.")
     names = pa.array(workload.models, pa.string())
     written = 0
-    first = next(workload.blocks(), None)
     schema = _schema(first)
     with (
         atomic_file(path) as whole,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.workloads import ClosedLoop, RequestBlock, build_workload, concatenate
+from c2c.workloads import ClosedLoop, RequestBlock, build_workload, concatenate, write_trace
 from tests.simulator.test_sessions import parents_of
 from tests.workloads.test_conversations import keys_of
 
@@ -63,7 +64,7 @@ def test_means_are_those_of_the_settings() -> None:
     assert np.nanmax(constant) == pytest.approx(3.0)
 
 
-def test_clients_are_agents() -> None:
+def test_clients_are_agents(tmp_path: Path) -> None:
     given = {
         "kind": "agents",
         "requests": 50,
@@ -74,6 +75,7 @@ def test_clients_are_agents() -> None:
     }
     found = build_workload(given, ("a",), 0)
     assert found.loop == ClosedLoop(concurrency=4, ramp_s=8.0)
+    assert write_trace(tmp_path / "agents.parquet", found) == 50
     assert build_workload(given | {"agents": 0, "ramp_s": 0.0}, ("a",), 0).loop is None
 
 
