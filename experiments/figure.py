@@ -81,7 +81,7 @@ _ORDER: Final = tuple(
     cocoserve.fig6 cocoserve.host_copies cocoserve.two_cards
     weaver.model weaver.table1 weaver.fig4 weaver.fig5 weaver.fig6 weaver.fig7 weaver.cold_slices
     tessera.fig2 tessera.fig6 tessera.fig7 tessera.fig8 tessera.fig9 tessera.fig10 tessera.fig11
-    workload_map worth prefix
+    workload_map worth prefix agents
     """.split()  # noqa: SIM905 - quotes would add a page
 )
 

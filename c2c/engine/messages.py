@@ -353,6 +353,7 @@ class Ask(Draws, kw_only=True):
     grammar: str = ""
     deadline_s: float | None = None
     priority: int | None = None
+    calls_tool: bool = False  # whether its answer may end in a call of a tool
 
 
 class Abort(Frame):

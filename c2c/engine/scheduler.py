@@ -357,6 +357,7 @@ class Engine:
                 priority=ask.priority,
                 deadline_s=float("inf") if ask.deadline_s is None else ask.deadline_s,
                 blocks=blocks,
+                calls_tool=ask.calls_tool,
             )
         )
 

@@ -10,14 +10,17 @@ Nothing here allocates, and no other table of the serving loop is read.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from c2c.policies import jitable
 
 __all__ = [
+    "CALLED_TOOL",
+    "ENDED",
     "NO_ROW",
+    "SEEN",
     "Blocks",
     "add",
     "clear",
@@ -45,9 +48,16 @@ ENTRY_DTYPE = np.dtype(
         ("newer", "i4"),
         ("chain", "i4"),  # the next row of the same bucket; of free rows the next free one
         ("pool", "i2"),
+        ("use", "i2"),  # the last one that ended: SEEN, ENDED or CALLED_TOOL
+        ("until_s", "f8"),  # up to which an option keeps it
     ],
     align=True,
 )
+
+# The last use of an unused block, for options.
+SEEN: Final = 0  # an option has noted it
+ENDED: Final = 1
+CALLED_TOOL: Final = 2  # by an answer that calls a tool, so that its session goes on
 
 POOL_DTYPE = np.dtype(
     [
@@ -186,10 +196,11 @@ def pin(b: Blocks, k: int) -> None:
 
 
 @jitable
-def unpin(b: Blocks, k: int) -> bool:
-    """Unpin an entry; return True if no request uses it any more."""
+def unpin(b: Blocks, k: int, use: int) -> bool:
+    """Unpin an entry after a use; return True if no request uses it any more."""
     e = b.entry[k]
     e.pins -= 1
+    e.use = use
     if e.pins > 0:
         return False
     _append_idle(b, k)
@@ -200,7 +211,7 @@ def unpin(b: Blocks, k: int) -> bool:
 def touch(b: Blocks, k: int) -> None:
     """Make an unpinned entry the last used."""
     pin(b, k)
-    unpin(b, k)
+    unpin(b, k, ENDED)
 
 
 @jitable
@@ -247,6 +258,7 @@ def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) ->
     e = b.entry[k]
     e.key, e.pool, e.tokens, e.bytes, e.parent = key, p, tokens, nbytes, parent
     e.children, e.pins = 0, 1
+    e.use, e.until_s = ENDED, np.inf
     e.older, e.newer = NO_ROW, NO_ROW
     if parent >= 0:
         b.entry[parent].children += 1

@@ -97,6 +97,7 @@ EVENT_DTYPE: Final = np.dtype(
         ("output", "i8"),
         ("priority", "i8"),
         ("ends_after_s", "f8"),
+        ("calls_tool", "i8"),
         ("count", "i8"),  # of an arrival its blocks, of an end its finished requests
         *((name, REPORT_DTYPE[name]) for name in REPORT_DTYPE.names or ()),
     ],
@@ -224,6 +225,7 @@ def _arrive(w: Loop, e: Any, blocks: Any, now_s: float) -> None:
     before_arrival(w, slot, blocks, 0, e.count, e.count)
     w.s.request[slot].late_as = FAIL_DEADLINE
     w.s.request[slot].entry = e.model
+    w.s.request[slot].calls_tool = e.calls_tool
     model = w.fleet.deployment[e.model]
     urgent = e.priority if e.priority != OF_MODEL else model.priority
     ends_by_s = now_s + min(e.ends_after_s, model.deadline_s)

@@ -194,13 +194,14 @@ class Step:
 
     def _write(self, event: Event) -> None:
         """Encode an event as a row."""
-        where = request = model = prompt = output = priority = count = 0
+        where = request = model = prompt = output = priority = calls_tool = count = 0
         ends_after_s, report = 0.0, _NOTHING
         if isinstance(event, Arrival):
             kind, request, model = events.ARRIVAL, event.request_id, event.model
             prompt, output = event.prompt_tokens, event.max_output_tokens
             priority = OF_MODEL if event.priority is None else event.priority
             ends_after_s, count = event.deadline_s, len(event.blocks)
+            calls_tool = int(event.calls_tool)
             if count > len(self._x.blocks):
                 s = self._w.s
                 blocks = s.blocks.grown(len(s.request), count)
@@ -220,7 +221,7 @@ class Step:
             report = (*_NOTHING[:_AVAILABLE], event.available_gbps, *_NOTHING[_AVAILABLE + 1 :])
         _EVENT.pack_into(
             self._event, 0, kind, event.at_s, where, request, model, prompt, output, priority,
-            ends_after_s, count, *report,
+            ends_after_s, calls_tool, count, *report,
         )  # fmt: skip
 
     def _error(self, event: Any, fault: int) -> BackendError:

@@ -62,6 +62,7 @@ class Arrival:
     priority: int | None = None  # higher is more urgent; None: its model's
     deadline_s: float = math.inf  # time after arrival at which it fails if not finished
     blocks: tuple[int, ...] = ()  # chained 64-bit keys of the full blocks of its prompt
+    calls_tool: bool = False  # whether its answer may end in a call of a tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ from typing import Any
 
 from c2c.policies import apart, jitable
 from c2c.serving.block_table import (
+    CALLED_TOOL,
+    ENDED,
     NO_ROW,
     Blocks,
     add,
@@ -217,7 +219,7 @@ def _note_answer(fleet: Fleet, s: Serving, i: int, slot: int) -> None:
 
 
 @jitable
-def _store(s: Serving, host: int, slot: int) -> None:
+def _store(s: Serving, host: int, slot: int, use: int) -> None:
     # Host memory keeps the blocks of a request as well, from the first on, as far as they fit.
     b, parent, stored = s.blocks, NO_ROW, 0
     while stored < s.request[slot].held:
@@ -226,7 +228,7 @@ def _store(s: Serving, host: int, slot: int) -> None:
             break
         stored += 1
     for j in range(stored - 1, -1, -1):
-        unpin(b, find(b, host, b.keys[slot, j]))
+        unpin(b, find(b, host, b.keys[slot, j]), use)
 
 
 @apart("let_prefix_go", needed=caches_prefixes)
@@ -242,12 +244,13 @@ def let_prefix_go(
     host, stays = len(w.s.device) + int(inst.chip), 0
     if is_done and req.held == req.prompt_blocks:
         _note_answer(w.fleet, w.s, i, slot)
+    use = CALLED_TOOL if is_done and req.calls_tool else ENDED
     if b.pool[host].capacity_bytes > 0.0 and not is_lost:
-        _store(w.s, host, slot)
+        _store(w.s, host, slot, use)
     is_kept = b.table[0].keeps_hbm != 0 and inst.parked_bytes == 0.0 and not is_lost
     for j in range(req.held - 1, -1, -1):
         k = int(b.rows[slot, j])
-        if not unpin(b, k):
+        if not unpin(b, k, use):
             stays += b.entry[k].tokens
         elif not is_kept and b.entry[k].children == 0:
             drop(b, k)

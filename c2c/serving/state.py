@@ -329,6 +329,7 @@ REQUEST_DTYPE = np.dtype(
         ("reused", "i8"),  # tokens that it found when it joined its batch
         ("found_hbm", "i8"),  # when it first did
         ("found_host", "i8"),
+        ("calls_tool", "i8"),  # 1: its answer ends in a call of a tool
         ("ends_by_s", "f8"),  # its deadline, or when its client leaves; inf: neither
         ("late_as", "i8"),  # the failure that it then is
         ("ending", "i8"),  # why it ends at the end of the step under way; FAIL_NONE: it does not

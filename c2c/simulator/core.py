@@ -21,7 +21,14 @@ from c2c.simulator.events import FLEET, next_end
 from c2c.simulator.expert_state import Experts
 from c2c.simulator.graphs import end_relayout, follow_works
 from c2c.simulator.lengths import end_by_length
-from c2c.simulator.sessions import Sessions, next_turn_s, skip_turns, take_turn, turns_ended
+from c2c.simulator.sessions import (
+    Sessions,
+    next_turn_s,
+    skip_turns,
+    take_turn,
+    turn_sent,
+    turns_ended,
+)
 from c2c.simulator.world import Machine, World
 from c2c.workloads import OF_MODEL
 
@@ -55,6 +62,7 @@ class Arrivals(NamedTuple):
       priority: i8[n]; empty: those of the models.
       deadline_s, cancel_s: f8[n] from the arrival until it is given up, and until its client
         leaves; inf: never. Empty: as the models say.
+      calls_tool: i8[n] 1: its answer ends in a call of a tool; empty: no answer does.
       block_at, block_count: [n] index of each request's first block in `block_keys`, and number of
         its blocks; empty without a prefix cache.
       prompt_blocks: [n] number of blocks of its prompt.
@@ -71,6 +79,7 @@ class Arrivals(NamedTuple):
     priority: Any
     deadline_s: Any
     cancel_s: Any
+    calls_tool: Any
     block_at: Any
     block_count: Any
     prompt_blocks: Any
@@ -120,7 +129,7 @@ def _next_arrival(
     arrival_s: Any, cursor: Any, n: int, clients: Clients, sessions: Sessions
 ) -> tuple[float, bool]:
     # When the next request comes, inf: none does, and whether it is a turn that is due.
-    if len(sessions.follows) > 0:
+    if len(sessions.ids) > 0:
         skip_turns(sessions, cursor, n)
     arrives_s = np.inf
     if cursor[0] < n:
@@ -153,6 +162,7 @@ def _arrive(w: Loop, a: Arrivals, k: int, now_s: float) -> None:
     req.length = limit
     req.entry = m
     req.late_as = FAIL_DEADLINE
+    req.calls_tool = a.calls_tool[k] if len(a.calls_tool) > 0 else 0
     if len(a.block_at) > 0:
         before_arrival(w, slot, a.block_keys, a.block_at[k], a.block_count[k], a.prompt_blocks[k])
     if len(a.limit) > 0:
@@ -189,9 +199,9 @@ def drive(
 
     Order: by time; at equal times phase ends come before failures and timers (deadlines, chips'),
     and these before arrivals; phase ends by device number and before those of the chip's wires,
-    arrivals as in the block. In a closed loop a request of the block arrives when a client is free,
-    and a turn of a session after the answer before it. Timers of chips are answered while something
-    is under way or to come.
+    arrivals as in the block. In a closed loop a request or session of the block arrives when a
+    client is free, and a turn of a session after those that it waits for. Timers of chips are
+    answered while something is under way or to come.
 
     Groups of chips that share no model run one after another, each to the end of the block: one
     group's state fits the processor's caches, a large fleet's does not.
@@ -232,7 +242,9 @@ def drive(
                 return NEED_SLOTS
             d = -1
             now_s = arrives_s
-            _arrive(w, a, _taken(cursor, is_turn, clients, sessions), now_s)
+            row = _taken(cursor, is_turn, clients, sessions)
+            turn_sent(sessions, row, now_s)
+            _arrive(w, a, row, now_s)
         elif (k >= n and not is_last and now_s >= last_s) or now_s == np.inf:
             if cursor[1] + 1 == len(a.until):
                 return DRAINED if is_last else BLOCK_DONE
@@ -251,6 +263,5 @@ def drive(
         start_asked(w, now_s)
         submit(w, machine, world, experts, d, now_s)
         if state.count[0].out > ended:
-            give_back(clients, state.count[0].out - ended, now_s)
-            turns_ended(state, sessions, ended, now_s)
+            give_back(clients, turns_ended(state, sessions, ended, now_s), now_s)
             ended = state.count[0].out

@@ -148,7 +148,8 @@ class Simulation:
         ids = self._ids(block)
         is_whole = is_last and self.next_id == 0
         if block.think_s is not None and is_whole:
-            self.sessions = begin_turns(block, ids)
+            is_closed = len(self.clients.free_s) > 0
+            self.sessions = begin_turns(block, ids, is_closed=is_closed)
         arrivals = self._arrivals(block, ids, order, until)
         is_open = len(block) > 0 and len(self.clients.free_s) == 0
         last_s = float(block.arrival_s[-1]) if is_open else -np.inf
@@ -218,7 +219,8 @@ class Simulation:
                 return np.full(rows, WISHES[name], kinds[name])
             return np.ascontiguousarray(values[order], kinds[name])
 
-        limit, none = block.max_output_tokens, np.zeros(0, np.int64)
+        none = np.zeros(0, np.int64)
+        limit, tool = block.max_output_tokens, block.calls_tool
         first, count, prompt, keys = self._blocks(block, order)
         return Arrivals(
             arrival_s=np.ascontiguousarray(block.arrival_s[order], np.float64),
@@ -228,6 +230,7 @@ class Simulation:
             ids=np.ascontiguousarray(ids[order], np.int64),
             limit=none if limit is None else np.ascontiguousarray(limit[order], np.int64),
             **{name: column(name) for name in kinds},
+            calls_tool=none if tool is None else np.ascontiguousarray(tool[order], np.int64),
             block_at=first,
             block_count=count,
             prompt_blocks=prompt,
@@ -321,8 +324,7 @@ class Simulation:
         while self.incidents and self.incidents[0].at_s <= now_s:
             self._happen(self.incidents.pop(0), now_s)
         self._look_outside()
-        give_back(self.clients, int(count.out) - had_ended, now_s)
-        turns_ended(self.state, self.sessions, had_ended, now_s)
+        give_back(self.clients, turns_ended(self.state, self.sessions, had_ended, now_s), now_s)
 
     def _change_chips(self, chips: Sequence[int], returns: bool, now_s: float) -> None:
         """Take chips that fail together out of service, or return them."""

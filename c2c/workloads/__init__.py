@@ -24,6 +24,7 @@ from c2c.workloads.routing import (
 )
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
 from c2c.workloads.statistics import TraceStatistics, trace_statistics
+from c2c.workloads.turns import edges_of
 from c2c.workloads.writer import write_trace
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "concatenate",
     "describe",
     "doubts",
+    "edges_of",
     "embed",
     "router_tables",
     "shared_dir",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from c2c.errors import DataError
 from c2c.ranges import FromZero, In, check_fields
-from c2c.workloads.prefixes import Hashes, cover
+from c2c.workloads.prefixes import Lists, cover
 
 __all__ = [
     "MEASURED",
@@ -29,7 +29,8 @@ OF_MODEL = -(2**62)
 WISHES = {
     "max_output_tokens": 0, "priority": OF_MODEL, "deadline_s": np.inf, "cancel_s": np.inf
 }  # fmt: skip
-_OPTIONAL = ("ids", "session", "turn", "think_s", *MEASURED, *WISHES)  # of a request
+_OPTIONAL = ("ids", "session", "turn", "think_s", "calls_tool", *MEASURED, *WISHES)  # of a request
+_MOST_PARENTS = 1024  # requests that one waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,14 @@ class RequestBlock:
         next prompt contains.
       session: i64[n], number of the request's conversation, or -1; None: no request has one.
       turn: i32[n], position of the request in its session, from 1, or 0; None if `session` is.
-      think_s: f64[n], time from the end of the session's previous turn to this request, whose
-        `arrival_s` then only orders it; NaN: the request arrives at `arrival_s`. None: all do.
+      think_s: f64[n], time from the last end of its parents to this request, whose `arrival_s` then
+        only orders it; NaN: the request arrives at `arrival_s`. None: all do.
+      parent_first: i64[n + 1], index of each request's first parent in `parent_turns`, from 0;
+        None: a request's only parent is the previous turn of its session.
+      parent_turns: i32[parent_first[n]], turns of its session that a request waits for, all below
+        its own.
+      calls_tool: bool[n], whether the answer ends in a call of a tool, so that a turn follows once
+        the tool has run; None: no answer does.
       measured_ttft_s: f64[n], TTFT measured on the traced system, NaN if unknown; None: all are.
       measured_tpot_s: f64[n], TPOT measured there, likewise.
       max_output_tokens: i64[n], limit of the answer, at least `output_tokens`, for which a server
@@ -80,6 +87,9 @@ class RequestBlock:
     session: NDArray[np.int64] | None = None
     turn: NDArray[np.int32] | None = None
     think_s: NDArray[np.float64] | None = None
+    parent_first: NDArray[np.int64] | None = None
+    parent_turns: NDArray[np.int32] | None = None
+    calls_tool: NDArray[np.bool_] | None = None
     measured_ttft_s: NDArray[np.float64] | None = None
     measured_tpot_s: NDArray[np.float64] | None = None
     max_output_tokens: NDArray[np.int64] | None = None
@@ -95,6 +105,8 @@ class RequestBlock:
         assert self.arrival_s.dtype == np.float64
         if (hashes := self.hashes()) is not None:
             assert len(hashes.first) == len(self) + 1, "block_first differs in length"
+        if (parents := self.parents()) is not None:
+            assert len(parents.first) == len(self) + 1, "parent_first differs in length"
 
     def __len__(self) -> int:
         return int(self.arrival_s.size)
@@ -110,16 +122,28 @@ class RequestBlock:
             keys_answers=self.keys_answers,
             **{name: column[rows] for name, column in there.items()},
         )
+        if (parents := self.parents()) is not None:
+            block = block.waiting(parents.take(rows))
         hashes = self.hashes()
         return block if hashes is None else block.hashed(hashes.take(rows), self.block_tokens)
 
-    def hashes(self) -> Hashes | None:
+    def hashes(self) -> Lists | None:
         """Return the keys of each request's blocks; None if no prefixes are known."""
         if self.block_first is None or self.block_keys is None:
             return None
-        return Hashes(first=self.block_first, values=self.block_keys)
+        return Lists(first=self.block_first, values=self.block_keys)
 
-    def hashed(self, keys: Hashes | None, block_tokens: int) -> RequestBlock:
+    def parents(self) -> Lists | None:
+        """Return the turns that each request waits for; None: the previous turn of its session."""
+        if self.parent_first is None or self.parent_turns is None:
+            return None
+        return Lists(first=self.parent_first, values=self.parent_turns)
+
+    def waiting(self, parents: Lists) -> RequestBlock:
+        """Return the requests with other parents."""
+        return replace(self, parent_first=parents.first, parent_turns=parents.values)
+
+    def hashed(self, keys: Lists | None, block_tokens: int) -> RequestBlock:
         """Return the requests with these keys, cut to their tokens; None removes all keys."""
         if keys is None:
             return replace(self, block_tokens=0, block_first=None, block_keys=None)
@@ -159,9 +183,11 @@ class RequestBlock:
 class ClosedLoop:
     """Clients that each send a request, wait for its end, and send the next one of the workload.
 
+    A client of sessions, such as an agent, begins the next one after the end of its last request.
+
     Attributes:
-      concurrency: number of clients, hence the most requests in flight.
-      think_s: time from the end of a client's request to its next one.
+      concurrency: number of clients, hence the most requests, or sessions, in flight.
+      think_s: time from the end of a client's request, or session, to its next one.
       ramp_s: time over which the clients start, evenly spaced; 0: all start at once, so equal
         requests stay in lockstep.
     """
@@ -183,8 +209,8 @@ class Workload:
       source: function that returns a new iterator over the same blocks.
       description: origin of the requests: source, factors, model assignment, counts of bad rows.
         Plain data (JSON-serialisable).
-      loop: clients that send the requests when they are free, ignoring `RequestBlock.arrival_s`;
-        None: requests arrive at their times.
+      loop: clients that send the requests when they are free, ignoring `RequestBlock.arrival_s`, or
+        whole sessions if turns wait for answers; None: requests arrive at their times.
       made_of: index in the catalog, extended by `added`, of the model that each deployment is, or
         is a copy of.
       added: shipped models outside the catalog that ids of the trace name.
@@ -229,8 +255,20 @@ class Workload:
                 times = getattr(block, name)
                 if times is not None and not bool(np.all(times > 0.0)):
                     raise DataError("workload", f"a request's {name} is not above 0")
+            if (parents := block.parents()) is not None:
+                _check_parents(block, parents)
             last_s = float(arrival_s[-1])
             yield block
+
+
+def _check_parents(block: RequestBlock, parents: Lists) -> None:
+    counts = np.diff(parents.first)
+    if counts.max(initial=0) > _MOST_PARENTS:
+        raise DataError(
+            "workload", f"a request waits for {counts.max():,} others: at most {_MOST_PARENTS:,}"
+        )
+    if block.turn is None or bool(np.any(parents.values >= np.repeat(block.turn, counts))):
+        raise DataError("workload", "a request waits for a turn that is not before it")
 
 
 def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
@@ -255,6 +293,8 @@ def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
         keys_answers=parts[0].keys_answers,
         block_first=_joined_first([part.block_first for part in parts]),
         block_keys=_joined([part.block_keys for part in parts]),
+        parent_first=_joined_first([part.parent_first for part in parts]),
+        parent_turns=_joined([part.parent_turns for part in parts]),
         **{name: _joined([getattr(part, name) for part in parts]) for name in _OPTIONAL},
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from c2c.errors import DataError, SettingError
+from c2c.workloads.agents import Agents, agents
 from c2c.workloads.assignment import OWN, assign_models, describe_assignment
 from c2c.workloads.blocks import ClosedLoop, RequestBlock, Workload
 from c2c.workloads.conversations import Conversations, conversations
@@ -50,7 +51,7 @@ from c2c.workloads.simple import (
 from c2c.workloads.streams import stream_of
 from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_blocks
 from c2c.workloads.traces import RowRules, refuse_bad_rows, scan, stream
-from c2c.workloads.turns import after_answers
+from c2c.workloads.turns import after_answers, at_times
 
 __all__ = ["build_workload", "length_pool"]
 
@@ -111,11 +112,10 @@ def build_workload(
         raise SettingError("catalog", list(catalog)[:8], "one or more models with different names")
     if seed < 0:
         raise SettingError("seed", seed, "a whole number, 0 or more")
+    clients = config.concurrency if config.kind == "closed_loop" else config.agents
     loop = None
-    if config.kind == "closed_loop":
-        loop = ClosedLoop(
-            concurrency=config.concurrency, think_s=config.think_s, ramp_s=config.ramp_s
-        )
+    if clients or config.kind == "closed_loop":
+        loop = ClosedLoop(concurrency=clients, think_s=config.think_s, ramp_s=config.ramp_s)
     origin = (
         _trace_origin(config)
         if config.kind == "trace"
@@ -227,6 +227,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
         keeps_origin=clock.keeps_origin,
         per_second=clock.per_second,
         block_tokens=block_tokens_of(trace, config.block_tokens) if own else 0,
+        keys_answers=trace.keys_answers and own,
     )
     found = scan(trace, rules)
     if config.on_bad_row == "reject":
@@ -248,9 +249,24 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "workload.on_bad_row=skip begins a session at each such turn.",
         )
     has_parents = "parent" in trace.columns
-    waits = config.turns_wait
+    may_lack = config.on_bad_row == "skip"
+    if config.turns_wait:
+        waiting = after_answers(source, str(trace.path), has_parents=has_parents, may_lack=may_lack)
+    else:
+        waiting = at_times(source)
+    doubts = [doubt] if doubt else []
+    if "waits_for" in trace.columns and not config.turns_wait:
+        doubts.append(
+            "requests that wait for others arrive at their times in the file; "
+            "workload.turns_wait=true lets them wait for the simulated answers"
+        )
+    if trace.format.name == "weka" and found.sessions > 1 and not config.agents:
+        doubts.append(
+            f"each of {found.sessions:,} sessions begins at 0 in Weka's format; workload.agents=8 "
+            "lets 8 agents run them, each one after another"
+        )
     return _Origin(
-        source=after_answers(source, str(trace.path), has_parents=has_parents) if waits else source,
+        source=waiting,
         ids=ids,
         own_lengths=own,
         description={
@@ -258,7 +274,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "source": trace.path.name,
             "format": trace.format.name,
             "times": clock.says,
-            "doubts": [doubt] if doubt else [],
+            "doubts": doubts,
             "columns": dict(trace.columns),
             "columns_guessed": dict(trace.guessed),
             "columns_not_used": unused_columns(trace, own),
@@ -298,11 +314,18 @@ def _find(path: str) -> Path:
     return shared
 
 
-def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
-    names = [each.name for each in fields(Conversations)]
-    what = Conversations(**{name: getattr(config, name) for name in names} | {"models": models})
+_SESSIONS: Mapping[str, tuple[type, Callable[[Any, LengthPool, int], RequestBlock]]] = {
+    "conversations": (Conversations, conversations),
+    "agents": (Agents, agents),
+}
+
+
+def _sessions_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
+    kind, generate = _SESSIONS[config.kind]
+    names = [each.name for each in fields(kind)]
+    what = kind(**{name: getattr(config, name) for name in names} | {"models": models})
     pool = length_pool(config)
-    block = conversations(what, pool, seed)
+    block = generate(what, pool, seed)
     ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
     return _Origin(
         source=lambda: iter([block]),
@@ -310,7 +333,7 @@ def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Or
         own_lengths=True,
         lengths=pool.describe(),
         description={
-            "source": "conversations generator",
+            "source": f"{config.kind} generator",
             "parameters": {name: getattr(what, name) for name in names},
             "sessions": int(block.session.max()) + 1 if block.session is not None else 0,
         },
@@ -319,8 +342,8 @@ def _conversations_origin(config: WorkloadConfig, models: int, seed: int) -> _Or
 
 def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _Origin:
     models = config.models or catalog_size
-    if config.kind == "conversations":
-        return _conversations_origin(config, models, seed)
+    if config.kind in _SESSIONS:
+        return _sessions_origin(config, models, seed)
     ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
     parameters: dict[str, Any]
     counted: tuple[dict[str, int], float] | None = None

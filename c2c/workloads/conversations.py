@@ -12,7 +12,7 @@ from c2c.errors import SettingError
 from c2c.ranges import Count, FromZero, In
 from c2c.workloads.blocks import RequestBlock
 from c2c.workloads.lengths import LengthPool
-from c2c.workloads.prefixes import Hashes, block_keys
+from c2c.workloads.prefixes import Lists, block_keys
 from c2c.workloads.simple import SteadyTrace, zipf_shares
 from c2c.workloads.streams import stream_of
 
@@ -82,8 +82,8 @@ def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBl
     place = np.arange(first[-1]) - np.repeat(first[:-1], counts)
     is_common = place < what.system_tokens // what.block_tokens
     own = np.repeat(session + 1, counts) * _PLACES + place
-    hashes = Hashes(first=first, values=np.where(is_common, place, own).astype(np.uint64))
-    keys = Hashes(first=first, values=block_keys(hashes, what.block_tokens))
+    hashes = Lists(first=first, values=np.where(is_common, place, own).astype(np.uint64))
+    keys = Lists(first=first, values=block_keys(hashes, what.block_tokens))
     return made.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
 
 

@@ -26,7 +26,7 @@ def describe(workload: Workload) -> list[str]:
     rate = said["mean_rate_rps"]
     lines = [
         f"workload {said['name']}: {said['requests']:,} requests from {said['source']}, "
-        + (_clients(said["closed_loop"]) if said["closed_loop"] else
+        + (_clients(said) if said["closed_loop"] else
            _duration(said["span_s"]) + (f", {rate:.3g} requests/s" if rate else ""))
     ]  # fmt: skip
     if "rows" in said:
@@ -152,8 +152,12 @@ def _carried(said: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _clients(loop: Mapping[str, Any]) -> str:
+def _clients(said: Mapping[str, Any]) -> str:
+    loop = said["closed_loop"]
     thinks = f" that think for {loop['think_s']:g} s" if loop["think_s"] else ""
+    if sessions := said.get("sessions"):
+        agents = f"{loop['concurrency']:,} agents{thinks}"
+        return f"sent by {agents}, each a session after another of {sessions:,}"
     return f"sent by {loop['concurrency']:,} clients{thinks}, one after another"
 
 

@@ -33,7 +33,10 @@ _LENGTHS = ("prompt_tokens", "output_tokens")
 _IDS = ("model", "session", "parent")
 _FIELDS = ("arrival_s", "model", *_LENGTHS)
 # Fields that any file may lack.
-_MORE = ("hash_ids", "session", "parent", "turn", *MEASURED, *WISHES)
+_MORE = (
+    "hash_ids", "session", "parent", "turn", "waits_for", "think_s", "calls_tool", *MEASURED,
+    *WISHES,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,9 @@ class TraceFormat:
       session: column of conversation ids; with `parent`, of the requests' own ids.
       parent: column of ids of the request whose answer this one follows.
       turn: column of positions in the conversation, from 1.
+      waits_for: column of lists of the conversation's turns that a request waits for.
+      think_s: column of seconds from the last of their ends to the request.
+      calls_tool: column of true where the answer ends in a call of a tool.
       measured_ttft_s: column of TTFTs measured on the traced system, in seconds.
       measured_tpot_s: column of TPOTs measured there, in seconds.
       max_output_tokens, priority, deadline_s, cancel_s: columns of `c2c.workloads.RequestBlock`'s
@@ -79,6 +85,9 @@ class TraceFormat:
     session: str | None = None
     parent: str | None = None
     turn: str | None = None
+    waits_for: str | None = None
+    think_s: str | None = None
+    calls_tool: str | None = None
     measured_ttft_s: str | None = None
     measured_tpot_s: str | None = None
     max_output_tokens: str | None = None
@@ -117,6 +126,9 @@ FORMATS: dict[str, TraceFormat] = {
             hash_ids="hash_ids",
             session="session_id",
             turn="turn",
+            waits_for="waits_for",
+            think_s="think_s",
+            calls_tool="calls_tool",
             measured_ttft_s="measured_ttft_s",
             measured_tpot_s="measured_tpot_s",
             max_output_tokens="max_output_tokens",
@@ -218,6 +230,7 @@ class TraceFile:
     table: pa.Table | None = None  # all requests of a log or of JSON; None: read in batches
     malformed: int = 0  # malformed lines of that log or JSON
     block_tokens: int = 0  # tokens of a block, from the file's metadata; 0: not stated there
+    keys_answers: bool = False  # whether hashes continue over the answers, likewise
 
     def batches(self, on_malformed: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in file order, from the start, a bounded number at a time."""
@@ -269,6 +282,8 @@ def open_trace(
     if fit is None:
         raise _unfit(opened, format_name)
     chosen, found = fit
+    if opened.format.name:  # rows of another format, in c2c's own
+        chosen = replace(chosen, name=opened.format.name)
     single = _single(path, found)
     fields = ["model", *_LENGTHS * with_lengths]
     asked = [name for name in fields if name not in told and name not in single]
@@ -286,7 +301,7 @@ def _must_be_text(opened: TraceFile, name: str) -> bool:
         return False
     kind = opened.table.schema.field(opened.columns[name]).type
     listed, fractional = pa.types.is_list(kind), pa.types.is_floating(kind)
-    return (listed and name != "hash_ids") or (fractional and name in _IDS)
+    return (listed and name not in ("hash_ids", "waits_for")) or (fractional and name in _IDS)
 
 
 def _guess(opened: TraceFile, used: list[str], fields: list[str]) -> dict[str, str]:
@@ -310,13 +325,14 @@ def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
     )
 
 
-_NO_FORMAT = TraceFormat(name="none", arrival_s="")
+_NO_FORMAT = TraceFormat(name="", arrival_s="")
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str, str]) -> TraceFile:
     """Return the file with its column names, not yet mapped to fields; a log is mapped."""
-    table, malformed, block_tokens = None, 0, 0
+    table, malformed = None, 0
+    metadata: Mapping[bytes, bytes] = {}
     try:
         container = container_of(path)
         # A table's cells may contain lines of a log, so a known table takes precedence.
@@ -327,17 +343,20 @@ def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str,
         if container == "parquet":
             schema = pq.read_schema(path)
             present = [str(name).strip() for name in schema.names]
-            block_tokens = int((schema.metadata or {}).get(b"block_tokens", 0))
+            metadata = schema.metadata or {}
         elif container == "json":
             table, malformed = json_table(path)
+            metadata = table.schema.metadata or {}
             present = list(table.column_names)
         else:
             present = csv_names(path)
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
     return TraceFile(
-        path=path, container=container, format=_NO_FORMAT, columns={}, present=tuple(present),
-        table=table, malformed=malformed, block_tokens=block_tokens,
+        path=path, container=container, columns={}, present=tuple(present),
+        format=replace(_NO_FORMAT, name=metadata.get(b"format", b"").decode()),
+        table=table, malformed=malformed, block_tokens=int(metadata.get(b"block_tokens", 0)),
+        keys_answers=b"keys_answers" in metadata,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ _BLOCK_BYTES = 1 << 22
 _MOST_LINE_BYTES = 1 << 26
 _LONG_LINE_BYTES = 4096
 _MOST_EXACT = 2.0**53  # whole numbers below it are exact as doubles
-_SEVERAL = {"requests", "input_lens"}  # a record with these may be several requests
+_SEVERAL = {"requests", "input_lens", "wait_for"}  # of several requests, or of a graph
 _MOST_DEPTH = 500  # Arrow parses by recursion: a hundred thousand levels end the process
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from c2c.workloads.arrays import filled, nulls, scalar, values
 from c2c.workloads.blocks import MEASURED, WISHES
-from c2c.workloads.prefixes import Hashes
+from c2c.workloads.prefixes import Lists
 
 __all__ = ["DATES", "GOOD", "KINDS", "RawRows", "kind_code", "parse", "times", "token_counts"]
 
@@ -36,7 +36,8 @@ KINDS: tuple[str, ...] = (
             "too_many",
         )
     ),
-    *(f"{kind}_hash_ids" for kind in ("unreadable", "negative")),
+    *(f"{kind}_{of}" for of in ("hash_ids", "waits_for") for kind in ("unreadable", "negative")),
+    *("unreadable_think_s", "unreadable_calls_tool"),
     *(f"{kind}_turn" for kind in ("missing", "unreadable", "nan", "infinite", "negative")),
     *(f"unreadable_{name}" for name in WISHES),
     "limit_below_output",
@@ -95,10 +96,13 @@ class RawRows:
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
     verdict: NDArray[np.int8]
-    hashes: Hashes | None = None
+    hashes: Lists | None = None
     session: pa.Array | None = None
     parent: pa.Array | None = None
     turn: NDArray[np.float64] | None = None
+    waits_for: Lists | None = None
+    think_s: NDArray[np.float64] | None = None
+    calls_tool: NDArray[np.bool_] | None = None
     measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     wishes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
@@ -151,11 +155,22 @@ def parse(
         prompt_tokens=prompt,
         output_tokens=output,
         verdict=verdict,
-        hashes=hash_lists(batch.column(columns["hash_ids"]), verdict) if with_hashes else None,
+        hashes=number_lists(batch.column(columns["hash_ids"]), verdict, "hash_ids")
+        if with_hashes
+        else None,
         session=_text(batch, columns.get("session")),
         parent=_text(batch, columns.get("parent")),
         turn=_turns(batch.column(columns["turn"]), verdict)
         if {"session", "turn"} <= columns.keys()
+        else None,
+        waits_for=number_lists(batch.column(columns["waits_for"]), verdict, "waits_for")
+        if {"session", "turn", "waits_for"} <= columns.keys()
+        else None,
+        think_s=_wishes(batch.column(columns["think_s"]), verdict, "think_s")
+        if "think_s" in columns
+        else None,
+        calls_tool=_truths(batch.column(columns["calls_tool"]), verdict, "calls_tool")
+        if "calls_tool" in columns
         else None,
         measured={
             name: _measured(batch.column(columns[name]))
@@ -166,7 +181,7 @@ def parse(
     )
 
 
-def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
+def number_lists(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> Lists:
     """Parse a column of lists of whole numbers, or of text such as "[1, 2]", and judge its cells.
 
     An empty cell is an empty list.
@@ -183,14 +198,14 @@ def hash_lists(raw: pa.Array, verdict: NDArray[np.int8]) -> Hashes:
         array = pc.split_pattern(pc.utf8_slice_codeunits(array, 1, -1), ",")
     elif not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         array = pa.nulls(len(array), pa.list_(pa.uint64()))
-    _judge(verdict, nulls(array) & ~none, "unreadable_hash_ids")
+    _judge(verdict, nulls(array) & ~none, f"unreadable_{name}")
     counts = values(filled(pc.list_value_length(array), 0))
     flat, negative = _whole_numbers(_plain(pc.list_flatten(array)))
     row = np.repeat(np.arange(len(array)), counts)
     for bad, kind in ((negative, "negative"), (flat.is_null(), "unreadable")):
         at = row[values(bad)]
-        _judge(verdict, np.bincount(at, minlength=len(array)) > 0, f"{kind}_hash_ids")
-    return Hashes(
+        _judge(verdict, np.bincount(at, minlength=len(array)) > 0, f"{kind}_{name}")
+    return Lists(
         first=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
         values=values(filled(flat, 0)),
     )
@@ -225,9 +240,20 @@ def _wishes(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> NDArray[np.f
     if name == "priority":
         judged[judged == kind_code("negative_tokens")] = GOOD
     is_whole = name in ("priority", "max_output_tokens")
-    bad = (judged != GOOD) | (found != np.floor(found) if is_whole else found <= 0.0)
+    least = found < 0.0 if name == "think_s" else found <= 0.0
+    bad = (judged != GOOD) | (found != np.floor(found) if is_whole else least)
     _judge(verdict, bad & ~missing, f"unreadable_{name}")
     return np.where(missing, np.nan, found)
+
+
+def _truths(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> NDArray[np.bool_]:
+    import pyarrow.compute as pc
+
+    text = pc.utf8_lower(_plain(pc.cast(raw, pa.string())))
+    is_true = filled(pc.equal(text, scalar("true", pa.string())), value=False)
+    is_false = filled(pc.equal(text, scalar("false", pa.string())), value=True)  # also an empty one
+    _judge(verdict, ~values(is_true) & ~values(is_false), f"unreadable_{name}")
+    return values(is_true).astype(np.bool_)
 
 
 def _turns(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.float64]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SIZES", "Fit", "Hashes", "block_keys", "cover", "root_of"]
+__all__ = ["SIZES", "Fit", "Lists", "block_keys", "cover", "root_of"]
 
 SIZES = tuple(2**k for k in range(3, 13))  # candidate tokens per block of a trace
 _TELLING = 10  # requests; fewer may fit a size by chance
@@ -21,36 +22,36 @@ _ODD = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hashes:
-    """Hashes of all requests in one array; request r has `values[first[r]:first[r + 1]]`.
+class Lists:
+    """Lists of all requests in one array; request r has `values[first[r]:first[r + 1]]`.
 
     Attributes:
-      first: i64[n + 1], index of each request's first hash, from 0.
-      values: u64[first[n]], hashes.
+      first: i64[n + 1], index of each request's first value, from 0.
+      values: [first[n]], such as u64 hashes of blocks.
     """
 
     first: NDArray[np.int64]
-    values: NDArray[np.uint64]
+    values: NDArray[Any]
 
-    def take(self, rows: slice | NDArray[np.generic]) -> Hashes:
-        """Return the hashes of the requests that a slice, a mask or an index array selects."""
+    def take(self, rows: slice | NDArray[np.generic]) -> Lists:
+        """Return the lists of the requests that a slice, a mask or an index array selects."""
         if isinstance(rows, slice) and rows.step in (None, 1):  # neighbours: nothing is copied
             start, stop, _ = rows.indices(len(self.first) - 1)
             first = self.first[start : max(start, stop) + 1]
-            return Hashes(first=first - first[0], values=self.values[first[0] : first[-1]])
+            return Lists(first=first - first[0], values=self.values[first[0] : first[-1]])
         return self._of(self.first[:-1][rows], np.diff(self.first)[rows])
 
-    def upto(self, most: NDArray[np.int64]) -> Hashes:
-        """Return at most the first `most[r]` hashes of each request r."""
+    def upto(self, most: NDArray[np.int64]) -> Lists:
+        """Return at most the first `most[r]` values of each request r."""
         counts = np.diff(self.first)
         if not (counts > most).any():
             return self
         return self._of(self.first[:-1], np.minimum(counts, most))
 
-    def _of(self, begin: NDArray[np.int64], counts: NDArray[np.int64]) -> Hashes:
+    def _of(self, begin: NDArray[np.int64], counts: NDArray[np.int64]) -> Lists:
         first = np.concatenate([[0], np.cumsum(counts)])
         at = np.arange(first[-1]) + np.repeat(begin - first[:-1], counts)
-        return Hashes(first=first, values=self.values[at])
+        return Lists(first=first, values=self.values[at])
 
 
 def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:
@@ -58,7 +59,7 @@ def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:
     return -(-tokens.astype(np.int64) // block_tokens)
 
 
-def block_keys(hashes: Hashes, block_tokens: int) -> NDArray[np.uint64]:
+def block_keys(hashes: Lists, block_tokens: int) -> NDArray[np.uint64]:
     """Return the key of each block, which depends on all hashes up to it and on the block size.
 
     A block's key is the previous block's key plus a value mixed from its hash and position; the

@@ -6,12 +6,14 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from c2c.errors import DataError
+from c2c.workloads.agent_traces import agent_table, is_graph, is_weka
 from c2c.workloads.containers import open_bytes
 from c2c.workloads.json_lines import arrow_table
 
@@ -30,14 +32,23 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     Objects within a record become columns such as "usage.prompt_tokens". A record with a list of
     `requests`, as aibrix's workload generator writes, becomes one record per request; so does a
     benchmark's result, one object with a list for each of `input_lens`, `output_lens` and so on. In
-    these, `tpots`, the mean time per token after the first, replaces `itls`.
+    these, `tpots`, the mean time per token after the first, replaces `itls`. `agent_table` reads
+    sessions of agents.
     """
     if not as_text and (table := arrow_table(path)) is not None:
         return table, 0
     parts: list[pa.Table] = []
     rows: list[dict[str, str | None]] = []
     broken = 0
-    for record in json_records(path):
+    records = json_records(path)
+    first = next(records, None)
+    records = chain([first], records) if first is not None else records
+    if first is not None and (is_weka(first) or "request_id" in first):
+        held = list(records)
+        if is_weka(first) or is_graph(held):
+            return agent_table(path, held)
+        records = iter(held)
+    for record in records:
         if record is None:
             broken += 1
             continue

@@ -17,7 +17,7 @@ from c2c.workloads.names import UNITS
 __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
 _KINDS: Final = (
-    "trace", "synthetic", "poisson", "deterministic", "closed_loop", "conversations",
+    "trace", "synthetic", "poisson", "deterministic", "closed_loop", "conversations", "agents",
 )  # fmt: skip
 MOST_REQUESTS = 10_000_000_000
 
@@ -36,12 +36,17 @@ _READ_BY: Final[dict[str, tuple[str, ...]]] = {
         ("trace",),
     ),
     **dict.fromkeys(("days", "gap_cv", "day_night"), ("synthetic",)),
-    **dict.fromkeys(("concurrency", "ramp_s"), ("closed_loop",)),
-    **dict.fromkeys(("turns", "system_tokens"), ("conversations",)),
+    "concurrency": ("closed_loop",),
+    "ramp_s": ("closed_loop", "agents", "trace"),
+    "agents": ("agents", "trace"),
+    **dict.fromkeys(("turns", "system_tokens"), ("conversations", "agents")),
+    **dict.fromkeys(
+        ("tool_s", "tool_cv", "subagent_share", "subagents", "subagent_turns"), ("agents",)
+    ),
     **dict.fromkeys(("requests", "models"), _KINDS[1:]),
-    "rate_rps": ("poisson", "deterministic", "conversations"),
-    "zipf_exponent": ("poisson", "closed_loop", "conversations"),
-    "think_s": ("closed_loop", "conversations"),
+    "rate_rps": ("poisson", "deterministic", "conversations", "agents"),
+    "zipf_exponent": ("poisson", "closed_loop", "conversations", "agents"),
+    "think_s": ("closed_loop", "conversations", "agents"),
 }
 
 
@@ -52,7 +57,8 @@ class WorkloadConfig:
     Attributes:
       name: name in summaries and figures.
       kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic, closed_loop
-        (clients that send when their last request has ended) or conversations (sessions of turns).
+        (clients that send when their last request has ended), conversations (sessions of turns) or
+        agents (sessions with tools and sub-agents).
 
       path: trace file (Parquet, CSV, JSON or a log); a name without a folder is also looked up
         among the shared traces (`<shared>/traces`).
@@ -64,12 +70,12 @@ class WorkloadConfig:
       on_duplicate: keep (rows equal in all columns are separate requests, and counted) or refuse
         (a row equal to an earlier one is a bad row).
       sort: order rows by arrival; if false, a row earlier than a previous one is bad.
-      max_total_tokens: rows with more tokens are bad; conversations: a session ends before a turn
-        with more; 0: no limit.
+      max_total_tokens: rows with more tokens are bad; conversations, agents: a session ends before
+        a turn with more; 0: no limit.
       block_tokens: tokens of a prompt's block; `hash_ids` has a hash for each block; 0: the
-        format's size. conversations: tokens of the blocks that prompts share.
-      turns_wait: trace: a turn arrives after the previous answer of its session and the file's
-        time to think; false: at its time in the file.
+        format's size. conversations, agents: tokens of the blocks that prompts share.
+      turns_wait: trace: a turn arrives after the answers that it waits for, in a session the
+        previous one, and the file's time to think; false: at its time in the file.
       time_unit: unit of numeric times: s, ms, us, ns, min, h or d; auto: inferred for times since
         1970, else the format's, else that at the end of the column's name, else seconds.
       origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
@@ -80,15 +86,23 @@ class WorkloadConfig:
       days: synthetic: length in days.
       gap_cv: synthetic: coefficient of variation of the gaps within an hour.
       day_night: synthetic: strength of the daily cycle that all models share; 0: none.
-      rate_rps: poisson, deterministic: requests per second; conversations: the rate if answers
-        took no time.
-      zipf_exponent: poisson, closed_loop, conversations: popularity of models, rank^-exponent.
+      rate_rps: poisson, deterministic: requests per second; conversations, agents: the rate if
+        answers took no time.
+      zipf_exponent: popularity of models, rank^-exponent.
       concurrency: closed_loop: number of clients, hence the most requests in flight.
       think_s: closed_loop: time from the end of a client's request to its next one; conversations:
-        mean time from an answer to the next turn.
-      turns: conversations: mean turns of a session.
-      system_tokens: conversations: length of the system prompt, shared by a model's requests.
-      ramp_s: closed_loop: time over which the clients start, evenly spaced; 0: all at once.
+        mean time from an answer to the next turn; agents: time from a session to a client's next.
+      turns: conversations, agents: mean turns of a session, without those of sub-agents.
+      system_tokens: conversations, agents: length of the system prompt, shared by a model's
+        requests.
+      agents: agents, a trace with turns_wait: number of clients that each begin a session when
+        their last one has ended; 0: sessions begin at their times.
+      ramp_s: time over which the clients start, evenly spaced; 0: all at once.
+      tool_s: agents: mean time of a tool, from an answer to the next turn.
+      tool_cv: agents: coefficient of variation of that time.
+      subagent_share: agents: share of turns that start sub-agents.
+      subagents: agents: mean number of sub-agents that such a turn starts.
+      subagent_turns: agents: mean turns of a sub-agent.
 
       lengths: auto (a trace's own; synthetic for generators), trace, synthetic, fixed, sharegpt,
         azure2023 or a file of pairs. All but auto and trace replace the trace's own lengths.
@@ -139,6 +153,12 @@ class WorkloadConfig:
     ramp_s: float = 0.0
     turns: float = 4.0
     system_tokens: int = 256
+    agents: Annotated[int, In("[0, 2**31)")] = 0
+    tool_s: float = 5.0
+    tool_cv: float = 2.0
+    subagent_share: float = 0.1
+    subagents: float = 2.0
+    subagent_turns: float = 6.0
 
     lengths: str = "auto"
     prompt_tokens: Annotated[int, In("[1, 2**31)")] = 128
@@ -168,10 +188,10 @@ class WorkloadConfig:
             raise SettingError(
                 "workload.requests", self.requests, f"at most {MOST_REQUESTS:,}, with replicas"
             )
-        if self.kind in ("closed_loop", "conversations"):
+        if self.kind in ("closed_loop", "conversations", "agents"):
             self._check_closed()
         self._check_waiting()
-        has_blocks = self.kind in ("trace", "conversations")
+        has_blocks = self.kind in ("trace", "conversations", "agents")
         if self.block_tokens >= 2**31 or (self.block_tokens and not has_blocks):
             largest = "below 2**31" if has_blocks else f"0 with kind={self.kind}"
             raise SettingError("workload.block_tokens", self.block_tokens, largest)
@@ -184,6 +204,10 @@ class WorkloadConfig:
             raise SettingError("workload.turns_wait", True, f"false with kind={self.kind}")
         if self.turns_wait and self.replicas != 1:
             raise SettingError("workload.replicas", self.replicas, "1 with turns_wait=true")
+        if self.agents and self.kind == "trace" and not self.turns_wait:
+            raise SettingError("workload.agents", self.agents, "0 with turns_wait=false")
+        if self.ramp_s and not self.agents and self.kind in ("agents", "trace"):
+            raise SettingError("workload.ramp_s", self.ramp_s, "0 with workload.agents=0")
 
     def _check_read(self) -> None:
         # Settings that the kind does not read must have their defaults.

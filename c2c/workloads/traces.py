@@ -16,7 +16,7 @@ from c2c.workloads.arrays import to_arrow
 from c2c.workloads.blocks import WISHES, RequestBlock
 from c2c.workloads.formats import TraceFile
 from c2c.workloads.parsing import DATES, GOOD, KINDS, RawRows, kind_code, parse
-from c2c.workloads.prefixes import Fit, Hashes, block_keys
+from c2c.workloads.prefixes import Fit, Lists, block_keys
 
 __all__ = ["RowRules", "TraceScan", "refuse_bad_rows", "scan", "stream"]
 
@@ -38,6 +38,7 @@ class RowRules:
         time 0 is the first request.
       per_second: units of a numeric time per second.
       block_tokens: tokens of a block in `hash_ids`; 0: hashes are not read.
+      keys_answers: whether hashes are of whole blocks and continue over the answer.
     """
 
     sort: bool = False
@@ -47,6 +48,7 @@ class RowRules:
     keeps_origin: bool = False
     per_second: float = 1.0
     block_tokens: int = 0
+    keys_answers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +354,7 @@ def _block(rows: RawRows, good: NDArray[np.int64], origin: Any, rules: RowRules)
         model=rows.model[good],
         prompt_tokens=rows.prompt_tokens[good],
         output_tokens=rows.output_tokens[good],
+        keys_answers=rules.keys_answers,
     )
 
 
@@ -367,6 +370,14 @@ def _with_more(
             told = np.clip(rows.turn[good], 0, 2**31 - 1).astype(np.int32)
             turn = np.where(told > 0, told, turn)
         block = replace(block, session=session, turn=turn)
+    if rows.waits_for is not None:
+        parents = rows.waits_for.take(good)
+        turns = np.minimum(parents.values, 2**31 - 1).astype(np.int32)
+        block = block.waiting(Lists(first=parents.first, values=turns))
+    if rows.think_s is not None:
+        block = replace(block, think_s=rows.think_s[good])
+    if rows.calls_tool is not None:
+        block = replace(block, calls_tool=rows.calls_tool[good])
     if rows.measured:
         measured = {name: values[good] for name, values in rows.measured.items()}
         told = np.logical_or.reduce([~np.isnan(values) for values in measured.values()])
@@ -386,8 +397,11 @@ def _with_more(
     if rows.hashes is None:
         return block
     hashes, size = rows.hashes.take(good), tally.fit.block_tokens
-    tally.fit.add(np.diff(hashes.first), block.prompt_tokens)
-    return block.hashed(Hashes(first=hashes.first, values=block_keys(hashes, size)), size)
+    counts = np.diff(hashes.first)
+    if block.keys_answers:
+        counts = np.minimum(counts, block.prompt_tokens // size)
+    tally.fit.add(counts, block.prompt_tokens)
+    return block.hashed(Lists(first=hashes.first, values=block_keys(hashes, size)), size)
 
 
 def _listed(tally: _Tally) -> str:

@@ -1,4 +1,4 @@
-"""Turns of a trace that wait for the previous answer and then for the time to think."""
+"""Turns of a trace that wait for earlier answers of their session and then for a time to think."""
 
 from __future__ import annotations
 
@@ -13,37 +13,90 @@ from c2c.errors import DataError
 from c2c.workloads.blocks import RequestBlock, concatenate
 from c2c.workloads.shaping import Source
 
-__all__ = ["after_answers"]
+__all__ = ["after_answers", "at_times", "edges_of"]
 
 
-def after_answers(source: Source, path: str, *, has_parents: bool) -> Source:
-    """Return the requests of a trace, each turn but a session's first with its time to think.
+def at_times(source: Source) -> Source:
+    """Return the requests of a trace, each at its own time."""
 
-    The time to think is the time in the file from the end of the previous answer to the turn, at
-    least 0. If the file has no measured latencies, it starts at the previous turn's arrival and so
-    includes the answer. Turns of a session are ordered by arrival.
+    def start() -> Iterator[RequestBlock]:
+        for block in source():
+            yield replace(block, think_s=None, parent_first=None, parent_turns=None)
+
+    return start
+
+
+def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: bool) -> Source:
+    """Return the requests of a trace, each with its time to think if it waits for others.
+
+    A request waits for those that the file names, else for the previous turn of its session, by
+    arrival. The time to think is the file's, else the time in the file from the last end of these
+    to the request, at least 0. If the file has no measured latencies, it starts at their arrivals
+    and so includes the answers.
+
+    Args:
+      source: requests of the trace.
+      path: file of the trace, for errors.
+      has_parents: whether sessions were made from ids of parents, and turns are not in order.
+      may_lack: whether a request may name turns that its session lacks, and not wait for them.
     """
     block = concatenate(source())
     if block.session is None or block.turn is None or not (block.session >= 0).any():
         raise DataError(path, "no request has a session", "workload.turns_wait=false needs none.")
     if (lost := np.flatnonzero((block.session < 0) & (block.turn > 1))).size:
         raise DataError(path, _row(block, lost[0], "belongs to no session"))
-    order = np.argsort(block.session, kind="stable")
-    session = block.session[order]
-    same = (session[1:] == session[:-1]) & (session[1:] >= 0)
-    before, after = order[:-1][same], order[1:][same]
-    if not has_parents and (wrong := block.turn[after] <= block.turn[before]).any():
-        k = int(np.flatnonzero(wrong)[0])
-        raise DataError(path, _row(block, after[k], f"comes after turn {block.turn[before[k]]}"))
-    think_s = np.full(len(block), np.nan)
-    gap_s = block.arrival_s[after] - block.arrival_s[before] - _answer_s(block)[before]
-    think_s[after] = np.maximum(gap_s, 0.0)
+    before, after = edges_of(block)
+    if (parents := block.parents()) is None:
+        if not has_parents and (wrong := block.turn[after] <= block.turn[before]).any():
+            k = int(np.flatnonzero(wrong)[0])
+            raise DataError(
+                path, _row(block, after[k], f"comes after turn {block.turn[before[k]]}")
+            )
+    else:
+        found = np.bincount(after, minlength=len(block))
+        if not may_lack and (lost := np.flatnonzero(found < np.diff(parents.first))).size:
+            named = parents.values[slice(*parents.first[lost[0] :][:2])]
+            raise DataError(
+                path,
+                _row(block, lost[0], f"waits for turns {named.tolist()}, which are not all there"),
+            )
+    last_s = np.full(len(block), -np.inf)
+    np.maximum.at(last_s, after, (block.arrival_s + _answer_s(block))[before])
+    think_s = np.where(np.isinf(last_s), np.nan, np.maximum(block.arrival_s - last_s, 0.0))
+    if block.think_s is not None:
+        think_s = np.where(np.isnan(block.think_s) | np.isinf(last_s), think_s, block.think_s)
     made = replace(block, think_s=think_s)
 
     def start() -> Iterator[RequestBlock]:
         yield made
 
     return start
+
+
+def edges_of(block: RequestBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of the parent and the child of each edge; parents outside the block have none."""
+    assert block.session is not None
+    parents = block.parents()
+    if parents is None:
+        order = np.argsort(block.session, kind="stable")
+        same = np.diff(block.session[order]) == 0
+        same &= block.session[order][1:] >= 0
+        return order[:-1][same], order[1:][same]
+    assert block.turn is not None
+    child = np.repeat(np.arange(len(block)), np.diff(parents.first))
+    order = np.lexsort((block.turn, block.session))
+    pair = np.dtype([("session", "i8"), ("turn", "i8")])
+
+    def pairs(session: NDArray[Any], turn: NDArray[Any]) -> NDArray[Any]:
+        made = np.empty(len(session), pair)
+        made["session"], made["turn"] = session, turn
+        return made
+
+    rows = pairs(block.session[order], block.turn[order])
+    wanted = pairs(block.session[child], parents.values)
+    at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
+    there = (rows[at] == wanted) & (block.session[child] >= 0)
+    return order[at[there]], child[there]
 
 
 def _row(block: RequestBlock, k: Any, what: str) -> str:

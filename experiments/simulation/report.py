@@ -85,7 +85,7 @@ def _chunk_lines(setup: RunSetup) -> Iterator[str]:
 def _cache_line(setup: RunSetup) -> str:
     """Return a line if a prefix cache has no blocks to find, or blocks have no cache; else ""."""
     said, is_on = setup.workload.description, setup.prepared.fleet.caches_prefixes
-    has_blocks = bool(said.get("blocks")) or said["kind"] == "conversations"
+    has_blocks = bool(said.get("blocks")) or said["kind"] in ("conversations", "agents")
     if is_on and not has_blocks:
         return "prefix cache: on, but no request has hashes of blocks"
     if has_blocks and not is_on:

@@ -61,6 +61,7 @@ class _Recorder:
             at_s=float(now_s), request_id=int(request), model=int(m), prompt_tokens=int(prompt),
             max_output_tokens=int(limit), priority=self._wish("priority", request, None),
             deadline_s=self._wish("deadline_s", request, math.inf),
+            calls_tool=self._wish("calls_tool", request, False),
             blocks=() if keys is None else tuple(keys.values[slice(*keys.first[request:][:2])]),
         )  # fmt: skip
 

@@ -84,6 +84,7 @@ requests = st.fixed_dictionaries(
         "max_output_tokens": st.sampled_from([1, 2, 5, 40, 300]),
         "deadline_s": st.sampled_from([math.inf, math.inf, 0.01, 1.0, 25.0]),
         "priority": st.sampled_from([None, None, 0, 1, 2]),
+        "calls_tool": st.booleans(),
     }
 )
 

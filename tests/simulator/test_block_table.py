@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.serving.block_table import (
+    ENDED,
     NO_ROW,
     Blocks,
     add,
@@ -48,7 +49,7 @@ def begin(b: Blocks, pool: int, path: str, size: float = 10.0) -> list[int] | No
 
 def end(b: Blocks, rows: list[int]) -> None:
     for k in reversed(rows):
-        unpin(b, k)
+        unpin(b, k, ENDED)
 
 
 def check_sums(b: Blocks) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.serving import prepare
-from c2c.workloads import RequestBlock, build_workload, concatenate
+from c2c.workloads import ClosedLoop, RequestBlock, build_workload, concatenate
+from c2c.workloads.prefixes import Lists
 from tests.simulator.test_prefix_cache import served
 from tests.simulator.worlds import setup, simulate, with_settings
 
@@ -108,3 +109,97 @@ def test_a_turn_whose_session_is_cut_off_comes_at_its_time(row: int) -> None:
     assert rest.session is not None
     first = np.unique(rest.session, return_index=True)[1]
     assert np.array_equal(records.arrival_s[first], rest.arrival_s[first])
+
+
+def graphs(seed: int, sessions: int = 6) -> RequestBlock:
+    """Return sessions of requests that each wait for up to three earlier ones of theirs."""
+    g = np.random.default_rng(seed)
+    rows = [
+        (float(g.uniform(0, 20)), s, t, g.permutation(np.arange(1, t))[: g.integers(0, 4)].tolist())
+        for s in range(sessions)
+        for t in range(1, int(g.integers(2, 12)))
+    ]
+    rows.sort()
+    n, parents = len(rows), [row[3] for row in rows]
+    return RequestBlock(
+        arrival_s=np.array([row[0] for row in rows]),
+        model=g.integers(0, 3, n).astype(np.int32),
+        prompt_tokens=g.integers(1, 900, n).astype(np.int32),
+        output_tokens=g.integers(1, 60, n).astype(np.int32),
+        session=np.array([row[1] for row in rows]),
+        turn=np.array([row[2] for row in rows], np.int32),
+        think_s=np.array([0.0, 0.5, 4.0])[g.integers(0, 3, n)],
+    ).waiting(
+        Lists(
+            first=np.concatenate([[0], np.cumsum([*map(len, parents)])]),
+            values=np.array([turn for each in parents for turn in each], np.int32),
+        )
+    )
+
+
+def parents_of(block: RequestBlock) -> list[list[int]]:
+    assert block.session is not None
+    assert block.turn is not None
+    parents = block.parents()
+    assert parents is not None
+    row_of = {(s, t): r for r, (s, t) in enumerate(zip(block.session, block.turn, strict=True))}
+    lists = np.split(parents.values, parents.first[1:-1])
+    return [[row_of[s, t] for t in turns] for s, turns in zip(block.session, lists, strict=True)]
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_a_request_comes_after_the_last_of_those_that_it_waits_for(seed: int) -> None:
+    block = graphs(seed)
+    records = simulate(prepare(setup(*SPECS)), block, compiled=True)[0]
+    assert len(records) == len(block)
+    assert block.think_s is not None
+    for r, parents in enumerate(parents_of(block)):
+        last_s = max((records.finished_s[p] + block.think_s[r] for p in parents), default=None)
+        assert records.arrival_s[r] == (block.arrival_s[r] if last_s is None else last_s)
+
+
+def test_both_forms_of_the_loop_agree_on_graphs() -> None:
+    block, what = graphs(4), prepare(setup(*SPECS))
+    for loop in (None, ClosedLoop(concurrency=2)):
+        one, other = (simulate(what, block, compiled=c, loop=loop)[0] for c in (True, False))
+        assert one.tobytes() == other.tobytes()
+
+
+def test_a_chain_is_a_graph_of_one_parent() -> None:
+    block, what = talks(9), prepare(setup(*SPECS))
+    assert block.turn is not None
+    count = (block.turn > 1).astype(np.int64)
+    chain = block.waiting(
+        Lists(first=np.concatenate([[0], np.cumsum(count)]), values=block.turn[count > 0] - 1)
+    )
+    one, other = (simulate(what, b, compiled=True)[0] for b in (block, chain))
+    assert one.tobytes() == other.tobytes()
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**31), clients=st.integers(1, 4))
+def test_a_client_begins_a_session_when_its_last_one_has_ended(seed: int, clients: int) -> None:
+    block = graphs(seed, sessions=9)
+    loop = ClosedLoop(concurrency=clients, think_s=0.25)
+    records = simulate(prepare(setup(*SPECS)), block, compiled=True, loop=loop)[0]
+    assert block.session is not None
+    assert block.think_s is not None
+    parents, free_s = parents_of(block), [0.0] * clients
+    rows_of = [np.flatnonzero(block.session == s) for s in np.unique(block.session)]
+    sessions = [([r for r in rows if not parents[r]], rows) for rows in rows_of]
+    for roots, rows in sorted(sessions, key=lambda session: session[0][0]):
+        begin_s = records.arrival_s[roots[0]]
+        assert begin_s == min(free_s)  # in the file's order
+        for r in roots[1:]:
+            later_s = block.arrival_s[r] - block.arrival_s[roots[0]]
+            assert records.arrival_s[r] == begin_s + later_s
+        free_s[free_s.index(begin_s)] = records.finished_s[rows].max() + 0.25
+
+
+def test_parents_outside_the_block_are_not_waited_for() -> None:
+    block = graphs(2)
+    rest = block.take(slice(len(block) // 2, None))
+    records = simulate(prepare(setup(*SPECS)), rest, compiled=True)[0]
+    assert len(records) == len(rest)
+    assert (records.failure == 0).all()

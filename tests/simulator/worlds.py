@@ -22,7 +22,7 @@ from c2c.serving import (
 from c2c.serving.prepare.tables import activation_bytes, dense_bytes
 from c2c.simulator import Machine, RunStats, Simulation, build_machine, run_blocks
 from c2c.simulator.run import Incident
-from c2c.workloads import RequestBlock
+from c2c.workloads import ClosedLoop, RequestBlock
 
 
 def deployments(*specs: str, ttft: float = 1.0, tpot: float = 0.25) -> tuple[Deployment, ...]:
@@ -137,12 +137,14 @@ def simulate(
     buffer: int = 256,
     incidents: Sequence[Incident] = (),
     machine: Machine | None = None,
+    loop: ClosedLoop | None = None,
 ) -> tuple[Any, RunStats, Simulation]:
     """Return the records sorted by id, the totals and the finished simulation."""
     prepared = prepare(what) if isinstance(what, ServingSetup) else what
     simulation = Simulation.start(
         prepared,
         machine or build_machine(prepared),
+        loop=loop,
         compiled=compiled,
         timeline_rows=timeline_rows,
         buffer=buffer,

@@ -200,7 +200,8 @@ class Job:
         fields = {
             "model": asked.model, "stop": tuple(sorted(ends)), "least": asked.min_tokens,
             "scores": asked.scores, "prompt_scores": asked.scores if self.echoes else None,
-            "grammar": grammar, **more,
+            "grammar": grammar, "calls_tool": isinstance(asked, ChatRequest) and asked.has_tools,
+            **more,
         }  # fmt: skip
 
         def choice(number: int, k: int, ids: tuple[int, ...], room: int) -> Choice:

@@ -1,0 +1,236 @@
+"""Coding agents: sessions whose turns call tools and start sub-agents, in growing contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+
+from c2c.errors import SettingError
+from c2c.ranges import AboveZero, Count, FromZero, In, Share
+from c2c.workloads.blocks import RequestBlock
+from c2c.workloads.lengths import LengthPool
+from c2c.workloads.prefixes import Lists, block_keys
+from c2c.workloads.simple import SteadyTrace, zipf_shares
+from c2c.workloads.streams import stream_of
+
+__all__ = ["Agents", "agents"]
+
+_PLACES = 1 << 24  # most blocks of a context: a block's hash is its context and position
+_DRAWN = 4096  # length pairs at a time
+_MOST_EMPTY = 1000  # sessions in a row whose first prompt is too long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agents(SteadyTrace):
+    """Sessions of agents, which begin as a Poisson process or when a client is free.
+
+    `requests` counts the turns of all agents and sub-agents; the last session may be cut short. A
+    session keeps its model. `rate_rps` is the rate of requests over the whole workload if answers
+    and tools took no time.
+
+    Attributes:
+      turns: mean turns of an agent, geometrically distributed.
+      tool_s: mean time of a tool, from an answer's end to the agent's next turn.
+      tool_cv: coefficient of variation of that time, which is log-normal; 0: it is constant.
+      subagent_share: share of an agent's turns that start sub-agents. The agent's next turn waits
+        for the last answers of all of them, which its prompt contains.
+      subagents: mean number of sub-agents that such a turn starts, at least 1, geometric.
+      subagent_turns: mean turns of a sub-agent, likewise; its context is its own.
+      system_tokens: length of the system prompt, which all contexts of a model share.
+      block_tokens: tokens of a block, the unit of shared prefixes.
+      max_total_tokens: a context ends before a prompt and answer with more; 0: no bound.
+    """
+
+    requests: Annotated[int, In("[1, 5000000]")] = 10_000
+    turns: Annotated[float, In("[1, 1e6]")] = 20.0
+    tool_s: FromZero = 5.0
+    tool_cv: Annotated[float, In("[0, 10]")] = 2.0
+    subagent_share: Share = 0.1
+    subagents: Annotated[float, In("[1, 1000]")] = 2.0
+    subagent_turns: Annotated[float, In("[1, 1e6]")] = 6.0
+    system_tokens: Annotated[int, In("[0, 2**24)")] = 8192
+    block_tokens: Count = 64
+    max_total_tokens: int = 131_072
+    rate_rps: AboveZero = 1.0
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Requests of one session, in an order in which each is after those that it waits for."""
+
+    context: list[int] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
+    think_s: list[float] = field(default_factory=list)
+    parents: list[list[int]] = field(default_factory=list)  # turns, from 1
+    at_s: list[float] = field(default_factory=list)  # if answers took no time
+
+    def add(
+        self, context: int, prompt: int, answer: int, think_s: float, parents: list[int]
+    ) -> int:  # fmt: skip
+        """Append a request and return its turn."""
+        ready_s = max((self.at_s[turn - 1] for turn in parents), default=0.0)
+        self.at_s.append(ready_s + (think_s if parents else 0.0))
+        self.context.append(context)
+        self.prompt.append(prompt)
+        self.answer.append(answer)
+        self.think_s.append(think_s if parents else np.nan)
+        self.parents.append(parents)
+        return len(self.prompt)
+
+
+class _Draws:
+    """Random numbers of the sessions, each cause from a stream of its own."""
+
+    def __init__(self, what: Agents, pool: LengthPool, seed: int) -> None:
+        self._what = what
+        self._tools = stream_of(seed, "tools")
+        self._counts = stream_of(seed, "turns")
+        self.pairs = self._pairs(pool, stream_of(seed, "lengths"))
+        self._sigma = float(np.sqrt(np.log1p(what.tool_cv**2)))
+
+    @staticmethod
+    def _pairs(pool: LengthPool, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        while True:
+            text, answer = pool.draw(rng, _DRAWN)
+            yield from zip(text.tolist(), answer.tolist(), strict=True)
+
+    def count(self, mean: float) -> int:
+        """Return a geometric number from 1."""
+        return int(self._counts.geometric(1.0 / mean))
+
+    def starts_subagents(self) -> bool:
+        """Return whether a turn starts sub-agents."""
+        return bool(self._counts.random() < self._what.subagent_share)
+
+    def tool_s(self) -> float:
+        """Return the time of a tool."""
+        return self._what.tool_s * float(self._tools.lognormal(-0.5 * self._sigma**2, self._sigma))
+
+
+def agents(what: Agents, pool: LengthPool, seed: int) -> RequestBlock:
+    """Return all requests, ordered by their arrival if answers took no time.
+
+    A turn's prompt is the system prompt, all previous texts and answers of its context, the last
+    answers of the sub-agents that it waited for, and a new text such as a tool's result. Each turn
+    draws one pair of the pool: the lengths of its text and answer.
+
+    Raises:
+      SettingError: no first turn is within `max_total_tokens`.
+    """
+    draws = _Draws(what, pool, seed)
+    sessions: list[_Rows] = []
+    total = contexts = empty = 0
+    while total < what.requests:
+        rows = _session(what, draws, contexts)
+        if not rows.prompt:
+            empty += 1
+            if empty == _MOST_EMPTY:
+                raise SettingError(
+                    "workload.max_total_tokens", what.max_total_tokens,
+                    "as many as the tokens of a first turn with the system prompt",
+                )  # fmt: skip
+            continue
+        empty = 0
+        sessions.append(rows)
+        total += len(rows.prompt)
+        contexts = max(rows.context) + 1
+    return _block(what, sessions, seed)
+
+
+def _session(what: Agents, draws: _Draws, contexts: int) -> _Rows:
+    rows = _Rows()
+    own, next_context = contexts, contexts + 1
+    held, waits_for, think_s = what.system_tokens, list[int](), 0.0
+    for _ in range(draws.count(what.turns)):
+        if not (turn := _turn(what, draws, rows, own, held, think_s, waits_for)):
+            break
+        held, waits_for = rows.prompt[-1] + rows.answer[-1], [turn]
+        think_s = draws.tool_s()
+        if draws.starts_subagents():
+            think_s = 0.0
+            for _ in range(draws.count(what.subagents)):
+                last = _subagent(what, draws, rows, next_context, turn)
+                if last:
+                    next_context += 1
+                    held += rows.answer[last - 1]
+                    waits_for.append(last)
+    return rows
+
+
+def _subagent(what: Agents, draws: _Draws, rows: _Rows, context: int, after: int) -> int:
+    """Append the turns of a sub-agent that a turn starts; return the last one, 0: none fits."""
+    held, think_s, last = what.system_tokens, 0.0, 0
+    for _ in range(draws.count(what.subagent_turns)):
+        turn = _turn(what, draws, rows, context, held, think_s, [last or after])
+        if not turn:
+            break
+        last, held = turn, rows.prompt[-1] + rows.answer[-1]
+        think_s = draws.tool_s()
+    return last
+
+
+def _turn(
+    what: Agents, draws: _Draws, rows: _Rows, context: int, held: int, think_s: float,
+    waits_for: list[int],
+) -> int:  # fmt: skip
+    """Append a turn whose context holds so many tokens; return it, 0: it does not fit."""
+    text, answer = next(draws.pairs)
+    if what.max_total_tokens and held + text + answer > what.max_total_tokens:
+        return 0
+    return rows.add(context, held + text, answer, think_s, waits_for)
+
+
+def _block(what: Agents, sessions: list[_Rows], seed: int) -> RequestBlock:
+    def column(name: str, kind: Any) -> Any:
+        return np.array([one for rows in sessions for one in getattr(rows, name)], kind)[:n]
+
+    n, sizes = what.requests, np.array([len(rows.prompt) for rows in sessions])
+    count = len(sessions)
+    session = np.repeat(np.arange(count), sizes)[:n]
+    gaps = stream_of(seed, "sessions").standard_exponential(count)
+    begin_s = np.cumsum(gaps) * (n / count) / what.rate_rps
+    edges = np.cumsum(zipf_shares(what.models, what.zipf_exponent))[:-1]
+    model = np.searchsorted(edges, stream_of(seed, "models").random(count), side="right")
+    parents = [turns for rows in sessions for turns in rows.parents][:n]
+    context, prompt, answer = (
+        column("context", np.int64),
+        column("prompt", np.int32),
+        column("answer", np.int32),
+    )
+    _, last = np.unique(context[::-1], return_index=True)
+    calls_tool = np.ones(n, bool)
+    calls_tool[n - 1 - last] = False
+    arrival_s = begin_s[session] + column("at_s", np.float64)
+    turn = np.arange(n) - (np.cumsum(sizes) - sizes)[session] + 1
+    made = RequestBlock(
+        arrival_s=arrival_s,
+        model=model.astype(np.int32)[session],
+        prompt_tokens=prompt,
+        output_tokens=answer,
+        keys_answers=True,
+        session=session,
+        turn=turn.astype(np.int32),
+        think_s=column("think_s", np.float64),
+        calls_tool=calls_tool,
+    ).waiting(
+        Lists(
+            first=np.concatenate([[0], np.cumsum([*map(len, parents)])]),
+            values=np.array([turn for turns in parents for turn in turns], np.int32),
+        )
+    )
+    keys = _keys(what, context, (prompt.astype(np.int64) + answer) // what.block_tokens)
+    return made.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
+
+
+def _keys(what: Agents, context: Any, counts: Any) -> Lists:
+    """Return the keys of blocks: those within the system prompt are common, the others are not."""
+    first = np.concatenate([[0], np.cumsum(counts)])
+    place = np.arange(first[-1]) - np.repeat(first[:-1], counts)
+    own = np.repeat(context + 1, counts) * _PLACES + place
+    is_common = place < what.system_tokens // what.block_tokens
+    hashes = Lists(first=first, values=np.where(is_common, place, own).astype(np.uint64))
+    return Lists(first=first, values=block_keys(hashes, what.block_tokens))
