@@ -169,7 +169,6 @@ def check_value(value: Any, hint: Any, where: str, field: str = "") -> None:
 
 @cache
 def _ruled(schema: Any) -> dict[str, Any]:
-    """Return the fields with a range."""
     hints = get_type_hints(schema, include_extras=True)
     return {name: hint for name, hint in hints.items() if any(map(_has_rule, _options(hint)))}
 

@@ -131,7 +131,6 @@ class _Question:
 
     @property
     def requests(self) -> int:
-        """Number of requests."""
         return int(self.base.workload.description["requests"])
 
     @property
@@ -141,7 +140,6 @@ class _Question:
 
     @property
     def named(self) -> dict[str, list[int]]:
-        """Arms of each chip that the command line names."""
         return self.space.asked(self.arms)
 
 
@@ -175,7 +173,6 @@ def _answered(question: _Question, run: RunDir, where: Path) -> int:
 
 
 def _open(question: _Question, say: Callable[..., object]) -> None:
-    """Print what is tried, and how long that takes."""
     arms, base, plain = question.arms, question.base, {"markup": False, "highlight": False}
     chips, systems = (
         list(dict.fromkeys(getattr(arm, name) for arm in arms if getattr(arm, name)))
@@ -230,7 +227,6 @@ def _race(question: _Question, runs: Runs, standings: dict[int, Standing]) -> No
 
 
 def _rest(question: _Question, standings: Mapping[int, Standing], running: int) -> float:
-    """Return the number of runs to be expected beside those that are running."""
     parts, kinds = parts_of(question.requests), len(question.arms)
     part = max((one.part for one in standings.values()), default=parts[0])
     here = [one for one in standings.values() if one.part == part]
@@ -241,7 +237,6 @@ def _rest(question: _Question, standings: Mapping[int, Standing], running: int) 
 
 
 def _best_so_far(question: _Question, standings: Mapping[int, Standing]) -> str:
-    """Return a line with the cheapest fleet that serves the largest part so far."""
     serve = [(-one.part, one.serves * question.arms[arm].usd_per_hour, arm)
              for arm, one in standings.items() if one.serves < math.inf]  # fmt: skip
     if not serve:
@@ -256,7 +251,6 @@ def _tell_partial(
     question: _Question, runs: Runs, standings: Mapping[int, Standing],
     fleets: Sequence[dict[str, Any]],
 ) -> None:  # fmt: skip
-    """Print the answer so far of an interrupted search."""
     part = max((one.part for one in standings.values() if one.serves < math.inf), default=0)
     found = in_order(fleets) or serving(runs, standings, part, question.given)
     out, partial = console(), f"partial answer after {runs.watch.done} runs"
@@ -277,7 +271,6 @@ def _end(
     question: _Question, run: RunDir, where: Path, runs: Runs,
     standings: Mapping[int, Standing], fleets: list[dict[str, Any]],
 ) -> int:  # fmt: skip
-    """Write and print the answer; return the exit status."""
     out, asked, arms = console(), question.asked, question.arms
     served = {one["arm"] for one in fleets}
     left = left_out(arms, standings, runs.found, served)
@@ -316,7 +309,6 @@ def _end(
 
 
 def _measured(runs: Runs, fleet: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the error of measured runs near a fleet, and lines on other chips' numbers in it."""
     seed = runs.seeds(fleet["arm"], fleet["chips"])[0]
     trial = Trial(fleet["arm"], fleet["chips"], runs.requests, seed)
     serving = build(runs.settings(trial)).serving
@@ -327,7 +319,6 @@ def _measured(runs: Runs, fleet: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_that_builds(space: FleetSpace, arms: Sequence[Arm], seed: int) -> RunSetup:
-    """Return the setup of the first kind of fleet that can be built, with few chips or many."""
     wrong: SettingError | None = None
     for chips in (1, 64):
         for arm in arms:
@@ -340,7 +331,6 @@ def _first_that_builds(space: FleetSpace, arms: Sequence[Arm], seed: int) -> Run
 
 
 def _refused(runs: Runs) -> list[str]:
-    """Return the error of each kind that failed with every number of chips."""
     by_arm: dict[int, list[str]] = {}
     for trial, point in runs.found.items():
         by_arm.setdefault(trial.arm, []).append(point.error)
@@ -372,7 +362,6 @@ def _write(
     question: _Question, run: RunDir, runs: Runs, fleets: Sequence[dict[str, Any]],
     left: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], answer: str,
 ) -> str:  # fmt: skip
-    """Write the answer; return the name of its picture, "" for none."""
     rows = _rows(runs, fleets)
     run.write_table("advise", pa.Table.from_pylist(rows))
     run.write_json(
@@ -417,7 +406,6 @@ def _write(
 def _title(
     question: _Question, fleets: Sequence[Mapping[str, Any]], marks: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Return the finding of the picture."""
     if not fleets:
         best = max(marks, key=lambda one: one["met"])
         return (

@@ -94,7 +94,6 @@ def measure_each(
 
 
 def _free(folder: Path, number: int) -> Path:
-    """Return the folder of a sweep's point."""
     return folder.with_name(f"{folder.name}_{number}") if number else folder
 
 

@@ -105,7 +105,6 @@ def _searched(
     setup: RunSetup, settings: Mapping[str, Any], quantity: Quantity, asked: CapacitySettings,
     workers: int, out: Console,
 ) -> Capacity:  # fmt: skip
-    """Search, and print one line a run."""
     most = {"rate": "largest rate", "models": "most models", "superchips": "smallest fleet"}
     print(
         f"searching the {most[quantity.name]} with "

@@ -419,7 +419,6 @@ def tree(of: Sequence[int]) -> list[int]:
 
 
 def _fields(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat after the name; [] if the process ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -125,7 +125,6 @@ def _line(name: str, value: str, beside: str) -> str:
 
 
 def _batch(records: Any, load: Load) -> float:
-    """Return the mean number of requests that decode at once."""
     decoding_s = float((records.finished_s - records.first_token_s).sum())
     seconds = float(records.finished_s.max() - records.arrival_s.min())
     most = load.clients or math.inf
@@ -139,7 +138,6 @@ def _step(table: Any, batch: float, load: Load) -> Any:
 
 
 def _binds(platform: Platform, table: Any, batch: float, load: Load) -> str:
-    """Return what a step of decodes waits for most, and its share of the step."""
     step = _step(table, batch, load)
     memory_s = step.hbm_bytes / (platform.gpu.hbm_gbps * 1e9)
     share = memory_s / step.seconds
@@ -151,7 +149,6 @@ def _binds(platform: Platform, table: Any, batch: float, load: Load) -> str:
 def _bill(
     platform: Platform, spec: ModelSpec, table: Any, figures: Figures, batch: float, load: Load
 ) -> list[str]:
-    """Return energy and price of a million output tokens, where the chip's file has them."""
     gpu, lines = platform.gpu, []
     if gpu.idle_w is not None and gpu.pj_per_byte is not None and gpu.pj_per_flop is not None:
         moved = _step(table, batch, load).hbm_bytes / max(1.0, round(batch)) * figures.tokens_s

@@ -82,7 +82,6 @@ def _override(node: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def _converted(value: Any, hint: Any, where: str) -> Any:
-    """Return plain data in the type of its field; lists become tuples."""
     if get_origin(hint) is UnionType and any(map(is_dataclass, get_args(hint))):
         if value is None:
             return None

@@ -190,7 +190,6 @@ class FigureSpec:
 
     @property
     def _at(self) -> str:
-        """Name of the experiment's file in `conf/experiment`."""
         return f"{self.paper}/{self.name.rpartition('.')[2]}"
 
     @property
@@ -240,7 +239,6 @@ def _function(compute: Any) -> Any:
 
 
 def _registered(name: str, module: str, own: Path | None) -> FigureSpec:
-    """Return a figure, its module imported; `own` is the module's file in a user's folder."""
     if own is None:
         import_module(module)
     else:

@@ -104,7 +104,6 @@ def _parts(data: Any) -> Iterator[Any]:
 
 
 def _of(data: Any, where: str) -> Run:
-    """Return one result as a run, by the keys that its tool writes."""
     if not isinstance(data, Mapping):
         raise DataError(where, f"expected {_FORMATS}")
     if "mean_ttft_ms" in data:
@@ -117,7 +116,6 @@ def _of(data: Any, where: str) -> Run:
 
 
 def _flat(data: Mapping[str, Any], where: str) -> Run:
-    """Return a result of vLLM or SGLang."""
     requests = _number(data, "completed", where)
     return _made(
         where,
@@ -173,7 +171,6 @@ def _made(
     where: str, *, isl: float, osl: float, clients: Any, rate: Any, requests: float,
     ttft_ms: float, tpot_ms: float, tokens_s: float,
 ) -> Run:  # fmt: skip
-    """Return a run; requests at an endless rate without a limit are clients of their own."""
     rate_rps = float(rate) if rate not in (None, "inf") else math.inf
     if clients and math.isfinite(rate_rps):
         raise DataError(where, "both a rate and a limit of requests at once: one of them decides")

@@ -143,7 +143,6 @@ def _launches(path: Path, skip: str) -> list[float]:
 
 
 def _summed(order: Sequence[str], launches: Sequence[float]) -> list[tuple[str, float]]:
-    """Return each named launch with the time of the launches of none after it."""
     found: list[Any] = []
     for name, us in zip(order, launches, strict=True):
         if name == "-":

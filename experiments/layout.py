@@ -129,7 +129,6 @@ def _tuples(instances: Sequence[Placed]) -> str:
 
 
 def _taken(arguments: Sequence[str], key: str, default: str, allowed: str) -> tuple[str, list[str]]:
-    """Return the value of one of this command's own keys, and the other arguments."""
     given = [a.removeprefix(f"{key}=") for a in arguments if a.startswith(f"{key}=")]
     if len(given) > 1:
         raise SettingError(key, given[-1], f"{allowed}, given once")

@@ -158,7 +158,6 @@ def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
 
 
 def _unlike(serving: ServingSetup, part: FleetPart) -> str:
-    """Return the reason for which no public run is like a part of a fleet; "": one may be."""
     if serving.system.layout is not None:
         return "a layout over several devices"
     if weights_in(serving.system.load) != "hbm":

@@ -55,7 +55,6 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
 
 
 def _without_folder(arguments: Sequence[str]) -> list[str]:
-    """Search the folder of `--config-dir`, if given, for chips and the like; return the rest."""
     rest = list(arguments)
     at = next((k for k, one in enumerate(rest) if one.partition("=")[0] == "--config-dir"), None)
     if at is None:
@@ -124,7 +123,6 @@ def _ran(result: Ran | int | None) -> Ran:
 
 
 def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
-    """Return the error of an argument that is a list in place of a mapping, or the reverse."""
     from omegaconf import OmegaConf
     from omegaconf.errors import ConfigTypeError
 
@@ -151,7 +149,6 @@ def descriptions(schema: type) -> dict[str, str]:
 
 
 def _plain_help(schema: type) -> str:
-    """Return the help of a command: its module's docstring, then its settings."""
     from omegaconf import OmegaConf
 
     defaults = OmegaConf.structured(schema)

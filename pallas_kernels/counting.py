@@ -59,7 +59,6 @@ def dealt(items: Int, players: Int, player: Int) -> Int:
 
 
 def _lax() -> Any:
-    """Whole numbers alone, and what predicts from them, do without jax."""
     from jax import lax
 
     return lax

@@ -106,6 +106,5 @@ def check_gemm(
 
 
 def _spacing(dtype: DTypeLike) -> tuple[float, float]:
-    """Return (eps, smallest subnormal) of a floating type, bfloat16 included."""
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return float(info.eps), float(info.smallest_subnormal)

@@ -37,7 +37,6 @@ def writable(folder: Path) -> Path:
 
 
 def _private() -> Path:
-    """Return a folder that only this user can write machine code into."""
     shared = Path(tempfile.gettempdir()) / f"c2c-numba-{os.geteuid()}"
     try:
         shared.mkdir(mode=0o700)

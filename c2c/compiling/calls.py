@@ -49,7 +49,6 @@ def takes_of(signature: Signature, loop: Any = None) -> Any:
 def _called(
     context: Any, builder: Any, address: Any, returns: Any, kinds: Any, values: Any, missing: str
 ) -> Any:
-    """Emit a call by Numba's convention, which passes errors on."""
     convention = context.call_conv
     with _cgutils.if_unlikely(builder, _cgutils.is_null(builder, address)):
         convention.return_user_exc(builder, RuntimeError, (missing,))

@@ -41,7 +41,6 @@ def compilers(version: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _try(inner: dict[str, Any], outer: dict[str, Any]) -> None:
-    """Raise an error if linking three functions fails."""
     plain: dict[str, Any] = {"_nrt": False, "no_cfunc_wrapper": True}
     within = _njit(**plain, **inner, no_cpython_wrapper=True)
 

@@ -177,7 +177,6 @@ def _decision_point(
 
 
 def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[..., Any]) -> None:
-    """Raise PolicyError for a type that is no policy, or has the name of another one."""
     if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
         raise PolicyError(
             getattr(policy_type, "__name__", str(policy_type)),

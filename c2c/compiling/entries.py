@@ -72,7 +72,6 @@ def _words(policy: Any, value: Any) -> np.ndarray:
 
 
 def _points_of(first: DecisionPoint) -> list[DecisionPoint]:
-    """Return the decisions of each setting's own policies, by the decision that all share."""
     ours = {p for p in first.policies.values() if not is_outside(p)}
     return [point for point in POINTS.values() if not ours.isdisjoint(point.policies.values())]
 

@@ -45,7 +45,6 @@ def _of_function(function: Any, seen: set[Any]) -> bytes:
 
 
 def _frozen(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a function's closure and of the globals that it or its parts name."""
     closure = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, closure, strict=True):
         yield f"<{name}>", cell.cell_contents
@@ -63,7 +62,6 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _of_module(module: types.ModuleType, seen: set[Any]) -> bytes:
-    """Return a digest of a helper module's source, and of the user's modules that it imports."""
     file = getattr(module, "__file__", None) or ""
     if not file or module in seen or _is_library(module.__name__) or "site-packages" in file:
         return b""

@@ -86,7 +86,6 @@ def read(path: Path) -> int:
 
 @functools.cache
 def _machine() -> str:
-    """Return a description of this processor, on which machine code depends."""
     features = binding.get_host_cpu_features().flatten()
     return f"{binding.get_process_triple()} {binding.get_host_cpu_name()} {features}"
 

@@ -67,7 +67,6 @@ class Signature(NamedTuple):
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return True if compiled code has a type for an annotation."""
     if hint in _SCALARS:
         return True
     if not (isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")):

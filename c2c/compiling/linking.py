@@ -63,7 +63,6 @@ class _OwnLibrary(_Library):  # type: ignore[misc]
 
 
 def _counts_references(module: Any) -> bool:
-    """Return True if a module counts references, mostly in vain: Numba's passes find where."""
     return any(function.name.startswith(_COUNTING) for function in module.functions)
 
 
@@ -86,7 +85,6 @@ class _InnerLibrary(_OwnLibrary):
         return 0  # Numba's word for "not here"
 
     def alone(self) -> Any:
-        """Return the function's own module, without its callees."""
         return super()._get_module_for_linking()
 
     def _get_module_for_linking(self) -> Any:
@@ -139,7 +137,6 @@ def _shared(library: Any) -> Any:
 
 
 def _called(library: Any) -> Iterator[Any]:
-    """Yield all direct and indirect callees of a library, each once."""
     seen: set[Any] = set()
     waiting = list(library._linking_libraries)
     while waiting:

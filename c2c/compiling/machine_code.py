@@ -61,7 +61,6 @@ def cache_key(sources: list[Path] | None = None) -> str:
 
 @functools.cache
 def _loaded_key() -> str:
-    """Return the key of the sources that this process has loaded."""
     return cache_key()
 
 
@@ -209,7 +208,6 @@ def forget() -> None:
 
 
 def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
-    """Return the entry with machine code for such arguments, loaded or compiled."""
     loop, *others = arguments
     key = variant_key(loop.rules)
     tables = _linked(loop, key)
@@ -224,17 +222,12 @@ def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
 
 
 def _making() -> Any:
-    """Import the module that calls Numba: a heavy import."""
     from c2c.compiling import making
 
     return making
 
 
 def _parts(arguments: tuple[Any, ...], given: list[Any], kinds: list[str]) -> Apart:
-    """Return the addresses of the parts that the rules' system needs, compiled or loaded.
-
-    `kinds` are the kinds of `given`.
-    """
     values = {type(part): part for value in arguments for part in _tuples_in(value)}
     known: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
     known |= {type(part): part for value in given for part in _tuples_in(value)}
@@ -261,7 +254,6 @@ def _tuples_in(value: Any) -> Iterator[Any]:
 
 
 def _linked(loop: Any, key: str | None) -> Tables:
-    """Return the tables of the rules' policies, their machine code compiled or loaded."""
     rules = loop.rules
     nowhere = Tables(
         type(rules.system)(*(Linked(0) for _ in rules.system)),

@@ -57,7 +57,6 @@ def _decided_compiled(point: Any, policy: Any, own: Any, arguments: Any) -> Call
 
 @intrinsic
 def _returned(typing: Any, point: Any, value: Any) -> Any:
-    """Return the result in the type that the event loop expects."""
     wanted = type_of(POINTS[point.name].signature.returns)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

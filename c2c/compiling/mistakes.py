@@ -70,7 +70,6 @@ def _of_compiler(error: Exception, policies: list[Any]) -> Exception:
 
 
 def _at(file: str, line: int, policies: list[Any]) -> str | None:
-    """Return the policy whose implementation is nearest above a line of its file."""
     best: tuple[int, str] | None = None
     for name, function in _functions(policies):
         source = Path(function.__code__.co_filename)

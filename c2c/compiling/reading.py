@@ -29,7 +29,6 @@ unbox: Any = numba.extending.unbox
 
 
 def _size(kind: Any) -> int:
-    """Return the number of words of a type."""
     if isinstance(kind, types.BaseTuple):
         return sum(_size(part) for part in kind)
     return 1 + 2 * kind.ndim if isinstance(kind, types.Array) else 1

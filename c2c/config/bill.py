@@ -77,7 +77,6 @@ def unpriced(platforms: Sequence[Platform]) -> tuple[str, ...]:
 
 
 def _used(prepared: Prepared, totals: Mapping[str, Any]) -> list[_Use]:
-    """Return the use of each part of a fleet, or of each GPU of a layout's nodes."""
     layout = prepared.setup.system.layout
     if layout is not None:
         shares, nodes = totals.get("resources", {}), totals["chips"]

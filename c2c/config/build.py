@@ -207,7 +207,6 @@ def _serving(
     deployments: tuple[Deployment, ...],
     mechanisms: Sequence[Mechanism],
 ) -> tuple[ServingSetup, _Notes, _Notes]:
-    """Return hardware, models and system of a run; notes on its layouts and on its mechanisms."""
     one, constants = given[0]
     if any(mechanism.over_chips for mechanism in mechanisms):
         deployments = tuple(replace(d, spec=replace(d.spec, name=d.name)) for d in deployments)
@@ -251,7 +250,6 @@ def _serving(
 
 @contextmanager
 def _hint(hint: str) -> Iterator[None]:
-    """Add a hint to an invalid setting."""
     try:
         yield
     except SettingError as error:
@@ -321,7 +319,6 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
 
 
 def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[str, ...]]:
-    """Return the named calibration or, for auto, the platform's, and notes on the choice."""
     wanted, platform = part.constants, part.platform
     names = ("auto", *calibration_names())
     if wanted not in names:
@@ -339,7 +336,6 @@ def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[st
 
 
 def _on_disk(prepared: Prepared) -> tuple[str, ...]:
-    """Return a note if host memory is smaller than the catalog."""
     fleet, setup = prepared.fleet, prepared.setup
     absent = len(fleet.weight_bytes) - len(set(fleet.home_model[prepared.held].tolist()))
     if setup.weights_start != "host" or absent == 0:
@@ -375,7 +371,6 @@ def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple
 
 
 def _failures(settings: Mapping[str, Any], ranks: int) -> Failures:
-    """Return the failures of devices of `ranks` chips each; one failed chip fails its device."""
     hours, host = settings["mtbf_hours"], settings["host_chips"]
     if host % ranks:
         raise SettingError("failures.host_chips", host, f"a multiple of tensor_parallel ({ranks})")
@@ -392,7 +387,6 @@ def _failures(settings: Mapping[str, Any], ranks: int) -> Failures:
 
 
 def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, ...]:
-    """Validate `shards`; return a note if the fleet cannot be cut into as many parts."""
     if shards != "auto" and (type(shards) is not int or shards < 1):
         raise SettingError("shards", shards, "auto, or a whole number above 0")
     if shards == 1:
@@ -411,14 +405,12 @@ def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, .
 
 
 def _system(settings: Mapping[str, Any]) -> SystemSpec:
-    """Return the system without parts that mechanisms fill; unnamed policies are the defaults."""
     unnamed = {k for k in (*DECISIONS, "start") if settings[k] is None}
     left = {k for k in ("start", "layout") if is_by_mechanism(settings[k])}
     return SystemSpec(**{k: v for k, v in settings.items() if k not in unnamed | left})
 
 
 def _with_engine(system: SystemSpec, engine: str | None, part: FleetPart) -> SystemSpec:
-    """Return the system with the memory that an engine leaves free on whole chips."""
     platform = part.platform
     if engine is None or system.layout is not None or part.layout != platform.mig[0]:
         return system

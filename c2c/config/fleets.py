@@ -89,7 +89,6 @@ def of_devices(system: SystemSpec, count: int) -> SystemSpec:
 
 
 def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> GivenPart:
-    """Return the part with each group of `tensor_parallel` chips as one device."""
     count, apart, mig = plain["tensor_parallel"], plain["expert_parallel"], dict(part.mig)
     if count == 1 and apart:
         raise SettingError("expert_parallel", True, "false with tensor_parallel=1")

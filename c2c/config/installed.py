@@ -129,6 +129,5 @@ def _folder(module: ModuleType) -> Path:
 
 
 def _flat(value: object) -> tuple[object, ...]:
-    """Return a policy and the policies inside it."""
     inner = tuple(one for part in value for one in _flat(part)) if isinstance(value, tuple) else ()
     return (value, *inner)

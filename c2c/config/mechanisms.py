@@ -83,7 +83,6 @@ def with_parts(
 
 
 def _paths(run: Mapping[str, Any]) -> dict[str, str]:
-    """Return the modules that may define a mechanism, by the mechanism's name."""
     own = [m.name for m in pkgutil.iter_modules(c2c.systems.__path__, "c2c.systems.") if m.ispkg]
     paths = [*own, *(m.__name__ for m in plug_ins().values()), *(Path(f).stem for f in run["code"])]
     found: dict[str, str] = {}
@@ -100,7 +99,6 @@ def _system(path: str) -> Mechanism | None:
 
 
 def _named(value: str | Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the name of a mechanism and its settings."""
     if isinstance(value, str):
         name, _, way = value.partition("/")
         return name, {"way": way} if way else {}
@@ -120,7 +118,6 @@ def _found(part: str, value: str | Mapping[str, Any], paths: Mapping[str, str]) 
 
 
 def _settings(mechanism: Mechanism, value: str | Mapping[str, Any]) -> Any:
-    """Return the settings as the mechanism's dataclass, with names and types checked."""
     part, given = mechanism.part, _named(value)[1]
     schema = OmegaConf.structured(builds(mechanism.settings, populate_full_signature=True))
     try:

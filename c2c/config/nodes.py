@@ -62,7 +62,6 @@ def node_of(plain: Mapping[str, Any], mechanisms: Sequence[Mechanism]) -> Node |
 
 
 def _slices(plain: Mapping[str, Any]) -> Node:
-    """Return the slices of `hardware` under `mig` as a node."""
     chip = scaled(platform_from_mapping(plain["hardware"]), **plain["scale"])
     if plain["mig"].get("name") in (AUTO, PLANNED):
         allowed = f"a layout by name or parts with node=slices, such as {', '.join(chip.mig[1:])}"
@@ -82,7 +81,6 @@ def is_default_hardware(plain: Mapping[str, Any]) -> bool:
 
 
 def _laid_out_systems() -> list[str]:
-    """Return the systems of `conf/system` that have a layout over a node, by a mechanism's file."""
     folder = conf_dir() / "system"
 
     def lays_out(file: Path) -> bool:
@@ -97,7 +95,6 @@ def _laid_out_systems() -> list[str]:
 
 
 def _hardware_by_default() -> str:
-    """Return the name of the default platform in `conf/config.yaml`."""
     groups = [
         d for d in OmegaConf.load(conf_dir() / "config.yaml").defaults if isinstance(d, Mapping)
     ]

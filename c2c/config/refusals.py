@@ -202,14 +202,12 @@ def _is_overlay(group: str, name: str) -> bool:
 
 
 def _is_set(group: str) -> bool:
-    """Return whether a run may combine several files of a group, by `# @package` in line 1."""
     first = next(iter(sorted((conf_dir() / group).glob("*.yaml"))), None)
     line = first.read_text("utf-8").partition("\n")[0] if first else ""
     return line.startswith("# @package ") and line != "# @package _global_"
 
 
 def _check_together(group: str, names: Sequence[str]) -> None:
-    """Raise if two choices of a set give one setting different values or choose different files."""
     given: dict[str, tuple[str, Any]] = {}
     for name in names:
         file = conf_dir() / group / f"{name}.yaml"
@@ -225,7 +223,6 @@ def _check_together(group: str, names: Sequence[str]) -> None:
 
 
 def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
-    """Return the error that only Hydra's text describes; `given` are the overrides by key."""
     if found := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", text):
         return SettingError(
             found[1], found[2], "one value",
@@ -255,7 +252,6 @@ def _of_yaml(error: yaml.YAMLError) -> DataError:
 
 
 def _overlay_hint(key: str, value: str | None) -> str:
-    """Return a hint to add an overlay with `+` if the choice is one, else ""."""
     group, _, inner = key.partition("/")
     choice = "/".join(filter(None, (inner, value)))
     if all(_is_overlay(group, one) for one in choice.split(",")):
@@ -297,7 +293,6 @@ def choices(group: str) -> list[str]:
 
 
 def _stored(group: str, kind: str) -> set[str]:
-    """Return the names of a kind ("config" or "group") in a group of Hydra's store."""
     try:
         names = ConfigStore.instance().list(group)
     except OSError:  # no such group
@@ -350,7 +345,6 @@ def _of_omegaconf(
 
 
 def _no_group(field: str, value: Any) -> SettingError:
-    """Return the error for a group that does not exist, such as system/foo."""
     parent = field.rpartition("/")[0]
     groups = [f"{parent}/{name}" for name in sorted(_stored(parent, "group"))]
     return unknown_name(field, value, groups, field, "a group among")
@@ -359,7 +353,6 @@ def _no_group(field: str, value: Any) -> SettingError:
 def _no_field_of_policy(
     field: str, value: Any, policy: str, setting: str, name: str
 ) -> SettingError:
-    """Return the error for a field that the chosen policy lacks, with policies that have it."""
     policies: Any = DECISIONS[setting].policies if setting in DECISIONS else {}
     own = ", ".join(policies[policy]._fields) if policy in policies else ""
     having = [f"system/{setting}={n}" for n, p in sorted(policies.items()) if name in p._fields]

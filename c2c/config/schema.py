@@ -37,7 +37,6 @@ __all__ = [
 
 
 def _conf(settings: type, name: str, **given: Any) -> Any:
-    """Return the schema of a dataclass; workers of a sweep unpickle it by its name."""
     options: DataclassOptions = {"module": __name__, "cls_name": name}
     return builds(settings, populate_full_signature=True, zen_dataclass=options, **given)
 

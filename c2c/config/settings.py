@@ -108,13 +108,11 @@ def _in_range(settings: Settings) -> Settings:
 
 @cache
 def _schema() -> DictConfig:
-    """Return the schema of a run, cached: making it takes longer than a small simulation."""
     schema: DictConfig = OmegaConf.structured(RunConf)
     return schema
 
 
 def _refuse_unknown(given: DictConfig) -> None:
-    """Raise for an unknown key, which `+sead=5` adds and a merge would keep unnoticed."""
     plain: Any = OmegaConf.to_container(given, resolve=False)
     for where, schema in _SCHEMAS.items():
         node = plain
@@ -131,7 +129,6 @@ def _refuse_unknown(given: DictConfig) -> None:
 
 
 def _without_targets(value: Any) -> Any:
-    """Return the settings without the schema's own keys, such as `_target_`."""
     if isinstance(value, dict):
         return {k: _without_targets(v) for k, v in value.items() if not str(k).startswith("_")}
     return [_without_targets(v) for v in value] if isinstance(value, list) else value

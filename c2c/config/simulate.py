@@ -102,7 +102,6 @@ def summary_of(
 
 
 def _by_part(setup: RunSetup, records: Records, totals: Mapping[str, Any]) -> dict[str, Any]:
-    """Return use and served requests of each part of a fleet; {} for a single part."""
     if "parts" not in totals:
         return {}
     counts = [part.count for part in setup.serving.parts]
@@ -130,7 +129,6 @@ def _room(prepared: Prepared) -> Room:
 
 
 def _failures(stats: RunStats) -> dict[str, Any]:
-    """Return failed chips with the times of loss and return; {} if none failed."""
     if not stats.failures:
         return {}
     rows = sorted(stats.failures, key=lambda row: (row.lost_s, row.chip))
@@ -206,7 +204,6 @@ def _prefixes(stats: RunStats) -> dict[str, Any]:
 
 
 def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return the busy share of each device and link of a layout, and counts of its changes."""
     layout = prepared.setup.system.layout
     if layout is None or stats.end_s <= 0.0:
         return {}
@@ -228,7 +225,6 @@ def _of_all(amount: float | None, part: FleetPart) -> float | None:
 
 
 def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return the use of each part of a fleet; {} for a single part."""
     parts = prepared.setup.parts
     if len(parts) == 1:
         return {}
@@ -267,7 +263,6 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
 
 
 def _ranks(prepared: Prepared) -> dict[str, Any]:
-    """Return the number of GPUs a device; {} if a device is one GPU."""
     ranks = prepared.setup.platform.ranks
     return {} if ranks is None else {"ranks": ranks.count}
 

@@ -55,7 +55,6 @@ def settings_folder(folder: str | Path, field: str) -> Path:
 
 
 def _values(node: Any, known: dict[int, float]) -> float:
-    """Return the number of values of a YAML node, aliases expanded; inf if it contains itself."""
     if id(node) not in known:
         known[id(node)] = math.inf
         value = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -134,7 +133,6 @@ class _Finder:
 
 @contextlib.contextmanager
 def _found(paths: Mapping[str, Path]) -> Iterator[None]:
-    """Make these modules importable by name within the context."""
     finder = _Finder(paths)
     sys.meta_path.insert(0, finder)
     try:

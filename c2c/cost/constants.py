@@ -218,7 +218,6 @@ def calibration_inputs(name: str = "gh200") -> CalibrationInputs:
 
 
 def _texts(name: str) -> tuple[tuple[str, str], ...]:
-    """Return the texts of a calibration and of its carried-over calibrations, by name."""
     texts = {name: calibration_path(name).read_text(encoding="utf-8")}
     for chip in _carried_from(texts[name]):
         if chip not in texts:

@@ -48,14 +48,7 @@ class HostTime:
     def launches_s(
         self, spec: ModelSpec, tokens: npt.ArrayLike, routing: Routing, experts_over: int = 1
     ) -> Values:
-        """Return the seconds of a step's launches; 0 without tokens.
-
-        Args:
-          spec: the model.
-          tokens: tokens of the step, any shape.
-          routing: distribution of tokens over experts.
-          experts_over: number of GPUs that share a layer's experts, each with a host process.
-        """
+        """Return the seconds of a step's launches; 0 without tokens."""
         count = np.asarray(tokens, np.float64)
         seconds = np.full(count.shape, spec.layers * self.layer_s)
         if spec.experts and self.expert_s:

@@ -112,12 +112,10 @@ def chunk_profile(
 def _total(
     values: npt.NDArray[Any], owner: npt.NDArray[np.int64], count: int
 ) -> npt.NDArray[np.float64]:
-    """Sum each candidate's steps."""
     return np.bincount(owner, weights=values, minlength=count)
 
 
 def _weights_per_token(spec: ModelSpec) -> float:
-    """Return the weights that each prompt token is multiplied with; the head runs for one token."""
     used = {"dense": 1, "expert": spec.experts_per_token, "head": 0}
     return float(sum(used[g.kind] * g.k * g.n * g.count for g in gemms(spec)))
 
@@ -125,7 +123,6 @@ def _weights_per_token(spec: ModelSpec) -> float:
 def _pairs_and_keys(
     offset: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64], table: StepTable
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return (query, key) pairs and cached tokens read, as arrays, means over the layers."""
     full, windowed, window, _ = table.reads
     pairs, keys = full * (chunk * offset + chunk * (chunk + 1) // 2), full * (offset + chunk)
     if windowed:

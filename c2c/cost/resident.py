@@ -249,12 +249,10 @@ def routed_time(
 
 
 def _sm_flops(slice_: Slice, efficiency: float, element_bytes: float) -> float:
-    """Return the tensor-core FLOP/s of one SM, inversely proportional to the element width."""
     return slice_.bf16_tflops * 1e12 * efficiency / slice_.sm_count * (2.0 / element_bytes)
 
 
 def _tile_rate(sm_flops: float, tm: int, tn: int, intensity: float, element_bytes: float) -> Any:
-    """Return the FLOP/s of a tile, limited by its operands if it has few operations per byte."""
     per_byte = 2.0 * tm * tn / ((tm + tn) * element_bytes)
     needed = intensity * 2.0 / element_bytes  # wider elements need operands at a higher rate
     return sm_flops / (1.0 + (needed / per_byte) ** SHARPNESS) ** (1.0 / SHARPNESS)

@@ -80,7 +80,6 @@ def expert_load(
 
 
 def _power_law(count: Values, experts: int, experts_per_token: int, skew: float) -> Values:
-    """Return the rows of each expert, [..., experts], at evenly spaced quantiles."""
     quantile = (np.arange(experts) + 0.5) / experts
     many = count * experts_per_token > experts
     low = np.where(many, _MANY[0], _FEW[0])[..., None]

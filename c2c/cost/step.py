@@ -339,7 +339,6 @@ def _resident(
     gemm: Gemm, spec: ModelSpec, m: Grid, slice_: Slice, constants: Constants, routing: Routing,
     experts_over: int,
 ) -> ResidentTime:  # fmt: skip
-    """Return the time of a GEMM over weights in HBM, or of a layer of fused experts."""
     width: float = spec.dtype_bytes
     stored = _stored(gemm, spec)
     if stored < width:
@@ -362,7 +361,6 @@ def _resident(
 def _rows_and_groups(
     gemm: Gemm, spec: ModelSpec, tokens: Grid, routing: Routing, experts_over: int
 ) -> tuple[Grid, Grid | float]:
-    """Return the rows of one streamed GEMM and the number of such GEMMs in a launch."""
     if gemm.kind != "expert":
         return tokens, 1.0
     active = expert_load(tokens, spec.experts, spec.experts_per_token, routing).active
@@ -401,13 +399,11 @@ class _Sum:
         return cls(*(np.zeros((rows, columns)) for _ in range(3)))
 
     def add(self, count: int, seconds: Grid, link_bytes: Grid | float, hbm_bytes: Grid) -> None:
-        """Add `count` equal GEMMs; values independent of alpha have one axis."""
         self.seconds += count * _column(seconds)
         self.link_bytes += count * _column(link_bytes)
         self.hbm_bytes += count * _column(hbm_bytes)
 
     def stage(self, copied_bytes: float, link_rate: float, hbm_rate: float) -> None:
-        """Overlap weight copies with GEMMs: the slowest of link, HBM and GEMMs binds."""
         self.link_bytes[1:] += copied_bytes
         self.hbm_bytes[1:] += copied_bytes
         slowest = np.maximum(copied_bytes / link_rate, self.hbm_bytes / hbm_rate)

@@ -222,13 +222,11 @@ class LiveBackend:
         self._resume(place)
 
     def _vary(self, place: Place, instance: int, variant: int) -> None:
-        """Switch a slot to the variant of a plan for which the loop sends no `Relayout`."""
         place.variant, place.moved = variant, ()
         if instance in place.opened:
             self._send(place, say.Relayout(instance=instance, variant=variant, moved=()))
 
     def _send(self, place: Place, *frames: say.Frame) -> None:
-        """Send frames now, or during `submit` with the worker's other frames."""
         if place.link is None:
             return
         if self._is_submitting:
@@ -248,19 +246,16 @@ class LiveBackend:
         self._resume(place)
 
     def _open(self, place: Place, instance: int, model: str) -> None:
-        """Open an instance in a new process, with its variant and any pending change."""
         place.opened.add(instance)
         self._send(place, load_of(place, -1, instance, model))
         if place.relayout is not None:
             self._send(place, relayout_of(instance, place.relayout))
 
     def _relaid(self, place: Place, asked: Relayout) -> None:
-        """Record a slot's finished change of variant and report it to the loop."""
         place.relayout, place.variant, place.moved = None, asked.version, asked.kv_homes
         self.put(Relaid(at_s=self.now_s(), device=place.device))
 
     def _resume(self, place: Place) -> None:
-        """Send a slot's current work once its process and weights are ready."""
         doing = place.doing
         if doing is None:
             return

@@ -82,7 +82,6 @@ class Between:
         asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Do a piece of work, or poll; the event loop takes arrivals between two calls."""
         if not self._work and not self._is_due():
             self._is_turning = False
             return
@@ -105,7 +104,6 @@ class Between:
             self._rests_until_s = now_s + _REST * away_s
 
     def _is_due(self) -> bool:
-        """Return whether to poll now; set a timer if polling is due later."""
         if not self._due:
             return False
         now_s = self._clock()

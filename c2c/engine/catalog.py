@@ -89,7 +89,6 @@ def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> 
 
 
 def _checkpoints(folder: Path, skipped: list[str], within: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield names and paths of the checkpoints of a folder and of the folders in it."""
     for path in [folder] if _is_cached(folder) else sorted(folder.iterdir()):
         own = f"{within}{_name(path)}"
         found: list[tuple[str, Path]] = []
@@ -125,7 +124,6 @@ def _cached_name(path: Path) -> str:
 
 
 def _snapshot(cached: Path) -> list[Path]:
-    """Return the checkpoint of a cached repository in a list; [] if it has none."""
     found: dict[str, Path] = {}
     for folder in cached.glob("snapshots/*"):
         files = list(folder.glob("*.gguf"))

@@ -377,7 +377,6 @@ def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> 
 def _machine(
     options: Options, slice_bytes: int, deployments: Sequence[Deployment]
 ) -> tuple[Platform, MigConfig]:
-    """Return this machine as a chip with an equal slice for each worker."""
     platform, workers = cpu_platform(), options.workers
     gpu = replace(
         platform.gpu,

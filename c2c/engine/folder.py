@@ -40,7 +40,6 @@ class OwnFolder:
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove a folder whose engine is gone; one without a lock file may be new, so it stays."""
     try:
         if folder.stat().st_uid != os.getuid():
             return

@@ -202,7 +202,6 @@ class Models:
         self.backend.fetched(model, failed=bool(failed))
 
     def _answer(self, model: str, failed: str) -> None:
-        """Answer the commands that wait for a load."""
         wishes, at_s = self._loading.pop(model, []), self.backend.now_s()
         if wishes and not failed:
             self.backend.put(WeightsHere(at_s=at_s, model=self.rows[model]))
@@ -242,7 +241,6 @@ class Models:
         self.send(answer)
 
     async def _add(self, wish: say.Add) -> str:
-        """Add a checkpoint; return its model name."""
         assert self.store is not None
         settings = self.settings
         entry = await asyncio.to_thread(self._checked, wish)
@@ -276,7 +274,6 @@ class Models:
         return entry.name
 
     def _checked(self, wish: say.Add) -> Entry:
-        """Return the checkpoint after all checks that need no weights."""
         settings = self.settings
         assert settings.add_from is not None
         folder = settings.add_from.resolve()
@@ -299,13 +296,11 @@ class Models:
         return entry
 
     async def _managed(self, model: str, what: What) -> str:
-        """Run a command for a model's weights; return the reason of a refusal, or ""."""
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._manage(model, what, is_closed=False, answer=done.set_result)
         return await done
 
     async def _remove(self, model: str) -> None:
-        """Remove a model after its open requests have ended."""
         entry = next((e for e in self.entries if e.name == model), None)
         if entry is None:
             raise SettingError("model", model, "a model that is served")
@@ -320,7 +315,6 @@ class Models:
         self.tell()
 
     async def _drop(self, model: str) -> None:
-        """Unload a closed model everywhere and free its row for another model."""
         wishes: tuple[What, ...] = ("unpin", "unload")
         for what in wishes:
             while await self._managed(model, what):  # waits for a load or a last step to end

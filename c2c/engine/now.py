@@ -57,7 +57,6 @@ def workers_now(places: Sequence[Place], stepping: Stepping | None) -> list[dict
 
 
 def _worker_now(place: Place, device: Any) -> dict[str, Any]:
-    """Return the state of a worker."""
     doing = place.doing
     state = "idle" if doing is None else "busy"
     if place.is_waiting:

@@ -110,7 +110,6 @@ class Residents:
         )  # fmt: skip
 
     def _tell(self, name: str, shapes: int) -> None:
-        """Report this many further shapes of a model as ready, at most those left."""
         with self._telling:
             self._left[name] -= min(shapes, self._left[name])
             of = len(self._left) * len(self._shapes.calls)
@@ -118,7 +117,6 @@ class Residents:
             self._opening(Opening(model=name, ready=ready, of=of, compiled=self.compiled))
 
     def _open_all(self, names: Sequence[str]) -> None:
-        """Load models one after another, while earlier ones are compiled."""
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             ready: dict[str, Future[Model]] = {}
             for name in names:
@@ -142,10 +140,6 @@ class Residents:
             self._tell(name, len(self._shapes.calls))
 
     def _open(self, name: str) -> Model:
-        """Return a model with its weights mapped, loading it if needed.
-
-        A replacement process loads executables at first use: an earlier process has compiled them.
-        """
         if name not in self._models:
             self._models[name] = self._loaded(name, self._executables)
         return self._models[name]
@@ -188,7 +182,6 @@ class Residents:
         runner.warm(masks=masks, done=done)
 
     def _touch(self, model: Model) -> None:
-        """Compute a step of each kind, which brings the weights into memory."""
         runner = self._made(model)
         runner.submit(0, [0], new=2, sampling=Sampling())
         for step in (Step(fill=(0, 1)), Step(decode=(0,))):
@@ -277,7 +270,6 @@ class Residents:
         )
 
     def _constraint(self, instance: int, submit: Submit) -> Constraint:
-        """Return a request's grammar constraint after its tokens so far."""
         model = self._models_of[instance]
         if model not in self._grammars:
             opened = self._models[model]
@@ -287,7 +279,6 @@ class Residents:
         return self._grammars[model].begin(submit.grammar, drawn)
 
     def _embedding(self, instance: int, x: np.ndarray) -> bytes:
-        """Return the last layer's output after the final norm, of length 1."""
         model = self._models[self._models_of[instance]]
         x = (model.spec.norm_offset + np.asarray(model.params.final_norm, np.float32)) * x
         found: bytes = (x / np.linalg.norm(x)).astype("<f4").tobytes()  # its mean square cancels
@@ -327,7 +318,6 @@ class Residents:
         ahead: Step | None,
         found: list[tuple[int, int]],
     ) -> Stepped:
-        """Compute a step; start the step `ahead`, if any, before reading its tokens."""
         begun_s, compiled = time.perf_counter(), _count(runner)
         tokens: list[tuple[int, int, str | None]] = []
         scores: list[Scored] = []
@@ -371,12 +361,10 @@ class Residents:
 
 
 def _executables(where: str | None) -> Executables | None:
-    """Return the store of executables; a full disk does not stop serving."""
     return executables_at(where if where in (None, "auto") else Executables(where, strict=False))
 
 
 def _count(runner: Runner) -> int:
-    """Return the number of executables compiled in a model's store."""
     executables = runner.executor.executables
     return 0 if executables is None else executables.compiled
 
@@ -387,5 +375,4 @@ def _scored(request: int, score: Score, embedding: bytes = b"") -> Scored:
 
 
 def _fed(run: Run) -> tuple[int, ...]:
-    """Return the requests that decode in further steps of a run: all of its first step."""
     return (*run.decodes, *dict.fromkeys(fill.request for fill in run.fills))

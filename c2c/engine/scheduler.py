@@ -202,12 +202,10 @@ class Engine:
         self._begin("")
 
     def _begin(self, what: str) -> None:
-        """Report progress of the start to the front; "": complete."""
         self._beginning = what
         self._say(self._hello())
 
     def _hello(self) -> say.Starting | say.Models:
-        """Return the start's progress or the served models, for the front."""
         if self._beginning:
             return say.Starting(what=self._beginning)
         adds = self._models is not None and self._models.takes_more
@@ -216,7 +214,6 @@ class Engine:
         return say.Models(models=self.models(), max_open=most, adds=adds, first=first)
 
     async def _begin_store(self, setup: say.Setup, names: Collection[str]) -> None:
-        """Create the store of host weights, if workers share weight files."""
         if self._settings.options.linear == "reference":
             return
         here = {i.name for i in setup.models if i.is_kept and i.name in names}
@@ -232,7 +229,6 @@ class Engine:
             await self._store.stand_by()
 
     async def _adopt(self, prepared: Prepared) -> None:
-        """Switch the loop and the backend to a fleet with a further model."""
         assert self._backend is not None
         assert self.stepping is not None
         await self.stepping.adopt(prepared.fleet, prepared.new_rules())
@@ -257,7 +253,6 @@ class Engine:
         return self._settings.options
 
     async def _begin_serving(self, stepping: Stepping) -> None:
-        """Start serving: each event runs the pure step and executes its actions."""
         backend = self._backend
         assert backend is not None
 
@@ -307,7 +302,6 @@ class Engine:
             self.abort(request, "cancelled")
 
     def _heard(self, frame: say.AnyFrame) -> None:
-        """Handle a message from the front."""
         if isinstance(frame, say.Ask):
             self.ask(frame)
         elif isinstance(frame, say.Abort):
@@ -320,7 +314,6 @@ class Engine:
             self._say(say.Live(number=frame.number, state=msgspec.json.encode(self.live())))
 
     def _say(self, *frames: say.Frame) -> None:
-        """Send frames to the front, if one is connected."""
         if self._front is not None:
             self._front.send(*frames)
 

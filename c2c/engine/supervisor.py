@@ -162,7 +162,6 @@ class Supervisor:
         return await started(f"worker {place.device}", start)
 
     def _spawn(self, place: Place) -> subprocess.Popen[bytes]:
-        """Assign a process to a slot: the standby, else a new one."""
         place.generation += 1
         place.has_worked, place.is_hung, place.is_over = False, False, False
         for number, given in tuple(self._place_of.items()):  # forget its earlier standbys
@@ -238,7 +237,6 @@ class Supervisor:
             self._lost(place)
 
     def _admitted(self, place: Place, frame: say.Admitted) -> None:
-        """Handle `Admitted`; answers of processes that `admit` no longer waits for are ignored."""
         if self._admitting is None:
             return
         asked, item, answer = self._admitting
@@ -311,12 +309,10 @@ class Supervisor:
 
     @staticmethod
     def _was_killed(place: Place) -> bool:
-        """Return whether a process was killed from outside, and not for hanging."""
         status = None if place.process is None else place.process.poll()
         return status in (-signal.SIGKILL, -signal.SIGTERM) and not place.is_hung
 
     def _may_be_for_memory(self) -> bool:
-        """Return whether the kernel may have killed for memory since the last loss."""
         before, self._memory_kills = self._memory_kills, memory_kills()
         return before is None or self._memory_kills != before
 

@@ -73,7 +73,6 @@ class _Inbox:
         return self._is_over or self._interrupted >= plan
 
     def get(self, meanwhile: Callable[[], bool] = lambda: False) -> Any:
-        """Wait for the next frame; return `Stop` at the end of the connection."""
         has_more = True
         while not self._waiting:
             has_more = has_more and meanwhile()
@@ -131,7 +130,6 @@ def serve(frames: SocketFrames, residents_of: ResidentsOf | None = None) -> None
 
 
 def _change(residents: Any, frame: Any) -> None:
-    """Handle a frame that has no immediate answer."""
     if isinstance(frame, Relayout):
         residents.relayout(frame)
     elif isinstance(frame, Unload):

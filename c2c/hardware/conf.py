@@ -110,7 +110,6 @@ def unknown_file(
 
 
 def _codes(name: str) -> set[str]:
-    """Return the codes in a chip's name: letters and a number, such as h100 of h100_sxm."""
     words = re.split(r"[^a-z0-9]+", name.casefold())
     found = (re.match(r"[a-z]+\d+", word) for word in (*words, "".join(words)))
     return {code[0] for code in found if code}
@@ -162,7 +161,6 @@ def _composed(group: str, name: str, within: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings recursively; values of `over` take precedence."""
     both = {**under, **over}
     for key in under.keys() & over.keys():
         if isinstance(under[key], Mapping) and isinstance(over[key], Mapping):

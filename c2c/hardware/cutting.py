@@ -158,7 +158,6 @@ def _slice(platform: Platform, profile: MigProfile, name: str) -> Slice:
 
 
 def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
-    """Return the profile of each instance; raise if they do not fit together."""
     if config.profiles:
         return config.profiles
     if config.name == platform.mig[0]:

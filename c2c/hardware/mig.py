@@ -127,7 +127,6 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
 
 
 def _named(name: str) -> tuple[str, ...]:
-    """Return a part for each instance: five for 3g_4x1g, one for a name of another form."""
     found = [_ITEM.fullmatch(item) for item in name.split("_")]
     parts = [[one[2]] * int(one[1] or 1) for one in found if one is not None]
     return tuple(part for several in parts for part in several) if None not in found else (name,)

@@ -26,7 +26,6 @@ def collectives_chip(platform: Platform) -> str:
 
 
 def _collective(platform: Platform, count: int) -> tuple[float, float]:
-    """Return latency and share of the rate of an all-reduce; of the next larger measured count."""
     data: dict[Any, Any] = read_yaml("collectives", collectives_chip(platform))
     sizes = sorted(data)
     entry = data[next((n for n in sizes if n >= count), sizes[-1])]

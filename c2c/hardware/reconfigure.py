@@ -75,7 +75,6 @@ class _Times:
 
 
 def _times(partition: Partition, name: str) -> tuple[_Times, str]:
-    """Return a chip's times and "", or the measured chip's times and its name."""
     found = [partition.create_s, partition.create_wide_s, partition.create_next_s,
              partition.destroy_s]  # fmt: skip
     known = [value for value in found if value is not None]

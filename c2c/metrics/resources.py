@@ -144,7 +144,6 @@ def _promised(
 def _covered(
     group: Ints, start_s: Floats, end_s: Floats, span: tuple[float, float], groups: int
 ) -> Floats:
-    """Return each group's share of the span that at least one of its intervals covers."""
     since, until = span
     length = until - since
     order = np.lexsort((start_s, group))

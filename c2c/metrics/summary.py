@@ -330,7 +330,6 @@ _NEEDS = {
 
 
 def _pooled(records: Records, name: str, whole: _Totals) -> dict[str, float]:
-    """Return the percentiles of one latency of all requests."""
     values = np.empty(whole.counts[name])
     at = 0
     for part in range(len(records.parts)):
@@ -345,7 +344,6 @@ def _pooled(records: Records, name: str, whole: _Totals) -> dict[str, float]:
 def _pooled_ttft(
     records: Records, whole: _Totals
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Return the percentiles of TTFT by kind of start, and of all requests."""
     names = [f"ttft after {kind}" for kind in START_KINDS]
     edges = np.cumsum([0, *(whole.counts[name] for name in names)])
     values = np.empty(edges[-1])  # ordered by kind of start, so that one array serves both

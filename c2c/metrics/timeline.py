@@ -95,7 +95,6 @@ def _link_counter(
     link_gbps: npt.NDArray[np.float64],
     capacity_gbps: float | None,
 ) -> Iterator[str]:
-    """Yield the chip's total link rate each time it changes."""
     rate = np.nan_to_num(link_gbps)
     times, where = np.unique(np.concatenate([start_s, end_s]), return_inverse=True)
     change = np.bincount(where, weights=np.concatenate([rate, -rate]), minlength=len(times))

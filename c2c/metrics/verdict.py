@@ -370,10 +370,6 @@ def _used_by_late(
     span: tuple[float, float],
     concerned: Bools,
 ) -> tuple[dict[str, float], _Failures]:
-    """Return resource use and reasons of failures while targets were missed.
-
-    Of more than `most` requests, only the piece with most misses is examined.
-    """
     since, until = span
     inside = np.sort(run.arrival_s[(run.arrival_s >= since) & (run.arrival_s <= until)])
     if len(inside) > most:

@@ -131,7 +131,6 @@ def host_bytes(deployments: Sequence[Deployment]) -> NDArray[np.float64]:
 
 
 def _groups(entries: Sequence[tuple[str, object]]) -> list[list[Deployment]]:
-    """Return the deployments of each entry; bases are read before their adapters."""
     for where, entry in entries:
         if not isinstance(entry, Mapping):
             raise SettingError(where, entry, "a mapping with a spec, or with a base")

@@ -97,7 +97,6 @@ def _dtype_bytes(read: Reader) -> int:
 
 
 def _rope(read: Reader) -> dict[str, Any]:
-    """Read the rotary embedding, one mapping in transformers 5 and several fields in 4."""
     config = read.config
     # If both are present, transformers 5 uses the older.
     where = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
@@ -159,7 +158,6 @@ def _rope_scaling(read: Reader, where: str, kind: str, rope: Mapping[str, Any]) 
 
 
 def _stretch(factor: float, scale: float) -> float:
-    """Return YaRN's attention factor (its section 3.4) for a context factor."""
     return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
 
 

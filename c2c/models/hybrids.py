@@ -22,7 +22,6 @@ def _kinds(read: Reader, name: str, kind: str) -> tuple[int, ...] | None:
 
 
 def _delta(read: Reader, *, fused: bool) -> dict[str, Any]:
-    """Read gated DeltaNet between attention with a gate."""
     chosen = _kinds(read, "layer_types", "linear_attention")
     if chosen is None:
         step = read.whole("full_attention_interval", default=4)
@@ -65,7 +64,6 @@ def _shared_expert(read: Reader) -> dict[str, Any]:
 
 
 def _no_dense_width(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a width for dense blocks of a config that has none."""
     return {"intermediate_size": config.get("intermediate_size")
             or config.get("moe_intermediate_size")}  # fmt: skip
 
@@ -85,7 +83,6 @@ _QWEN3_5_MOE = Family(
 
 
 def _kimi_linear(read: Reader) -> dict[str, Any]:
-    """Read Kimi Delta Attention between latent attention."""
     form = read.config.get("linear_attn_config")
     if not isinstance(form, Mapping):
         raise SettingError(f"{read.where}.linear_attn_config", form, "a mapping")
@@ -145,7 +142,6 @@ _KIMI = Family(
 
 
 def _nemotron_h(read: Reader) -> dict[str, Any]:
-    """Read layers of one block each: Mamba-2, attention, experts or a dense block."""
     kinds, layers = read.config["layers_block_type"], read.layers()
     of = {kind: tuple(i for i in range(layers) if kinds[i] == kind) for kind in _BLOCKS.values()}
     others = sum(of.values(), ())
@@ -205,7 +201,6 @@ _STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def _blocks(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return one list of kinds, from a list or a string of letters."""
     pattern = config.get("hybrid_override_pattern")
     kinds = config.get("layers_block_type") or [_BLOCKS.get(c, c) for c in str(pattern or "")]
     found = {"layers_block_type": kinds, "num_hidden_layers": len(kinds)}

@@ -102,7 +102,6 @@ def mixers(spec: ModelSpec) -> tuple[Mixer, ...]:
 
 
 def _windowed(spec: ModelSpec) -> tuple[frozenset[int], int]:
-    """Return the attention layers with a window, and its length."""
     layers = spec.attention_layers
     if spec.sliding_window:
         return frozenset(layers), spec.sliding_window
@@ -111,7 +110,6 @@ def _windowed(spec: ModelSpec) -> tuple[frozenset[int], int]:
 
 
 def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
-    """Return attention with keys and values of their own."""
     own = Heads(
         heads=spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim,
         value_dim=spec.value_dim or spec.head_dim, sinks=spec.attention_sinks,
@@ -148,7 +146,6 @@ def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, index
 
 
 def _latent(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
-    """Return latent attention, with an index where it has one."""
     latent, at, h = spec.latent, "self_attn", spec.hidden
     assert latent is not None
     q, values = spec.heads * spec.head_dim, spec.heads * latent.value_dim
@@ -185,7 +182,6 @@ def _latent(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, inde
 
 
 def _compressed(spec: ModelSpec, form: Compressed, layers: tuple[int, ...], ratio: int) -> Mixer:
-    """Return attention over a window and compressed positions of one ratio."""
     at, h, d, heads = "attn", spec.hidden, spec.head_dim, spec.heads
     is_indexed = 0 < ratio == form.index_ratio
     twice = 1 + is_indexed  # entries of an indexed layer overlap their neighbours
@@ -224,7 +220,6 @@ def _compressed(spec: ModelSpec, form: Compressed, layers: tuple[int, ...], rati
 
 
 def _state(spec: ModelSpec, linear: LinearAttention) -> Mixer:
-    """Return layers with a state and a convolution over past inputs."""
     values = linear.value_heads * linear.value_dim
     matrix = values * linear.key_dim
     past = spec.dtype_bytes * linear.channels * (linear.kernel - 1)

@@ -138,7 +138,6 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
 def _assigned(
     spec: ModelSpec, form: WeightFormat | None, where: str, kept: Any, named: Any
 ) -> ModelSpec:
-    """Return a spec whose modules have a format, none, or one that a config names for them."""
     field = f"{where}.modules_to_not_convert"
     if isinstance(kept, str) or not all(isinstance(entry, str) for entry in kept):
         raise SettingError(field, kept, "a list of names")
@@ -185,7 +184,6 @@ def _assigned(
 def _layers_of(
     forms: Mapping[int, WeightFormat | None],
 ) -> dict[WeightFormat | None, tuple[int, ...]]:
-    """Return the layers of each format."""
     return {
         one: tuple(layer for layer, other in forms.items() if other == one)
         for one in dict.fromkeys(forms.values())
@@ -203,7 +201,6 @@ def _block(config: Mapping[str, Any], where: str, name: str) -> tuple[int, int]:
 
 
 def _modelopt(config: Mapping[str, Any], where: str) -> WeightFormat | None:
-    """Read ModelOpt's format, of hf_quant_config.json or of config.json."""
     algorithm = config.get("quant_algo")
     if algorithm is None and config.get("kv_cache_quant_algo"):
         return None  # only the cache
@@ -282,7 +279,6 @@ def _compressed(spec: ModelSpec, config: Mapping[str, Any], where: str) -> Weigh
 
 
 def _kernel(kind: str, bits: int, inputs: object, block: tuple[int, int]) -> Any:
-    """Return the kernel of compressed-tensors: its own if inputs are quantised, too."""
     if kind == "int":
         return "int4" if bits == 4 else "bf16"
     if bits == 4:

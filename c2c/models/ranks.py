@@ -69,7 +69,6 @@ def rank_of(spec: ModelSpec, ranks: int, *, experts_apart: bool = False) -> Mode
 
 
 def _states(spec: ModelSpec, linear: LinearAttention, ranks: int) -> LinearAttention:
-    """Return the heads of a rank; projections to a narrow vector (`*_a_proj`) are replicated."""
     for name in ("key_heads", "value_heads"):
         if getattr(linear, name) % ranks:
             raise _uneven(spec, name, getattr(linear, name), ranks)

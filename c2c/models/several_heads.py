@@ -68,12 +68,10 @@ def _llama4(read: Reader) -> dict[str, Any]:
 
 
 def _llama4_chunks(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a layer's chunk as its window, which holds as many positions."""
     return {"sliding_window": config.get("attention_chunk_size")}
 
 
 def _llama4_windowed(read: Reader, layers: int) -> Iterable[int]:
-    """Return the layers with rotated positions, which have chunks."""
     turned = read.config.get("no_rope_layers")
     return (i for i in range(layers) if (turned[i] if turned else (i + 1) % 4))
 
@@ -155,7 +153,6 @@ def _step_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _nas(read: Reader) -> dict[str, Any]:
-    """Read blocks of several widths, or none, under attention of several layers or none."""
     hidden, layers, heads = (
         read.whole("hidden_size"),
         read.layers(),

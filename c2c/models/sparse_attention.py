@@ -107,7 +107,6 @@ def _deepseek_v4(read: Reader) -> dict[str, Any]:
 
 
 def _deepseek_v4_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the width of the experts for all blocks, and the format that the checkpoints have."""
     found = {"intermediate_size": config.get("moe_intermediate_size")}
     form = config.get("quantization_config")
     if not isinstance(form, Mapping):

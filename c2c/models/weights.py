@@ -113,7 +113,6 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
 def _feed_forward(
     spec: ModelSpec, start: str, at: str, width: int, inner: int
 ) -> list[tuple[str, int, list[tuple[str, int]]]]:
-    """Return (name, depth, columns by module) of the products of a feed-forward block."""
     up = [(f"{at}.up_proj", inner)]
     if spec.gated_mlp:
         up = [(f"{at}.gate_proj", inner), *up]
@@ -124,7 +123,6 @@ def _feed_forward(
 def _by_format(
     spec: ModelSpec, kind: Kind, modules: list[str], layers: Iterable[int]
 ) -> Mapping[tuple[WeightFormat | None, ...], list[int]]:
-    """Return the layers of a GEMM by the formats of its modules."""
     found: dict[tuple[WeightFormat | None, ...], list[int]] = {}
     main = spec.weights
     others = {module: [] for module in modules} if main is None else {
@@ -182,7 +180,6 @@ def _copies(spec: ModelSpec, gemm: Gemm) -> int:
 
 
 def _matrices(spec: ModelSpec) -> int:
-    """Count the weights of all GEMMs but the head."""
     return sum(g.k * g.n * _copies(spec, g) for g in gemms(spec) if g.kind != "head")
 
 
@@ -191,7 +188,6 @@ def _router_biases(spec: ModelSpec) -> int:
 
 
 def _others(spec: ModelSpec) -> int:
-    """Count norms, biases, sinks, convolutions, the embedding and the head."""
     h = spec.hidden
     norm = h * (2 if spec.norm_bias else 1)
     halves = len(spec.without_attention) + len(spec.without_feed_forward)

@@ -75,7 +75,6 @@ class System(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _traits(policies: tuple[Any, ...], _types: tuple[type, ...]) -> Traits:
-    """Return the traits; policies of different types with equal fields are equal tuples."""
     return Traits(*map(traits_of, (KINDS[name] for name in Traits._fields), policies))
 
 

@@ -304,7 +304,6 @@ def _reason(error: Exception, policy_type: type, kind: Any) -> str:
 
 
 def _where(policy_type: type) -> str:
-    """Return file and line of a policy's traits, or of its class if they are plain data."""
     own = getattr(policy_type, "traits", None)
     if isinstance(own, property) and own.fget is not None:
         return where_is(own.fget)

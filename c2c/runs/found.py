@@ -208,7 +208,6 @@ def _follows(values: Iterable[str], other: Iterable[str]) -> bool:
 
 
 def _column(values: Sequence[Any]) -> pa.Array:
-    """Return values in the narrowest type that holds all: bool, integer, number or text."""
     kinds = {type(v) for v in values if v is not None}
     if kinds <= {bool}:
         return pa.array(values, pa.bool_())

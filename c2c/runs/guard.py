@@ -81,7 +81,6 @@ def _told(settings: Mapping[str, Any], ignore: Sequence[str]) -> dict[str, Any]:
 
 
 def _settings(root: Path) -> dict[str, Any]:
-    """Return the settings of the run in a folder; {} if they cannot be read."""
     try:
         found = yaml.safe_load((root / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

@@ -107,7 +107,6 @@ def _is_partial(path: Path, at: str, own: frozenset[str]) -> bool:
 
 
 def _is_empty(path: Path) -> bool:
-    """Return whether a lock is empty, as after a run that was killed before its journal."""
     return path.is_file() and not path.is_symlink() and path.stat().st_size == 0
 
 

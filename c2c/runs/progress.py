@@ -74,7 +74,6 @@ def progress_bar(description: str, total: float | None = None) -> Iterator[Show]
 
 
 def _rest(done: float, total: float | None, of: Weighed | None, began: float) -> Iterator[str]:
-    """Yield the time left, if it is known, and the names of the works in progress."""
     if of is not None:
         left_s = of.left_s
     else:

@@ -34,7 +34,6 @@ def provenance(*, seed: int | None = None) -> dict[str, Any]:
 
 @cache
 def _of_process() -> dict[str, Any]:
-    """Return what stays the same while a process lives: its code, packages and machine."""
     return {
         "git": _git(),
         "python": platform.python_version(),

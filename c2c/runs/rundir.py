@@ -332,7 +332,6 @@ def _is_complete(root: Path, key: str) -> bool:
 
 @contextmanager
 def _locked(root: Path, field: str) -> Iterator[int]:
-    """Make the folder and take its lock, kept after the block; an error undoes both."""
     missing = [p for p in (root, *root.parents) if not p.exists()]
     lock = None
     try:
@@ -361,7 +360,6 @@ def _clear(root: Path) -> None:
 
 
 def _remove_own(root: Path, keep: Sequence[str] = ()) -> None:
-    """Remove all files that a run wrote except its lock; DONE first, so a crash here is seen."""
     own = own_files(root)
     if own:
         (root / DONE).unlink(missing_ok=True)

@@ -119,7 +119,6 @@ def kept_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def _is_there(s: Serving, i: int) -> bool:
-    """Return True if an instance has a model; none of a lost device has one."""
     return bool(s.instance[i].state != FREE and s.instance[i].state != NOWHERE)
 
 

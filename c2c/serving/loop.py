@@ -142,7 +142,6 @@ class Step:
         self._hold(w)
 
     def _hold(self, w: Loop, ended: int = 0) -> None:
-        """Use the tables of a loop from now on, with room for an end of so many requests."""
         x = _exchange(w, ended)
         self._w, self._x, s = w, x, w.s
         self._take = partial(take, w, x) if self._code is None else self._code.bound(w, x)
@@ -179,7 +178,6 @@ class Step:
         return float(self._now_s[0]), int(self._out[0])
 
     def _applied(self, event: Event) -> int:
-        """Apply an event; return what `take` does."""
         self._write(event)
         return self._take() or take_rare(self._w, self._x)
 
@@ -193,7 +191,6 @@ class Step:
         self._hold(self._w._replace(s=s))
 
     def _write(self, event: Event) -> None:
-        """Encode an event as a row."""
         where = request = model = prompt = output = priority = calls_tool = count = 0
         ends_after_s, report = 0.0, _NOTHING
         if isinstance(event, Arrival):
@@ -262,7 +259,6 @@ class Step:
         return actions
 
     def _run(self, d: int, asked: list[int], at: int) -> tuple[RunSteps, int]:
-        """Decode a run from `asked` at an index; return it and the index after it."""
         plan = Plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
         decodes_at = at + 2 + 3 * asked[at]
         past = decodes_at + asked[at + 1]
@@ -311,7 +307,6 @@ def step(
 
 
 def _tell_absent(w: Loop, actions: list[Action]) -> None:
-    """Add the models whose weights are in no memory to the actions, before any load."""
     gone: dict[int, list[int]] = {}
     for k, entry in enumerate(w.s.hold):
         if entry.state == ABSENT:
@@ -323,7 +318,6 @@ def _tell_absent(w: Loop, actions: list[Action]) -> None:
 
 
 def _tell_forgotten(s: Serving, actions: list[Action]) -> None:
-    """Add the dropped blocks to the actions, before all others."""
     blocks = s.blocks
     gone: dict[int, list[int]] = {}
     for device, key in blocks.gone[: blocks.table[0].gone].tolist():

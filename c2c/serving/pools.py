@@ -69,7 +69,6 @@ def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
 
 @jitable
 def _idle_from(s: Serving, m: int, first: int, last: int) -> int:
-    """Return the number of idle instances of model `m` in [first, last)."""
     n = 0
     for i in range(first, last):
         if s.instance[i].state == IDLE and s.instance[i].model == m:

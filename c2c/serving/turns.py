@@ -405,7 +405,6 @@ def _next_engine(
 
 @inlined
 def _start(w: Loop, d: int, now_s: float) -> None:
-    """Give device `d`, if idle, the turn of an engine with work, if there is one."""
     i, nth = 0, 0
     while i >= 0:
         i, most = _next_engine(w, d, nth, now_s)

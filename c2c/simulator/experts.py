@@ -88,7 +88,6 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
 
 
 def _held_for_good(prepared: Prepared) -> Any:
-    """Return b1[A, kind]: all experts are in HBM, and no other slice needs their traces."""
     every = [[expert_layers(s) * s.experts] for s in prepared.architectures]
     held = prepared.expert_slots >= np.array(every)
     if prepared.setup.system.traits.prefetch.rows > 0:
@@ -97,7 +96,6 @@ def _held_for_good(prepared: Prepared) -> Any:
 
 
 def _layer_factors(prepared: Prepared) -> Any:
-    """Return f8[A, L, L], the eviction policy's factor for each pair of layers."""
     policy, counts = (
         prepared.setup.system.experts,
         [expert_layers(s) for s in prepared.architectures],

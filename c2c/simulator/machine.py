@@ -115,7 +115,6 @@ def _way_on(ways: Sequence[Way], resources: Sequence[str]) -> np.ndarray:
 
 
 def _step_plans(prepared: Prepared, plans: list[Plan]) -> np.ndarray:
-    """Add the step plans of each (model, lane kind, variant); return their numbers."""
     layout = prepared.setup.system.layout
     if layout is None:
         return np.zeros((0, 0), np.int64)
@@ -135,7 +134,6 @@ def _misses(prepared: Prepared) -> MissTable:
 
 
 def _phases(prepared: Prepared, block: RequestBlock, traces: Traces | None) -> tuple[Any, Traces]:
-    """Simulate requests one after another; return their phases and the stored traces."""
     layers = sum(expert_layers(s) for s in prepared.architectures)
     simulation = Simulation.start(
         prepared,
@@ -172,7 +170,6 @@ def _held_bytes(prepared: Prepared) -> np.ndarray:
 def _start_plans(
     prepared: Prepared, plans: list[Plan], weights: np.ndarray, link_gbps: np.ndarray
 ) -> np.ndarray:
-    """Add each model's start plans on each slice kind, held and cold; return their numbers."""
     setup = prepared.setup
     works = setup.system.start
     numbers = np.zeros((len(weights) if works else 0, len(link_gbps), 2), np.int64)

@@ -111,7 +111,6 @@ def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
 
 
 def _prompts(prepared: Prepared, arch: int, m: int) -> list[int]:
-    """Return the measured prompt lengths: powers of two up to a chunk."""
     fleet = prepared.fleet
     most = min(int(fleet.kv_capacity[arch].max()), int(fleet.deployment[m].max_context))
     most = min(most - DECODES - 1, int(fleet.chunk[arch].max()))
@@ -167,7 +166,6 @@ def _beside(exact: Prepared, arch: int, phases: Any) -> np.ndarray:
 
 
 def _means(rows: np.ndarray, skip: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums over decode steps and the means by prompt tokens."""
     from scipy.interpolate import PchipInterpolator  # a fifth of a second that few runs need
 
     rows = rows[rows[:, 0] >= skip] if skip else rows

@@ -197,7 +197,6 @@ class Simulation:
                 raise policy_error(lost, self.rules)
 
     def _allow(self, block: RequestBlock) -> None:
-        """Let requests leave early, or end before their limits, from the first such block on."""
         fleet, machine = self.prepared.fleet, self.machine
         if (block.deadline_s is not None or block.cancel_s is not None) and not fleet.gives_up:
             self.prepared = replace(self.prepared, fleet=fleet._replace(gives_up=True))
@@ -266,7 +265,6 @@ class Simulation:
         return np.arange(self.next_id, self.next_id + len(block))
 
     def _blocks(self, block: RequestBlock, order: Any) -> tuple[Any, ...]:
-        """Return the arguments of `drive` for the requests' prefix blocks."""
         if not self.prepared.fleet.caches_prefixes or block.block_first is None:
             return (np.zeros(0, np.int64),) * 4
         assert block.block_keys is not None
@@ -309,7 +307,6 @@ class Simulation:
         self.world.outside_s[0] = min(self.failures.next_s, incident_s)
 
     def _act_outside(self, *, is_over: bool) -> None:
-        """Apply what is due of failures and incidents; without work left no chip fails again."""
         count = self.state.count[0]
         if is_over and count.arrived == count.finished + count.failed:
             self.world.outside_s[0] = np.inf
@@ -327,7 +324,6 @@ class Simulation:
         give_back(self.clients, turns_ended(self.state, self.sessions, had_ended, now_s), now_s)
 
     def _change_chips(self, chips: Sequence[int], returns: bool, now_s: float) -> None:
-        """Take chips that fail together out of service, or return them."""
         state = self.state
         devices = [d for c in chips for d in range(state.chip[c].first, state.chip[c].last)]
         if returns:
@@ -383,7 +379,6 @@ class Simulation:
             self.pinned[model, chip] += has_room if kind == KEEP else -1
 
     def _carry_out(self, device: int, now_s: float) -> None:
-        """Carry out the decided actions and share the link of a device's chip again."""
         start_asked(self.w, now_s)
         submit(self.w, self.machine, self.world, self.experts, device, now_s)
 
@@ -404,7 +399,6 @@ class Simulation:
 
 
 def _whole_sessions(blocks: Iterable[RequestBlock]) -> Iterator[RequestBlock]:
-    """Yield the blocks, merged into one if turns of sessions wait for earlier answers."""
     stream = iter(blocks)
     for block in stream:
         if block.think_s is not None:

@@ -103,7 +103,6 @@ def _load(workload: Workload, models: int) -> NDArray[np.float64]:
 
 
 def _dealt(weights: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
-    """Assign indices to `count` bins, the heaviest first, each to the lightest bin."""
     hands: list[list[int]] = [[] for _ in range(count)]
     held = np.zeros(count)
     for k in np.argsort(-weights, kind="stable"):

@@ -104,10 +104,6 @@ def new_cache(
 def _zeros_on(
     device: Any, shape: tuple[int, ...], dtype: Any, executables: Executables | None
 ) -> tuple[Any, Any]:
-    """Return two arrays, committed to the device like the results of a step.
-
-    The first step then runs the same executable as the others.
-    """
     if executables is None:
         on = jax.devices()[0] if device is None else device
         return jnp.zeros(shape, dtype, device=on), jnp.zeros(shape, dtype, device=on)
@@ -117,7 +113,6 @@ def _zeros_on(
 
 
 def _zeros(*, shape: tuple[int, ...], dtype: str) -> jax.Array:
-    """Return zero-filled keys or values."""
     return jnp.zeros(shape, dtype)
 
 

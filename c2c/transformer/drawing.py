@@ -65,7 +65,6 @@ def new_seats(seats: int, vocab: int) -> Seats:
 
 
 def _feed(given: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
-    """Return the input tokens of a step: given ones, or the last draw of a seat."""
     return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), given)
 
 
@@ -76,7 +75,6 @@ def _seat(
     biased: jax.Array,
     bias: jax.Array,
 ) -> Seats:
-    """Return the seats with the tokens and biases of a new sequence."""
     return Seats(
         held=seats.held.at[seat].set(held),
         drawn=seats.drawn,
@@ -88,7 +86,6 @@ def _seat(
 def _draw(
     logits: jax.Array, seats: Seats, rows: SamplingRows, stands: jax.Array, *, hot: bool
 ) -> tuple[jax.Array, Seats]:
-    """Return the next token of each row, and the updated seats."""
     step, seat, least, biased = stands.T
 
     def changed(logits: jax.Array) -> jax.Array:
@@ -110,13 +107,11 @@ def _draw(
 
 
 def _mask(logits: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Return the logits with -inf for tokens that a row's grammar forbids."""
     bits = (allowed[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
     return jnp.where(bits.reshape(len(logits), -1)[:, : logits.shape[1]] > 0, logits, -jnp.inf)
 
 
 def _score(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return log-probabilities of each row's token and of the most likely tokens."""
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     own = jnp.take_along_axis(logits, token[:, None], axis=-1) - total
     top, which = lax.top_k(logits, min(SCORED, logits.shape[1]))

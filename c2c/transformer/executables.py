@@ -212,7 +212,6 @@ class Executables:
         )
 
     def _remove_outdated(self, program: Program, device: Any) -> None:
-        """Remove the entry of an older version, which is about to be replaced."""
         wanted = identity(program, device)
         if self._state.stored is None:
             self._state.stored = self.repository.entries()
@@ -251,7 +250,6 @@ def _opened(folder: Path, strict: bool) -> Executables:
 
 
 def _array(leaf: Any) -> Any:
-    """Return a leaf as an array; Python numbers get the types of this stage."""
     if isinstance(leaf, bool | int | float):
         kind = {bool: np.bool_, int: np.int32, float: np.float32}[type(leaf)]
         return kind(leaf)
@@ -269,8 +267,6 @@ def in_host_memory(leaf: Any) -> bool:
 def _program(
     stage: Stage, arguments: tuple[Argument, ...], tree: Any, static: dict[str, Any]
 ) -> Program:
-    """Return a stage as a function of the leaves of such arguments."""
-
     def function(*leaves: Any) -> Any:
         return stage.function(*jax.tree.unflatten(tree, leaves), **static)
 

@@ -262,7 +262,6 @@ class OnDevice:
         )
 
     def _growth(self, stored: Stored) -> list[tuple[Stay, int]]:
-        """Return the requests that need blocks, and the number each needs."""
         wanted = ((s, blocks_for(n) - len(self._blocks.get(s, ()))) for s, n in stored)
         return [(stay, count) for stay, count in wanted if count > 0]
 

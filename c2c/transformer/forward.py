@@ -207,7 +207,6 @@ def _begin(
     spec: ModelSpec,
     dtype: str,
 ) -> tuple[jax.Array, Rows, tuple[jax.Array, jax.Array]]:
-    """Return embedded tokens, their rows, and cosine and sine at their positions."""
     rows = rows_of(positions, count, decode_rows)
     x = lookup(embed, tokens, linear.rows, dtype=dtype)
     if spec.embedding_scale != 1.0:
@@ -230,7 +229,6 @@ def _layers(
     backend: Choice,
     sparse: bool,
 ) -> tuple[jax.Array, Any]:
-    """Run consecutive layers of one kind over N tokens; numbers and places are the first one's."""
     for k, own in enumerate(projections):
         at, to = number + k, None if place is None else place + k
         layer = Layer(small=layers, projections=own, linear=linear, at=at, which=which, place=to)
@@ -274,7 +272,6 @@ def _end(
 
 
 def _without_logits(x: jax.Array, *_given: Any, **_static: Any) -> jax.Array:
-    """Return the output of the last layer in place of unused logits."""
     return x
 
 
@@ -382,7 +379,6 @@ def _compute(
 
 
 def _groups(places: Sequence[tuple[bool, int]], most: int) -> Iterator[range]:
-    """Yield the layers of each call: runs of one kind in equal parts of at most this many."""
     first = 0
     for _, alike in itertools.groupby(places, key=lambda each: each[0]):
         end = first + len(list(alike))
@@ -426,7 +422,6 @@ _WHOLE = Stage(
 
 
 def _check_shapes(tokens: Any, positions: Any, count: int, decode_rows: int) -> int:
-    """Return the number of one-token rows."""
     shape = tokens.shape
     if shape != positions.shape or len(shape) not in (1, 2) or not tokens.size:
         raise ValueError(

@@ -142,7 +142,6 @@ def _runner(
     pages: int,
     executables: Executables | None,
 ) -> Runner:
-    """Return a runner with a cache of its own."""
     device = params.device
     pool = KvPool.for_one(spec, pages, dtype=params.dtype, executables=executables, device=device)
     return Runner(OnDevice(params, spec, linear, pool, executables=executables), shapes)
@@ -151,7 +150,6 @@ def _runner(
 def _own_cache(
     params: Params, spec: ModelSpec, tokens: int, executables: Executables | None
 ) -> Cache:
-    """Return a cache of one sequence, which owns all of its pages."""
     pages = _pages(tokens)
     return new_cache(
         spec,

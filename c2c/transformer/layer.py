@@ -212,13 +212,11 @@ def _gated(layer: Layer, into: str, back: str, x: jax.Array, spec: ModelSpec) ->
 
 
 def _normed(layer: Layer, name: str, x: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Apply the norm of this name to x; return x if the model has none."""
     weight = layer.weight(name)
     return x if weight is None else rms_norm(x, weight, spec.norm_eps, spec.norm_offset)
 
 
 def _added(layer: Layer, name: str, x: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Return a block's contribution to the residual stream."""
     out = _normed(layer, name, x, spec)
     return out if spec.residual_scale == 1.0 else out * jnp.asarray(spec.residual_scale, x.dtype)
 
@@ -260,7 +258,6 @@ def needed(name: str, sparse: bool) -> bool:
 
 
 def _projection(name: str) -> str:
-    """Return the projection that a stack of an adapter belongs to; others' names as they are."""
     return name.partition("_lora_")[0]
 
 

@@ -275,7 +275,6 @@ class Hybrid:
 
 
 def _of_layer(weights: Any, layer: Layer) -> Any:
-    """Return one layer of a stack or of a tuple of layers, or the single matrix."""
     if layer is None:
         return weights
     if isinstance(weights, tuple | list):
@@ -284,8 +283,6 @@ def _of_layer(weights: Any, layer: Layer) -> Any:
 
 
 def _copied(weights: Any) -> Any:
-    """Copy a matrix, or the arrays of a quantised one, to device memory."""
-
     def copied(leaf: Any) -> Any:
         return leaf.to_device() if isinstance(leaf, HostArray) else leaf
 
@@ -293,7 +290,6 @@ def _copied(weights: Any) -> Any:
 
 
 def _plain(w: Any, dtype: Any) -> jax.Array:
-    """Return weights in device memory as floats [.., N, K]."""
     if not isinstance(w, QuantizedWeights):
         plain: jax.Array = w
         return plain

@@ -167,13 +167,11 @@ def _timed(part: Part, took: Callable[[Part, float], None]) -> Iterator[None]:
 
 
 def _raise_early(ready: Future[Any]) -> None:
-    """Raise an error of the parallel thread before more weights are read."""
     if ready.done() and (error := ready.exception()) is not None:
         raise error
 
 
 def _fastest(spec: ModelSpec, linear: Linear) -> str:
-    """Return the type that computes fastest, if the weights fit in it."""
     import jax
 
     on_cpu = jax.default_backend() == "cpu" and not isinstance(linear, Hybrid)
@@ -268,7 +266,6 @@ def _open_folder(path: Path, config: Path) -> _Opened:
 
 
 def _spec(config: Mapping[str, Any], name: str, file: Path) -> ModelSpec:
-    """Return the spec of a config; errors name its file."""
     try:
         spec = from_hf_config(config, name, families=FAMILIES)
         check_supported(spec)

@@ -297,7 +297,6 @@ class Model:
     def _texts(
         self, tokens: Iterator[int], stop: Collection[int], after: Sequence[int] = ()
     ) -> Iterator[str]:
-        """Yield tokens as text, in whole characters, without the final stop token."""
         text = self._tokenizer("prompt", None).stream(skip_special_tokens=True, after=after)
         for token in tokens:
             if token not in stop and (piece := text.push(token)):
@@ -306,7 +305,6 @@ class Model:
             yield rest
 
     def _fitting(self, ids: Sequence[int], new: int) -> list[int]:
-        """Return a prompt after checking that it and its answer fit the context."""
         known = self._checked(ids)
         if len(known) > self.context:
             raise SettingError(

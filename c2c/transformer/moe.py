@@ -62,7 +62,6 @@ def route(
 
 
 def _of_best_groups(scores: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Return scores, 0 outside the groups whose two best experts have the largest sums."""
     if spec.groups_per_token == spec.expert_groups:
         return scores
     grouped = scores.reshape(scores.shape[0], spec.expert_groups, -1)

@@ -134,10 +134,7 @@ def _exponents(spec: ModelSpec) -> np.ndarray:
 
 
 def _kept(spec: ModelSpec, scaling: RopeScaling) -> np.ndarray:
-    """Return the share of each pair's frequency that YaRN keeps, from 1 (fast) to 0 (slow)."""
-
     def pair(turns: float) -> float:
-        """Return the pair with this many turns in the original context."""
         wavelength = scaling.original_max_position / (turns * 2 * math.pi)
         return turned(spec) * math.log(wavelength) / (2 * math.log(spec.rope_theta))
 
@@ -153,7 +150,6 @@ def _kept(spec: ModelSpec, scaling: RopeScaling) -> np.ndarray:
 
 
 def _of_length(turns: jax.Array, lengths: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Return frequencies [N, turned / 2] of tokens in sequences of these lengths."""
     scaling = spec.rope_scaling
     assert scaling is not None
     original = scaling.original_max_position

@@ -263,21 +263,18 @@ class Runner:
         return True
 
     def _early_stays(self) -> dict[int, Stay]:
-        """Return current requests with a token started ahead, by id."""
         if self._early is None:
             return {}
         there = {stay.request: stay for stay, _ in self._early.rows}
         return {n: stay for n, stay in there.items() if self._stays.get(n) is stay}
 
     def _without_early(self, step: Step) -> Step:
-        """Return the part of a step that is not started yet."""
         early = self._early_stays()
         if not early:
             return step
         return Step(fill=step.fill, decode=tuple(n for n in step.decode if n not in early))
 
     def _take_early(self, step: Step) -> Drawn:
-        """Return the part of a step that was started ahead; the rest remains."""
         early = self._early
         assert early is not None
         later = self._early_stays().keys() - set(step.decode)
@@ -329,7 +326,6 @@ class Runner:
         return Drawn(rows, token, scores, prompt, hidden)
 
     def _allowed(self, logits: Any, drawing: Sequence[Stay | None]) -> Any:
-        """Return logits without tokens that grammars forbid; masks are made during the step."""
         bound = [(k, s) for k, s in enumerate(drawing) if s is not None and s.constraint]
         if not bound:
             return logits
@@ -393,7 +389,6 @@ class Runner:
         )  # fmt: skip
 
     def _give(self, stay: Stay, token: int) -> Ended | None:
-        """Record a request's token; return the reason for its end, None if it goes on."""
         stay.got.append(token)
         ended: Ended | None = None
         grammar = stay.constraint
@@ -460,7 +455,6 @@ class Runner:
         return self._seated
 
     def _stored(self, step: Step) -> list[tuple[Stay, int]]:
-        """Return the stored positions of each request after a step."""
         who = [] if step.fill is None else [step.fill[0]]
         stays = [self._stays[request] for request in (*who, *step.decode)]
         return [(stay, stay.stored(step)) for stay in stays]

@@ -98,7 +98,6 @@ def _write(params: Params, spec: ModelSpec, path: Path) -> None:
 
 
 def _tensor(params: Params, stack: str, part: Part) -> np.ndarray:
-    """Return a checkpoint tensor as a view of the array that holds it."""
     found: Any
     if stack == "embed":
         found = params.embed.data

@@ -98,8 +98,6 @@ def _name(path: Any) -> str:
 
 
 def _arrays(tree: Any) -> Any:
-    """Return a tree with its variables replaced by their values."""
-
     def is_variable(leaf: Any) -> bool:
         return isinstance(leaf, nnx.Variable)
 
@@ -127,7 +125,6 @@ def _layer(
     x: jax.Array, small: Any, projections: Projections, rows: Rows, turns: Any,
     *, number: int, linear: Reference, spec: ModelSpec,
 ) -> jax.Array:  # fmt: skip
-    """Return a layer's output [N, hidden], from the weights of all layers."""
     sparse, place = feed_forward_places(spec)[number]
     at = place if spec.dense_layers else None
     layer = Layer(
@@ -146,7 +143,6 @@ def _attend(
     window: Any,
     soft_cap: float,
 ) -> Float[Array, "rows t heads d"]:
-    """Attend to a row's keys up to the query's own; arguments as in `layer.attention`."""
     rows, length, _, size = q.shape
     exact = lax.Precision.HIGHEST
     queries = q.reshape(rows, length, k.shape[2], -1, size)

@@ -110,7 +110,6 @@ def _block_tokens(path: Path, sessions: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _weka(path: Path, number: int, session: Mapping[str, Any]) -> list[_Node]:
-    """Return the requests of a session, main agent and sub-agents."""
     nodes: list[_Node] = []
     main: list[_Node] = []
     subagents: list[tuple[float, _Node]] = []  # end of each that no request has waited for
@@ -166,7 +165,6 @@ def _weka_node(
 
 
 def _wait(node: _Node, stream: Sequence[_Node], joined: Sequence[_Node]) -> None:
-    """Let a request wait for the last of its context that had ended, and for sub-agents."""
     ended = [one for one in stream if one.end_s <= node.at_s + _ROUNDING_S]
     if ended:
         node.continues = max(ended, key=lambda one: one.end_s)
@@ -177,7 +175,6 @@ def _wait(node: _Node, stream: Sequence[_Node], joined: Sequence[_Node]) -> None
 
 
 def _with_answers(nodes: Sequence[_Node], block_tokens: int) -> None:
-    """Give each request the hashes of its answer's whole blocks, from the prompt that follows."""
     own = {id(node): node.hashes[: int(node.prompt) // block_tokens] for node in nodes}
     for node in nodes:
         node.hashes = own[id(node)]
@@ -191,7 +188,6 @@ def _with_answers(nodes: Sequence[_Node], block_tokens: int) -> None:
 
 
 def _graphs(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[list[_Node]]:
-    """Return the requests of Dynamo's rows; those that wait for one another are a session."""
     by_id: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         if row["request_id"] in by_id:
@@ -232,7 +228,6 @@ def _graphs(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[list[_Node]]:
 
 
 def _graph_node(row: Mapping[str, Any], parents: list[_Node]) -> _Node:
-    """Return a request, no earlier than those that it waits for; dependent rows may lack a time."""
     think_s = (float(row.get("delay") or row.get("delay_ms") or 0.0)) / 1e3
     think_s = max(0.0, think_s + float(row.get("tool_wait_ms") or 0.0) / 1e3)
     stated = row.get("timestamp", row.get("created_time"))

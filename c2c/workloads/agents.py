@@ -71,7 +71,6 @@ class _Rows:
     def add(
         self, context: int, prompt: int, answer: int, think_s: float, parents: list[int]
     ) -> int:  # fmt: skip
-        """Append a request and return its turn."""
         ready_s = max((self.at_s[turn - 1] for turn in parents), default=0.0)
         self.at_s.append(ready_s + (think_s if parents else 0.0))
         self.context.append(context)
@@ -99,15 +98,12 @@ class _Draws:
             yield from zip(text.tolist(), answer.tolist(), strict=True)
 
     def count(self, mean: float) -> int:
-        """Return a geometric number from 1."""
         return int(self._counts.geometric(1.0 / mean))
 
     def starts_subagents(self) -> bool:
-        """Return whether a turn starts sub-agents."""
         return bool(self._counts.random() < self._what.subagent_share)
 
     def tool_s(self) -> float:
-        """Return the time of a tool."""
         return self._what.tool_s * float(self._tools.lognormal(-0.5 * self._sigma**2, self._sigma))
 
 
@@ -162,7 +158,6 @@ def _session(what: Agents, draws: _Draws, contexts: int) -> _Rows:
 
 
 def _subagent(what: Agents, draws: _Draws, rows: _Rows, context: int, after: int) -> int:
-    """Append the turns of a sub-agent that a turn starts; return the last one, 0: none fits."""
     held, think_s, last = what.system_tokens, 0.0, 0
     for _ in range(draws.count(what.subagent_turns)):
         turn = _turn(what, draws, rows, context, held, think_s, [last or after])
@@ -177,7 +172,6 @@ def _turn(
     what: Agents, draws: _Draws, rows: _Rows, context: int, held: int, think_s: float,
     waits_for: list[int],
 ) -> int:  # fmt: skip
-    """Append a turn whose context holds so many tokens; return it, 0: it does not fit."""
     text, answer = next(draws.pairs)
     if what.max_total_tokens and held + text + answer > what.max_total_tokens:
         return 0
@@ -227,7 +221,6 @@ def _block(what: Agents, sessions: list[_Rows], seed: int) -> RequestBlock:
 
 
 def _keys(what: Agents, context: Any, counts: Any) -> Lists:
-    """Return the keys of blocks: those within the system prompt are common, the others are not."""
     first = np.concatenate([[0], np.cumsum(counts)])
     place = np.arange(first[-1]) - np.repeat(first[:-1], counts)
     own = np.repeat(context + 1, counts) * _PLACES + place

@@ -120,7 +120,6 @@ def _own(
     unnamed: str,
     copied: int,
 ) -> tuple[dict[str, str], dict[str, int]]:
-    """Return id -> deployment, and deployment -> index; the first `copied` models have copies."""
     target, names, more = dict(explicit), list(index_of), dict[str, int]()
     mapped = set(explicit.values())
     free = dict.fromkeys(k for name, k in index_of.items() if name not in mapped)
@@ -212,7 +211,6 @@ class _Names:
                 self._ends.setdefault(end, []).append((name, k))
 
     def found(self, name: str) -> int | None:
-        """Return the place of the name that an id is, or None."""
         ends = _ends(_loose(name))
         near = [pair for end in ends for pair in self._whole.get(end, ())]
         near += self._ends.get(ends[0], ())
@@ -235,7 +233,6 @@ class _Names:
 
 
 def _likeness(name: str, other: str) -> tuple[int, int]:
-    """Return how far an id is from a name: by the form in which they agree, then by their ends."""
     forms = ((name, other), (name.casefold(), other.casefold()), (_loose(name), _loose(other)))
     for k, (mine, its) in enumerate(forms):
         ends = _ends(mine)

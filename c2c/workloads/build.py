@@ -407,7 +407,6 @@ def _count(source: Source, ids: tuple[str, ...]) -> tuple[dict[str, int], float]
 def _replicated(
     config: WorkloadConfig, source: Source, requests_of: dict[str, int], last_s: float, seed: int
 ) -> tuple[Source, dict[str, int]]:
-    """Superpose rotated copies; the first is not rotated."""
     if sum(requests_of.values()) <= _HELD_REQUESTS:
         # Otherwise every replica would read the file again and hold a batch of it.
         source = held(source)

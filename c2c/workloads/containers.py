@@ -43,7 +43,6 @@ _RECORD = rb"CELL(?:,CELL)*+(?:\r\n|[\r\n])".replace(b"CELL", _CELL)
 
 @cache
 def _pattern(delimiter: bytes, *, spaced: bool, several: bool) -> re.Pattern[bytes]:
-    """Return the pattern of a record, or of as many as there are."""
     record = _RECORD.replace(b",", re.escape(delimiter))
     record = record.replace(b"SPACE", _space(delimiter) + b"*+" if spaced else b"")
     return re.compile(b"(?:" + record + b")*+" if several else record)
@@ -168,7 +167,6 @@ def _header(path: Path) -> _Header:
 
 
 def _delimiter(text: bytes) -> bytes:
-    """Return the delimiter that is most frequent in the first line outside quotes."""
     line = re.sub(rb'"[^"]*+"', b"", text).splitlines() or [b""]
     counts = {_DELIMITERS[k : k + 1]: line[0].count(_DELIMITERS[k]) for k in range(4)}
     return max(counts, key=lambda one: counts[one])

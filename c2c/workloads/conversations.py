@@ -90,7 +90,6 @@ def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBl
 def _turns(
     what: Conversations, pool: LengthPool, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return session, turn, text tokens and answer tokens of each request, by session."""
     lengths, ends = stream_of(seed, "lengths"), stream_of(seed, "turns")
     parts: list[NDArray[np.int64]] = []
     total, sessions = 0, 0

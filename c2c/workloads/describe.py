@@ -85,7 +85,6 @@ def _factors(said: Mapping[str, Any]) -> list[str]:
 
 
 def _served(said: Mapping[str, Any]) -> list[str]:
-    """Return the lines on the models that serve a trace's ids, or ids of an explicit map."""
     found = said["assignment"]
     how, rule = found["how"], found["rule"]
     if said["kind"] != "trace" and not found["explicit"]:

@@ -330,7 +330,6 @@ _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str, str]) -> TraceFile:
-    """Return the file with its column names, not yet mapped to fields; a log is mapped."""
     table, malformed = None, 0
     metadata: Mapping[bytes, bytes] = {}
     try:
@@ -396,7 +395,6 @@ def _pairs() -> list[tuple[str, str]]:
 
 
 def _pair(present: Iterable[str]) -> dict[str, list[str]]:
-    """Return the columns of the first known pair of lengths; {} if there is none."""
     for prompt, output in _pairs():
         prompts, outputs = alike(prompt, present), alike(output, present)
         if prompts and outputs:

@@ -55,7 +55,6 @@ class _OtherReader(Exception):
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Yield whole lines, about `_BLOCK_BYTES` at a time."""
     rest = b""
     with open_bytes(path) as stream:
         while more := stream.read(_BLOCK_BYTES):
@@ -109,7 +108,6 @@ def _undated(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_plain(column: pa.ChunkedArray) -> bool:
-    """Return whether the values mean the same as the texts of the slower reader."""
     import pyarrow.compute as pc
 
     kind = column.type

@@ -210,7 +210,6 @@ def _exchanges(path: Path, chars_per_token: float) -> Iterator[tuple[float, floa
 
 
 def _first_exchange(conversation: Any) -> tuple[str, str] | None:
-    """Return the first two messages if a human's and then an assistant's; else None."""
     if not isinstance(conversation, list) or len(conversation) < 2:
         return None
     first, second = conversation[:2]

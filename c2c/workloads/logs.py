@@ -50,12 +50,10 @@ class _Found:
     malformed: int = 0
 
     def begin(self, key: str, request: _Request) -> None:
-        """Add a request. An id seen before, such as a client's retry, is a new request."""
         self.requests.append((key, request))
         self.begun.setdefault(key, []).append(request)
 
     def ended(self, key: str, unknown: _Request) -> _Request:
-        """Return the id's first request that may still run; adds `unknown` if there is none."""
         if key not in self.begun:
             self.begin(key, unknown)
         same = self.begun[key]

@@ -68,7 +68,6 @@ _UNLIKE: Mapping[str, str] = {
 
 
 def _plain(name: str) -> str:
-    """Return a name in lower case, with letters and digits only."""
     return re.sub(r"[\W_]", "", name.casefold())
 
 

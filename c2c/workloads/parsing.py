@@ -212,7 +212,6 @@ def number_lists(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> Lists:
 
 
 def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return u64 values, null if a cell is no whole number, and a mask of cells below 0."""
     import pyarrow.compute as pc
 
     unsigned = pa.uint64()
@@ -302,7 +301,6 @@ def _cast(
     looks_right: str,
     tidy: Callable[[pa.Array], pa.Array] = lambda array: array,
 ) -> pa.Array:
-    """Cast each cell of text to the first of `kinds` that fits; null if none does."""
     import pyarrow.compute as pc
 
     try:
@@ -314,7 +312,6 @@ def _cast(
 
 
 def _without_groups(array: pa.Array) -> pa.Array:
-    """Return numbers such as "1,234" without the separators of thousands."""
     import pyarrow.compute as pc
 
     plain = pc.replace_substring_regex(array, _SEPARATOR, "")
@@ -372,7 +369,6 @@ def _looks_like_date(array: pa.Array) -> bool:
 
 
 def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[np.float64]:
-    """Return f64 values and judge missing, unreadable, NaN, infinite and negative cells."""
     import pyarrow.compute as pc
 
     missing = nulls(array)

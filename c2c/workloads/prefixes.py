@@ -85,7 +85,6 @@ def root_of(*what: int) -> np.uint64:
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return 64 bits that each depend on all bits of x (splitmix64, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         x = x + np.uint64(_ODD)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -121,7 +121,6 @@ def _rounded(value: float) -> str:
 
 
 def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
-    """Return the first usable time, None for dates, and whether its batch has fractions."""
     import pyarrow.compute as pc
 
     for batch in trace.batches():

@@ -100,7 +100,6 @@ def _of_group(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a record for each request of a benchmark's result, by start time if known."""
     if not isinstance(result["input_lens"], list):
         return [dict(result)]
     lists = {name: value for name, value in result.items() if isinstance(value, list)}
@@ -126,7 +125,6 @@ def _of_benchmark(path: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def _mean_gap(gaps: Any, output_tokens: Any) -> float | None:
-    """Return the mean time per token after the first, from the gaps between streamed chunks."""
     try:
         return sum(gaps) / (output_tokens - 1) if output_tokens > 1 and gaps else None
     except TypeError:  # no list of numbers, or no number of tokens
@@ -161,7 +159,6 @@ def _text(path: Path) -> io.TextIOWrapper:
 
 
 def _lines(file: io.TextIOWrapper) -> Iterator[str]:
-    """Yield lines, cut at `_MOST` characters."""
     return iter(lambda: file.readline(_MOST), "")
 
 

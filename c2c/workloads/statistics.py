@@ -127,7 +127,6 @@ class _Gaps:
         self.last_s[stream[last]] = arrival_s[last]
 
     def cv(self) -> NDArray[np.float64]:
-        """Return each stream's CV; NaN for fewer than two gaps or a mean of zero."""
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = self.total / self.count
             cv = np.sqrt(np.maximum(self.squares / self.count - mean * mean, 0)) / mean

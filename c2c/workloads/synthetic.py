@@ -88,7 +88,6 @@ def _active_models(models: int) -> int:
 
 
 def _ranks(active: int) -> NDArray[np.float64]:
-    """Return the ranks of `active` models, spread evenly over 1 to 59."""
     if active == 1:
         return np.ones(1)
     return 1 + np.arange(active) * (_ACTIVE_MODELS - 1) / (active - 1)
@@ -107,7 +106,6 @@ def popularity_shares(trace: SyntheticTrace) -> NDArray[np.float64]:
 
 
 def _requests_per_model(trace: SyntheticTrace) -> NDArray[np.int64]:
-    """Split the exact total over the models: shares by largest remainder, rare models fixed."""
     active = _active_models(trace.models)
     rare = np.resize(np.array(_RARE_COUNTS, np.int64), trace.models - active)
     rare = -np.sort(-rare)

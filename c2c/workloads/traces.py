@@ -227,7 +227,6 @@ def stream(trace: TraceFile, rules: RowRules, index_of: dict[str, int]) -> Itera
 def _good_rows(
     trace: TraceFile, rules: RowRules, tally: _Tally
 ) -> Iterator[tuple[tuple[str, ...], RequestBlock]]:
-    """Yield (model ids, block indexing them) for the good rows of each batch."""
     latest: Any = None  # arrival of the last good row, in the file's own unit
     origin: Any = None
     equal_rows: set[str] = set()  # rows at `latest`, to recognise duplicates across batches
@@ -266,7 +265,6 @@ def _parse(trace: TraceFile, rules: RowRules, batch: pa.RecordBatch) -> RawRows:
 def _batches(
     trace: TraceFile, rules: RowRules, tally: _Tally
 ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
-    """Yield batches with their row numbers in the file, sorted by arrival if `rules.sort`."""
     if not rules.sort:
         done = 0
         for batch in trace.batches(tally.malformed):
@@ -361,7 +359,6 @@ def _block(rows: RawRows, good: NDArray[np.int64], origin: Any, rules: RowRules)
 def _with_more(
     block: RequestBlock, rows: RawRows, good: NDArray[np.int64], tally: _Tally
 ) -> RequestBlock:
-    """Return the requests with the keys of their blocks, sessions and measured latencies."""
     if rows.session is not None:
         chosen = to_arrow(good)
         parents = None if rows.parent is None else rows.parent.take(chosen).to_pylist()

@@ -70,7 +70,6 @@ def with_load(fleet: Mapping[str, Any]) -> str:
 
 
 def _left(fleet: Mapping[str, Any]) -> str:
-    """Return the load that a fleet serves and the one at which it breaks, with the bottleneck."""
     load = fleet["serves_load"]
     served = "the load" if load == 1.0 else f"{load:g} times the load"
     if fleet["breaks_at_load"] is None:
@@ -80,7 +79,6 @@ def _left(fleet: Mapping[str, Any]) -> str:
 
 
 def _if_slower(fleet: Mapping[str, Any]) -> str:
-    """Return the end of a sentence: does the fleet serve if its steps take the error longer?"""
     words = {True: "still serves", False: "does not serve", None: "was not tried, as a node,"}
     longer = f"{100 * fleet['error']:.3g} % longer ({fleet['error_of']})"
     return f"{words[fleet['serves_if_slower']]} if every step takes {longer}"
@@ -104,7 +102,6 @@ def _cells(fleet: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fails(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells of the best fleet of a chip that does not serve."""
     return {
         "chips": f"{row['chips']} x {row['chip']}",
         "layout": row["layout"],

@@ -157,7 +157,6 @@ class FleetSpace:
         return plain
 
     def _composed(self, words: tuple[str, ...]) -> dict[str, Any]:
-        """Return the settings with choices; those that change different groups compose once."""
         if words in self._cached:
             return self._cached[words]
         try:
@@ -180,7 +179,6 @@ class FleetSpace:
         return self._cached[words]
 
     def _changed(self, words: tuple[str, ...]) -> dict[str, Any]:
-        """Return the groups that choices change; a layout is its name, a chip its file."""
         base = self._whole(())
         key, _, value = words[0].partition("=")
         if words == (f"{_LAYOUT}={value}",) and is_layout_name(value) and base[key] == _AUTO:
@@ -246,7 +244,6 @@ class FleetSpace:
         )  # fmt: skip
 
     def _gpus(self, params: Mapping[str, Any]) -> list[tuple[str, int, Mapping[str, Any]]]:
-        """Return the name, number and settings of each kind of chip."""
         of_chip = {k: v for k, v in params.items() if k.startswith((_CHIP, _FLEET))}
         settings = self.settings(of_chip, {})
         if parts := settings["fleet"]["parts"]:
@@ -263,7 +260,6 @@ def _words(params: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _rented(settings: Mapping[str, Any]) -> list[Platform]:
-    """Return the GPUs of a run with a node: its layout's, which may have more than the node."""
     try:
         layout = build(settings).serving.system.layout
     except SettingError:  # which the run will say

@@ -98,7 +98,6 @@ class PointRunner:
                 yield token, self._noted(future.result(), key)
 
     def _key(self, settings: Mapping[str, Any]) -> str:
-        """Return the key of a run that may be refused, "" if its settings do not even say files."""
         try:
             files = input_files(settings)
             self._keys |= {file: file_key(file) for file in files if file not in self._keys}
@@ -110,7 +109,6 @@ class PointRunner:
         )  # fmt: skip
 
     def _refused(self, settings: Mapping[str, Any], key: str) -> str | None:
-        """Return the error with which an earlier search found the settings invalid."""
         if self._refusals is None:
             self._out, self._refusals = Path(settings["out"]).expanduser(), {}
             with suppress(OSError, ValueError):

@@ -108,7 +108,6 @@ def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -
 
 
 def _ranks(settings: Mapping[str, Any]) -> int:
-    """Return the number of chips of a device; 1 for a fleet's parts, which have their own."""
     return 1 if settings["fleet"]["parts"] else int(settings["tensor_parallel"])
 
 
@@ -125,7 +124,6 @@ def _rate_rps(setup: RunSetup) -> float:
 
 
 def _catalog(catalog: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return a catalog of `count` models with its entries in their former proportions."""
     entries: Sequence[Mapping[str, Any]] = catalog["models"]
     had = [int(entry.get("copies", 1)) for entry in entries]
     # Full rounds over all models; a last, incomplete round takes its first models.

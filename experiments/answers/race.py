@@ -134,7 +134,6 @@ def race(
                 most=most, within=limit, always=always if part == parts[0] else set())  # fmt: skip
 
     def price(arm: int) -> float:
-        """Return the lowest price at which an arm may serve all requests."""
         return _restart(standings[arm]) * arms[arm].usd_per_hour
 
     starts = dict.fromkeys(range(len(arms)), 1)
@@ -145,14 +144,12 @@ def race(
         starts = {arm: serving[arm] for arm in order[: max(keep, math.ceil(len(order) / 2))]}
 
     def whole(some: Iterable[int]) -> list[float]:
-        """Return the prices of the arms that serve the last part."""
         return [
             standings[a].serves * arms[a].usd_per_hour for a in some
             if standings[a].part == parts[-1] and standings[a].serves < math.inf
         ]  # fmt: skip
 
     def again(some: Iterable[int], limit: float = math.inf) -> dict[int, int]:
-        """Return the arms that may yet serve the last part at a price, cheapest first."""
         may = [a for a in some if _may_serve(standings[a], parts, may_miss) and price(a) <= limit]
         return {a: _restart(standings[a]) for a in sorted(may, key=price)}
 
@@ -198,10 +195,6 @@ def _settle(
     within: float,
     always: Set[int],
 ) -> None:
-    """Find each arm's smallest number of chips, in rounds of trials, cheap fleets first.
-
-    An arm of `always` runs at least once.
-    """
     while True:
         asked: list[tuple[int, int]] = []
         for arm, standing in standings.items():
@@ -235,7 +228,6 @@ def _first_failures(
     serve: Callable[[Sequence[Trial]], Sequence[Outcome]],
     seeds: Sequence[int],
 ) -> dict[tuple[int, int], Outcome]:
-    """Return the outcome of the first seed that each fleet fails with; later seeds do not run."""
     fails: dict[tuple[int, int], Outcome] = {}
     for some in (seeds[:1], seeds[1:2], seeds[2:]):
         trials = [
@@ -249,7 +241,6 @@ def _first_failures(
 
 
 def _best(standings: dict[int, Standing], arms: Sequence[Arm]) -> float:
-    """Return the price of the cheapest fleet that serves, in US dollars an hour."""
     return min((s.serves * arms[a].usd_per_hour for a, s in standings.items()), default=math.inf)
 
 

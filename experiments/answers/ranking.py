@@ -64,7 +64,6 @@ def told(fleets: Sequence[dict[str, Any]], named: Collection[str]) -> list[dict[
 
 
 def _fleet(runs: Runs, at: Trial, given: Sequence[str]) -> dict[str, Any]:
-    """Return a fleet's price, latencies, attainment, and the command of its run."""
     kind, chips = runs.arms[at.arm], at.chips
     mine = {
         trial.seed: point.summary

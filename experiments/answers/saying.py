@@ -82,7 +82,6 @@ def _setting(capacity: Capacity, setup: RunSetup) -> str:
 
 
 def _value(capacity: Capacity) -> str:
-    """Return the value with its confidence; for whole numbers the value that every seed met."""
     quantity, middle = capacity.quantity, capacity.interval
     assert middle is not None
     if middle.half is None:
@@ -98,7 +97,6 @@ def _value(capacity: Capacity) -> str:
 
 
 def _looked(capacity: Capacity) -> str:
-    """Return the bound at which the search ended without a limit."""
     quantity = capacity.quantity
     is_down = quantity.more_is_harder != bool(capacity.met)
     edge = quantity.lowest if is_down else quantity.highest

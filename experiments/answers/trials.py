@@ -73,7 +73,6 @@ class Runs:
         return replace(trial, seed=self.all_seeds[0]) if is_sure else trial
 
     def _chance(self, trial: Trial) -> tuple[str, bool, bool]:
-        """Return what decides whether a seed draws anything: system, and choices of a place."""
         arm = self.arms[trial.arm]
         return arm.draws, trial.chips > 1, arm.layout.startswith("1x")
 

@@ -132,7 +132,6 @@ class Engine:
             time.sleep(0.2)
 
     def _live(self) -> dict[str, Any]:
-        """Return the engine's current state."""
         host = self.address.removeprefix("http://").split("/")[0]
         connection = http.client.HTTPConnection(host, timeout=_START_S)
         try:

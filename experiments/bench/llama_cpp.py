@@ -172,7 +172,6 @@ class LlamaCpp:
 def _measure(
     server: Engine | LlamaCpp, requests: Sequence[Request]
 ) -> tuple[dict[str, Any], list[Answer]]:
-    """Start a server, send the trace, and return the measurements."""
     began_s = time.perf_counter()
     try:
         server.start()

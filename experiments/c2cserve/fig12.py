@@ -301,7 +301,6 @@ class _Readings:
         self._kept: dict[tuple[str, ...], Any] = {}
 
     def totals(self, load: str) -> dict[str, Any]:
-        """Return the totals of C2CServe's run at a load."""
         got = self._once(("run", "C2CServe", load), lambda: self._replayed("C2CServe", load, ()))
         return totals(got, self._experiment.windows)
 
@@ -309,7 +308,6 @@ class _Readings:
         self, system: str, *, engine: str, sllm_system: str, aegaeon_system: str, statistic: str,
         load: str,
     ) -> list[float]:  # fmt: skip
-        """Return a system's band under a value of each reading."""
         return self._bands(system, engine, sllm_system, aegaeon_system, load)[statistic]
 
     def _bands(

@@ -203,7 +203,6 @@ def _of_one(
     host_for: str = "use",
     **swept: float,
 ) -> dict[str, Any]:
-    """Return a row of lone requests; `swept` are the columns of a sweep."""
     skew, locality = router
     # 128 experts a layer, or many steps, are slow; a store that learns needs more requests. Sweeps
     # use one request: with six, TTFT differs by 0.2%.
@@ -282,12 +281,10 @@ def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]
 
 
 def _cut(before: float, after: float) -> float:
-    """Return the reduction of TTFT in percent."""
     return 100.0 * (1.0 - after / before)
 
 
 def _another_reading(rows: list[dict[str, Any]], system: str, what: str) -> str:
-    """Return a note: the reduction of the mean, or if the host works for fetched experts only."""
     by_mean = system == "aegaeon"
     read_both_ways = by_mean or any(r["host_for"] == "fetch" for r in rows)
     if what != "reduction" or not read_both_ways:
@@ -303,7 +300,6 @@ def _another_reading(rows: list[dict[str, Any]], system: str, what: str) -> str:
 
 
 def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
-    """Return a note: the rate of copies that gives the printed TTFT without HybridGEMM."""
     if what != "before":
         return ""
     (row,) = (
@@ -324,7 +320,6 @@ def _under_readings(
     context: Context, experiment: Hybrids, rows: list[dict[str, Any]],
     default: tuple[Result, ...], compression: float,
 ) -> tuple[Result, ...]:  # fmt: skip
-    """Return the results with TTFT under other engines, schedulers, loads and models."""
     loads = {"half_busy": compression, "own_speed": 1.0, "twice": 2.0}
     kept: dict[tuple[Any, ...], float] = {}
 

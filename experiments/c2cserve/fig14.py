@@ -76,8 +76,6 @@ class _Loads:
 
 
 def _fitted_loads(context: Context, experiment: Ablations) -> _Loads:
-    """Return the loads that bring the full system closest to its printed p99 TTFT."""
-
     def fitted(candidates: Sequence[float], overrides: Sequence[str]) -> float:
         return fit_load(
             context,
@@ -94,7 +92,6 @@ def _fitted_loads(context: Context, experiment: Ablations) -> _Loads:
 def _rows(
     context: Context, experiment: Ablations, loads: _Loads
 ) -> tuple[list[dict[str, Any]], float]:
-    """Return one row a variant and seed, and the link's rate in GB/s."""
     rows: list[dict[str, Any]] = []
     prompts, link_gbps = 0.0, 0.0
     seeds, of = context.seeds[: experiment.seeds], experiment.runs
@@ -174,7 +171,6 @@ def compute(context: Context, experiment: Ablations) -> Computed:
 
 
 def _finding(rows: list[dict[str, Any]]) -> str:
-    """Return how many times the full system's p99 TTFT each replaced component has."""
     names = {"random_placement": "random placement", "default_chunk": "chunks of 8192",
              "static_gemm": "SymGEMM alone"}  # fmt: skip
     ratios = []
@@ -193,7 +189,6 @@ def _finding(rows: list[dict[str, Any]]) -> str:
 
 
 def _improvements(rows: list[dict[str, Any]]) -> tuple[Improvement, ...]:
-    """Return the gains of our rule for alpha, and of two systems of ours, over the full system."""
     names = {"full system": "c2cserve", "roofline (ours)": "roofline alpha",
              "roofline system (ours)": "c2cserve_roofline",
              "plus (ours)": "c2cserve_plus"}  # fmt: skip
@@ -271,7 +266,6 @@ def _middle(rows: list[dict[str, Any]], panel: str, variant: str, column: str) -
 
 
 def _said_of_placement(rows: list[dict[str, Any]]) -> str:
-    """Return a note on blind placement, on four chips and on one of unlike slices."""
     if not any(r["panel"] == UNLIKE for r in rows):
         return ""
     blind, aware = (_middle(rows, *AWARE[:1], v, "ttft_p99_s") for v in ("first idle", AWARE[1]))
@@ -291,7 +285,6 @@ def _said_of_placement(rows: list[dict[str, Any]]) -> str:
 
 
 def _said_of_chunks(rows: list[dict[str, Any]], experiment: Ablations) -> str:
-    """Return a note on large chunks with long prompts."""
     if not any(r["panel"] == LONG for r in rows):
         return ""
     large, table, small = (_middle(rows, LONG, v, "ttft_p99_s") for v in ("8192", "table", "2048"))

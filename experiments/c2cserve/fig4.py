@@ -86,7 +86,6 @@ def compute(context: Context, experiment: Dataflows) -> Computed:
 
 
 def _finding(rows: list[dict[str, Any]]) -> str:
-    """Return the gain of the best alpha over the better pure dataflow, at its largest."""
     gains = {}
     for layout in dict.fromkeys(r["layout"] for r in rows):
         here = {r["alpha"]: r["latency_ms"] for r in rows if r["layout"] == layout}

@@ -196,7 +196,6 @@ def _prefill(table: StepTable, chunk: int, mode: str, prompt: int) -> tuple[floa
 
 
 def _shared(loads: Sequence[tuple[float, float, float]], capacity_gbps: float) -> dict[str, Any]:
-    """Return solo sum and co-run throughput (tokens/s) of loads that repeat forever."""
     alone, link, tokens = (np.array(v) for v in zip(*loads, strict=True))
     rates = max_min(link / alone / 1e9, capacity_gbps)
     together = np.maximum(alone, link / (rates * 1e9))
@@ -210,7 +209,6 @@ def _shared(loads: Sequence[tuple[float, float, float]], capacity_gbps: float) -
 
 
 def _needs(name: str, ours: Mapping[str, Any], capacity_gbps: float) -> str:
-    """Return a note: the draw of two equal loads that gives the printed gap, by the link alone."""
     printed = float(claim(f"c2cserve.fig6{name}").value)
     each = capacity_gbps / (1.0 - printed / 100.0) / 2.0
     return (

@@ -56,7 +56,6 @@ def compute(context: Context, experiment: OneByOne) -> Computed:
     served: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def rows_under(engine: str = "gpu_bound", chunk: str | int = "table") -> list[dict[str, Any]]:
-        """Return one row with TTFT and TPOT for each model and system."""
         rows = []
         for model, system in pairs:
             more = (*engine_settings(system, engine), *chunk_settings(system, chunk))
@@ -99,7 +98,6 @@ def compute(context: Context, experiment: OneByOne) -> Computed:
 def _served(
     context: Context, experiment: OneByOne, model: str, system: str, more: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return a row with TTFT and TPOT of a model on a system with further settings."""
     got = serve_alone(
         context, model, system, output=experiment.output_tokens, prompt=experiment.prompt_tokens,
         requests=experiment.requests, overrides=more,
@@ -115,7 +113,6 @@ def _served(
 
 
 def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the range, over models, of C2CServe's latencies over ServerlessLLM's."""
     of = {(r["model"], r["system"]): r for r in rows if not r["out_of_memory"]}
     ratios = {
         what: [
@@ -135,7 +132,6 @@ def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _printed(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a system's times by the printed ratio to C2CServe, from our C2CServe's times."""
     model, system = row["model"], row["system"]
     ours = next((r for r in rows if (r["model"], r["system"]) == (model, "c2cserve")), None)
     found: dict[str, Any] = {}
@@ -147,7 +143,6 @@ def _printed(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _why() -> str:
-    """Return a note: the reason why TPOT cannot equal that of resident weights."""
     platform = gh200_of_the_paper()
     size = float(weight_bytes(load_spec("llama-3-8b"))) / 1e9
     link = platform.link.datasheet_gbps

@@ -101,7 +101,6 @@ def compute(context: Context, experiment: Fleets) -> Computed:
 
 
 def _finding(rows: Sequence[Mapping[str, Any]], experiment: Fleets) -> str:
-    """Return the shares off target at the least number of models with twice the paper's slices."""
     drawn = [r for r in rows if r["is_drawn"]]
     sizes = sorted({r["models"] for r in drawn})
     models = next((n for n in sizes if n >= 16), sizes[-1])
@@ -115,7 +114,6 @@ def _finding(rows: Sequence[Mapping[str, Any]], experiment: Fleets) -> str:
 
 
 def _improvements(rows: Sequence[dict[str, Any]], experiment: Fleets) -> tuple[Improvement, ...]:
-    """Return the gains of the first system over each other drawn one, by size."""
     first, *others = (name for name in experiment.drawn if name in experiment.shown)
     return improvements_of(
         rows,

@@ -92,7 +92,6 @@ def _composed(overrides: tuple[str, ...], _digest: str) -> DictConfig:
 
 
 def _contents() -> str:
-    """Return a digest of the present files that configurations are composed from."""
     digest = hashlib.sha256()
     folder = conf_dir()
     for parent, folders, files in os.walk(folder, followlinks=True):

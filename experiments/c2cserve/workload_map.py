@@ -157,7 +157,6 @@ def compute(context: Context, experiment: Map) -> Computed:
 
 
 def _sm_reads(experiment: Map) -> tuple[str, ...]:
-    """Return a sentence for each chip with a public range of reads by SMs."""
     links = {name: load_platform(name).link for name, grid in experiment.grids.items() if grid}
     return tuple(
         f"Weights cross the link of {name} at "
@@ -184,7 +183,6 @@ _plans: dict[tuple[Any, ...], str] = {}
 
 
 def _planned(link: LinkVariant, experiment: Map, point: Point, system: str) -> str:
-    """Return the layout planned on other requests of the same workload, planned once."""
     key = (link, point, system, experiment.requests, experiment.plan)
     if key not in _plans:
         plan = _setup(link, experiment, point, system, "planned", experiment.plan.seed).plan
@@ -231,7 +229,6 @@ def _at(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _best(rows: Sequence[dict[str, Any]], experiment: Map) -> list[dict[str, Any]]:
-    """Return the best system in each workload of the grid."""
     grid = [r for r in rows if r["memory_gb"] is None]
     return [
         best_of([r for r in grid if _at(r) == key], experiment)
@@ -242,7 +239,6 @@ def _best(rows: Sequence[dict[str, Any]], experiment: Map) -> list[dict[str, Any
 def _with_band(
     best: dict[str, Any], rows: Sequence[dict[str, Any]], experiment: Map
 ) -> dict[str, Any]:
-    """Add ranges over seeds, and whether the paper's system and plus are behind with all seeds."""
     seeds = dict.fromkeys(r["seed"] for r in rows)
     each = [best_of([r for r in rows if r["seed"] == seed], experiment) for seed in seeds]
     whose = {"paper": best["paper_form"], "plus": best["plus_form"], "opponent": best["opponent"]}
@@ -295,7 +291,6 @@ def best_of(rows: Sequence[dict[str, Any]], experiment: Map) -> dict[str, Any]:
 
 
 def _banded(best: dict[str, Any], whose: str) -> str:
-    """Return the median over seeds, with the range if seeds differ."""
     middle, low, high = (
         f"{best[f'{whose}_{which}percent']:.1f}" for which in ("", "low_", "high_")
     )

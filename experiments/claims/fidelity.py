@@ -230,7 +230,6 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return counts of numbers and trends among rows, and of those that agree."""
     found = [(r.comparison, r.agrees) for r in rows if r.comparison]
     stand = Counter(row.standing for row in rows)
     numbers = [(c, agrees) for c, agrees in found if c.ratio is not None]

@@ -98,7 +98,6 @@ def _hits(claims: Sequence[Claim], constant: float) -> int:
 
 
 def _filled(value: Any, constant: float) -> Any:
-    """Return a claim's value with each number replaced by a constant."""
     if isinstance(value, Mapping):
         return {key: _filled(each, constant) for key, each in value.items()}
     is_text = isinstance(value, bool | str)

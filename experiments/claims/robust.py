@@ -133,7 +133,6 @@ def _is_asked(result: Result, told: Mapping[str, Any], *, everything: bool) -> b
 
 
 def _answers(result: Result) -> dict[str, bool]:
-    """Return whether our value agrees under each computed alternative."""
     asked = claim(result.claim_id)
     alone = replace(result, by_reading={}, by_seed=(), by_model={})
     return {

@@ -176,7 +176,6 @@ def _results(
 
 
 def _in_order(token_bytes: int) -> bool:
-    """Return whether KV caches of batches of the paper's lengths have 0.1 to a few GB."""
     least, most = (token_bytes * tokens / 1e9 for tokens in (128, 15 * 341))
     return 0.05 <= least <= 1.0 <= most <= 10.0
 

@@ -222,7 +222,6 @@ def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> D
 
 
 def _system(served: Served) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the overrides of a server's settings that choose files, and its other values."""
     over = {"one": 1, "memory": 2, "three": 3}[served.replica_devices] if served.copies == 2 else 1
     share = min(1.0, served.hbm_bytes / CARD_BYTES)
     files: tuple[str, ...] = ("system=cocoserve", f"node={NODE}", "system/vary=as_alpha")

@@ -206,7 +206,6 @@ def _in_time(served: Served, rate: int, target_s: float) -> float:
 
 
 def _last_full(served: Served, target_s: float, rates: Sequence[int]) -> int:
-    """Return the highest rate up to which all requests are in time."""
     low, high = min(rates), max(rates) + 1
     while high - low > 1:
         middle = (low + high) // 2

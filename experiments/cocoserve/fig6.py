@@ -112,7 +112,6 @@ def _served(experiment: Copies, layers: int, copies: int, load: str) -> Drained:
 
 
 def _results(rows: Iterable[dict[str, Any]]) -> Iterator[Result]:
-    """Yield the answers to claims whose points these settings have."""
     at = {(r["load"], r["layers"], r["copies"]): r for r in rows}
 
     def gain(load: str, layers: int, copies: int = 2) -> float:

@@ -252,7 +252,6 @@ def _of_instances(
     scaled = coco(base, **reading)
 
     def gained(name: str, load: str, of: str, *, ours_first: bool) -> float:
-        """Return the printed measure of two CoCoServe instances against some of HFT."""
         ends = experiment.loads[load]
         theirs = mean_over(replace(base, instances=int(of[-1])), ends, average)
         mine = mean_over(replace(scaled, instances=2), ends, average)
@@ -260,7 +259,6 @@ def _of_instances(
         return gain(*values) if ours_first else cut(*values)
 
     def share() -> float:
-        """Return the mean share of throughput that is kept against four instances."""
         lost = [gained("throughput_rps", load, "hft4", ours_first=False)
                 for load in experiment.loads]  # fmt: skip
         return 100.0 - sum(lost) / len(lost)

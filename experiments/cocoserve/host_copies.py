@@ -151,7 +151,6 @@ def _row_bytes(here: _Slice) -> float:
 
 
 def _batch(here: _Slice, layers: int, where: Where, there_bytes: float) -> int:
-    """Return the rows that fit into both slices; 0 if the copies' weights do not fit."""
     each, share = _row_bytes(here), layers / here.spec.layers
     first = (here.room_bytes - weight_bytes(here.spec)) / (each * (1.0 - share / 2.0))
     second = there_bytes - layers * layer_bytes(here.spec)[0] * (where == "device")

@@ -119,7 +119,6 @@ def shapes_of(settings: Load) -> Shapes:
 
 
 def _done(runner: Runner, asked: Sequence[Request]) -> Iterator[Done]:
-    """Serve all requests; yield at step boundaries."""
     done = Done(texts=[])
     _record(runner, done.logits)
     for served in serve(runner, asked):
@@ -128,7 +127,6 @@ def _done(runner: Runner, asked: Sequence[Request]) -> Iterator[Done]:
 
 
 def _record(runner: Runner, logits: list[str]) -> None:
-    """Append a digest of each step's sampled logits to `logits`."""
     executor: Any = runner.executor
     compute = executor.compute
 

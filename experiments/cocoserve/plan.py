@@ -257,7 +257,6 @@ def row_of(problem: Problem, placement: Placement) -> dict[str, Any]:
 
 
 def _split(problem: Problem, placement: Placement) -> float:
-    """Return the speedup by Eqs. 1 to 3 with the rates and links of the devices."""
     first, node = placement.first, problem.node
     layer_s = [
         problem.devices.layer_s(d, problem.batch, problem.context) for d in range(len(node.gpus))
@@ -319,7 +318,6 @@ def _parsed(text: str, where: str, spec: ModelSpec) -> tuple[str, list[int], int
 
 
 def _read(path: Path, spec: ModelSpec) -> Placement:
-    """Return the placement of a file of `write`, for this model."""
     found = read_json_object(path)
     for name, wanted in (("model", spec.name), ("layers", spec.layers)):
         if found.get(name) != wanted:
@@ -430,7 +428,6 @@ def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as a text of ranges, such as 0-3,7."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] + 1 == number:

@@ -97,7 +97,6 @@ def compute(context: Context, experiment: FineTunes) -> Computed:
 
 
 def _most(rows: Sequence[Mapping[str, Any]], experiment: FineTunes, name: str, bases: int) -> int:
-    """Return the largest number of fine-tunes up to which a system meets the targets; 0: none."""
     most = 0
     here = [r for r in rows if r["system"] == name and r["bases"] == bases]
     for row in sorted(here, key=lambda r: r["models"]):

@@ -121,7 +121,6 @@ def _cases(experiment: AgentsOnAChip) -> list[Case]:
 def _search(
     context: Context, experiment: AgentsOnAChip, case: Case, start: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each number of agents that the search tries."""
     agents, tried = replace(_AGENTS, start=start), dict[float, bool]()
     while values := next_values(agents, tried, experiment.tolerance, 1):
         found = bracket_of(agents, tried)
@@ -159,7 +158,6 @@ def _run(
 
 
 def _met_percent(workload: Workload, requests: pa.Table, since_s: float) -> float:
-    """Return the share within both targets of requests that come while all agents are at work."""
     turn = concatenate(workload.blocks()).turn
     assert turn is not None
     names = (
@@ -183,7 +181,6 @@ def _met_percent(workload: Workload, requests: pa.Table, since_s: float) -> floa
 
 
 def _most(experiment: AgentsOnAChip, tried: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the run with the most agents below all that missed the targets; 0 agents if none."""
     by_agents = {row["agents"]: row for row in tried}
     met = {n: row["met_percent"] >= experiment.met_percent for n, row in by_agents.items()}
     most = bracket_of(_AGENTS, {float(n): is_met for n, is_met in met.items()}).met

@@ -110,7 +110,6 @@ def _finding(experiment: Pairs, rows: list[dict[str, Any]]) -> str:
 
 
 def _report(experiment: Pairs, rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    """Return one row a pair, system and rate."""
     body = [
         (name, f"{rate:g}", system,
          f"{_mean(rows, 'both_percent', pair=name, system=system, rate_rps=rate):.1f}",

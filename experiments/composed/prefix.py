@@ -205,8 +205,6 @@ def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _told(experiment: Prefixes, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return sentences on the link's load, with numbers of the runs."""
-
     def at(part: str, gb: int, chip: str = "", weights: str = "") -> Mapping[str, Any]:
         return next(
             r for r in rows

@@ -126,7 +126,6 @@ def _served(
 
 
 def _rates_rps(models: Sequence[str], found: SimulationResult) -> list[float]:
-    """Return the requests a second of each model, at least a tenth of one in all."""
     count = Counter(found.requests["model"].to_pylist())
     arrivals_s = found.requests["arrival_s"].to_numpy()
     span_s = float(arrivals_s.max() - arrivals_s.min())
@@ -142,7 +141,6 @@ def _by_point(
 
 
 def _best(experiment: Sharing, here: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the best share within both targets at a point, and the systems that are close."""
     fitting = [r for r in here if r["fits"]]
     most = max(r["both_percent"] for r in fitting)
     close = [r["system"] for r in fitting if r["both_percent"] >= most - experiment.close_points]
@@ -150,7 +148,6 @@ def _best(experiment: Sharing, here: Sequence[Mapping[str, Any]]) -> dict[str, A
 
 
 def _finding(experiment: Sharing, best: Sequence[Mapping[str, Any]]) -> str:
-    """Return the winners with most models under the highest load, by chip."""
     models, load = max(experiment.models), max(experiment.compressions)
     parts = [
         f"{' and '.join(b['systems'])} on {b['chip']} ({b['both_percent']:.3g}%)"

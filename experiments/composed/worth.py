@@ -221,7 +221,6 @@ def _run(
 
 @cache
 def _system_of(names: tuple[str, ...]) -> Any:
-    """Return the settings of a set's system: engines that restore no graphs capture them."""
     captured = () if "restored" in names else ("system.start=medusa/vllm",)
     return composed([*GH200, *settings_of(names), *captured]).system
 
@@ -243,7 +242,6 @@ def _members(row: dict[str, Any]) -> frozenset[str]:
 def _shares(
     experiment: Worth, load: Load, rows: Sequence[dict[str, Any]], seeds: Sequence[int]
 ) -> list[Any]:
-    """Return one row per mechanism: mean and half interval of its Shapley value over seeds."""
     by_seed = [
         shapley({_members(r): r["both_percent"] for r in rows if r["seed"] == seed})
         for seed in seeds
@@ -258,7 +256,6 @@ def _shares(
 def _report(
     experiment: Worth, rows: Sequence[dict[str, Any]], shares: Sequence[dict[str, Any]]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return one row per load: the smallest set close to the best, and Shapley values."""
     body = []
     for load in experiment.each_load():
         here: dict[str, list[float]] = {}

@@ -86,7 +86,6 @@ def draw_advice(
 def _label(
     axes: Axes, marks: Sequence[_Mark], height: Callable[[_Mark], float], right: float
 ) -> None:
-    """Name each chip at its best fleet: the first of its marks."""
     firsts: dict[str, _Mark] = {}
     for one in marks:
         firsts.setdefault(one["chip"], one)

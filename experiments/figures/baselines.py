@@ -139,7 +139,6 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _draw_host(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw TTFT over the host's work for an expert, with and without HybridGEMM."""
     models = dict.fromkeys(r["model"] for r in rows)
     for model, colour in zip(models, (BLUE, ORANGE, GREEN), strict=False):
         for system, style in (("moe_infinity", "-"), ("moe_infinity_hybrid", "--")):
@@ -159,7 +158,6 @@ def _draw_host(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def _draw_found(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw the hit rate of each cache of experts, for each router."""
     routers = list(dict.fromkeys((r["skew"], r["locality"]) for r in rows))
     caches = list(dict.fromkeys(r["system"] for r in rows))
     for i, (cache, colour) in enumerate(zip(caches, (SKY, VERMILION, BLUE), strict=True)):

@@ -65,7 +65,6 @@ def draw_measured(rows: Sequence[Compared]) -> Figure:
 
 
 def _kind(op: str) -> str:
-    """Return an operation's kind, which sets the colour of its mark."""
     if op.startswith("layer"):
         return "layer, Vidur"
     return op if " " not in op or op.endswith("attention") else "engine, a token"

@@ -82,7 +82,6 @@ def _title(row: str) -> str:
 
 
 def _gantt(axes: Any, spans: list[dict[str, Any]]) -> None:
-    """Draw a group of lanes for each start: CPU, disk and GPU."""
     lanes = {
         (start, on): -group * (len(_LANES) + 1) - k
         for group, start in enumerate(_NAMES)

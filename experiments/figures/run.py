@@ -71,7 +71,6 @@ def _over_time(arrival: Floats, ttft: Floats, slo: Floats, caption: str) -> Figu
 def _windowed(
     window: npt.NDArray[Any], values: Floats, ps: tuple[float, ...], windows: int
 ) -> Floats:
-    """Return percentiles of the values of each window, [len(ps), windows]; NaN if empty."""
     levels = np.full((len(ps), windows), np.nan)
     known = ~np.isnan(values)
     window, values = window[known], values[known]

@@ -163,7 +163,6 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
 def _ttft_curve(
     axes: Axes, rows: list[dict[str, Any]], colour: str, dash: str, system: str
 ) -> None:
-    """Draw the share of requests over TTFT: the median over seeds, and their range."""
     seeds = sorted({r["seed"] for r in rows})
     values = np.array([[r["ttft_s"] for r in rows if r["seed"] == seed] for seed in seeds])
     percents = [r["percent"] for r in rows if r["seed"] == seeds[0]]
@@ -208,7 +207,6 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
 
 
 def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, whole: bool) -> None:
-    """Draw the bars of one component; `whole`: value of the full system beside them."""
     names = list(dict.fromkeys(r["variant"] for r in rows if r["panel"] == panel))
     if whole:
         names.insert(0, "full system")

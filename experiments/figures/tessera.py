@@ -95,7 +95,6 @@ def draw_heterogeneity(tables: Tables, caption: str) -> Figure:
 
 
 def _last(axes: Any) -> tuple[list[Any], list[str]]:
-    """Return handles and labels of the printed values alone."""
     handles, labels = axes.get_legend_handles_labels()
     kept = [(h, x) for h, x in zip(handles, labels, strict=True) if x == "paper"]
     return [h for h, _ in kept], [x for _, x in kept]
@@ -275,7 +274,6 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
 def _own_rule(
     axes: Any, rows: Sequence[dict[str, Any]], varied: str, at: int, usual: float
 ) -> None:
-    """Mark our rule in place of a setting of the monitor, and say what it is."""
     rule = {"window": "band", "threshold": "prompts"}[varied]
     ours = next(r for r in rows if r["varied"] == rule)
     said = {

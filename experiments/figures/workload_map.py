@@ -67,7 +67,6 @@ def draw_map(tables: Tables, caption: str) -> Figure:
 
 
 def _cells(axes: Axes, best: list[dict[str, Any]]) -> None:
-    """Draw one cell for each workload: colour of the best system, its attainment and C2CServe's."""
     models = sorted({b["models"] for b in best})
     rates = sorted({b["rate_rps"] for b in best})
     for b in best:

@@ -214,7 +214,6 @@ def _linear(settings: LinearSettings) -> Linear:
 
 
 def _config(settings: Settings, path: Path) -> dict[str, Any]:
-    """Return all inputs of the texts, including the prompts as read."""
     files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
     return {
         **settings.given,
@@ -248,7 +247,6 @@ def _counts(model: Model) -> dict[str, int]:
 
 
 def _totals(model: Model, answers: Sequence[Answer], wall_s: float) -> dict[str, Any]:
-    """Return totals. `tokens_per_s`: decode rate of one text, or total rate of several."""
     kinds = model.placement().bytes_by_kind
     new = sum(len(answer.tokens) for answer in answers)
     return {

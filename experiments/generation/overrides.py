@@ -50,7 +50,6 @@ def _protected(argument: str, *, swept: bool) -> str:
 
 
 def _stops(value: str) -> str:
-    """Return a list in Hydra's form; a list that is not JSON stays unchanged."""
     if value.startswith("[") and value.endswith("]"):
         try:
             items = json.loads(value)

@@ -189,7 +189,6 @@ def _of_json(line: str, common: Prompt, number: int) -> Prompt:  # noqa: ARG001 
 
 
 def _bias(given: Mapping[Any, Any]) -> dict[int, float]:
-    """Return biases by token id, of JSON's keys, which are texts."""
     try:
         return {int(token): float(bias) for token, bias in given.items()}
     except (TypeError, ValueError):

@@ -127,7 +127,6 @@ def is_sentence(text: str) -> bool:
 
 
 def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[int]:
-    """Return the stops that are tokens, by number or by the text of a special token."""
     special = {
         token.content: number
         for number, token in tokenizer.backend.get_added_tokens_decoder().items()

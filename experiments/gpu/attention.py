@@ -47,7 +47,6 @@ def _decode(spec: Mapping[str, Any], settings: Settings) -> tuple[Any, tuple[Any
 
 
 def _prefill(spec: Mapping[str, Any], settings: Settings) -> tuple[Any, tuple[Any, ...]]:
-    """Return causal attention of a prompt with itself, and its arrays."""
     heads = (spec["q_heads"], spec["kv_heads"], spec["kv_heads"])
     arrays = tuple(
         _normal((spec["batch"], spec["length"], of, spec["head"]), settings.seed + i)

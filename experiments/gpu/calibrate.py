@@ -132,7 +132,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _store_rates(device: str, measured: Mapping[str, float], date: str) -> Path:
-    """Store the rates among the kernels' tuned results; return the file."""
     path = tuned_results.folders()[0] / tuned_results.file_name(device)
     old = tuned_results.read(path) if path.exists() else tuned_results.Tuned(device=device)
     machine: dict[str, Any] = {**old.machine, **measured, "source": f"make gpu, {date}"}

@@ -124,7 +124,6 @@ def _decode(tiny: bool) -> Iterator[dict[str, Any]]:
 
 
 def _promotion(tiny: bool) -> Iterator[Case]:
-    """Yield decode products whose TMA descriptors ask for L2 promotion (`promote.c`)."""
     for layout in LAYOUTS[:2]:
         spec = gemm("kernel", 64, tiny, alpha=1.0, layout=layout, promotion=3)
         yield Case(stage="decode", spec=spec, env={"L2_PROMOTION": "3"})

@@ -123,7 +123,6 @@ def _cases(stages: Sequence[str], *, tiny: bool) -> list[Case]:
 
 
 def _provenance(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts beside the code that results depend on; none identifies the machine."""
     return {
         **facts,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -139,7 +138,6 @@ def _smi() -> str:
 
 
 def _output(words: Sequence[str]) -> str:
-    """Return a program's output, "" if it is missing, fails or hangs."""
     try:
         done = run(words, limit_s=10.0)
     except (OSError, subprocess.SubprocessError):

@@ -84,7 +84,6 @@ def _compile(spec: Mapping[str, Any], settings: Settings) -> None:
 
 
 def _function(spec: Mapping[str, Any], settings: Settings) -> Any:
-    """Return the jitted function of (x, stack of weights, layer)."""
     options: dict[str, Any] = {"w_layout": spec["layout"], "backend": settings.backend}
     if spec["what"] == "kernel":
         options |= {"alpha": spec["alpha"], "cluster": spec.get("cluster", 1)}
@@ -112,7 +111,6 @@ def _ours(spec: Mapping[str, Any], settings: Settings) -> Callable[[int], Any]:
 
 
 def _rival(spec: Mapping[str, Any], settings: Settings) -> Callable[[int], Any]:
-    """Return launches of XLA's product with copies of W [N, K], separate arrays."""
     x = _normal((spec["m"], spec["k"]), 1.0, settings.seed)
     shape, copies = _shape(spec, 1)[1:], _copies(spec, settings)
     resident = spec["what"] == "resident"
@@ -198,7 +196,6 @@ def _shape(spec: Mapping[str, Any], copies: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=2)
 def _weights(shape: tuple[int, ...], k: int, kind: str, seed: int) -> jax.Array:
-    """Return random weights in a memory; zeros would draw less power and run faster."""
     array = _normal(shape, k**-0.5, seed)
     placed: jax.Array = jax.device_put(
         array, SingleDeviceSharding(jax.devices()[0], memory_kind=kind)

@@ -146,12 +146,10 @@ class _Child:
         return self._answer(request, min(time.monotonic() + COMPILE_S, until))
 
     def measure(self, case: Case, until: float) -> dict[str, Any]:
-        """Return the answer of a case, with `lost` "hung" or "crashed" if it cost the child."""
         limit = min(time.monotonic() + case.limit_s, until)
         return self._answer({"stage": case.stage, "spec": dict(case.spec)}, limit)
 
     def close(self) -> None:
-        """End the child; one that cannot be ended is left behind."""
         if self._lines is not None:
             self._lines.close()
         self._lines = None
@@ -185,7 +183,6 @@ class _Child:
         return empty | {"lost": "crashed", "reason": reason}
 
     def _where(self) -> str:
-        """End a child that does not answer, after it has dumped its stack if it can."""
         assert self._lines is not None
         before = self._lines.said_bytes
         with contextlib.suppress(ProcessLookupError):

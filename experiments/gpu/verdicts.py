@@ -67,7 +67,6 @@ def _unmeasured(aim: str, why: str) -> Finding:
 
 
 def _of(rows: Sequence[Row], stage: str, **columns: Any) -> list[Row]:
-    """Return the good rows of a stage with these columns."""
     return [
         row for row in rows
         if row["stage"] == stage and row["status"] == "ok"
@@ -110,7 +109,6 @@ def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dic
 def _decode(
     of: str, rate: Callable[[Sequence[Row]], float | None]
 ) -> Callable[[Sequence[Row]], Finding]:
-    """Return the judge of the kernel's reads at decode against one rate."""
     aim = f"decode: the kernel reads W at {SHARE:.0%} of {of}"
 
     def judge(rows: Sequence[Row]) -> Finding:
@@ -285,7 +283,6 @@ _OUTCOMES: Final = ("ok", "failed", "hung", "crashed", "skipped")
 
 
 def _rates(rows: Sequence[Row]) -> list[str]:
-    """Return the probe's rates as a table."""
     found = _of(rows, "probe")
     if not found:
         return ["No rates of the link: the probe has not run."]
@@ -298,7 +295,6 @@ def _rates(rows: Sequence[Row]) -> list[str]:
 
 
 def _times(rows: Sequence[Row]) -> list[str]:
-    """Return the measured times beside the predicted ones as a table."""
     timed = [row for row in rows if row["status"] == "ok" and "time_s" in row]
     if not timed:
         return []

@@ -64,7 +64,6 @@ def disk_gbps() -> float:
 
 @cache
 def _serving(model: str, gpus: int) -> ServingSetup:
-    """Return a fleet of one model; cached, since composing settings takes longer than a run."""
     settings = load(
         [
             "hardware=a100_40",
@@ -100,7 +99,6 @@ def prepared(fleet: Fleet) -> Prepared:
 
 
 def _always_from_disk(works: Plan) -> Plan:
-    """Return a start in which every instance reads the disk, as the paper's do."""
     return tuple(
         replace(
             work,

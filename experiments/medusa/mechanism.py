@@ -165,13 +165,11 @@ def _rules(
 
 
 def _said(name: str, holds: bool, note: str) -> Result:
-    """Return the result of a rule of the paper: in-sample, since the code was built by it."""
     value = claim(f"medusa.{name}").value
     return _result(name, value if holds else dict.fromkeys(value, "no"), note)
 
 
 def _captures(device: Any) -> int:
-    """Return the number of captures that a device allows at once."""
     device.begin_capture()
     count = 1
     try:
@@ -184,7 +182,6 @@ def _captures(device: Any) -> int:
 
 
 def _offline_runs(shown: Restoring) -> int:
-    """Return the number of captures in two starts."""
     runs = 0
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
@@ -195,7 +192,6 @@ def _offline_runs(shown: Restoring) -> int:
 
 
 def _aliased() -> tuple[int, int | None]:
-    """Return the allocation found at a reused address (Fig. 6): latest match, first match."""
     names = [AllocationId("main", "", k) for k in range(2)]
     events = [
         Event("main", names[0], 512, 4096),
@@ -210,7 +206,6 @@ def _aliased() -> tuple[int, int | None]:
 
 
 def _keeps_kv(device: Any) -> bool:
-    """Return whether a stored size is used if it fits the free memory, and only then."""
     free = device.free_bytes()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RepositoryWarning)  # the second call warns

@@ -199,7 +199,6 @@ def _layer_weights(each: dict[str, int]) -> tuple[int, int, int, int]:
 
 @cache
 def _kernels() -> tuple[Kernel, ...]:
-    """Return all kernels; products have a kernel and an image for each range of batch sizes."""
     pointer = ParameterDeclaration(8, 8, is_pointer=True)
     integer, number = ParameterDeclaration(4, 4), ParameterDeclaration(8, 8)
     plain: list[Entry] = []
@@ -254,7 +253,6 @@ class _Builder:
         return len(self.buffers) - 1
 
     def layer(self, layer: int, ops: list[_Op]) -> None:
-        """Launch a layer, with temporary buffers for its results."""
         first, last = len(self.launches), len(self.launches) + len(ops) - 1
         names: dict[str, int] = {}
         for op in ops:
@@ -269,7 +267,6 @@ class _Builder:
             self.launch(op, names)
 
     def launch(self, op: _Op, names: dict[str, int]) -> None:
-        """Launch a kernel with the buffers of its names."""
         own = {"x": self.x, "out": self.out}
         arguments = []
         for name in (*op.reads, *op.writes):

@@ -223,7 +223,6 @@ def _restore(device: str, addresses: str, executables: str, what: str, folder: P
 
 
 def _replace_address(device: str) -> ReplaceAddress:
-    """Return the device's function that replaces the address in a tensor map."""
     return (_device(device) or Emulated(0)).replace_address
 
 

@@ -119,7 +119,6 @@ def ranked(program: Program, rank: Rank) -> Program:
 
 
 def _summed(program: Program, k: int, launch: Launch | Copy | Fill) -> Slice | None:
-    """Return the slice that an all-reduce after a launch adds up, or None if none follows."""
     if not isinstance(launch, Launch):
         return None
     name = program.kernels[launch.kernel].entry

@@ -56,7 +56,6 @@ def compute(context: Context, experiment: Switches) -> Computed:
 
 
 def _finding(rows: Sequence[Mapping[str, Any]], experiment: Switches) -> str:
-    """Return mean switches of rows whose last setting is a start: MEDUSA's, then vLLM's."""
     mean_s = {
         start: float(np.mean(found))
         for start in ("medusa", "vllm")

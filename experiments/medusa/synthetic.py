@@ -132,7 +132,6 @@ def _adversarial(
 
 
 def _kernels(shape: Shape, draw: random.Random) -> tuple[tuple[Kernel, ...], list[Entry]]:
-    """Return kernels of their own images, of a visible library, and of a hidden one."""
     entries: list[Entry] = []
     kernels: list[Kernel] = []
     origins = (("", False), ("visible.so", False), ("hidden.so", True), ("hidden.so", True))
@@ -184,7 +183,6 @@ def _begin(
     alive: list[tuple[int, int]],
     end: int,
 ) -> None:
-    """Begin a buffer: a temporary one, set by a fill, or one that stays and has content."""
     nbytes = draw.choice((64, 512, 1024, 70_000))
     stays = draw.random() < 0.2
     content = draw.randbytes(nbytes) if stays else b""
@@ -255,7 +253,6 @@ def _place(
 
 
 def _edges(draw: random.Random, launches: list[Launch | Copy | Fill]) -> tuple[Edge, ...]:
-    """Return the edges from earlier to later launches that share a buffer."""
     users: dict[int, int] = {}
     edges = []
     for number, launch in enumerate(launches):

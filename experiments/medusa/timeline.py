@@ -130,7 +130,6 @@ def _row(model: TableModel, stages: Stages) -> dict[str, Any]:
 
 
 def _graph_speedup(spec: ModelSpec) -> float:
-    """Return the speedup of one sequence's decode step by a graph: one launch instead of many."""
     graph_s = loaded_bytes(spec) / (load_measured_start().hbm_gbps * 1e9)
     graph_s += load_constants("a100_80").step_overhead_s  # the same host and engine
     return 1 + launched_extra_s(spec, load_measured_start()) / graph_s
@@ -226,7 +225,6 @@ def _of_one(row: Mapping[str, Any], own: Stages) -> tuple[Result, ...]:
 
 
 def _runs_beside(name: str, others: Sequence[str], stages: Stages) -> bool:
-    """Return whether a stage of vllm_async begins together with a chain of others."""
     spans = {span.stage.name: span for span in schedule(plan_of("vllm_async", stages))}
     ends = [spans[name].begin_s, *(spans[other].end_s for other in others)]
     return all(spans[o].begin_s == end for o, end in zip(others, ends, strict=False))

@@ -139,7 +139,6 @@ def _by_key(rows: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
 def _reduction(
     rows: Sequence[Mapping[str, Any]], experiment: Tails, rate: float
 ) -> tuple[float, str]:
-    """Return MEDUSA's cut of vLLM's p99 of the first model, the median over thresholds."""
     p99, model = _by_key(rows), experiment.models[0]
     each = {
         at: 100 * (1 - p99[model, rate, at, "medusa"] / p99[model, rate, at, "vllm"])
@@ -182,7 +181,6 @@ def _fig10(rows: Sequence[Mapping[str, Any]], experiment: Tails) -> tuple[Result
 
 
 def _is_loading(model: str, waited_s: float) -> bool:
-    """Return whether the first request waited for one loading phase and no more."""
     stages = stages_of(load_spec(model), load_measured_start())
     return 0 <= waited_s - loading_s("vllm", stages) < stages.runtime_s
 

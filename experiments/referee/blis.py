@@ -85,7 +85,6 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
 
 
 def _write(scenario: Scenario, requests: Requests, path: Path) -> None:
-    """Write requests in BLIS's format, which counts a shared prefix apart from other tokens."""
     always = dict.fromkeys(_COLUMNS, "") | dict.fromkeys(_NUMBERS, "0")
     always |= {"streaming": "true", "status": "ok", "prefix_length": str(scenario.shared_tokens)}
     with path.open("w", encoding="ascii", newline="") as file:

@@ -49,7 +49,6 @@ def _check(settings: RefereeSettings) -> None:
 
 
 def _rows(settings: RefereeSettings, scenario: Scenario, folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each simulator on a scenario."""
     requests, trace = draw(scenario, settings.seed), folder / f"{scenario.name}.jsonl"
     write_trace(scenario, requests, trace)
     return [_row(settings, scenario, simulator, requests, trace) for simulator in SIMULATORS]
@@ -72,7 +71,6 @@ def _row(
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Return rows as a table with the columns of all of them."""
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names})
 

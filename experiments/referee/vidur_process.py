@@ -65,7 +65,6 @@ def _configure(given: dict[str, Any]) -> Any:
 
 
 def _keep_it_here(folder: str) -> None:
-    """Redirect Vidur's download of predictions to local files; other downloads raise an error."""
     wandb = ModuleType("wandb")  # imported for uploads, which are off
     wandb.run = None  # type: ignore[attr-defined]
     sys.modules["wandb"] = wandb

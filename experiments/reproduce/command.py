@@ -123,7 +123,6 @@ def folder_name(context: Context) -> str:
 
 
 def _short(override: str) -> str:
-    """Return an override as part of a folder's name, unlike those of other overrides."""
     text = override.lstrip("+").partition(".")[2]
     plain = re.sub(r"[^\w=.-]+", "-", text)
     if plain == text and len(text) <= MOST_OF_A_NAME:
@@ -168,7 +167,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _each(arguments: Sequence[str]) -> int:
-    """Make the figures for each point of a sweep; return 1 if one failed, else 0."""
     shared = fixed(arguments)
     varying = [one for one in arguments if one not in (*shared, "-m", "--multirun")]
     points = []

@@ -100,7 +100,6 @@ def reproduce(
 def _report(
     report: RunDir, context: Context, outcomes: Sequence[Outcome], console: Console
 ) -> list[Row]:
-    """Compare all claims with the figures that are up to date, and write the report."""
     out = report.path
     results: list[Result] = []
     entries: list[Entry] = []

@@ -134,7 +134,6 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
 
 
 def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return coefficients with a mean error of 0, and the standard deviation of the residual."""
     kept = np.ones(len(y), bool)
     for _ in range(_TRIMS):
         fit, *_ = np.linalg.lstsq(x[kept], y[kept], rcond=None)
@@ -162,7 +161,6 @@ def _above_zero(x: np.ndarray, y: np.ndarray, first: int) -> tuple[np.ndarray, f
 
 
 def _mean(values: np.ndarray) -> float:
-    """Return the mean with values capped at the 98th percentile; 0 if there are none."""
     if not len(values):
         return 0.0
     return float(np.minimum(values, np.quantile(values, 0.98)).mean())

@@ -128,7 +128,6 @@ async def _serve(settings: Settings) -> int:
 
 
 def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSettings:
-    """Return the engine's settings with the system's layout and the devices of each worker."""
     engine = laid_out(settings.given, entries, settings.engine)
     if (each := engine.options.devices) == 1:
         return engine

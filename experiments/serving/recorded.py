@@ -169,7 +169,6 @@ def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
 
 
 def _records_of(prepared: Prepared, world: Backend) -> pa.Table:
-    """Run the serving loop over a backend; return the records of all requests, by id."""
     rules = prepared.new_rules()
     fleet, state, kept = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
     if fleet.caches_prefixes:  # the table grows with longer prompts

@@ -133,7 +133,6 @@ class Endpoint:
         return max(0.0, (next_s - self.now_s()) / self._speed)
 
     def _advance(self, until_s: float, block: RequestBlock) -> None:
-        """Simulate up to a time, with further requests, and send the tokens that came."""
         self._at_s = max(self._at_s, until_s)
         self._simulation.feed(block, self._end, until_s=self._at_s)
         self._deliver()
@@ -148,7 +147,6 @@ class Endpoint:
             del self._streams[number]
 
     def _deliver(self) -> None:
-        """Send what the open requests have got since the last time."""
         for row in progress(self._simulation.state):
             number = int(row["id"])
             if (entry := self.ledger.get(number)) is None:  # cancelled, to end with its step
@@ -165,7 +163,6 @@ class Endpoint:
             self.ledger.deliver(number, self._streams[number].choice(self._answers.words))
 
     def _count(self) -> None:
-        """Add the phases that have ended to the totals of their models."""
         for row in self._simulation.take_timeline():
             device, model = int(row.instance), int(row.model)
             total = self._totals[self.names[model]]

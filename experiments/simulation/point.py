@@ -84,7 +84,6 @@ def simulate_here(settings: Callable[[], Settings], point: PointRecord) -> None:
 
 @lru_cache(maxsize=1)
 def _keys_of(_sweep: Path) -> dict[Path, str]:
-    """Return the keys of data of a sweep, each hashed once."""
     return {}
 
 

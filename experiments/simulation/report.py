@@ -60,7 +60,6 @@ def print_doubts(out: Console, setup: RunSetup) -> None:
 
 
 def _chunk_lines(setup: RunSetup) -> Iterator[str]:
-    """Yield the line on prefill chunks, and one on chunks that no candidate makes fit."""
     policy = setup.serving.system.chunk
     rule = "profile table" if isinstance(policy, Profiled) else policy_name(type(policy))
     of: dict[int, dict[str, list[str]]] = {}
@@ -83,7 +82,6 @@ def _chunk_lines(setup: RunSetup) -> Iterator[str]:
 
 
 def _cache_line(setup: RunSetup) -> str:
-    """Return a line if a prefix cache has no blocks to find, or blocks have no cache; else ""."""
     said, is_on = setup.workload.description, setup.prepared.fleet.caches_prefixes
     has_blocks = bool(said.get("blocks")) or said["kind"] in ("conversations", "agents")
     if is_on and not has_blocks:
@@ -186,7 +184,6 @@ def _latency_table(summary: Mapping[str, Any], without: frozenset[str]) -> Table
 
 
 def _cost_row(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the row with the cost of a million output tokens, or why a part of it is unknown."""
     usd, joules = cost["usd_per_million_tokens"], cost["joules_per_million_tokens"]
     told = [] if usd is None else [f"{usd:.3g} USD"]
     told += [] if joules is None else [f"{joules / 1e6:.3g} MJ (mean {cost['power_w']:,.0f} W)"]

@@ -130,7 +130,6 @@ def _tell(study: optuna.Study, trial: Trial, result: JobReturn, objectives: int)
 
 
 def _report(study: optuna.Study, folder: Path) -> None:
-    """Write and print the best trial, or the Pareto front of several objectives."""
     single = len(study.directions) == 1
     complete = any(trial.state is TrialState.COMPLETE for trial in study.trials)
     best = ([study.best_trial] if single else study.best_trials) if complete else []

@@ -217,7 +217,6 @@ def _at(settings: Any, name: str) -> Any:
 
 
 def _launched(task: Callable[[DictConfig], Any], arguments: Sequence[str], config_name: str) -> str:
-    """Run Hydra; return an error outside the points, such as a killed worker, else ""."""
     try:
         _with_arguments(arguments, lambda: _decorated(task, config_name))
     except (HydraException, OmegaConfBaseException, SettingError):
@@ -231,7 +230,6 @@ def _launched(task: Callable[[DictConfig], Any], arguments: Sequence[str], confi
 
 
 def _settled(point: PointRecord, waiting: Callable[[Path], None]) -> PointRecord:
-    """Return the point's final state; wait if another process works in its folder."""
     if point.state == "begun":
         return fail(point, "its process was killed; run the same command to repeat it")
     if point.state == "elsewhere":

@@ -159,7 +159,6 @@ def three(given: Three, gap: float) -> dict[str, float]:
 
 
 def _attention_on_two(served: Any, gpus: Any, gbps: float) -> float:
-    """Return AF with attention on two A100 ranks and other kernels on the L40S."""
     spec = load_spec(GPT_OSS)
     split = ranked(served, 2, kv_heads=spec.kv_heads)
     attend = feed = sent = 0.0

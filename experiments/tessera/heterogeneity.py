@@ -96,7 +96,6 @@ def compute(context: Context, experiment: Kernels) -> Computed:
 
 
 def _means(shares: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Return the means over workloads by count and by time, in percent."""
     count, time = (
         float(np.mean([s[key] for s in shares])) for key in ("count_percent", "time_percent")
     )
@@ -106,7 +105,6 @@ def _means(shares: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 def _shares_of(
     rows: list[dict[str, Any]], experiment: Kernels
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return the shares of kernels that are faster on the second GPU, by workload and by group."""
     shares = [
         {"workload": name, **_shares([r for r in rows if r["workload"] == name])}
         for name in experiment.workloads
@@ -213,7 +211,6 @@ def _stated(gpu: Gpu, name: str) -> float:
 
 
 def _examples(on: str, **reading: Any) -> tuple[Result, ...]:
-    """Return the paper's two kernels: a matrix-vector product and prefill attention."""
     pair = load_pair(on)
     a100, l40s = pair.gpus
 

@@ -159,7 +159,6 @@ def _ways(name: str, served: Served, gap: float, blocks: int | None) -> tuple[Wa
 
 
 def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> dict[str, float]:
-    """Return a pair's throughput of a method by workload, where the method applies."""
     return {
         r["workload"]: r["relative"]
         for r in rows
@@ -240,7 +239,6 @@ def _average(values: Sequence[float]) -> float:
 
 
 def _anchor(means: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the text of each pair's replicas, for notes of compared results."""
     return {
         m["pair"]: f"Two GPUs apart: {m['for_price']:.2f}, by the paper's own columns "
         f"{m['published_for_price']:.2f}."
@@ -257,7 +255,6 @@ def _applies(rows: Sequence[Mapping[str, Any]], way: str, named: Sequence[str]) 
 
 
 def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    """Return throughput and cost efficiency of every cell, replicas with the paper's columns."""
     heads = ("right", "replicas", "PP", "PD", "AF", "Tessera", "limit")
     found: list[tuple[str, ...]] = [("pair", "workload", *heads)]
     for pair, name in dict.fromkeys((r["pair"], r["workload"]) for r in rows):

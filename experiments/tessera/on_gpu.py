@@ -130,7 +130,6 @@ def _fill(running: Running, xla: XlaStep, seed: int) -> None:
 
 
 def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
-    """Time every kernel and the whole step, with the cost tables' predictions."""
     device = _device()
     hardware = _hardware(str(device.describe()["gpu"]))
     gpu = timed_gpu(hardware)
@@ -186,7 +185,6 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
 
 
 def _hardware(gpu: str) -> str:
-    """Return the platform of a GPU; that of an H100 if the GPU is unknown."""
     names = {"H200": "h200_pcie5", "A100": "a100_80", "L40S": "l40s", "B200": "b200"}
     return next((name for part, name in names.items() if part in gpu), "h100_sxm")
 
@@ -294,7 +292,6 @@ def _read(running: Running, part: Slice) -> bytes:
 
 
 def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
-    """Run a step over two devices and on one; check equal bits, return the cost of a cut."""
     devices = [_device(is_apart=asked.is_apart), _device(is_apart=asked.is_apart)]
     gpu_of = _placement(asked, xla, touches)
     results, seconds = [], []
@@ -350,7 +347,6 @@ def _to_and_fro(launches: int, cuts: int) -> list[int]:
 
 
 def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
-    """Time a request alone and beside a younger one, with and without stream priority."""
     from c2c.systems.program.driver import Driver
 
     first = Driver().priorities()[1]

@@ -89,8 +89,6 @@ def _is_whole(experiment: OnlineLatency) -> bool:
 
 
 def _finding(rows: Sequence[Mapping[str, Any]], experiment: OnlineLatency) -> str:
-    """Return Tessera's latency at the lowest and highest load over the best other method's."""
-
     def ratio(load: float) -> float:
         found = []
         for pair in experiment.pairs:

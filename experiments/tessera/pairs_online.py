@@ -82,7 +82,6 @@ def _settings(system: str) -> DictConfig:
 def _setup(
     system: str, pair: str, first: str | None, gbps: float | None, gap: float | None = None
 ) -> ServingSetup:
-    """Return a system of `conf/system` over a pair; cached, since planning is slow."""
     settings = copy.deepcopy(_settings(system))  # composing takes longer than a run
     OmegaConf.update(settings, "node", read_yaml("node", pair), merge=False)
     given = {

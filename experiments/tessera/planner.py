@@ -105,7 +105,6 @@ def measure(
 
 
 def _with_layers(spec: ModelSpec, layers: int) -> ModelSpec:
-    """Return the model with `layers` equal layers."""
     return replace(
         spec, layers=layers, partial_window=0, partial_window_layers=0, window_layers=(),
         dense_layers=(),

@@ -174,7 +174,6 @@ def _results(rows: Sequence[Mapping[str, Any]], given: Monitor) -> tuple[Any, ..
 
 
 def _shape(rows: Sequence[Mapping[str, Any]], given: Monitor) -> str:
-    """Return a description of latency over both settings: U-shaped as in the paper, or not."""
     told = []
     for name, (values, usual) in given.varied.items():
         of = {r["value"]: r["per_token_s"] for r in rows if r["varied"] == name}

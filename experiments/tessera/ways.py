@@ -102,7 +102,6 @@ def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]
 
 
 def _gpus(settings: WaysSettings, pair: Sequence[str]) -> tuple[TimedGpu, ...]:
-    """Return a pair's GPUs, with the prices of the settings."""
     return tuple(
         replace(one, gpu=replace(one.gpu, price=settings.prices.get(one.name, one.gpu.price)))
         for one in timed_gpus(*pair)

@@ -159,7 +159,6 @@ def _row(
 
 
 def _batch(chip: _Chip, experiment: ColdSlices, receivers: int, ratio: float) -> int:
-    """Return the most sequences that fit into the slices' memory."""
     reserve, context = experiment.reserve_bytes, experiment.context
     each = float(context * kv_bytes_per_token(chip.spec))
     home = chip.hot.gpu.hbm_bytes - reserve - weight_bytes(chip.spec)
@@ -173,7 +172,6 @@ def _batch(chip: _Chip, experiment: ColdSlices, receivers: int, ratio: float) ->
 
 @cache
 def _pair(chip: _Chip, experiment: ColdSlices, receivers: int, ratio: float, batch: int) -> Pair:
-    """Return the hot step and one receiver with its part of the remote sequences."""
     share_gbps = chip.link_gbps / len(chip.cold)
     cold = Batch(rows=experiment.cold_rows, chunk=1, context=experiment.context)
     away = round(ratio * batch / receivers)
@@ -193,7 +191,6 @@ def _pair(chip: _Chip, experiment: ColdSlices, receivers: int, ratio: float, bat
 
 @cache
 def _lengths(pair: Pair, weight: float) -> tuple[float, ...]:
-    """Return the pieces of the best cut."""
     limits = pair.limits(Limits())
     return best_cut(
         pair.ops, pair.slack_s, layers=pair.layers, weight=weight, limits=limits
@@ -201,7 +198,6 @@ def _lengths(pair: Pair, weight: float) -> tuple[float, ...]:
 
 
 def _stall_s(pair: Pair, load: float, lengths: tuple[float, ...]) -> float:
-    """Return a layer's mean stall; an idle receiver polls all the time."""
     if not pair.away:
         return 0.0
     idle = max(0.0, -pair.slack_s)

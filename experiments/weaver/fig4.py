@@ -138,33 +138,27 @@ class _Runs:
 
     @property
     def apart(self) -> tuple[str, float]:
-        """The dedicated pair in section 5.1."""
         return "dedicated", self.experiment.memory.dedicated_rps
 
     @property
     def low(self) -> tuple[str, float]:
-        """The woven pair at the lower rate of section 5.1."""
         return "woven", self.experiment.memory.low_rps
 
     @property
     def high(self) -> tuple[str, float]:
-        """The woven pair at the higher rate of section 5.1."""
         return "woven", self.experiment.memory.high_rps
 
     @property
     def first(self) -> Panel:
-        """The panel of cold latencies and memory."""
         return self.experiment.panels[0]
 
     def on(self, node: str) -> list[Panel]:
-        """Return the panels of a node."""
         return [panel for panel in self.experiment.panels if panel.node == node]
 
     def _of(self, panel: Panel, way: str) -> Served:
         return replace(self.base, node=panel.node, lengths=panel.lengths, way=way)
 
     def largest(self, panel: Panel, way: str) -> float:
-        """Return the largest rate of a line."""
         return largest_rate(self._of(panel, way))
 
     def at(self, panel: Panel, way: str, rate: float) -> Found | None:
@@ -174,23 +168,19 @@ class _Runs:
         return served(replace(self._of(panel, way), hot_rps=rate))
 
     def line(self, panel: Panel, way: str) -> dict[float, Found]:
-        """Return the results of a line by rate."""
         found = {rate: self.at(panel, way, rate) for rate in self.experiment.hot_rps}
         return {rate: one for rate, one in found.items() if one is not None}
 
     def mean(self, way: str, rate: float) -> Found:
-        """Return the mean over seeds at a rate of the first panel."""
         return mean_of(
             replace(self._of(self.first, way), hot_rps=rate), self.experiment.memory.seeds
         )
 
     def gain(self, panel: Panel, *others: str) -> float:
-        """Return the gain of the largest whole rate over those of other ways, percent."""
         mine, *theirs = (math.floor(self.largest(panel, way)) for way in ("woven", *others))
         return 100.0 * (mine / max(theirs) - 1.0)
 
     def hot_cuts(self) -> Iterator[float]:
-        """Yield the cut of hot TPOT against the dedicated pair at rates that both carry."""
         for panel in self.experiment.panels:
             apart = self.line(panel, "dedicated")
             for rate, found in self.line(panel, "woven").items():
@@ -259,7 +249,6 @@ def _results(runs: _Runs, low_rate: float) -> Iterator[Result]:
 
 
 def _crossing(runs: _Runs) -> float:
-    """Return the lowest rate at which the woven pair is no slower, linear between two rates."""
     before: tuple[float, float] | None = None
     rates = runs.experiment.hot_rps
     for rate in rates:

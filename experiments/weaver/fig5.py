@@ -110,8 +110,6 @@ def _at_share(base: Served, shares: Shares, share: float) -> Found:
 
 def _of_rates(base: Served, rates: Rates) -> Iterator[Result]:
     def cuts(column: str, *others: str) -> list[float]:
-        """Return the cuts of TPOT at each ratio against the best of others."""
-
         def tpot_s(cold: float, way: str) -> float:
             return float(getattr(_at_rate(base, rates, cold, way), column))
 

@@ -219,7 +219,6 @@ def waits_of(hot: Ended, cold: Ended) -> Waits:
 
 
 def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) -> Ran:
-    """Print all results; the status is 1 if an answer or a count is wrong."""
     waits, table = waits_of(hot, cold), Table(box=SIMPLE_HEAD)
     for name in ("ms", "mean", "median", "99 %", "longest"):
         table.add_column(name, justify="left" if name == "ms" else "right")

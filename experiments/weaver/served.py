@@ -220,7 +220,6 @@ def _pairs(lengths: Lengths, traces: Path | None, spread: str) -> np.ndarray:
 
 
 def _stay_weighted(pairs: np.ndarray) -> int:
-    """Return the mean tokens of a sequence in a batch, weighted by its time there."""
     prompt, output = pairs.T.astype(np.float64)
     return round(float((output * (prompt + output / 2)).sum() / output.sum()))
 
@@ -267,7 +266,6 @@ _node = cache(load_node)
 
 @cache
 def _base() -> ServingSetup:
-    """Return the settings that all runs share; cached, since composing takes longer than a run."""
     return build(load(["system=weaver"])).serving
 
 
@@ -286,7 +284,6 @@ def _prepared(given: Weaving, catalog: str, node: str, rows: int, constants: Con
 
 
 def _requests(what: Served) -> RequestBlock:
-    """Return arrivals of both models; at an infinite rate all hot requests wait from the start."""
     rng = np.random.default_rng([what.seed, 1])
     pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
     n, span_s = 2000, _SPAN_S
@@ -362,7 +359,6 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
 
 
 def _homes(seed: int, requests: int) -> np.ndarray:
-    """Return each request's draw in [0, 1), below the ratio if its attention is remote."""
     each: Any = np.arange(requests)
     found: Any = draw(seed, each, 0, _HOME, 0)
     return np.asarray(found)

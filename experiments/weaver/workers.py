@@ -201,7 +201,6 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
 
 
 def _begun(together: Together, side: Side) -> tuple[Model, KvPool, Served]:
-    """Load a model, make its pool, and serve its requests alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     logging.basicConfig(format="%(processName)s: %(message)s")
     _jax.config.update("jax_platforms", "cpu")

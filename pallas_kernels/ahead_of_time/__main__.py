@@ -69,12 +69,10 @@ class _Line:
     seconds: float
 
     def text(self) -> str:
-        """A line for people."""
         state = "; ".join(self.problems) or "ok"
         return f"{self.target} {self.op}: {self.name}: {state} ({self.seconds:.1f} s)"
 
     def as_json(self) -> dict[str, object]:
-        """A line for programs."""
         return {
             "target": self.target,
             "op": self.op,
@@ -85,7 +83,6 @@ class _Line:
 
 
 def _lines(compiler: Compiler, op: str, part: tuple[int, int]) -> Iterator[_Line]:
-    """Compile the programs of an op for a target."""
     index, of = part
     for program in programs(op, compiler.target.sm_count)[index::of]:
         start = time.perf_counter()

@@ -183,7 +183,6 @@ def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Pa
 
 
 def _sections(kernel: str) -> tuple[str, str, str]:
-    """Split the output of one kernel into PTX, the assembler's lines and machine code."""
     lines = kernel.splitlines()
     said = [i for i, line in enumerate(lines) if line.startswith("ptxas ")]
     if not said:
@@ -214,7 +213,6 @@ def _register_sums(ptx: str, launched: int) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _stdout_to(path: Path) -> Iterator[None]:
-    """Redirect the output of this process, C++ included, to a file within the context."""
     libc = ctypes.CDLL(None)
     sys.stdout.flush()
     libc.fflush(None)

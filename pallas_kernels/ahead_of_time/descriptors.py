@@ -93,7 +93,6 @@ def _stored(array: Any) -> tuple[int, ...]:
 
 
 def _number(value: Any) -> int:
-    """A value that the compiler knows: a constant, or a size or stride of an array's type."""
     from jaxlib.mlir import ir
 
     made = value.owner

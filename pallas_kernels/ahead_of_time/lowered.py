@@ -65,7 +65,6 @@ def module_of(lowered: Any) -> Any:
 
 
 def _mark_host(module: Any, host: list[bool]) -> None:
-    """Mark the arguments in host memory; lowering for an absent device drops the marks."""
     from jaxlib.mlir import ir
 
     with module.context:

@@ -119,7 +119,6 @@ class Kernel:
         )
 
     def _again(self, begin: int, writes: set[int], same: set[int]) -> bool:
-        """Return True if a block's end reaches one of `others` without one of `writes` between."""
         seen, todo = set[int](), [*self.blocks[begin][1]]
         while todo:
             block = todo.pop()
@@ -296,7 +295,6 @@ def _instruction(line: int, statement: str, scopes: _Scopes) -> Instruction:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield statements, labels and braces of a kernel's body, with their lines."""
     inside = False
     for number, whole in enumerate(text.splitlines(), 1):
         line = whole.partition("//")[0].strip()
@@ -372,7 +370,6 @@ def _follow[E](
     start: Facts,
     names: tuple[str, ...],
 ) -> dict[int, str]:
-    """Return findings, by instruction, on paths along which branches on predicates agree."""
     roots = [kernel.written(kernel.roots(name)) for name in names]
     makes = [kernel.written([name]) for name in names]
     writes = set[int]().union(*roots, *makes)
@@ -411,7 +408,6 @@ def _follow[E](
 def _written(
     value: bool | None, stale: bool, is_root: bool, is_made: bool
 ) -> tuple[bool | None, bool]:
-    """Return a predicate's value, and whether it is old, behind an instruction."""
     if not (is_root or is_made):
         return value, stale
     return None if is_made and (is_root or stale) else value, is_root and not is_made

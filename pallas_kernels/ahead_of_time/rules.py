@@ -165,7 +165,6 @@ def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tuple[str, Any]]:
-    """Return events of groups of copies and of shared memory, by number of instruction."""
     targets = _stored_next(kernel, known)
     leaves = {name for copy in known.values() for name, _ in copy.shared[1]}
     events: dict[int, tuple[str, Any]] = {}
@@ -190,7 +189,6 @@ def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tup
 
 
 def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, frozenset[Copy]]:
-    """Return the stores that may follow, by number of an instruction that writes shared memory."""
     before: dict[int, frozenset[Copy]] = {}
     found: dict[int, frozenset[Copy]] = {}
     changed = True
@@ -377,7 +375,6 @@ def departures(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def _reaches(kernel: Kernel, first: int, second: int) -> bool:
-    """Return True if the second instruction can follow the first."""
     block = max(begin for begin in kernel.blocks if begin <= first)
     if first < second < kernel.blocks[block][0]:
         return True
@@ -442,12 +439,10 @@ def limits(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 
 def _is_barrier(one: Instruction) -> bool:
-    """Return True if all threads of a warpgroup, CTA or cluster synchronise here."""
     return _always(one, "bar.sync", "barrier.cluster.wait")
 
 
 def _always(one: Instruction, *opcodes: str) -> bool:
-    """Return True if an instruction has one of some opcodes and no predicate."""
     return not one.predicate and one.opcode.startswith(opcodes)
 
 

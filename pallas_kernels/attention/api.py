@@ -195,7 +195,6 @@ def decode_attention(
 
 
 def _check_pages(q: Any, of_q: tuple[int, str], k_pages: Any, v_pages: Any, tables: Any) -> None:
-    """Check queries of this rank and axes against pages and their tables."""
     checks.check_arrays(
         q=(q, *of_q),
         k_pages=(k_pages, 4, "[P, page, Hkv, D]"),
@@ -210,7 +209,6 @@ def _check_pages(q: Any, of_q: tuple[int, str], k_pages: Any, v_pages: Any, tabl
 def _prefill_bounds(
     q: Any, keys: int, causal: bool, window: Any, q_offset: Any, kv_lengths: Any
 ) -> Any:
-    """Return the checked bounds of each row, with room for so many keys."""
     rows, limit = q.shape[0], UNBOUNDED - 1 - q.shape[1]
     offset = checks.per_row("q_offset", q_offset, rows, -limit, limit)
     length = checks.per_row("kv_lengths", keys if kv_lengths is None else kv_lengths, rows, 0, keys)
@@ -218,7 +216,6 @@ def _prefill_bounds(
 
 
 def _resolve(backend: str, problem: str, soft_cap: float | None = None) -> Backend:
-    """Return the backend; "auto" is the reference where our kernels cannot serve."""
     if soft_cap is not None:
         if not soft_cap > 0:
             raise ValueError(f"soft_cap={soft_cap}: expected a number above 0, or None")

@@ -107,7 +107,6 @@ def run_decode(
 
 
 def _pad_rows(array: jax.Array) -> jax.Array:
-    """Pad axis 1 to whole swizzled rows, as TMA requires; copies only if needed."""
     missing = round_up(array.shape[1], ROW_MULTIPLE) - array.shape[1]
     return jnp.pad(array, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else array
 

@@ -86,7 +86,6 @@ def _by_tiles(
     causal: bool,
     score: _Score,
 ) -> Partial:
-    """Attend from `QUERY_BLOCK` queries at a time."""
     queries = q.shape[1]
     if queries <= QUERY_BLOCK:
         return _attend(q, fetch, bounds, 0, keys=keys, block=block, causal=causal, score=score)
@@ -133,7 +132,6 @@ def decode(
 
 
 def _from_pages(k_pages: jax.Array, v_pages: jax.Array, tables: jax.Array) -> tuple[Fetch, int]:
-    """Return the function that fetches blocks of keys from pages, and the size of a block."""
     page, held = k_pages.shape[1], tables.shape[1]
     # clipped here, where it is cheap: entries beyond a sequence's length may be anything
     tables = jnp.clip(tables, 0, k_pages.shape[0] - 1)
@@ -164,7 +162,6 @@ def _attend(
     causal: bool,
     score: _Score,
 ) -> Partial:
-    """Run the online softmax of one block of queries over the key blocks that any of them sees."""
     batch, queries, heads, dim = q.shape
     length, window = bounds[:, 1], bounds[:, 2]
     first = bounds[:, 0] + first_query

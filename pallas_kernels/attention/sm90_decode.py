@@ -205,7 +205,6 @@ def store_part(cta: Cta, value: Any, log_sum: Any | None) -> None:
 
 
 def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-    """Add one block of keys to the weighted values, their maximum and their sum."""
     spec, config = cta.spec, cta.config
     slot = rem(step, config.stages)
     first_key = (cta.first + step) * config.block_kv

@@ -152,7 +152,6 @@ def _compute(cta: Cta) -> None:
 
 
 def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-    """Add one block of keys to a warpgroup's weighted values, their maximum and their sum."""
     spec, config = cta.spec, cta.config
     slot = rem(step, config.stages)
     first_key = (cta.first + step) * config.block_kv
@@ -199,7 +198,6 @@ def _visit(cta: Cta, step: Int, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, 
 
 
 def _buffers(spec: Prefill, config: PrefillConfig, *, interpreted: bool) -> dict[str, Any]:
-    """Return the types of `cta.Buffers`."""
     dtype, how, compute = jnp.dtype(spec.dtype), store(spec.dim, spec.dtype), config.warpgroups
 
     def tiles(number: int, rows: int, columns: int) -> Any:

@@ -93,7 +93,6 @@ def launch(
 
 
 def _table(table: Any) -> Any:
-    """Return the array of a table."""
     data = table.data if isinstance(table, HostArray) else table
     if not isinstance(data, jax.Array | np.ndarray):
         raise ValueError(f"table of type {type(data).__name__}: expected an array or HostArray")
@@ -113,7 +112,6 @@ def _table(table: Any) -> Any:
 
 
 def _check_ids(ids: Any, rows: int) -> None:
-    """Refuse what is no vector of integers, and concrete ids outside the table."""
     if not isinstance(ids, jax.Array | np.ndarray) or ids.ndim != 1 or ids.shape[0] < 1:
         shape = getattr(ids, "shape", type(ids).__name__)
         raise ValueError(f"ids: got {shape}, expected an array [T >= 1]")

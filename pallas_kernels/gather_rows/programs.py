@@ -28,7 +28,6 @@ def programs(sm_count: int) -> tuple[Program, ...]:
 
 
 def _program(spec: GatherRows) -> Program:
-    """Return the program of one gather from a table in host memory."""
     name = f"{spec.tokens} rows of {spec.rows}x{spec.columns} {spec.dtype}"
     return Program(
         op="gather_rows",

@@ -35,7 +35,6 @@ def build(gather: GatherRows, *, interpret: mosaic_gpu.InterpretGPUParams | None
         items = jnp.where(cta < active, dealt(gather.tokens * pieces, active, cta), 0)
 
         def place(step: Int) -> tuple[Int, Ref]:
-            """Return (token, columns) of this CTA's item number `step`."""
             item = cta + step * active
             # The last piece overlaps the one before rather than reach over the edge.
             first = jnp.minimum(rem(item, pieces) * width, gather.columns - width)

@@ -173,7 +173,6 @@ def _configuration(
     sm_limit: Number | None,
     backend: Backend,
 ) -> tuple[Config, Number, Number | None]:
-    """Return (config, alpha, sm_limit) with open arguments chosen."""
     if config is not None and cluster not in (None, config.cluster):
         raise ValueError(f"cluster={cluster}: expected config.cluster={config.cluster}")
     limit = None if sm_limit is None else concrete("sm_limit", sm_limit, int)

@@ -48,8 +48,6 @@ def compute(cta: Cta) -> None:
 
 
 def _pass_on(cta: Cta, first: Int, length: Int) -> None:
-    """Release the W tiles of a pass in a warpgroup that has no tile of rows for them."""
-
     @pl.loop(0, length)
     def _step(step: Int) -> None:
         slot = cta.w_ring.slot(first + step)
@@ -58,7 +56,6 @@ def _pass_on(cta: Cta, first: Int, length: Int) -> None:
 
 
 def _sums(cta: Cta, section: Section) -> Any:
-    """Return the sums of a section; both operands come from shared memory."""
     x_ring, w_ring = cta.x_ring, cta.w_ring
 
     def release(step: Int) -> None:

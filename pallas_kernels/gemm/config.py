@@ -278,7 +278,6 @@ def shared_bytes(config: Config, gemm: Gemm) -> int:
 
 
 def _full(config: Config, gemm: Gemm) -> dict[str, int]:
-    """Barriers "full" of each ring that there is."""
     names = ["x", "w"]
     if gemm.quantised is not None:
         names += ["scales", "sums"] if gemm.quantised.offset_dtype else ["scales"]
@@ -371,7 +370,6 @@ def most_rows(gemm: Gemm, tk: int) -> int:
 
 
 def _needs_two_accumulators(config: Config, gemm: Gemm) -> str:
-    """Return the reason why weights cannot be scaled before the product; empty if they can."""
     if scales_pieces(config, gemm):
         return f"group={gemm.group_size}, no multiple of tk={config.tk}"
     if gemm.quantised is not None and gemm.quantised.offset_dtype:

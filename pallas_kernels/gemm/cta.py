@@ -194,7 +194,6 @@ class Cta:
 
     @property
     def _first(self) -> Int:
-        """K steps of the first pass of AsymGEMM, the same in every CTA of a cluster."""
         unit = 1 if self.gemm.groups == 1 else self.rings.scale_steps
         return first_pass(self.config, self.sizes.k_steps, self.rows.at.player, unit)
 
@@ -255,7 +254,6 @@ def rings_of(
 
 
 def _tiles(gemm: Gemm, config: Config) -> dict[str, Any]:
-    """Tiles of each ring that there is; offsets are in the slots of the scales."""
     ring, shape = rings(config, gemm), (config.tn, _stored(gemm, config.tk))
     if gemm.w_layout == "kn":
         shape = shape[::-1]
@@ -305,7 +303,6 @@ def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
 
 
 def _empty(slots: int, readers: int, shared: bool) -> Any:
-    """Barrier of a ring's free slots; a multicast tile is read when all CTAs have read it."""
     if shared:
         return plgpu.ClusterBarrier(
             collective_axes=("rank",), num_arrivals=readers, num_barriers=slots
@@ -314,7 +311,6 @@ def _empty(slots: int, readers: int, shared: bool) -> Any:
 
 
 def _stored(gemm: Gemm, k: int) -> int:
-    """Stored numbers along K of k weights."""
     return k if gemm.quantised is None else k * gemm.w_bits // 8
 
 
@@ -324,7 +320,6 @@ def _swizzled(shape: tuple[int, ...], dtype: Any, row: int | None = None) -> Any
 
 
 def _staging(gemm: Gemm, config: Config) -> Any:
-    """Slots for pieces of O, in the layout of O."""
     store, out = o_epilogue(config, gemm), jnp.dtype(gemm.out_dtype)
     piece = (store.columns, store.rows) if gemm.transposed else (store.rows, store.columns)
     transforms = swizzled(piece[1], out)

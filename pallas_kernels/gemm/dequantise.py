@@ -41,7 +41,6 @@ def sums_of_converted(cta: Cta, section: Section) -> Any:
 
 
 def _of_scaled_weights(cta: Cta, section: Section) -> Any:
-    """Scale and round weights, then multiply."""
     first, number, steps = _groups(cta, section)
 
     def whole(acc: Ref) -> Any:
@@ -58,7 +57,6 @@ def _of_scaled_weights(cta: Cta, section: Section) -> Any:
 
 
 def _of_groups(cta: Cta, section: Section) -> Any:
-    """Scale the sums of a group at its end, for groups of whole K steps."""
     first, number, steps = _groups(cta, section)
 
     def added(total: Any | None, group: Int) -> Any:
@@ -142,7 +140,6 @@ def _done(cta: Cta, add: Callable[[Any], Any], total: Any) -> Any:
 
 
 def _groups(cta: Cta, section: Section) -> tuple[Int, Int, Int]:
-    """(Number of the first group, number of groups, K steps of each) of a section."""
     if cta.gemm.groups == 1:
         return 0, 1, section.length
     steps = cta.sizes.k_steps // cta.gemm.groups
@@ -189,7 +186,6 @@ def _multiply(
 
 
 def _stored(cta: Cta, section: Section, step: Int) -> Any:
-    """Read this warpgroup's rows of a W tile, and free it after its last reading."""
     slot = rem(section.w + step, cta.w_ring.size)
     when(section.new_w, lambda: plgpu.barrier_wait(cta.w_ring.full.at[slot]))
     stored = cta.w_ring.tiles[slot, cta.own]
@@ -205,7 +201,6 @@ def _converted(cta: Cta, stored: Any, number: int, width: int) -> Any:
 
 
 def _product(cta: Cta, acc: Ref, weights: Any, slot: Int, k: int) -> None:
-    """Add to `acc` the product of a K step's weights, from index `k` on, with their X."""
     width, place = weights.shape[1], k % cta.config.x_columns
     detour = None if cta.detour is None else cta.detour.at[cta.warpgroup]
     x_tile = cta.x_ring.tiles.at[slot, :, pl.ds(place, width)]
@@ -222,13 +217,11 @@ def _scale(cta: Cta, slot: Int, row: Int) -> Any:
 
 
 def _column(row: Ref) -> Any:
-    """Read one number for each column of O, in the layout of a column's accumulators."""
     layout = plgpu.Layout.WGMMA.reduce(1)
     return plgpu.load(row, layout=layout, optimized=False).astype(jnp.float32)
 
 
 def _sum(total: Any | None, partial: Any, scale: Any) -> Any:
-    """Return `total` plus `partial` with scaled columns; `total` is None at first."""
     product = partial * lax.broadcast_in_dim(scale, partial.shape, (0,))
     return product if total is None else total + product
 
@@ -236,7 +229,6 @@ def _sum(total: Any | None, partial: Any, scale: Any) -> Any:
 def _shifted(
     cta: Cta, section: Section, total: Any, at: tuple[Int, Int], sum_at: tuple[Int, Int]
 ) -> Any:
-    """Return `total` with the product of offsets and sums of X added, if there are offsets."""
     if cta.offset_tiles is None or cta.sum_ring is None:
         return total
     offsets = _column(cta.offset_tiles.at[(*at, cta.own)])
@@ -253,7 +245,6 @@ def _shifted(
 
 
 def _with_scales(cta: Cta, section: Section, group: Int, use: Callable[[Int, Int], Any]) -> Any:
-    """Return `use(slot, row)` of a group's scales; wait for new ones, free those not used again."""
     rows, one = cta.rings.scale_rows, cta.gemm.groups == 1
     block, row = (group, 0) if rows == 1 else (lax.div(group, jnp.int32(rows)), rem(group, rows))
     slot, sum_slot = _scale_slot(cta, section, block), _sum_slot_of(cta, section, block)
@@ -279,7 +270,6 @@ def _sum_slot(cta: Cta, section: Section, group: Int) -> Int:
 
 
 def _sum_slot_of(cta: Cta, section: Section, block: Int) -> Int:
-    """Slot of the sums of X of a block of scales."""
     if cta.sum_ring is None:
         return 0
     before = lax.div(jnp.asarray(section.start, jnp.int32), jnp.int32(cta.rings.scale_steps))
@@ -287,7 +277,6 @@ def _sum_slot_of(cta: Cta, section: Section, block: Int) -> Int:
 
 
 def _await(cta: Cta, slot: Int, sum_slot: Int, is_first: Any, new: Any) -> None:
-    """Wait for a block's scales if they are new, and for its sums of X, always new."""
     assert cta.scale_ring is not None
     scales, sums = cta.scale_ring, cta.sum_ring
     when(both(is_first, new), lambda: plgpu.barrier_wait(scales.full.at[slot]))
@@ -296,7 +285,6 @@ def _await(cta: Cta, slot: Int, sum_slot: Int, is_first: Any, new: Any) -> None:
 
 
 def _release(cta: Cta, slot: Int, sum_slot: Int, is_last: Any, last: Any) -> None:
-    """Free a block's sums of X, and its scales after their last reading."""
     assert cta.scale_ring is not None
     scales, sums = cta.scale_ring, cta.sum_ring
     when(both(is_last, last), lambda: _arrive(scales, slot))

@@ -116,13 +116,11 @@ def _store_o(
 
 
 def _free(cta: Cta, staging: Ref, slot: int) -> Ref:
-    """Return a staging slot once its earlier store has left it."""
     plgpu.wait_smem_to_gmem(staging.shape[1] - 1, wait_read_only=True)
     return staging.at[cta.warpgroup, slot]
 
 
 def _sums_piece(cta: Cta, row_tile: Int, piece: Piece) -> Ref:
-    """Return the slice of a piece of the accumulator in the sums of this CTA's strip."""
     assert cta.sums is not None
     at = cta.rows.at
     number = at.player * cta.config.cluster + at.rank

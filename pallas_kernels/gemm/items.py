@@ -99,7 +99,6 @@ def each_section(
 
 
 def _times(count: Int, body: Callable[[Int], None]) -> None:
-    """Call `body` so many times; without a loop if that is known to be once."""
     if isinstance(count, int) and count == 1:
         body(0)
     else:
@@ -112,7 +111,6 @@ def sum_blocks(cta: Cta) -> Int:
 
 
 def _sums_before(cta: Cta, section: Section, before: Int) -> Int:
-    """Return the number of blocks of sums of X before those of a section."""
     rows, steps = section.strip.row_tiles, cta.rings.scale_steps
     if cta.gemm.groups == 1:  # one for each pass of a tile
         within = section.which * rows + section.row_tile

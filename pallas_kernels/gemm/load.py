@@ -64,7 +64,6 @@ def _w_tiles_at(cta: Cta, section: Section, step: Int, all_tiles: Int) -> tuple[
 
 
 def _load_w(cta: Cta, item: Item, number: Int, k_step: Int) -> None:
-    """Load a W tile of an item; with the first one of a block also scales and offsets."""
     tile, ring = number * cta.sizes.k_steps + k_step, cta.w_ring
     if cta.scale_ring is not None:
         is_first = rem(k_step, cta.rings.scale_steps) == 0
@@ -94,7 +93,6 @@ def _load_scales(cta: Cta, item: Item, number: Int, k_step: Int) -> None:
 
 
 def _load_x(cta: Cta, top: Int, section: Section, step: Int, turn: Int) -> None:
-    """Load a warpgroup's X tiles of a K step."""
     config, ring = cta.config, cta.x_ring
     for part in range(config.x_steps):
         tile = (section.x + step) * config.x_steps + part
@@ -105,7 +103,6 @@ def _load_x(cta: Cta, top: Int, section: Section, step: Int, turn: Int) -> None:
 
 
 def _load_sums(cta: Cta, top: Int, section: Section, step: Int) -> None:
-    """Load sums of X with the first K step of their block."""
     steps, rows = cta.rings.scale_steps, cta.rings.sum_rows
     ring, x_sums, k_step = cta.sum_ring, cta.x_sums, section.start + step
     assert ring is not None

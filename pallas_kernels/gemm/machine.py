@@ -176,7 +176,6 @@ def present_machine() -> Machine:
 
 
 def _measured(machine: Machine) -> Machine:
-    """Replace values by those of the device's tuned file; rates of SMs scale with the SMs."""
     found = tuned_results.load(machine.device).machine
     changes: dict[str, Any] = {name: float(found[name]) for name in _RATES if name in found}
     whole = found.get("sm_count", machine.sm_count)

@@ -184,7 +184,6 @@ def _quantised(sm_count: int) -> Iterator[Program]:
 
 
 def _of_experts(sm_count: int) -> Iterator[Program]:
-    """Yield every GEMM of the models, with and without multicast, and rarer choices."""
     for model, layer in MODEL_EXPERTS.items():
         for tokens, (k, n) in itertools.product(_TOKENS, layer.projections):
             rows = tokens * layer.per_token
@@ -202,7 +201,6 @@ def _of_experts(sm_count: int) -> Iterator[Program]:
 
 
 def _of_quantised_experts(sm_count: int) -> Iterator[Program]:
-    """Yield one program for each tile, type and form of scales."""
     for model, weights in _EXPERTS:
         layer = MODEL_EXPERTS[model]
         for tokens in _TOKENS:
@@ -230,7 +228,6 @@ def _of_quantised_experts(sm_count: int) -> Iterator[Program]:
 
 
 def _chosen(gemm: Gemm, sm_count: int, cluster: int, label: str = "") -> Iterator[Program]:
-    """Yield the program of a GEMM with the configuration in use, if there are enough SMs."""
     if cluster <= sm_count:
         config = choose(gemm, sm_count=sm_count, cluster=cluster)
         yield program(_name(gemm, config, label), gemm, config)

@@ -106,7 +106,6 @@ def _converted(gemm: Gemm, x: jax.Array, data: jax.Array, scales: Any, offsets: 
 
 
 def _matrix(gemm: Gemm, arrays: tuple[Any, ...], number: jax.Array | int) -> tuple[Any, ...]:
-    """Return matrix `number` of each array, counted over layers and experts."""
     stacked = (gemm.layers is not None) + (gemm.experts is not None)
     if not stacked:
         return arrays
@@ -140,7 +139,6 @@ def _by_block(
     product: Callable[[jax.Array, jax.Array], jax.Array],
     rows: int,
 ) -> jax.Array:
-    """Return `product(rows of x, their expert)` for every block of `rows` rows of an expert."""
     t = gemm.m
     table, blocks, _ = block_table(group_sizes, t, rows, row_multiple=1, xp=jnp)
     # Room for the last block to reach beyond the end.
@@ -161,7 +159,6 @@ def _by_block(
 
 
 def _block_rows(t: int, experts: int, most: int) -> int:
-    """Return a power of two near the rows of an expert: from 8 to what was fastest on a CPU."""
     rows = 8
     while rows < most and rows * experts < t:
         rows *= 2
@@ -169,7 +166,6 @@ def _block_rows(t: int, experts: int, most: int) -> int:
 
 
 def _chunk(gemm: Gemm) -> int:
-    """Return a divisor of K near `_CHUNK` in whole groups and whole int4 blocks."""
     if gemm.groups == 1:
         return gemm.k
     unit = math.lcm(gemm.group_size, K_MULTIPLE)

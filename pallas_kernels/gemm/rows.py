@@ -216,7 +216,6 @@ def _block(table: Ref, row: Int) -> Block:
 
 
 def _share(items: Int, players: Int, player: Int) -> Int:
-    """Return the number of `items` of the `player`, 0 if there is no such player."""
     mine = dealt(items, jnp.maximum(players, 1), player)
     return jnp.where(player < players, mine, 0)
 

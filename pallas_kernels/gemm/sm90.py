@@ -125,7 +125,6 @@ def build(
 
 
 def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
-    """Return x, w, scales, offsets, sums of x, table, scalars, o, scratch."""
     left = list(refs)
     x, w = left.pop(0), left.pop(0)
     scales = left.pop(0) if gemm.quantised is not None else None

@@ -99,7 +99,6 @@ def staged_matmul(x: jax.Array, w: jax.Array, layer: int, *, gemm: Gemm, columns
 
 
 def _views(w: jax.Array, layer: int, gemm: Gemm) -> list[jax.Array]:
-    """Return the pieces of a matrix as arrays of the same memory, without a copy."""
     count, sizes = pieces(gemm), list(gemm.w_shape[-2 if gemm.w_layout != "tiles" else -4 :])
     sizes[0] //= count
     nbytes = weight_bytes(gemm) // count

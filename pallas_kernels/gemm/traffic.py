@@ -244,7 +244,6 @@ def _rows(gemm: Gemm, config: Config, sizes: Counts, group_sizes: Any) -> _Rows:
 
 
 def _scale_bytes(gemm: Gemm) -> int:
-    """Bytes of scales and offsets of one column."""
     if gemm.quantised is None:
         return 0
     return gemm.groups * (gemm.quantised.scale_itemsize + gemm.quantised.offset_itemsize)
@@ -290,7 +289,6 @@ def _passes(
     clusters: Count,
     matrices: int,
 ) -> tuple[Count, Count]:
-    """Return (columns times their K passes, groups times their K passes) of AsymGEMM."""
     table = _table(config, gemm, sizes)
     if (table == table[0]).all():
         columns = gemm.n - np.minimum(sym * config.tn, gemm.n)
@@ -310,7 +308,6 @@ def _passes(
 
 
 def _most_passes(config: Config, gemm: Gemm, sizes: Counts, leading: Count) -> Count:
-    """Return the most K passes among the `leading` clusters of AsymGEMM with the most groups."""
     running = np.maximum.accumulate(_table(config, gemm, sizes))
     return running[np.clip(leading, 1, len(running)) - 1]
 

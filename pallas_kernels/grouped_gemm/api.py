@@ -149,7 +149,6 @@ def check_sizes(group_sizes: Any, *, t: int, experts: int) -> Any:
 
 
 def _weights(w: Any, w_layout: str) -> tuple[Any, int, int]:
-    """Return (array, K, N)."""
     data = w.data if isinstance(w, HostArray) else w
     if not isinstance(data, jax.Array | np.ndarray):
         raise ValueError(

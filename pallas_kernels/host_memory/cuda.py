@@ -104,7 +104,6 @@ def find_runtime(
 
 
 def _candidates() -> Iterator[str]:
-    """List the runtimes that this process has loaded, of NVIDIA's wheels and of the system."""
     maps = Path("/proc/self/maps")
     if maps.exists():
         found = re.findall(r"(\S*/libcudart\.so\S*)", maps.read_text("utf-8", "replace"))

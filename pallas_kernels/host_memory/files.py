@@ -185,7 +185,6 @@ def remove_pool(path: Path | str, *, force: bool = False) -> None:
 
 
 def _exclusive(path: Path, partial: Path, wait_s: float) -> int | None:
-    """Return the locked partial file, or None if `path` exists."""
     deadline = time.monotonic() + wait_s
     while not path.exists():
         try:

@@ -121,7 +121,6 @@ def placement_report(tree: Any) -> PlacementReport:
 
 
 def _placed(name: str, leaf: Any) -> tuple[Placed, object]:
-    """Return the memory of a leaf, and an identity of its buffer."""
     array = leaf.data if _is_host_array(leaf) else leaf
     _refuse_other(name, array)
     kind, devices, nbytes, buffer = "numpy", tuple[str, ...](), array.nbytes, object()
@@ -149,7 +148,6 @@ def _placed(name: str, leaf: Any) -> tuple[Placed, object]:
 
 
 def _source_and_target(name: str, leaf: Any, device: jax.Device | None) -> tuple[Any, Any]:
-    """Return the array to copy and the sharding of its copy."""
     array = leaf.data if _is_host_array(leaf) else leaf
     _refuse_other(name, array)
     kept = jax.dtypes.canonicalize_dtype(array.dtype)

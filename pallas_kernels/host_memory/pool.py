@@ -268,8 +268,6 @@ class SharedPool:
         return f"SharedPool({str(self.path)!r}, {len(self)} tensors, {self.nbytes} bytes, {state})"
 
     def _alive(self) -> list[str]:
-        """Return the names of tensors with living arrays."""
-
         def alive() -> list[str]:
             return sorted({name for name, ref in self._views if ref() is not None})
 

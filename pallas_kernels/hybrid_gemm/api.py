@@ -140,7 +140,6 @@ def hybrid_gemm(
 def _reader(
     reader: str, fixed: list[str], gemm: Gemm, w: Any, backend: Backend, *, traced: bool
 ) -> str:
-    """Return the reader of W: "sms" or "copy_engine"."""
     expect(reader in READERS, "reader", reader, f"one of {', '.join(READERS)}")
     if reader == "copy_engine":
         names = f"'sms' or 'auto', since {', '.join(fixed)} are of the kernel"
@@ -156,7 +155,6 @@ def _reader(
 
 
 def _weights(w: Any, w_layout: str) -> tuple[Any, int, int, int | None, Any]:
-    """Return (array, K, N, layers, layout) of weights; K and N without the padding."""
     if isinstance(w, PackedWeights):
         data, w_layout = w.data, w.w_layout
     else:

@@ -100,7 +100,6 @@ def magnitudes(qw: QuantizedWeights) -> Float64[np.ndarray, "*stack k n"]:
 
 
 def _parts(qw: QuantizedWeights, dtype: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return (scale * number, offset or None), [.., N', G', group] and [.., N', G', 1]."""
     arrays = {name: concrete(f"qw.{name}", array) for name, array in arrays_of(qw).items()}
     stored = unpack_int4(arrays["data"]) if qw.kind == "int4" else arrays["data"]
     *stack, n, k = stored.shape

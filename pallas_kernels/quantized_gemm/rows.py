@@ -201,7 +201,6 @@ def concrete(name: str, array: Any) -> np.ndarray:
 
 
 def _place(into: QuantizedWeights, first: int, name: str, given: np.ndarray) -> slice:
-    """Check all arguments and return the slice of rows to write."""
     for field, array in check_weights(into, stack_axes=0).items():
         if not isinstance(array, np.ndarray) or not array.flags.writeable:
             raise ValueError(f"into.{field}: expected a NumPy array that can be written to")
@@ -217,7 +216,6 @@ def _place(into: QuantizedWeights, first: int, name: str, given: np.ndarray) -> 
 
 
 def _pad(into: QuantizedWeights, rows: slice) -> None:
-    """Write the rows beyond N, along with the last one before them."""
     if rows.stop == into.n:
         into.data[into.n :] = 0
         into.scales[:, into.n :] = 1
@@ -226,7 +224,6 @@ def _pad(into: QuantizedWeights, rows: slice) -> None:
 
 
 def _exact(name: str, given: Any, shape: tuple[int, int], to: np.ndarray) -> np.ndarray:
-    """Convert numbers to the type of `to`, exactly."""
     given = concrete(name, given)
     if str(given.dtype) not in FLOATS:
         raise ValueError(f"{name} of dtype {given.dtype}: expected one of {', '.join(FLOATS)}")

@@ -312,7 +312,6 @@ def _in_place(
 
 
 def _start(shared: Any, backend: Any) -> tuple[Exchange, Shared]:
-    """Return the sizes of the shared arrays, and these arrays for the backend."""
     expect(backend in get_args(Kernel), "backend", backend, "one of sm90, interpret")
     expect(isinstance(shared, Shared), "shared", type(shared).__name__, "Shared")
     here = device()

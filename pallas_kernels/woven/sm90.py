@@ -237,17 +237,14 @@ class _Cta(sm90_decode.Cta):
     behind: Int  # pages between the first layer's and this one's
 
     def page(self, number: Int) -> Int:
-        """Return the index in the pool of the sequence's page of this number."""
         return self.tables[self.row, number] + self.behind
 
     @property
     def own(self) -> Ref:
-        """Queries of the group, in the lane."""
         return self.q.at[self.payload, self.all_rows]
 
 
 def _store_row(cta: _Cta, k_new: Ref, v_new: Ref, kept: Ref, full: Ref, signals: Signals) -> None:
-    """Store the newest K and V in their page, before any key is loaded."""
     page = cta.page(div(cta.position, cta.spec.page))
     inside = rem(cta.position, cta.spec.page)
     for part, source in enumerate((k_new, v_new)):

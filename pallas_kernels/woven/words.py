@@ -60,7 +60,6 @@ class Word:
 
 @cache
 def _compiled() -> tuple[Callable[[int, int], None], Callable[[int], int], Any]:
-    """Return store, load, and the engine that owns their machine code."""
     import llvmlite.binding as llvm  # only who makes a slot needs it
 
     llvm.initialize_native_target()

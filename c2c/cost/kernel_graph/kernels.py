@@ -202,7 +202,6 @@ class _Builder:
         self, kind: str, layer: int, *takes: int, read: float = 0.0, write: float = 0.0,
         is_total: bool = False, **totals: float,
     ) -> int:  # fmt: skip
-        """Add a kernel and return its index. FLOPs, weights and cache are totals."""
         tokens = 1 if is_total else self.batch.tokens
         return self.kernels.add(
             kind, layer, *takes, read=tokens * read, write=tokens * write, product=None, **totals
@@ -213,7 +212,6 @@ class _Builder:
         return self.kernels.gemm(kind, layer, taken, self.batch.tokens, k, n)
 
     def layer(self, layer: int, x: int) -> int:
-        """Add a layer that reads kernel `x`; return the index of its last kernel."""
         spec, batch = self.spec, self.batch
         d, tokens = spec.hidden, batch.tokens
         q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim

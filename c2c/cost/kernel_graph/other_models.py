@@ -134,7 +134,6 @@ def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
 def _scan(
     made: KernelList, shape: MambaShape, batch: Batch, layer: int, mixed: int, split: int
 ) -> int:
-    """Add a prompt's scan: compute chunk states, pass them on, and read them at every token."""
     tokens, wide = batch.tokens, shape.heads * shape.head_dim
     chunk = min(shape.chunk, batch.chunk)
     chunks = batch.rows * -(-batch.chunk // chunk)
@@ -245,7 +244,6 @@ def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepK
 def _elementwise(
     made: KernelList, kind: str, layer: int, flops: int, elements: float, *takes: int
 ) -> int:
-    """Add a kernel that reads and writes the same number of elements."""
     return made.add(
         kind, layer, *takes, core=flops * elements, read=elements, write=elements
     )  # fmt: skip

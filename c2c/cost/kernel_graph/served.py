@@ -198,7 +198,6 @@ def _phases(
 
 
 def _after(before: Sequence[StepKernel], kernels: Sequence[StepKernel]) -> tuple[StepKernel, ...]:
-    """Return kernels appended to others; the first reads the result of the last of those."""
     if not before:
         return tuple(kernels)
     at = len(before)
@@ -216,7 +215,6 @@ def _matrices(kernels: Iterable[StepKernel]) -> dict[tuple[str, int], float]:
 def _kept(
     kernels: Sequence[StepKernel], nbytes: Mapping[tuple[str, int], float]
 ) -> tuple[Weights, ...]:
-    """Return the memory shared by kernels of the same kind and layer, in any phase."""
     readers: dict[tuple[str, int], list[int]] = {}
     for number, kernel in enumerate(kernels):
         if (kernel.kind, kernel.layer) in nbytes:
@@ -228,7 +226,6 @@ def _handed(
     first: Sequence[StepKernel], second: Sequence[StepKernel], writes: str, reads: str,
     nbytes: float, weight: float,
 ) -> tuple[Transfer, ...]:  # fmt: skip
-    """Return the transfers from first-phase kernels to second-phase kernels of the same layer."""
     writers = {k.layer: number for number, k in enumerate(first) if k.kind == writes}
     return tuple(
         Transfer(writers[kernel.layer], number, nbytes, weight)

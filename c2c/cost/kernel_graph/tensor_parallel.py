@@ -111,6 +111,5 @@ def _of_rank(kernel: StepKernel, ranks: int, keys: int) -> StepKernel:
 def _part_of(
     product: tuple[float, float, float], share: int, *, row_wise: bool
 ) -> tuple[float, float, float]:
-    """Return a rank's part of a GEMM: some rows or some columns of its matrix."""
     m, k, n = product
     return (m, k / share, n) if row_wise else (m, k, n / share)

@@ -228,7 +228,6 @@ class Front:
     async def _choices(
         self, request: Request, job: Job, **more: Any
     ) -> tuple[list[Choice], Callable[[], None]]:
-        """Return a job's choices, and what to call at their end; `more`: fields for the engine."""
         asked = job.asked
         self._tell_ignored([*unknown(asked), *(job.chat.unused if job.chat else ())])
         job.check(self._link.max_open)
@@ -241,7 +240,6 @@ class Front:
         return choices, partial(self._over, asked.model, choices)
 
     def _tell_ignored(self, fields: Sequence[str]) -> None:
-        """Log ignored fields, each once, up to a bound."""
         names = {name[:_MOST_NAME] for name in fields[:_MOST_IGNORED]} - self._ignored
         for name in sorted(names)[: _MOST_IGNORED - len(self._ignored)]:
             self._ignored.add(name)

@@ -138,7 +138,6 @@ class Choice:
     def _parsed(
         self, text: str, tokens: Sequence[int] = (), scores: Sequence[TokenScore] = ()
     ) -> Piece:
-        """Return a piece whose thought and tool calls are separated from its text."""
         new = Parts()
         if self.parser is not None:
             is_over = self._is_over or self.stop.found is not None
@@ -151,7 +150,6 @@ class Choice:
         return Piece(new, [*tokens], [*scores])
 
     def _fields_now(self) -> Mapping[str, Any]:
-        """Return the fields of the request, with the deadline less the time spent waiting."""
         deadline_s = self.fields.get("deadline_s")
         if deadline_s is None:
             return self.fields
@@ -159,7 +157,6 @@ class Choice:
         return {**self.fields, "deadline_s": max(left_s, 1e-9)}
 
     def _echoed(self) -> Piece:
-        """Return the echoed prompt as the first piece."""
         scores = [(None, ()), *((score.logprob, score.top) for score in self._scored)]
         ids, self.echo = self.echo, ()
         return self._spelled(list(zip_longest(ids, scores)), lambda text: text)
@@ -176,7 +173,6 @@ class Choice:
     def _spelled(
         self, pairs: Sequence[tuple[int, _Score | None]], cut: Callable[[str], str]
     ) -> Piece:
-        """Return tokens as a piece, with the scores of those that have one."""
         text, scores = "", []
         for token, score in pairs:
             text += "" if self.decoder is None else self.decoder.push(token)

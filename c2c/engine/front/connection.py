@@ -109,7 +109,6 @@ class BoundedConnection(HttpToolsProtocol):
                          f"{_LEAST_BYTES} bytes of its body in each such time")  # fmt: skip
 
     def _refuse(self, status: int, message: str, **more: Any) -> None:
-        """Close the connection, with an error if no answer has begun."""
         self._stop_waiting()
         if self._is_refused or self.transport.is_closing():
             return

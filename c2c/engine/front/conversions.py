@@ -37,7 +37,6 @@ class _Converted(BaseModel):
     top_p: float | None = None
 
     def _same(self, *others: str) -> dict[str, Any]:
-        """Return the fields that a chat has, too, under their names."""
         more = self.model_extra or {}
         for name in sorted(more.keys() & _NOT_SHOWN):
             if more[name]:
@@ -135,7 +134,6 @@ def _refused(field: str, value: Any, allowed: str) -> ApiError:
 
 
 def _text(content: Any, field: str) -> str:
-    """Return the joined texts of a content."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [content]
@@ -151,7 +149,6 @@ def _named(name: Any) -> Json:
 
 
 def _tool(tool: Json, kinds: tuple[str | None, ...], schema: str) -> dict[str, Any]:
-    """Return a function in the form of chats."""
     if tool.get("type") not in kinds:
         raise _refused("tools", tool.get("type"), "functions of the client alone")
     own = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
@@ -159,7 +156,6 @@ def _tool(tool: Json, kinds: tuple[str | None, ...], schema: str) -> dict[str, A
 
 
 def _form(form: Any, field: str) -> dict[str, Any]:
-    """Return `response_format` from a flat form."""
     if form is None:
         return {}
     if not isinstance(form, Mapping):
@@ -175,7 +171,6 @@ def _call(number: Any, name: Any, arguments: Any) -> dict[str, Any]:
 
 
 def _turns(message: Json) -> Iterable[dict[str, Any]]:
-    """Yield the messages of a chat for one of Anthropic's, results of tools first."""
     role, content = message.get("role"), message.get("content")
     if not isinstance(content, list):
         yield {"role": role, "content": content}
@@ -199,7 +194,6 @@ def _turns(message: Json) -> Iterable[dict[str, Any]]:
 
 
 def _items(items: Iterable[Json]) -> list[dict[str, Any]]:
-    """Return the messages of a chat for items of a response; one of the model has all its parts."""
     found: list[dict[str, Any]] = []
 
     def model() -> dict[str, Any]:
@@ -232,7 +226,6 @@ def _items(items: Iterable[Json]) -> list[dict[str, Any]]:
 
 
 def _choice(choice: Any) -> Any:
-    """Return `tool_choice` in the form of chats."""
     if not isinstance(choice, Mapping):
         return choice
     if choice.get("type") == "function":

@@ -58,7 +58,6 @@ async def _all(
     chunk: Callable[[Choice, Piece, bool, bool], bytes],
     over: Callable[[], None],
 ) -> AsyncGenerator[bytes | Exception, None]:
-    """Yield chunks and failures of all choices as they arrive; its end cancels the others."""
     ready: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_MOST_CHUNKS)
 
     async def follow(choice: Choice) -> None:

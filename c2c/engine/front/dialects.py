@@ -147,7 +147,6 @@ def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought
 
 
 def _with_texts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message whose calls have their arguments as JSON texts."""
     found: dict[str, Any] = json.loads(json.dumps(message))
     calls = found.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
@@ -158,7 +157,6 @@ def _with_texts(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_content(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same, with null as the content of a message of calls alone."""
     found = _with_texts(message)
     return found | ({"content": None} if found.get("tool_calls") and not found["content"] else {})
 
@@ -173,7 +171,6 @@ def call_form(template: ChatTemplate) -> Callable[[Mapping[str, Any]], dict[str,
 
 
 def _shows(template: ChatTemplate, form: Callable[..., dict[str, Any]], *names: str) -> bool:
-    """Return whether a template writes all these calls of a message."""
     calls = [
         {"id": "abcdefghi", "type": "function", "function": {"name": name, "arguments": {}}}
         for name in names
@@ -194,7 +191,6 @@ def takes_several(template: ChatTemplate) -> bool:
 
 
 def _lark(text: str, tokenizer: Tokenizer) -> str:
-    """Return a text as symbols of a Lark grammar: special tokens by number, all else as strings."""
     special = {tokenizer.spelling.name(token): token for token in tokenizer.spelling.special}
     names = sorted(filter(None, special), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]

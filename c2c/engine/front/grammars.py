@@ -56,7 +56,6 @@ def grammar_of(asked: SharedFields) -> tuple[str, str]:
 
 
 def _forms(asked: SharedFields) -> Iterator[tuple[str, str, Any]]:
-    """Yield field, kind and value of each requested structure."""
     form = asked.response_format
     if form is not None and form.type == "json_object":
         yield "response_format", "json_object", True

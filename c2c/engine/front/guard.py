@@ -76,7 +76,6 @@ class Guard:
             answer.free()
 
     def _counted(self, receive: Any, answer: _Answer, headers: Mapping[bytes, bytes]) -> Any:
-        """Return a receive function that counts bodies and enforces limits."""
         length = headers.get(b"content-length", b"0")
         is_long = len(length) > _MOST_DIGITS or (length.isdigit() and int(length) > MOST_BODY_BYTES)
 
@@ -160,7 +159,6 @@ def _too_large() -> ApiError:
 
 
 async def _read_away(receive: Any) -> None:
-    """Read the rest of a body for a while, as a reset could overtake the error."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_READS_AWAY_S):
             more = True

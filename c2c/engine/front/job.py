@@ -285,7 +285,6 @@ def chat_job(served: Served, asked: ChatRequest) -> Job:
 def _variables(
     asked: ChatRequest, template: ChatTemplate, name: str, *, has_thoughts: bool
 ) -> dict[str, Any]:
-    """Return the variables that a request sets for its template."""
     own, more = asked.for_template, asked.chat_template_kwargs
     for field in own.keys() - template.variables - {"reasoning_effort"}:
         raise invalid(field, f"not used by the chat template of {name}")
@@ -324,7 +323,6 @@ def _rendered(
 
 
 def _messages(given: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
-    """Return messages for a template: its role for instructions, and the leading ones as one."""
     found = [message.plain() for message in given]
     if "developer" not in template.source:
         for message in found:

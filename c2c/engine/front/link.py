@@ -34,7 +34,6 @@ class _Stream:
         self._waited = 0  # queued answers at the first of these
 
     def is_too_slow(self, turn: int) -> bool:
-        """Return whether the client is too slow, at a new token in loop iteration `turn`."""
         if turn == self._turn:
             return False
         self._turn, waiting = turn, self.answers.qsize()
@@ -175,7 +174,6 @@ class Link:
         return done
 
     async def _answer_to(self, kind: type[say.Frame], **fields: Any) -> Any:
-        """Send a message and return its answer; ApiError if the engine has ended."""
         if self._link is None or not self.is_up:
             raise after_end("gone")
         number = next(self._numbers)

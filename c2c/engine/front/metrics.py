@@ -51,11 +51,9 @@ class _Engine(Collector):
         self.live: dict[str, Any] | None = None
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing, as metrics are known only after the scheduler's first state."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families of the last state."""
         live = self.live
         if live is None:
             return

@@ -102,6 +102,5 @@ class Models:
 
 
 def _check(done: say.Managed, path: str) -> None:
-    """Check the result of an addition or removal."""
     if done.refused:
         raise ApiError(done.status, without_paths(done.refused, path), param=done.param or None)

@@ -84,7 +84,6 @@ def _any(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _begun(text: str, at: int, marks: Sequence[str]) -> int:
-    """Return the index from which a text may become a longer mark; its length if there is none."""
     longest = max(map(len, marks))
     for start in range(max(at, len(text) - longest + 1), len(text)):
         end = text[start:]
@@ -133,7 +132,6 @@ class Parser:
     # What is told.
 
     def _say(self, text: str) -> None:
-        """Tell text, without white space after thoughts and calls."""
         if self._blank is not None:
             shown = text.lstrip()
             self._blank += text[: len(text) - len(shown)]
@@ -154,7 +152,6 @@ class Parser:
             self.calls.append({"id": own, "type": "function", "function": function})
 
     def _tell(self, text: str) -> None:
-        """Tell a part of the last call's arguments."""
         if not text or self._is_dropped:
             return
         self.calls[-1]["function"]["arguments"] += text
@@ -172,7 +169,6 @@ class Parser:
         return self._text[self._at : self._at + count]
 
     def _skip(self, characters: str = _SPACE, tell: Tell | None = None) -> Steps[str]:
-        """Skip characters; return the next one, "" at the end."""
         while (found := (yield from self._peek())) and found in characters:
             self._at += 1
             if tell is not None:
@@ -180,7 +176,6 @@ class Parser:
         return found
 
     def _takes(self, *marks: str) -> Steps[str]:
-        """Take one of these marks if the text goes on with it, else return ""."""
         marks = tuple(filter(None, marks))
         while marks and not self._is_over and _begun(self._text, self._at, marks) == self._at:
             yield
@@ -189,7 +184,6 @@ class Parser:
         return "" if found is None else found[0]
 
     def _until(self, marks: Sequence[str], tell: Tell) -> Steps[str]:
-        """Tell text up to the first of these marks and take it; return "" at the end."""
         marks = tuple(filter(None, marks))
         while True:
             text, found = self._text, _any(marks).search(self._text, self._at) if marks else None
@@ -242,7 +236,6 @@ class Parser:
             yield from self._calls("")
 
     def _calls(self, mark: str) -> Steps[None]:
-        """Parse the calls after a mark, up to their closing; what follows no call is text."""
         own, number = self._dialect, self._number
         self._claimed = self._at - len(mark)
         char = yield from self._skip(_BEFORE)
@@ -271,7 +264,6 @@ class Parser:
         self._say(text if self._number == number else _REST.sub("", text))
 
     def _object(self) -> Steps[None]:
-        """Parse `{"name": ..., "arguments": ...}`; without a name it is no call."""
         name, given, has_begun = "", "", False
         if (yield from self._peek()) != "{":
             return
@@ -308,7 +300,6 @@ class Parser:
         return not self._dialect.is_bare or name in self._tools
 
     def _named(self, pattern: re.Pattern[str]) -> Steps[None]:
-        """Parse a name and its JSON arguments."""
         own = self._dialect
         marks = _any(tuple(filter(None, (own.opening, own.foot, own.closing))))
         while (end := self._text.find("{", self._at)) < 0:
@@ -325,7 +316,6 @@ class Parser:
             yield from self._raw()
 
     def _raw(self) -> Steps[None]:
-        """Tell arguments that are no JSON, as written, up to the next mark."""
         own, held = self._dialect, ""
 
         def tell(text: str) -> None:
@@ -342,7 +332,6 @@ class Parser:
         self._tell(rest[:-1] if own.named is None and rest.endswith("}") else rest)
 
     def _value(self) -> Steps[Any]:
-        """Return a JSON value, `_NO_JSON` if it is none."""
         parts: list[str] = []
         if not (yield from self._json(parts.append)):
             return _NO_JSON
@@ -352,7 +341,6 @@ class Parser:
             return _NO_JSON
 
     def _json(self, tell: Tell) -> Steps[bool]:
-        """Tell a JSON value as written, its control characters escaped; return if it is one."""
         closers: list[str] = []
         wants = "value"  # or key, colon, comma; "end" if a closer may come, too
         quote = self._dialect.quote
@@ -431,7 +419,6 @@ class Parser:
                 tell(_escaped(char))
 
     def _marked(self, pairs: Pairs) -> Steps[None]:
-        """Parse a name, and marked keys with bare values."""
         own = self._dialect
         ends = _any((pairs.name_end,) if pairs.name_end else ("\n", pairs.key, own.closing))
         while (found := ends.search(self._text, self._at)) is None:
@@ -459,7 +446,6 @@ class Parser:
             self._tell("{}" if told == "{" else "}")
 
     def _marked_value(self, pairs: Pairs, types: set[str]) -> Steps[None]:
-        """Parse a value; strings are told as they come."""
         own, around, parts = self._dialect, pairs.around, list[str]()
         if around:
             yield from self._takes(around)

@@ -62,7 +62,6 @@ OUR_NAMES: Final[Mapping[str, str]] = FIELDS["as"]
 
 
 def _bounded(given: Any) -> Any:
-    """Return what is given if it has few enough values, within one another and beside."""
     left, inner = _MOST_VALUES, [given]
     while inner:
         one = inner.pop()
@@ -118,7 +117,6 @@ class StructuredOutputs(BaseModel):
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Add the effects of fields to a JSON schema."""
     effects = FIELDS["both"] | FIELDS["chat" if issubclass(model, ChatRequest) else "text"]
     for name, field in schema["properties"].items():
         field["description"] = effects[name]
@@ -164,7 +162,6 @@ class SharedFields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _by_our_names(cls, given: Any) -> Any:
-        """Rename fields of other APIs; drop null fields, as clients send all their fields."""
         if not isinstance(given, dict):
             return given
         found = {name: value for name, value in given.items() if value is not None}
@@ -283,7 +280,6 @@ class Message(BaseModel):
 
 
 def _object(arguments: Any) -> Any:
-    """Return a call's arguments for templates: as an object if they are its JSON, or nothing."""
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}
     try:

@@ -132,10 +132,6 @@ def shown(info: ModelInfo) -> dict[str, Any]:
 
 
 def _sampling(checkpoint: Path) -> dict[str, Any]:
-    """Return the sampling defaults of a checkpoint's generation_config.json as request fields.
-
-    Values that requests do not allow are left out and logged.
-    """
     file = checkpoint / "generation_config.json"
     config = read_json_object(file) if file.is_file() else {}
     given = {name: config[name] for name in _DRAWS if config.get(name) is not None}

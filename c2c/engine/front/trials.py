@@ -54,7 +54,6 @@ class Trials:
             raise invalid(param, why)
 
     async def _tried(self, grammar: str, key: bytes) -> str:
-        """Return the fault of a grammar; the end of the process is one, too."""
         try:
             if self._process is not None and self._process.returncode is not None:
                 await self.close()  # it was ended from outside

@@ -28,7 +28,6 @@ def json_of(value: str, types: set[str]) -> str:
 
 
 def _literal(text: str) -> Any:
-    """Return a list or a dictionary in Python's form, as some templates write them; else None."""
     try:
         found = ast.literal_eval(text)
         json.dumps(found)
@@ -42,7 +41,6 @@ def _refuse(word: str) -> None:
 
 
 def _kinds(value: Any) -> set[str]:
-    """Return the names of a value's types in JSON schema."""
     if isinstance(value, bool):
         return {"boolean"}
     if isinstance(value, float):

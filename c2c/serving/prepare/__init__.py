@@ -330,7 +330,6 @@ def chip_places(setup: ServingSetup, part: FleetPart) -> tuple[Slice, ...]:
 def _kinds(
     setup: ServingSetup, cuts: Sequence[Sequence[Slice]]
 ) -> tuple[tuple[SliceKind, ...], list[list[int]]]:
-    """Return the kinds of slices, and for each part the kind of each slice of a chip."""
     kinds: list[SliceKind] = []
     found = []
     for part, cut in zip(setup.parts, cuts, strict=True):
@@ -349,7 +348,6 @@ def _kinds(
 
 
 def _of_chips(of_part: Sequence[Any], counts: Sequence[int]) -> NDArray[Any]:
-    """Return a per-slice value of each part, repeated for all chips."""
     return np.concatenate([np.tile(one, n) for one, n in zip(of_part, counts, strict=True)])
 
 

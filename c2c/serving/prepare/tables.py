@@ -135,7 +135,6 @@ def _streamed_table(
     cluster: int,
     routing: Routing,
 ) -> StepTable:
-    """Return `step_table`, cached for runs that differ only in seed or load."""
     ranks = kind.ranks
     table = step_table(
         _rank_of(spec, ranks),

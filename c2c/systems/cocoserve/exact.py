@@ -56,7 +56,6 @@ def exact(placement: Placement, room: Room, estimate: Estimate) -> Placement:
 def _filled(
     placement: Placement, devices: Sequence[int], room: Room, estimate: Estimate
 ) -> Placement:
-    """Return the best placement that fills all given devices."""
     n, copies = placement.layers, [list(held) for held in placement.copies]
     axes = []
     for device in devices:
@@ -100,7 +99,6 @@ class _Axis:
 
     @property
     def states(self) -> int:
-        """Number of possible counts."""
         return 1 + (self.total if self.counted else len(self.held) - self.total)
 
 
@@ -148,5 +146,4 @@ def _solved(
 
 
 def _of(k: int, bit: int) -> tuple[slice | int, ...]:
-    """Return the index of states in which axis k holds the layer (bit 1) or lacks it (bit 0)."""
     return (*(slice(None),) * k, bit)

@@ -86,7 +86,6 @@ class _Search:
         return max(0.0, lacking), step.seconds
 
     def runs(self, device: int, others: _Runs) -> Iterator[_Run]:
-        """Yield runs for a device, for each number of rows, that begin or end with another run."""
         n = self.devices.spec.layers
         each = module_of(self.devices.spec, LAYER).allocated_bytes
         row = kv_bytes(self.devices.spec, self.context)
@@ -100,7 +99,6 @@ class _Search:
                     yield _Run(begin, min(n, begin + length), rows)
 
     def placement(self, runs: _Runs) -> Placement:
-        """Return the placement of runs."""
         layers = [
             self._shared(
                 tuple((d, r.most_rows) for d, r in sorted(runs.items()) if r.begin <= layer < r.end)

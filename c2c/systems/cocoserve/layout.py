@@ -152,7 +152,6 @@ def placement_of(
 
 
 def _relieved(placement: Placement, given: Scaling, node: Node, step: int) -> Placement:
-    """Return a placement whose last layers, as far as the first target lacks them, are there."""
     if step == 0:
         return placement
     n, device = placement.layers, _targets(given, node, placement.first)[0]
@@ -268,7 +267,6 @@ class _Over:
         self.read = {} if link_gbps is None else self._read(link_gbps)
 
     def _read(self, link_gbps: float) -> dict[int, StepTable]:
-        """Return the steps of each device over weights in host memory, read by all targets."""
         used = {d for each in self.placements for p in each for d in p.devices}
         share_gbps = link_gbps / max(1, len(used) - len(self.given.firsts))
         most, chip = max(self.rows, self.tokens), self.node.chip
@@ -284,11 +282,9 @@ class _Over:
         return {d: at_best_alpha(tables[self.node.parts[d]], share_gbps) for d in used}
 
     def _reads(self, device: int, first: int) -> bool:
-        """Return True if a device reads an instance's layers from host memory."""
         return device in self.read and device != first
 
     def layout(self) -> StepLayout:
-        """Return the layout, one lane an instance."""
         used = sorted({d for each in self.placements for p in each for d in p.devices})
         pairs = [(a, b) for a in used for b in used if a != b and self.node.link(a, b)]
         ways = dict.fromkeys(name for a, b in pairs for name in self.node.ways(a, b))
@@ -318,7 +314,6 @@ class _Over:
         return Way(_name(a), _name(b), self.node.ways(a, b), link.gbps, latency_s)
 
     def _always(self, placements: Sequence[Placement]) -> dict[int, int]:
-        """Return by device the number of layers that it holds in every variant."""
         return {
             d: sum(all(p.holds(k, d) for p in placements) for k in range(self.spec.layers))
             for d in {d for p in placements for d in p.devices}
@@ -361,7 +356,6 @@ class _Over:
         )
 
     def _paths(self, placement: Placement, *, scaled: bool) -> list[Path]:
-        """Return the homes of a placement: the originals, then each further copy of the layers."""
         counts = set(placement.counts) - {1}
         if len(counts) > 1:
             raise SettingError(
@@ -375,7 +369,6 @@ class _Over:
         return paths[1:] if scaled and self.given.kv == "copies" and len(paths) > 1 else paths
 
     def _copies(self, placement: Placement, all_of: Sequence[Placement]) -> tuple[Copy, ...]:
-        """Return the copies of layers that a variant needs and another variant lacks."""
         allotted = module_of(self.spec, LAYER).allocated_bytes
         found = []
         for layer, devices in enumerate(placement.copies):
@@ -394,7 +387,6 @@ class _Over:
         return joined(name, chosen, self.node.links[0].gbps)
 
     def _plan(self, first: int, homes: Sequence[tuple[int, Path]]) -> Plan:
-        """Return the plan of a step: runs of layers on devices, and transfers between them."""
         works: list[Work] = []
         at = dict.fromkeys((home for home, _ in homes), first)
         after: dict[int, tuple[str, ...]] = {home: () for home, _ in homes}
@@ -450,7 +442,6 @@ class _Over:
         return Cost(tokens=_curve(np.arange(1, len(moved) + 1), moved))
 
     def _cost(self, device: int, layers: int, is_read: bool) -> Cost:
-        """Return the cost of a number of layers on a device."""
         if (device, layers, is_read) not in self._layers:
             table = self.read[device] if is_read else self.devices.tables[device]
             share = layers / self.spec.layers
@@ -464,7 +455,6 @@ class _Over:
         return self._layers[device, layers, is_read]
 
     def _rest(self, first: int, after: tuple[str, ...]) -> Work:
-        """Return the work of logits on the first device and of the host's part of a step."""
         table, rows = self.devices.tables[first], np.arange(1, self.rows + 1)
         one_s, host_s = table.head_s[1, 0], table.step_overhead_s + self.given.host_s
         more = _curve(rows, table.head_s[rows, 0] - one_s)
@@ -478,7 +468,6 @@ def _name(device: int) -> str:
 
 
 def _shares(path: Path) -> dict[str, float]:
-    """Return the share of a sequence's keys and values in each device's memory."""
     return {_name(d): path.count(d) / len(path) for d in dict.fromkeys(path)}
 
 
@@ -487,7 +476,6 @@ def _seen(home: int, homes: Sequence[tuple[int, Path]]) -> int | None:
 
 
 def _runs(paths: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-    """Yield the devices of each run of layers, one a home, and the number of layers."""
     for devices, layers in groupby(zip(*paths, strict=True)):
         yield devices, len(list(layers))
 

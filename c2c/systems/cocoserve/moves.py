@@ -64,7 +64,6 @@ def after(
 
 
 def _through(path: Path, layers: Iterable[int], device: int, source: int | None = None) -> Path:
-    """Return a path with layers on a device; with a source, only layers that were on it."""
     changed = list(path)
     for number in layers:
         if source is None or changed[number] == source:
@@ -73,6 +72,5 @@ def _through(path: Path, layers: Iterable[int], device: int, source: int | None 
 
 
 def _few(ways: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the distinct paths for new requests, at most four: the first and the last three."""
     found = list(dict.fromkeys(ways))
     return tuple(found if len(found) <= 4 else [found[0], *found[-3:]])

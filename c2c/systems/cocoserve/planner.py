@@ -138,7 +138,6 @@ class _Growing:
         self._best = score.of(placement) if isinstance(score, Estimate) else score(placement)
 
     def held(self, device: int) -> list[bool]:
-        """Return for each layer True if the device holds a copy."""
         return [device in devices for devices in self._copies]
 
     def add(self, layer: int, device: int) -> bool:
@@ -161,7 +160,6 @@ class _Growing:
         return True
 
     def placement(self) -> Placement:
-        """Return the present placement."""
         start = self._start
         return Placement(tuple(map(tuple, self._copies)), parts=start.parts, first=start.first)
 

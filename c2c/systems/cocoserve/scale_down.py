@@ -152,6 +152,5 @@ def _destination(
 
 
 def _evictees(placement: Placement, device: int, estimate: Estimate) -> list[int]:
-    """Return layers with another copy, least contribution of the device's copy first."""
     copied = [i for i, p in enumerate(placement.counts) if p > 1 and placement.holds(i, device)]
     return sorted(copied, key=lambda i: (-estimate.of(placement.evicted([i], device)), i))

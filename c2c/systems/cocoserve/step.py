@@ -165,7 +165,6 @@ def step_time(placement: Placement, devices: Devices, *, batch: int, context: in
 
 
 def _flows(before: Partition, after: Partition) -> Iterator[tuple[int, int, int]]:
-    """Yield source, target and rows of a change that moves the fewest rows."""
     surplus = {d: n - after.get(d, 0) for d, n in before.items() if n > after.get(d, 0)}
     for device, rows in sorted(after.items()):
         missing = rows - before.get(device, 0)

@@ -130,7 +130,6 @@ class _Side:
         self._taken = 0
 
     def at(self, graph: int, node: int) -> Owners:
-        """Return the owners of addresses at a node's launch."""
         events = self._events
         while self._taken < len(events):
             event = events[self._taken]
@@ -177,7 +176,6 @@ class _Work:
             }
 
     def patched(self, k: int, one: Graph, two: Graph, other: Graph, outer: int | None) -> Graph:
-        """Return the graph with patches."""
         nodes = []
         triples = zip(one.nodes, two.nodes, other.nodes, strict=True)
         for number, (a, b, c) in enumerate(triples):
@@ -219,7 +217,6 @@ class _Work:
         return made if self._addresses is None else self._on_all_ranks(made, one, two, other)
 
     def _on_all_ranks(self, made: Node, one: Node, two: Node, other: Node) -> Node:
-        """Return a node with the told values that differ on the other rank."""
         values = [self._told[2][name] for name in self.names]
         expected = patched(made, self._addresses, values, self._replace_address)
         seen = list(
@@ -236,7 +233,6 @@ def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[E
 
 
 def _entries(capture: Capture) -> list[Entry | None]:
-    """Return each kernel's PTX declaration, or None if the image is missing or no PTX."""
     found: list[Entry | None] = []
     for kernel in capture.kernels:
         image = capture.images.get(kernel.where, b"") if kernel.source == "image" else b""

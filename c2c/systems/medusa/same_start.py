@@ -78,7 +78,6 @@ def _shape(node: Node) -> tuple[object, ...]:
 
 
 def _check_apart(first: tuple[Event, ...], second: tuple[Event, ...]) -> None:
-    """Raise DataError if addresses overlap: equal words are taken for constants."""
     spans = [
         (e.address, e.address + e.nbytes, k)
         for k, events in enumerate((first, second))
@@ -145,7 +144,6 @@ def _whole_words(data: bytes) -> NDArray[np.uint64]:
 
 
 def _spans(events: tuple[Event, ...]) -> NDArray[np.uint64]:
-    """Return the sorted begins of all allocations, and the highest end up to each."""
     rows = np.array(
         sorted((e.address, e.address + e.nbytes) for e in events if e.nbytes), dtype=np.uint64
     ).reshape(-1, 2)
@@ -153,7 +151,6 @@ def _spans(events: tuple[Event, ...]) -> NDArray[np.uint64]:
 
 
 def _inside(spans: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask of the words that point into an allocation or one past its end."""
     begins, ends = spans
     if not begins.size:
         return np.zeros(words.shape, dtype=np.bool_)

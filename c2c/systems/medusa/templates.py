@@ -62,7 +62,6 @@ class Templates:
         return self._executables[which]
 
     def _show(self, which: int, graph: int) -> None:
-        """Update a topology's executable to a graph's parameters, or instantiate it again."""
         try:
             self._device.update(self._executables[which], graph)
         except DeviceFault:  # a driver has more reasons to refuse than a topology says

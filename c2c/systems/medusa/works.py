@@ -132,7 +132,6 @@ def _prepare(context: Context) -> SystemSpec:
 
 
 def _notes(context: Context) -> tuple[str, ...]:
-    """Return a line if the stages of one chip stand for those of another."""
     measured = load_measured_start(context.settings.measured)
     chips = [part["hardware"] for part in context.run["fleet"]["parts"]] or [context.platform.name]
     others = [name for name in dict.fromkeys(chips) if name != measured.chip]

@@ -100,7 +100,6 @@ def _prepare(context: Context) -> SystemSpec:
 
 
 def _notes(context: Context) -> tuple[str, ...]:
-    """Return a line if rates are not given."""
     if context.settings.rates_rps:
         return ()
     return (
@@ -127,7 +126,6 @@ class _Muxed:
         self.tables: dict[tuple[object, float], StepTable] = {}
 
     def layout(self, gpus: int) -> StepLayout:
-        """Return the layout, with kinds of nodes that are single GPUs."""
         by_gpu, shares = placed([self._served(name) for name in self.models], gpus, self._room)
         there = {model.name for here in by_gpu for model in here}
         if lacking := [name for name in self.models if name not in there]:
@@ -221,14 +219,11 @@ def _curve(values: npt.NDArray[np.float64]) -> Curve:
 
 
 def _share_of(part: Slice, share: float) -> Slice:
-    """Return a share of a GPU's SMs, which reach all of its HBM."""
     sms = max(1, round(share * part.sm_count))
     return replace(part, sm_count=sms, bf16_tflops=part.bf16_tflops * sms / part.sm_count)
 
 
 def _least(whole: Cost, cost: Cost) -> Cost:
-    """Return the time of a step on all SMs, at most its own."""
-
     def least(all_sms: Curve, some: Curve) -> Curve:
         return Curve(some.sizes, np.minimum(all_sms.values, some.values))
 

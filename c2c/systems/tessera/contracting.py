@@ -96,7 +96,6 @@ class _Graph:
         return found
 
     def _dominant(self, group: int, worst: Mapping[int, _Costs]) -> int | None:
-        """Return a GPU that is no slower than any other, whatever the neighbours do, or None."""
         times, every = self.times[group], range(self.count)
         for g in every:
             if all(
@@ -108,7 +107,6 @@ class _Graph:
         return None
 
     def _partner(self, group: int, worst: Mapping[int, _Costs]) -> int | None:
-        """Return a neighbour whose GPU is no slower than others, whatever the rest do, or None."""
         times, every = self.times[group], range(self.count)
         for other, costs in self.beside[group].items():
             if all(
@@ -121,7 +119,6 @@ class _Graph:
         return None
 
     def fix(self, group: int, gpu: int) -> None:
-        """Fix a group on a GPU; transfers to it become part of its neighbours' times."""
         self.fixed[group] = gpu
         for other, costs in self.beside[group].items():
             self.times[other] = [
@@ -132,7 +129,6 @@ class _Graph:
         self.beside[group] = {}
 
     def join(self, group: int, other: int) -> None:
-        """Join a group to another one, which takes over its times and transfers."""
         self.into[group] = other
         self.times[other] = [
             a + b for a, b in zip(self.times[other], self.times[group], strict=True)
@@ -150,7 +146,6 @@ class _Graph:
         self.open.append(other)
 
     def result(self, tied: Sequence[int]) -> Contracted:
-        """Return the remaining groups; all groups fixed on one GPU are one."""
         numbers: dict[tuple[str, int], int] = {}
         fixed: dict[int, int] = {}
         found = []
@@ -196,7 +191,6 @@ def _graph(work: Work, gpus: Gpus, tied: Sequence[int], kept: set[int]) -> _Grap
 
 
 def _more(a: float, b: float) -> float:
-    """Return a - b; 0 if both are infinite, since no link carries either."""
     return 0.0 if a == b else a - b
 
 

@@ -139,7 +139,6 @@ class _Writers:
             yield None, at, end
 
     def write(self, begin: int, end: int, writer: int) -> None:
-        """Record a write, which replaces earlier writers of the range."""
         if begin == end:
             return
         first = bisect.bisect_right(self.ends, begin)
@@ -161,7 +160,6 @@ def _of(memory: dict[int, _Writers], part: Slice) -> _Writers:
 def _across(
     memory: dict[int, _Writers], outside: Sequence[tuple[int, Slice]], carried: Iterable[Slice]
 ) -> Iterable[Carried]:
-    """Yield the next step's reads of carried slices that this step wrote."""
     found: dict[tuple[int, int], int] = {}
     for state in carried:
         for reader, part in outside:

@@ -213,7 +213,6 @@ class Lanes:
 
     @cached_property
     def _one_row_s(self) -> tuple[float, ...]:
-        """Seconds of the logits of one row on each GPU."""
         one = step_kernels(self.spec, Batch(rows=1, chunk=1, context=1))
         (found,) = self._work([replace(k, takes=()) for k in one if k.kind == "head"]).times_s
         return found

@@ -144,7 +144,6 @@ class Launched:
         self._graphs = []
 
     def _owners(self, received: dict[int, int]) -> list[Peer]:
-        """Return the devices of the events after segments, then of those after sends."""
         gpus = [segment.gpu for segment in self.schedule.segments]
         return [self.devices[gpu] for gpu in [*gpus, *(gpus[number] for number in received)]]
 

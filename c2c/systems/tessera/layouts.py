@@ -150,7 +150,6 @@ class _Over:
         )  # fmt: skip
 
     def layout(self) -> StepLayout:
-        """Return the layout of the setting `way`."""
         if self.given.plans == "joint":
             return self._joint()
         made, detail = getattr(self, f"_{self.given.way}")()
@@ -169,7 +168,6 @@ class _Over:
         )
 
     def _joint(self) -> StepLayout:
-        """Return the layout of one placement, whose lanes share what its weights leave free."""
         given, names = self.given, self.pair.names
         policy: Policy = given.objective or ("latency" if given.in_flight == 1 else "throughput")
         output = max(1, 2 * (given.context - given.prompt))
@@ -289,7 +287,6 @@ class _Over:
         return float(room)
 
     def _place(self, name: str, gpus: Sequence[int]) -> Slice:
-        """Return a lane's GPUs as one device, for records and summaries."""
         chosen = [self.pair.gpus[g].gpu for g in gpus]
         return joined(f"{self.pair.name}/{name}", chosen, self.pair.wire.gbps)
 
@@ -297,7 +294,6 @@ class _Over:
         return Place(place=place, kv_bytes=room, steps={self.spec.name: steps})
 
     def _step(self, lane: Lane) -> Plan:
-        """Return a step as one work that draws on GPUs and links in proportion."""
         busy = {r: _cost(lane, k) for k, r in enumerate(self.resources)}
         if self.pair.node.chip is not None:  # transfers go over the chip's link
             both = {r: busy[r] for r in self.resources[::2]}
@@ -323,7 +319,6 @@ def _cost(lane: Lane, column: int | None = None) -> Cost:
 
 
 def _by_tokens(lane: Lane, values: Callable[[Costs], Sequence[float] | np.ndarray]) -> Curve:
-    """Return amounts by all tokens of a step: as decodes have them, then as longer prompts do."""
     last = lane.decode.sizes[-1]
     small = dict(zip(lane.decode.sizes, values(lane.decode), strict=True))
     large = zip(lane.prefill.sizes, values(lane.prefill), strict=True)

@@ -101,7 +101,6 @@ def solve(
 def _asked(
     work: Work, gpus: Gpus, policy: Policy, options: Options, tied: Sequence[int]
 ) -> Contracted:
-    """Return the groups of the program, and the GPUs that are known for some of them."""
     known = None
     if policy == "latency" and not options.one_transfer and options.max_cuts is None:
         held = work.weights if gpus.memory_bytes is not None else ()
@@ -111,7 +110,6 @@ def _asked(
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep HiGHS's output off the terminal; it writes some to file descriptor 1 in any case."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -152,7 +150,6 @@ class _Program:
         return int(group) * self.count + gpu
 
     def build(self, at_most_s: float) -> None:
-        """Build constraints and objective."""
         transfers = self._transfers()
         pairs = [(u, g) for u in range(self.count) for g in range(self.count) if u != g]
         first_y = self.groups * self.count

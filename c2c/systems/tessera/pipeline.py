@@ -146,12 +146,10 @@ class _Run:
         self.order = itertools.count()
 
     def begin(self, number: int, steps: Sequence[int]) -> None:
-        """Start a request."""
         self.streams[number] = _Stream(deque(steps), [], [], 0)
         self._next_step(number)
 
     def advance(self) -> list[int]:
-        """Advance to the next event; return the requests that ended at it."""
         until = self.coming[0][0] if self.coming else math.inf
         running = []
         for g, ready in enumerate(self.ready):
@@ -180,7 +178,6 @@ class _Run:
         return ended
 
     def _first(self, ready: dict[int, float]) -> int:
-        """Return the stream whose group ends next on a GPU without new events."""
         if len(ready) > 1 and self.mode in ("naive", "shortest"):
             return min(ready, key=ready.__getitem__)
         return min(ready)
@@ -198,7 +195,6 @@ class _Run:
             self._try(number, g)
 
     def _try(self, number: int, g: int) -> None:
-        """Mark a stream's next group on a GPU as ready if its transfers have arrived."""
         stream, kind = self.streams[number], self._kind(number)
         if number in self.ready[g] or stream.at[g] == len(kind.order[g]):
             return
@@ -207,7 +203,6 @@ class _Run:
             self.ready[g][number] = kind.seconds[group]
 
     def _end(self, number: int, g: int) -> bool:
-        """End a group; return True if its request has ended."""
         stream, kind = self.streams[number], self._kind(number)
         group = kind.order[g][stream.at[g]]
         stream.at[g] += 1

@@ -187,7 +187,6 @@ def _numbered(name: str, groups: Sequence[int], work: Work) -> list[int]:
 def _best_start(
     work: Work, gpus: Gpus, policy: Policy, options: Options, groups: Sequence[int]
 ) -> Plan | None:
-    """Return the sweep's cheapest placement within all limits, the first of equals, or None."""
     found = np.array(list(sweep(work)), np.intp)
     allowed = np.ones(len(found), bool)
     for kernel, gpu in work.pinned.items():

@@ -156,7 +156,6 @@ class _Versions:
         return sends
 
     def wrote(self, part: Slice, gpu: int, segment: int) -> None:
-        """Record that only this GPU has the newest version of a slice."""
         begin, end = part.offset, part.offset + part.nbytes
         known = self._newest.get(part.buffer, [])
         kept = [piece for each in known for piece in each.outside(begin, end)]
@@ -175,6 +174,5 @@ class _Version:
     holders: frozenset[int]
 
     def outside(self, begin: int, end: int) -> list[_Version]:
-        """Return the parts of it outside a range."""
         parts = ((self.begin, min(self.end, begin)), (max(self.begin, end), self.end))
         return [replace(self, begin=x, end=y) for x, y in parts if x < y]

@@ -135,7 +135,6 @@ class _Pair:
         self.whole = served.weight_bytes + served.state_bytes
 
     def single(self, gpu: int) -> Way:
-        """Return the strategy of one GPU, without the price of the other."""
         held = [0.0, 0.0]
         held[gpu] = self.whole
         rate = 1 / sum(seconds[gpu] for seconds in self.seconds)
@@ -145,7 +144,6 @@ class _Pair:
         )  # fmt: skip
 
     def replicas(self) -> Way:
-        """Return the strategy of two independent GPUs, each at its own rate."""
         each = [self.single(gpu) for gpu in range(2)]
         fits = all(way.requests_per_s for way in each)
         return Way(
@@ -155,7 +153,6 @@ class _Pair:
         )  # fmt: skip
 
     def layers(self) -> Way:
-        """Return the fastest cut between layers that fits, of both orders; else the fastest."""
         depth_of = np.concatenate([_depths(phase.kernels) for phase in self.served.phases])
         cuts = [(u, n) for u in (0, 1) for n in range(1, int(depth_of.max()) + 1)]
         if not cuts:
@@ -172,7 +169,6 @@ class _Pair:
         )  # fmt: skip
 
     def prefill_decode(self) -> Way:
-        """Return the better direction; a prompt's keys and values are sent."""
         if len(self.served.phases) != 2:
             return self._inapplicable("prefill_decode", "one phase only")
         found = []
@@ -192,7 +188,6 @@ class _Pair:
         return max(found, key=lambda way: way.requests_per_s)
 
     def attention_ffn(self) -> Way:
-        """Return the better direction."""
         if not self.served.splits_attention:
             return self._inapplicable("attention_ffn", "no blocks of attention and the rest")
         found = []
@@ -205,7 +200,6 @@ class _Pair:
         return max(found, key=lambda way: way.requests_per_s)
 
     def kernels(self, gap: float, blocks: int | None) -> Way:
-        """Return one placement of kernels for prefill and decode, within memory."""
         limited = replace(self.link, memory_bytes=tuple(self.room))
         kinds = [f"{phase.name} {k.kind}" for phase in self.served.phases for k in phase.kernels]
         groups = blocks_of_layers([k.layer for k in self.served.kernels], kinds, blocks or _BLOCKS)
@@ -224,7 +218,6 @@ class _Pair:
         return self._placed("kernels", made.gpu_of, made.objective_s, plan=made, detail=detail)
 
     def limit(self) -> Way:
-        """Return the bound: divisible kernels, no transfers, no limit on memory."""
         return Way(
             name="limit", requests_per_s=1 / relaxation_s(self.both), price=self.price,
             held_bytes=(0.0, 0.0), detail="no transfers, kernels divisible",
@@ -254,5 +247,4 @@ class _Pair:
 
 
 def _depths(kernels: Sequence[StepKernel]) -> Any:
-    """Return each kernel's layer; a kernel of no layer gets that of the one before, or 0."""
     return np.maximum.accumulate([max(0, kernel.layer) for kernel in kernels])

@@ -182,7 +182,6 @@ def _prepare(context: Context) -> SystemSpec:
 
 
 def _notes(context: Context) -> tuple[str, ...]:
-    """Return a line if the all-reduces of the paper's pair stand for those of another chip."""
     given, chips = context.settings, context.node.chips if context.node else ()
     others = [chip for chip in chips if chip != _PAIR_CHIP]
     is_used = given.way in ("temporal", "spatial") and given.collective_s is None
@@ -219,7 +218,6 @@ class _Over:
         self.gpus = timed_node(node, self.own)[:count]
 
     def layout(self) -> StepLayout:
-        """Return the layout of the settings' `way`."""
         if self.given.way in ("temporal", "spatial"):
             return self._multiplexed()
         hot, rate = self._times(self.hot, 0), self.link_gbps
@@ -315,7 +313,6 @@ class _Over:
         return step, more_s if is_polled else 0.0, note
 
     def _multiplexed(self) -> StepLayout:
-        """Return the layout of both models over both GPUs, in turn or on shares of the SMs."""
         given, spatial = self.given, self.given.way == "spatial"
         _, gbps = _wire(self.node, 1, 1)
         memory = {"both": self._both()}
@@ -351,7 +348,6 @@ class _Over:
         )  # fmt: skip
 
     def _with_prompts(self, made: StepLayout, times: Sequence[Times]) -> StepLayout:
-        """Return the layout with further devices, equal to its GPU, for each model's prompts."""
         count = self.given.prompt_devices
         if not count:
             return made
@@ -376,7 +372,6 @@ class _Over:
         return replace(made, resources=tuple(resources), lanes=tuple(lanes), gpus=tuple(gpus))
 
     def _own(self, cost: Cost, times: Times) -> Cost:
-        """Return a step's cost, with the time of prompts if the model's GPU computes them."""
         if self.given.prompt_devices != 0:
             return cost
         return times.with_prompts(cost)
@@ -388,7 +383,6 @@ class _Over:
         return f"prompts: {f'{count} further GPUs a model' if count else 'on the GPU that decodes'}"
 
     def _gpus(self, together: str = "") -> tuple[tuple[str, Platform], ...]:
-        """Return the node's GPUs with their resources; `together` is that of the first two."""
         return tuple(
             (together if together and d < 2 else f"gpu{d}", platform)
             for d, platform in enumerate(self.node.platforms)
@@ -464,8 +458,6 @@ def _share_of(gpu: TimedGpu, share: float) -> Any:
 
 
 def _least(whole: Cost, cost: Cost) -> Cost:
-    """Return the memory time of a step on some of the SMs: that on all SMs, at most its own."""
-
     def least(all_sms: Curve, some: Curve) -> Curve:
         return Curve(some.sizes, np.minimum(all_sms.at(some.sizes), some.values))
 

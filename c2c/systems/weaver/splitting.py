@@ -106,11 +106,7 @@ class Limits:
         return self.split_s + self.poll_s
 
     def most_of(self, t: Values) -> npt.NDArray[np.int64]:
-        """Return the most pieces of each operator, by its seconds.
-
-        Raises:
-          SettingError: `most` for another number of operators.
-        """
+        """Return the most pieces of each operator, by its seconds."""
         if isinstance(self.most, tuple) and len(self.most) != len(t):
             raise SettingError("most", len(self.most), f"a number for each of {len(t)} operators")
         return np.maximum(1, np.minimum(self.most, t // self.least_s)).astype(np.int64)
@@ -152,12 +148,7 @@ class Threshold:
         check_fields(self, "threshold")
 
     def exceeded(self, mean_s: float, longest_s: float) -> bool:
-        """Return whether the stall exceeds the threshold.
-
-        Args:
-          mean_s: mean stall of a layer.
-          longest_s: mean stall of a layer whose task meets the longest piece.
-        """
+        """Return whether the stall exceeds the threshold."""
         found = {"operator": longest_s, "layer": mean_s, "iteration": self.layers * mean_s}
         return found[self.of] > self.seconds
 
@@ -252,7 +243,6 @@ def _halved(
     may: Callable[[float, int], bool],
     added_s: float,
 ) -> Cut:
-    """Return the cut that halves the longest piece while the stall exceeds the threshold."""
     heap = [(-t, k) for k, t in enumerate(_seconds(ops).tolist())]
     pieces: list[list[float]] = [[] for _ in heap]
     total, whole, splits = -sum(t for t, _ in heap), sum(late(-t) for t, _ in heap), 0

@@ -254,7 +254,6 @@ def _family(architecture: str, experts: int, window: int) -> str:
 
 
 def _dtype(header: GgufHeader) -> str:
-    """Return the float type of the matrices; for quantised ones, the type they unpack to."""
     kinds = {info.kind.name for info in header.tensors.values() if len(info.shape) > 1}
     if kinds == {"F32"}:
         return "float32"

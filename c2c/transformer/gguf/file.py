@@ -204,7 +204,6 @@ def _map(path: Path) -> mmap.mmap:
 
 
 def _parts(rows: np.ndarray, kind: GGMLQuantizationType) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield rows of blocks, in parts that keep temporaries small."""
     block, block_bytes = GGML_QUANT_SIZES[kind]
     step = max(1, _CHUNK_WEIGHTS // max(1, rows.shape[1] // block_bytes * block))
     for top in range(0, len(rows), step):

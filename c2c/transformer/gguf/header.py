@@ -160,7 +160,6 @@ class _Cursor:
         return int(value)
 
     def count(self, what: str) -> int:
-        """Return the number of following items, bounded by the rest of the file."""
         count = self.number("<Q", what)
         if count > len(self.data) - self.position:
             raise DataError(
@@ -179,7 +178,6 @@ class _Cursor:
             raise DataError(self.source, f"damaged: {what} is not UTF-8 text") from None
 
     def texts(self, count: int, what: str) -> Texts:
-        """Read several texts at once, since a vocabulary has about 50,000."""
         begin = at = self.position
         data, last, length = self.data, len(self.data) - 8, _LENGTH.unpack_from
         for _ in range(count):

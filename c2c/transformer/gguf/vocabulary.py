@@ -133,7 +133,6 @@ def _add_special_tokens(
 def _add_ends(
     tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], pre: str, source: str
 ) -> None:
-    """Add BOS and EOS to the tokenizer's post-processor as the file requires."""
     pieces, used = ["$A"], []
     for name, default in (("bos", pre in _BOS_BY_DEFAULT), ("eos", False)):
         if not metadata.get(f"tokenizer.ggml.add_{name}_token", default):

@@ -147,7 +147,6 @@ _steps = threading.local()
 
 
 def _count() -> None:
-    """Count a loop iteration or macro call of the chat that this thread renders."""
     _steps.left -= 1
     if _steps.left < 0:
         raise TemplateRuntimeError(f"it takes more than {_MOST_STEPS} steps")
@@ -183,7 +182,6 @@ class _Environment(ImmutableSandboxedEnvironment):
     concat = staticmethod(_concat)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Return a sum, product or power of bounded size."""
         sizes = [len(x) if isinstance(x, str | list | tuple) else x for x in (left, right)]
         if operator == "+":
             are_sized = all(x is not y for x, y in zip(sizes, (left, right), strict=True))
@@ -222,7 +220,6 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Dump JSON without the HTML escapes of Jinja's own filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

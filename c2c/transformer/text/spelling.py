@@ -37,14 +37,12 @@ def parts(step: Any) -> list[Mapping[str, Any]]:
 
 
 def _keeps_length(step: Mapping[str, Any]) -> bool:
-    """Return whether a normalizer keeps at least 1 / `_COMPOSED` of the characters."""
     if step["type"] == "Replace":
         return len(step["pattern"].get("String", "")) == len(step["content"]) > 0
     return step["type"] in ("Sequence", "Prepend", "NFC", "NFD", "NFKC", "NFKD", "Lowercase")
 
 
 def _keeps_all(step: Mapping[str, Any]) -> bool:
-    """Return whether a pre-tokenizer drops no character."""
     if step["type"] == "Split":
         return bool(step["behavior"] != "Removed")
     return step["type"] in ("Sequence", "ByteLevel", "Metaspace", "Digits")

@@ -55,6 +55,5 @@ class StopText:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that starts `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

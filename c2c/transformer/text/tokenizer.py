@@ -84,11 +84,7 @@ class Tokenizer:
         )
 
     def token_id(self, token: str) -> int:
-        """Return the id of a token by its text.
-
-        Raises:
-          SettingError: the token is not in the vocabulary.
-        """
+        """Return the id of a token by its text."""
         index = self.backend.token_to_id(token)
         if index is None:
             raise SettingError("token", token, "a token of the vocabulary")
@@ -194,14 +190,12 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _text(token: Any) -> str | None:
-    """Return a special token's text, stored plainly or with its properties."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _add_declared(backend: tokenizers.Tokenizer, config: Mapping[str, Any], source: str) -> None:
-    """Add tokens listed only in tokenizer_config.json, as transformers does."""
     declared = config.get("added_tokens_decoder") or {}
     try:
         known = {int(number): dict(entry) for number, entry in declared.items()}
@@ -226,7 +220,6 @@ def _add_declared(backend: tokenizers.Tokenizer, config: Mapping[str, Any], sour
 def _templates(
     folder: Path, config: Mapping[str, Any], special: Mapping[str, str]
 ) -> dict[str, ChatTemplate]:
-    """Return the chat templates by transformers' names; an only one is `default`."""
     path = folder / "chat_template.jinja"
     given = read_text(path) if path.is_file() else config.get("chat_template")
     named = {"default": given}

@@ -121,7 +121,6 @@ class LowRank:
     def _pairs(
         self, stack: Stack, found: SafetensorsCheckpoint, left: set[str]
     ) -> Iterator[tuple[Part, np.ndarray, np.ndarray]]:
-        """Yield each adapted part with its matrices A [r, K] and B [N, r]."""
         for part in stack.parts:
             module = _BEGIN + part.tensor.removesuffix(".weight")
             names = [f"{module}.lora_{end}.weight" for end in "AB"]

@@ -226,14 +226,12 @@ def _name(leaf: Leaf, end: str) -> str:
 
 
 def _pages(array: TensorSpec) -> np.ndarray:
-    """Return zeros in page-aligned memory, which jax on a CPU uses without a copy."""
     kind, size = jnp.dtype(array.dtype), math.prod(array.shape)
     pages = mmap.mmap(-1, max(1, size * kind.itemsize))
     return np.frombuffer(pages, kind, size).reshape(array.shape)
 
 
 def _placed(buffer: np.ndarray, leaf: Leaf, device: Any) -> Any:
-    """Pass a filled buffer to jax: no copy on a CPU, one on a GPU, where the buffer is freed."""
     array = jax.device_put(buffer, _sharding(leaf, device), may_alias=True)
     array.block_until_ready()
     return HostArray(array) if leaf.in_host_memory else array
@@ -277,7 +275,6 @@ def _in_pool(
 
 
 def _identity(files: Iterable[Path]) -> str:
-    """Return an identity of these files, which changes with their content."""
     stats = ((file.name, file.stat()) for file in files)
     text = repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats])
     return hashlib.sha256(text.encode()).hexdigest()

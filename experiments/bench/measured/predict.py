@@ -72,7 +72,6 @@ def decode_us(rows: Rows, chip: Chip) -> Any:
 
 
 def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> np.ndarray:
-    """Join values of disjoint masks of rows into one array; NaN for rows of no mask."""
     masks = [mask for mask, _ in parts]
     rest = ~np.logical_or.reduce([*masks, np.zeros(count, bool)])
     order = np.argsort(np.concatenate([np.flatnonzero(m) for m in (*masks, rest)]))

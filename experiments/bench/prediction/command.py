@@ -122,7 +122,6 @@ def _most_tokens(settings: PredictionSettings) -> int:
 
 
 def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str, ...], int]:
-    """Return a catalog, the names of its models, and the smallest of their vocabularies."""
     from c2c.engine import find_models
     from c2c.errors import DataError
 
@@ -204,7 +203,6 @@ def _run_live(settings: PredictionSettings, folder: Path) -> _Live:
 
 
 def _predict(run: Path, fits: Mapping[str, StepFit]) -> tuple[list[Comparison], dict[str, Any]]:
-    """Return the comparison of a live run with its prediction, and facts about the run."""
     prepared, options = prepared_of(run)
     inputs = inputs_of(run, prepared)
     simulated = replay(with_costs(prepared, fits, options.budgets), inputs, fits)

@@ -103,7 +103,6 @@ def verdict(found: Sequence[Judged]) -> str:
 
 
 def _listed(missed: Sequence[Judged]) -> str:
-    """Return the text of the worst errors, and the number of others."""
     worst = sorted(missed, key=lambda one: -abs(one.error) / (one.target or 1.0))
     said = [f"{one.as_text()}, floor {100 * one.floor:.1f} %" for one in worst[:_LISTED]]
     return "; ".join(said) + (f" and {len(worst) - _LISTED} more" if len(worst) > _LISTED else "")

@@ -272,7 +272,6 @@ class Relayout:
         )  # fmt: skip
 
     def _gone(self, stay: Stay) -> None:
-        """Free a request's blocks on its new path."""
         going = self._going.pop(stay, None)
         if going is not None:
             kept = self._over.kept[stay]

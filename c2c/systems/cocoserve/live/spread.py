@@ -170,7 +170,6 @@ class OverDevices(OverPools):
         return self.end(x, wanted) if has_logits else x
 
     def _runs(self, laid: Laid) -> Iterator[tuple[list[tuple[int, tuple[int, ...]]], range]]:
-        """Yield runs of adjacent layers with the same devices, with the rows of each device."""
         rows = [row for row, stay in enumerate(laid.rows) if stay is not None]
         paths = [self.kept[stay].path for stay in laid.rows if stay is not None]
         begun: set[int] = set()  # devices with rows at the previous layer
@@ -254,7 +253,6 @@ class _Call:
         self._tables = self.over.tables(self.laid)
 
     def group(self, device: int, members: tuple[int, ...]) -> _Group:
-        """Return a group of the call's rows on a device."""
         key = device, members
         if key not in self._groups:
             self._groups[key] = self._made(*key)
@@ -289,7 +287,6 @@ class _Call:
         return _Group(device=device, index=index, tables=tables, rows=rows, turns=turns)
 
     def run(self, groups: list[_Group], numbers: range) -> None:
-        """Run layers over the rows of groups."""
         self._scatter()
         self._parts = [(group, self._gather(group)) for group in groups]
         for number in numbers:
@@ -299,7 +296,6 @@ class _Call:
             ]
 
     def whole(self) -> Any:
-        """Return the activations of all rows on the first device."""
         self._scatter()
         return self._x
 
@@ -326,7 +322,6 @@ def _layer(
     x: Any, pool: Pooled, layer: Layer, tables: Any, number: Any, window: Any, rows: Rows,
     turns: Any, spec: ModelSpec, backend: Choice, sparse: bool,
 ) -> tuple[jax.Array, Pooled]:  # fmt: skip
-    """Run a layer whose blocks are pages of one layer."""
     ready = replace(layer, projections=layer.linear.prepare(layer.projections))
     x, after = run_layer(
         ready, x, replace(pool, tables=tables[number]), rows,

@@ -42,14 +42,12 @@ class Spreading(Residents):
     """Instances over the devices of a worker, and changes of their variants."""
 
     def _open_pool(self) -> KvPool:
-        """Allocate the pools of all devices; return the first one's."""
         self._pools = self._open_pools()
         self._moved: dict[int, int] = {}  # request: new home
         self._changes: deque[_Change] = deque()  # done in order
         return self._pools[0]
 
     def _made(self, model: Model, lease: Lease | None = None) -> Runner:  # noqa: ARG002 (the base class passes it)
-        """Return a runner of a model in the first variant, with a lease of each pool."""
         over = OverDevices(
             model.params, model.spec, model.linear, self._pools, self._shapes,
             executables=self._executables,
@@ -62,12 +60,10 @@ class Spreading(Residents):
         ready_to_move(_executor(runner))
 
     def _spread(self, variant: int) -> Spread:
-        """Return the devices of a variant's layers, and the paths of its requests."""
         told = self._setup.variants[variant]
         return Spread(told.copies, tuple(self._setup.homes[home] for home in told.homes))
 
     def _become(self, over: OverDevices, variant: int) -> None:
-        """Switch a model without requests to a variant."""
         if over.spread != self._spread(variant):
             change = Relayout(over, self._spread(variant))
             while change.advance() is None:

@@ -277,7 +277,6 @@ class Driver(Graphs, Peer):
         checked(self._d.cuGraphLaunch, self._d.CUgraphExec(executable), self._stream)
 
     def _note(self) -> None:
-        """Record the node of a captured call, the stream's only capture dependency."""
         if self._captured is None:
             return
         _, _, _, waits_for, _, count = checked(self._d.cuStreamGetCaptureInfo, self._stream)

@@ -56,7 +56,6 @@ def _only(folder: Path, end: str) -> Path:
 
 
 def _hlo(text: str) -> str:
-    """Return the module without metadata and fused computations, which the PTX contains."""
     head, *lines = text.splitlines()
     blocks: dict[str, list[str]] = {}
     entry, name = "", ""
@@ -92,7 +91,6 @@ def _line(line: str) -> str:
 
 
 def _assignment(text: str) -> Iterator[str]:
-    """Yield the lines of allocations in device memory."""
     is_kept = False
     for line in text.splitlines():
         if line.startswith(("Total", "Used values", "HloLiveRange")):

@@ -142,7 +142,6 @@ def _instruction(named: re.Match[str], line: str) -> Instruction:
 
 
 def _bracketed(text: str) -> tuple[str, str]:
-    """Split a text after the parenthesis that closes the first one."""
     depth = 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

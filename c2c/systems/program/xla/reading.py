@@ -100,7 +100,6 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
 
 
 def _images(folder: Path) -> dict[str, bytes]:
-    """Return the PTX of each kernel, by the kernel's name."""
     found: dict[str, bytes] = {}
     for path in sorted(folder.glob("*.ptx")):
         image = path.read_bytes()
@@ -178,7 +177,6 @@ class _Reader:
     def _walk(
         self, computation: str, given: Sequence[_Tree], thunks: Iterator[Thunk], where: str
     ) -> _Tree:
-        """Read a computation's instructions, and their thunks; return its result."""
         known: dict[str, _Tree] = {}
         root: _Tree = ()
         for instruction in self.module.computations[computation]:

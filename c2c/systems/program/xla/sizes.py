@@ -44,7 +44,6 @@ class _Memory:
     numbers: dict[tuple[str, object], int] = field(default_factory=dict)
 
     def place(self, step: XlaStep) -> dict[int, int]:
-        """Return the number of each permanent buffer of a step; enlarge those too small."""
         program = step.program
         where: dict[int, int] = {}
         for n, part in enumerate(program.inputs):

@@ -59,7 +59,6 @@ class _Segment:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Values that come from earlier segments."""
         names: list[str] = []
         for k, part in enumerate(self.parts):
             before = [name for one in self.parts[:k] for name in _WRITES[one]]
@@ -113,8 +112,6 @@ class Placed(OverPools):
         self._placed.clear()
 
     def _weights(self, layer: Layer, device: int, parts: tuple[str, ...]) -> Layer:
-        """Return a layer with the weights of some of its parts, on a device."""
-
         def on_device(weights: Mapping[str, Any]) -> dict[str, Any]:
             return {
                 name: jax.tree.map(partial(self._put_once, device), leaf)
@@ -127,7 +124,6 @@ class Placed(OverPools):
         )
 
     def _put_once(self, device: int, leaf: Any) -> Any:
-        """Return an array on a device; layers share stacks in host memory."""
         if (device, id(leaf)) not in self._placed:
             self._placed[device, id(leaf)] = leaf, self.put(device, leaf)
         return self._placed[device, id(leaf)][1]
@@ -172,7 +168,6 @@ class Placed(OverPools):
         self, segment: _Segment, values: Mapping[str, Any], tables: Any, stand: Any, *,
         ahead: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
-        """Return what a segment's last part writes."""
         pool, n, parts = self.pools[segment.device], segment.number, segment.parts
         attends, (rows, turns) = _ATTENTION in parts, stand
         written, arrays = self.on(segment.device, ahead=ahead)(_SEGMENT)(
@@ -205,7 +200,6 @@ def _segment(
     window: Any, rows: Rows, turns: Any, parts: tuple[str, ...], spec: ModelSpec,
     backend: Choice, sparse: bool,
 ) -> tuple[dict[str, Any], Pooled | None]:  # fmt: skip
-    """Run adjacent parts of a layer, whose blocks are pages of one layer."""
     ready = replace(layer, projections=layer.linear.prepare(layer.projections))
     for part in parts:
         if part == _QKV:

@@ -138,7 +138,6 @@ def _prologue(kernel: KernelText, text: str) -> list[tuple[int, str]]:
 
 
 def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, tuple[Record, ...]]:
-    """Return the PTX before an access, and the access's records, numbered from `at`."""
     guard = ""
     if instruction.predicate:
         guard = f"@{'!' if instruction.is_negated else ''}{instruction.predicate} "

@@ -138,7 +138,6 @@ class _Held:
             pass
 
     def of(self, operand: Operand) -> _Values:
-        """Return the values that an operand may hold; for an operand in brackets, its address."""
         if isinstance(operand, Vector):
             return _NONE.union(*map(self.of, operand.parts))
         name = operand.base if isinstance(operand, Address) else operand
@@ -166,7 +165,6 @@ class _Held:
         return changed
 
     def _result(self, instruction: Instruction, part: int) -> _Values:
-        """Return the values that an instruction may leave in one of its result registers."""
         name, operands = instruction.name, instruction.operands
         if name in _READS:
             return self._loaded(instruction, 8 * part)
@@ -207,7 +205,6 @@ class _Held:
 
 
 def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Access | str]:
-    """Yield the accesses of an instruction; a string is the reason why one is not known."""
     name, parts = instruction.name, instruction.parts
     addresses = [o for o in instruction.operands if isinstance(o, Address)]
     if name in ("call", "tensormap", "multimem"):
@@ -235,7 +232,6 @@ def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Acc
 def _copy(
     index: int, instruction: Instruction, addresses: list[Address], held: _Held
 ) -> Iterator[Access | str]:
-    """Yield the global accesses of a copy between global and shared memory."""
     parts = instruction.parts
     spaces = [p.partition("::")[0] for p in parts if p.partition("::")[0] in ("shared", "global")]
     if not addresses or "mbarrier" in parts[:3] or not spaces:
@@ -287,7 +283,6 @@ def _moved(values: _Values, by: int | None) -> _Values:
 
 
 def _few(values: _Values) -> _Values:
-    """Return the values; more than `MOST_PLACES` offsets in parameters become any offset."""
     own = [v for v in values if isinstance(v, _Own)]
     if len(own) <= MOST_PLACES:
         return values

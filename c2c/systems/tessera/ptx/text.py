@@ -129,11 +129,7 @@ class KernelText:
     labels: Mapping[str, int]
 
     def register_type(self, name: str) -> str:
-        """Return the declared type of a register.
-
-        Raises:
-          DataError: the register is not declared.
-        """
+        """Return the declared type of a register."""
         found = self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
         if found is None:
             raise DataError(f"{self.source}, kernel {self.name}", f"undeclared register {name}")
@@ -247,7 +243,6 @@ class _Reader:
 
 
 def _statements(body: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (statement without comments, line, character); positions of its start, from 0."""
     gathered = ""
     line, begin, at, depth = 0, 0, 0, 0
     for match in _TOKEN.finditer(body):
@@ -313,7 +308,6 @@ def _bytes_of(kind: str) -> int:
 
 
 def _split(text: str) -> list[str]:
-    """Split operands at commas outside brackets and braces."""
     found, depth, begin = [], 0, 0
     for at, letter in enumerate(text):
         depth += (letter in "[{(") - (letter in "]})")

@@ -196,7 +196,6 @@ class KvHost:
         message.reply(mixed)
 
     def _begun(self, sequences: np.ndarray, lengths: np.ndarray) -> _Step | Status:
-        """Allocate the blocks of a step; return its rows, or the error status."""
         tables = np.full((len(sequences), self.shapes.width), -1, np.int32)
         for row, (sequence, length) in enumerate(zip(sequences, lengths, strict=True)):
             if length <= 0:
@@ -224,7 +223,6 @@ def _attend(
     pool: Pooled, number: Any, tables: Any, positions: Any, q: Any, k: Any, v: Any,
     spec: ModelSpec, backend: Choice, decode_rows: int,
 ) -> tuple[jax.Array, Pooled]:  # fmt: skip
-    """Store a layer's keys and values in a pool; return the rows' attention and the pool."""
     rows = rows_of(positions, tables.shape[0], decode_rows)
     seen = replace(pool, tables=tables).seen_by(spec)
     window = window_of(spec, number)
@@ -234,7 +232,6 @@ def _attend(
 
 
 def _take(pool: Pooled, first: Any, spec: ModelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return keys and values of a block by its first page."""
     pages, which = pool.seen_by(spec), first + np.arange(spec.layers)
     return pages.k[which], pages.v[which]
 

@@ -264,7 +264,6 @@ class SlotInbox:
 
 
 def _give_up_after(control: Connection, limit_s: float) -> None:
-    """Set a timeout for reads and writes of a socket, since the peer may be stopped."""
     span = struct.pack("ll", int(limit_s), int(limit_s % 1 * 1e6))
     with socket.socket(fileno=control.fileno()) as here:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

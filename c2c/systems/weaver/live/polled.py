@@ -158,7 +158,6 @@ def check_columns(columns: int, spec: ModelSpec) -> None:
 
 
 def _cut(w: Any, columns: int) -> tuple[Any, ...]:
-    """Return pieces of a matrix [N, K], each at most this many rows of N."""
     size = columns or w.shape[0]
     return tuple(w[first : first + size] for first in range(0, w.shape[0], size))
 

@@ -103,7 +103,6 @@ class Weavers(Residents):
         self, runner: Runner, run: say.Run, number: int, calls: Iterator[Step], ahead: Step | None,
         found: list[tuple[int, int]],
     ) -> say.Stepped:  # fmt: skip
-        """Compute a step; what requests lose with their receiver is computed again at home."""
         woven = runner.executor
         if not isinstance(woven, Woven):
             return super()._step(runner, run, number, calls, ahead, found)
@@ -126,7 +125,6 @@ class Weavers(Residents):
         return structs.replace(_joined(parts), tasks=woven.sent - sent)
 
     def _at_home(self, call: Step) -> list[Step]:
-        """Return the calls in place of one whose decodes may have lost their caches before."""
         lost = [request for request in call.decode if request in self._fallen]
         if not lost:
             return [call]
@@ -135,7 +133,6 @@ class Weavers(Residents):
         return [*self._filled(lost), *rest]
 
     def _again(self, runner: Runner, instance: int, call: Step, gone: GaveWay) -> list[Step]:
-        """Begin requests again that lost their caches; return the calls in place of one."""
         for request in gone.requests:
             rest, before = runner.preempt(request), self._submits[request]
             new = before.new - (rest.drawn - before.drawn)
@@ -153,7 +150,6 @@ class Weavers(Residents):
                 yield Step(fill=(request, tokens))
 
     def _poll(self) -> bool:
-        """Answer the hot model's worker, to which it connects first; return whether it asked."""
         if self._host is not None and not self._host.is_over:
             return self._host.poll()
         self._host = None
@@ -228,8 +224,6 @@ class _Nobody:
 
 
 def _joined(parts: Sequence[say.Stepped]) -> say.Stepped:
-    """Return the calls of a step as one report."""
-
     def every(name: str) -> tuple[Any, ...]:
         return tuple(one for part in parts for one in getattr(part, name))
 

@@ -217,7 +217,6 @@ class Woven(SharesNothing):
         return logits
 
     def _class(self, count: int) -> int:
-        """Return the padded size of a group of rows."""
         return next(rows for rows in self.shapes.rows if rows >= count)
 
     def _own(self, stored: Stored) -> Stored:
@@ -226,7 +225,6 @@ class Woven(SharesNothing):
     def _weights(
         self, number: int, place: int, *, sparse: bool
     ) -> tuple[Mapping[str, Any], Mapping[str, Any], Any, Any, Linear]:
-        """Return a layer's weights for a stage."""
         params, spec = self.local.params, self.spec
         projections = {
             name: stack[place_in(name, number, place)]
@@ -237,7 +235,6 @@ class Woven(SharesNothing):
         return params.layers, projections, *at, self.local.linear
 
     def _woven(self, laid: Laid, tokens: Any, away: Sequence[int]) -> Any:
-        """Return the output of the last layer for all rows."""
         local, spec, stage, first = self.local, self._nameless, self._stage, int(laid.chunk > 0)
         size, total = self._class(len(away)), len(laid.positions)
         index = np.full(size, total, np.int32)  # past the end: belongs to no row
@@ -276,10 +273,6 @@ class Woven(SharesNothing):
         return x
 
     def _move(self, laid: Laid) -> None:
-        """Send the blocks of a finished prompt to the receiver, if the request is away.
-
-        If the receiver has no room, the request stays at home.
-        """
         stay = laid.rows[0] if laid.chunk else None
         if stay is None or laid.drawing[0] is not stay or stay.new < 2 or self._lost:
             return
@@ -302,7 +295,6 @@ class Woven(SharesNothing):
             self.brought += 1
 
     def _lose(self, error: LinkLost) -> None:
-        """Stop using the receiver; away requests fail at the next step with any of them."""
         if not self._lost:
             self._lost = str(error)
             _log.warning("the receiver is not asked any more: %s", error)
@@ -312,7 +304,6 @@ class Woven(SharesNothing):
         return self._gave_way(list(self._away), "LOST", self._lost)
 
     def _fall(self, laid: Laid, away: Sequence[int], status: Status) -> GaveWay:
-        """Drop the caches of rows that needed a block, else of all rows of a step."""
         first = int(laid.chunk > 0)
         some = [
             row for row in away
@@ -337,7 +328,6 @@ def _before(
     x: Any, turns: Any, small: Any, weights: Any, number: Any, place: Any, linear: Linear,
     index: Any, spec: ModelSpec,
 ) -> tuple[Heads, Heads]:  # fmt: skip
-    """Return queries, keys and values of all rows, and of away rows."""
     layer = _layer(small, weights, linear, number, place)
     q, k, v = before_attention(layer, x, turns_of(turns, spec, number), spec)
     gone = tuple(jnp.take(each, index, axis=0, mode="clip") for each in (q, k, v))
@@ -348,7 +338,6 @@ def _after(
     x: Any, mixed: Any, part: Any, index: Any, rows: Rows, small: Any, weights: Any, number: Any,
     place: Any, linear: Linear, spec: ModelSpec, sparse: bool,
 ) -> jax.Array:  # fmt: skip
-    """Return the layer's output, with the results of away rows merged in."""
     mixed = jnp.asarray(mixed).at[index].set(part.astype(mixed.dtype), mode="drop")
     layer = _layer(small, weights, linear, number, place)
     return after_attention(layer, x, mixed, rows, spec, sparse=sparse)
