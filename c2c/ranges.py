@@ -140,15 +140,15 @@ def typed(value: Any, hint: Any, where: str) -> Any:
     is_number = _is_number(value, float) and value == value
     is_whole = is_number and (_is_number(value, int) or float(value).is_integer())
     if is_whole and int in kinds:
-        made: Any = int(value)
+        result: Any = int(value)
     elif is_number and float in kinds:
-        made = float(value)
+        result = float(value)
     elif type(value) in kinds and not isinstance(value, float):
-        made = value
+        result = value
     else:
         raise SettingError(where, value, allowed(hint, where))
-    check_value(made, hint, where)
-    return made
+    check_value(result, hint, where)
+    return result
 
 
 def check_value(value: Any, hint: Any, where: str, field: str = "") -> None:

@@ -398,9 +398,9 @@ def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
         shares[k] = max(share, BEGUN)
 
     shares[k] = BEGUN
-    found = work(*given, within)
+    result = work(*given, within)
     shares[k] = 1.0
-    return found
+    return result
 
 
 # What processes use
@@ -412,10 +412,10 @@ def tree(of: Sequence[int]) -> list[int]:
     for each in Path("/proc").iterdir():
         if each.name.isdigit() and (fields := _fields(int(each.name))):
             children.setdefault(int(fields[1]), []).append(int(each.name))
-    found = list(of)
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    result = list(of)
+    for pid in result:
+        result += children.get(pid, [])
+    return result
 
 
 def _fields(pid: int) -> list[str]:

@@ -87,6 +87,6 @@ def _settings(arguments: Sequence[str]) -> CollectSettings:
             raise SettingError("folder", folders[0], "one folder, given once")
         named["folder"] = folders[0]
     merged = OmegaConf.merge(OmegaConf.structured(CollectSettings), named)
-    found = OmegaConf.to_object(merged)
-    assert isinstance(found, CollectSettings)
-    return found
+    result = OmegaConf.to_object(merged)
+    assert isinstance(result, CollectSettings)
+    return result

@@ -55,8 +55,8 @@ def read_experiment[T](
         values = OmegaConf.to_container(node.experiment)
     except (HydraException, OmegaConfBaseException) as error:
         raise as_setting_error(error, overrides) from error
-    made: T = _converted(values, kind, PREFIX[:-1])
-    return made
+    result: T = _converted(values, kind, PREFIX[:-1])
+    return result
 
 
 def named[T](values: Mapping[str, T], name: str, field: str) -> T:

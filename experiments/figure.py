@@ -227,8 +227,8 @@ class FigureSpec:
         if not isinstance(self.draw, str):
             return self.draw
         module, _, function = self.draw.rpartition(".")
-        found: Draw = getattr(import_module(f"{_DRAWINGS}.{module}"), function)
-        return found
+        result: Draw = getattr(import_module(f"{_DRAWINGS}.{module}"), function)
+        return result
 
 
 _FOUND: dict[str, FigureSpec] = {}
@@ -299,9 +299,9 @@ def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> A
         def with_experiment(context: Context) -> Computed:
             return compute(context, _FOUND[name].settings(context))
 
-        made: Compute = compute if experiment is None else with_experiment
-        _FOUND[name] = FigureSpec(name=name, compute=made, experiment=experiment, **about)
-        return made
+        result: Compute = compute if experiment is None else with_experiment
+        _FOUND[name] = FigureSpec(name=name, compute=result, experiment=experiment, **about)
+        return result
 
     return keep
 

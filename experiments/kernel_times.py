@@ -129,27 +129,27 @@ def _launches(path: Path, skip: str) -> list[float]:
         how = "Export with nsys stats -r cuda_gpu_trace -f csv --timeunit nsec."
         raise DataError(str(path), f"no header with {_DURATION!r} and {_NAME!r}", how)
     duration, name = rows[head].index(_DURATION), rows[head].index(_NAME)
-    left_out, found = re.compile(skip) if skip else None, []
+    left_out, result = re.compile(skip) if skip else None, []
     for number, row in enumerate(rows[head + 1 :], head + 2):
         if len(row) != len(rows[head]):
             raise DataError(f"{path}, row {number}", f"{len(row)} cells of {len(rows[head])}")
         if left_out is not None and left_out.search(row[name]):
             continue
         try:
-            found.append(float(row[duration]) / 1e3)
+            result.append(float(row[duration]) / 1e3)
         except ValueError as error:
             raise DataError(f"{path}, row {number}, {_DURATION}", str(error)) from error
-    return found
+    return result
 
 
 def _summed(order: Sequence[str], launches: Sequence[float]) -> list[tuple[str, float]]:
-    found: list[Any] = []
+    result: list[Any] = []
     for name, us in zip(order, launches, strict=True):
         if name == "-":
-            found[-1] = (found[-1][0], found[-1][1] + us)
+            result[-1] = (result[-1][0], result[-1][1] + us)
         else:
-            found.append((name, us))
-    return found
+            result.append((name, us))
+    return result
 
 
 def _write(settings: KernelTimesSettings, measured: dict[str, float]) -> Path:

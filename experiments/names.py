@@ -42,9 +42,9 @@ def chip_of(name: str) -> str | None:
 
 def chip_named(name: str, field: str = "chip") -> str:
     """Return the platform of a chip's name."""
-    if (found := chip_of(name)) is None:
+    if (result := chip_of(name)) is None:
         raise unknown_name(field, name, sorted({*platforms(), *CHIPS}))
-    return found
+    return result
 
 
 def model_of(name: str) -> ModelSpec | None:
@@ -62,8 +62,8 @@ def model_of(name: str) -> ModelSpec | None:
 
 def model_named(name: str, field: str = "model") -> ModelSpec:
     """Return the shape of a model's public name or path."""
-    if (found := model_of(name)) is None:
+    if (result := model_of(name)) is None:
         error = unknown_name(field, name, sorted({*catalog_names(), *_SHAPES}))
         hint = f"{error.hint} Or the path of a folder with its config.json.".strip()
         raise SettingError(field, name, error.allowed, hint)
-    return found
+    return result

@@ -18,8 +18,8 @@ def programs(op: str, sm_count: int) -> tuple[Program, ...]:
       ValueError: `op` is none of `OPS`, or two of its programs share a name.
     """
     expect(op in OPS, "op", op, f"one of {', '.join(OPS)}")
-    found: tuple[Program, ...] = import_module(f"pallas_kernels.{op}.programs").programs(sm_count)
-    names = [program.name for program in found]
+    result: tuple[Program, ...] = import_module(f"pallas_kernels.{op}.programs").programs(sm_count)
+    names = [program.name for program in result]
     twice = sorted({name for name in names if names.count(name) > 1})
     expect(not twice, f"programs of {op}", twice, "names that differ")
-    return found
+    return result

@@ -56,8 +56,8 @@ def _not_within_another(transformer: Any, node: ast.FunctionDef) -> ast.Function
     """
     if any(isinstance(parent, ast.FunctionDef) for parent in transformer._parents):
         return node
-    found: ast.FunctionDef = _wrapped(transformer, node)
-    return found
+    result: ast.FunctionDef = _wrapped(transformer, node)
+    return result
 
 
 _transformer.visit_FunctionDef = _not_within_another

@@ -95,7 +95,7 @@ def imports_of_modules() -> dict[str, set[str]]:
     for path in modules(*PACKAGES):
         parts = path.relative_to(ROOT).with_suffix("").parts
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    found = {}
+    result = {}
     for name, path in files.items():
         named = set()
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -105,8 +105,8 @@ def imports_of_modules() -> dict[str, set[str]]:
                 assert not node.level, f"{path}: imports are absolute"
                 each = [f"{node.module}.{alias.name}" for alias in node.names]
                 named |= {one if one in files else str(node.module) for one in each}
-        found[name] = (named & files.keys()) - {name}
-    return found
+        result[name] = (named & files.keys()) - {name}
+    return result
 
 
 def test_no_modules_import_one_another_in_a_circle() -> None:

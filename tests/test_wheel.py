@@ -31,8 +31,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
          "--no-index", "-w", str(folder), str(source)],
         check=True,
     )  # fmt: skip
-    (found,) = folder.glob("c2c-*.whl")
-    return found
+    (result,) = folder.glob("c2c-*.whl")
+    return result
 
 
 def test_it_holds_all_settings_and_data(wheel: Path) -> None:

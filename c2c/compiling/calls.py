@@ -85,8 +85,8 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
     def call(typing: Any, at: Any, own: Any, arguments: Any) -> Any:
         return returns(types.int64, types.int64, arguments), generate
 
-    found: Callable[..., Any] = call
-    return found
+    result: Callable[..., Any] = call
+    return result
 
 
 def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -112,8 +112,8 @@ def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(typing: Any, address: Any, arguments: Any) -> Any:
         return returns(types.int64, arguments), generate
 
-    found: Callable[..., Any] = call
-    return found
+    result: Callable[..., Any] = call
+    return result
 
 
 def call_words() -> Callable[[int, int], int]:
@@ -128,8 +128,8 @@ def call_words() -> Callable[[int, int], int]:
     def call(typing: Any, address: Any, at: Any) -> Any:
         return types.int64(types.int64, types.int64), generate
 
-    found: Callable[[int, int], int] = call
-    return found
+    result: Callable[[int, int], int] = call
+    return result
 
 
 def _returned(hint: Any) -> Any:

@@ -97,18 +97,18 @@ def guarded(
 
     def guard(policy_value: Any, *args: Any) -> Any:
         try:
-            found = function(policy_value, *args)
+            result = function(policy_value, *args)
         except PolicyError:
             raise
         except Exception as error:
             raise PolicyError(policy, located(error, function)) from error
-        if not fits(found, returns.kind) or not (
-            returns.test is None or returns.test(found, *args)
+        if not fits(result, returns.kind) or not (
+            returns.test is None or returns.test(result, *args)
         ):
             raise PolicyError(
                 policy,
-                f"{where_is(function)}: {decision} returned {found!r}, not {returns.allowed}",
+                f"{where_is(function)}: {decision} returned {result!r}, not {returns.allowed}",
             )
-        return found
+        return result
 
     return guard

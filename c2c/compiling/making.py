@@ -120,11 +120,11 @@ def raising() -> Callable[[int, int], int]:
     def run(address: int, at: int) -> int:
         return call(address, at)
 
-    made: Callable[[int, int], int] = numba.njit([(types.int64, types.int64)], **OPTIONS)(run)
+    result: Callable[[int, int], int] = numba.njit([(types.int64, types.int64)], **OPTIONS)(run)
     # Machine code of users' policies counts references, which are functions in Numba's own memory.
     for name in ("NRT_incref", "NRT_decref"):
         binding.add_symbol(name, rtsys.library.get_pointer_to_function(name))
-    return made
+    return result
 
 
 def _kind_of(value: Any) -> Any:

@@ -181,9 +181,9 @@ def guarded_compiled(
         return guard_type
 
     def guard(policy_value: Any, *args: Any) -> Any:
-        found = typed(call(policy_value, *args))
-        if not test(found, *args):
+        result = typed(call(policy_value, *args))
+        if not test(result, *args):
             raise PolicyError(policy, problem)
-        return found
+        return result
 
     return guard

@@ -72,17 +72,17 @@ class _Reader:
         strides = [size] if is_row else [self.word() for _ in range(kind.ndim)]
         self._next += is_row
         items = functools.reduce(lambda n, k: builder.mul(n, k, flags=["nsw"]), shape)
-        made = ir.Constant(model.get_value_type(), None)  # nothing owns the memory
+        result = ir.Constant(model.get_value_type(), None)  # nothing owns the memory
         for field, value in (
             ("nitems", items),
             ("itemsize", size),
             ("data", data),
         ):
-            made = builder.insert_value(made, value, model.get_field_position(field))
+            result = builder.insert_value(result, value, model.get_field_position(field))
         for field, values in (("shape", shape), ("strides", strides)):
             for k, value in enumerate(values):
-                made = builder.insert_value(made, value, [model.get_field_position(field), k])
-        return made
+                result = builder.insert_value(result, value, [model.get_field_position(field), k])
+        return result
 
 
 def read_words(context: Any, builder: Any, address: Any, kind: Any) -> Any:
@@ -110,8 +110,8 @@ def word_of(number: int) -> Callable[[Any], int]:
     def get(typing: Any, packed: Any) -> Any:
         return types.int64(packed), generate
 
-    found: Callable[[Any], int] = get
-    return found
+    result: Callable[[Any], int] = get
+    return result
 
 
 class PackedType(types.Type):  # type: ignore[misc]

@@ -85,12 +85,12 @@ def with_parts(
 def _paths(run: Mapping[str, Any]) -> dict[str, str]:
     own = [m.name for m in pkgutil.iter_modules(c2c.systems.__path__, "c2c.systems.") if m.ispkg]
     paths = [*own, *(m.__name__ for m in plug_ins().values()), *(Path(f).stem for f in run["code"])]
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for path in paths:
         name = path.rpartition(".")[2]
-        if found.setdefault(name, path) != path and _system(path) and _system(found[name]):
-            raise DataError(f"mechanism {name}", f"both {found[name]} and {path} define it")
-    return found
+        if result.setdefault(name, path) != path and _system(path) and _system(result[name]):
+            raise DataError(f"mechanism {name}", f"both {result[name]} and {path} define it")
+    return result
 
 
 def _system(path: str) -> Mechanism | None:
@@ -107,9 +107,9 @@ def _named(value: str | Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def _found(part: str, value: str | Mapping[str, Any], paths: Mapping[str, str]) -> Mechanism:
     name, _ = _named(value)
-    found = _system(paths[name]) if name in paths else None
-    if found is not None and found.part == part:
-        return found
+    result = _system(paths[name]) if name in paths else None
+    if result is not None and result.part == part:
+        return result
     systems = {n: s for n, path in paths.items() if (s := _system(path)) and s.part == part}
     if not isinstance(value, str):
         raise unknown_name(f"system.{part}.mechanism", name, systems)
@@ -132,7 +132,7 @@ def _settings(mechanism: Mechanism, value: str | Mapping[str, Any]) -> Any:
 def _prepared(mechanism: Mechanism, context: Context) -> SystemSpec:
     part, prepare = mechanism.part, mechanism.prepare
     try:
-        made: object = prepare(context)
+        result: object = prepare(context)
     except (SettingError, DataError):
         raise
     except Exception as error:
@@ -142,6 +142,6 @@ def _prepared(mechanism: Mechanism, context: Context) -> SystemSpec:
         where = f"{Path(at.filename).name} line {at.lineno}"
         why = f"{where}: {type(error).__name__}: {error}"
         raise DataError(f"mechanism of system.{part}", why) from error
-    if not isinstance(made, SystemSpec) or not getattr(made, part):
+    if not isinstance(result, SystemSpec) or not getattr(result, part):
         raise DataError(f"mechanism of system.{part}", f"it returned no SystemSpec with a {part}")
-    return made
+    return result

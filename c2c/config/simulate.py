@@ -208,15 +208,15 @@ def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     if layout is None or stats.end_s <= 0.0:
         return {}
     shares = stats.resource_s.mean(0) / stats.end_s
-    found = {
+    result = {
         "resources": dict(zip(layout.resources, map(float, shares), strict=True)),
         "variant_changes": stats.variant_changes,
     }
     if layout.memories:
-        found |= {
+        result |= {
             name: getattr(stats, name) for name in ("relayouts", "relayout_bytes", "relayout_s")
         }
-    return found
+    return result
 
 
 def _of_all(amount: float | None, part: FleetPart) -> float | None:

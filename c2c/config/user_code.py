@@ -38,10 +38,10 @@ def settings_folder(folder: str | Path, field: str) -> Path:
       SettingError: a path that is no folder, or a file with too many values after its aliases are
         expanded.
     """
-    found = Path(folder).expanduser().resolve()
-    if not found.is_dir():
+    result = Path(folder).expanduser().resolve()
+    if not result.is_dir():
         raise SettingError(field, str(folder), "a folder of settings")
-    for file in (file for pattern in _PATTERNS for file in found.glob(pattern)):
+    for file in (file for pattern in _PATTERNS for file in result.glob(pattern)):
         with contextlib.suppress(yaml.YAMLError, OSError):  # its reader reports the fault
             text = file.read_bytes()
             if b"&" in text and b"*" in text:
@@ -51,7 +51,7 @@ def settings_folder(folder: str | Path, field: str) -> Path:
                         field, str(file), f"files of at most {_MOST_VALUES} values",
                         "An alias (*name) counts with all values that it repeats.",
                     )  # fmt: skip
-    return found
+    return result
 
 
 def _values(node: Any, known: dict[int, float]) -> float:

@@ -73,12 +73,12 @@ class Constraint:
         """Return the mask of allowed next tokens: uint32 [words], one bit a token."""
         if self.has_failed:  # reported with the next token
             return np.full(words(self._vocab), 2**32 - 1, np.uint32)
-        found = np.zeros(words(self._vocab), np.uint32)
-        found[:] = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: len(found)]
+        result = np.zeros(words(self._vocab), np.uint32)
+        result[:] = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: len(result)]
         if self._matcher.is_accepting():
             for token in ends:
-                found[token // 32] |= np.uint32(1 << token % 32)
-        return found
+                result[token // 32] |= np.uint32(1 << token % 32)
+        return result
 
     def take(self, token: int) -> bool:
         """Advance by a drawn token; return whether the text must end here."""

@@ -36,7 +36,7 @@ def packed(*frames: Frame) -> bytes:
 
 def frames_in(data: bytearray) -> list[AnyFrame]:
     """Remove the complete frames from received bytes, and return them."""
-    found, at = [], 0
+    result, at = [], 0
     while len(data) >= at + _LENGTH.size:
         (length,) = _LENGTH.unpack_from(data, at)
         if length > _MOST_BYTES:
@@ -44,10 +44,10 @@ def frames_in(data: bytearray) -> list[AnyFrame]:
         first, past = at + _LENGTH.size, at + _LENGTH.size + length
         if len(data) < past:
             break
-        found.append(_decoder.decode(data[first:past]))
+        result.append(_decoder.decode(data[first:past]))
         at = past
     del data[:at]
-    return found
+    return result
 
 
 class Connection(asyncio.Protocol):

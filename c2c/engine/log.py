@@ -25,10 +25,10 @@ class LineFormatter(logging.Formatter):
 
 
 def _printable(text: str) -> str:
-    found = text if len(text) <= _MOST else f"{text[:_MOST]}..."
-    if found.isprintable():
-        return found
-    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in found)
+    result = text if len(text) <= _MOST else f"{text[:_MOST]}..."
+    if result.isprintable():
+        return result
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in result)
     return "".join(escaped)
 
 

@@ -60,15 +60,15 @@ def memory_kills(proc: Path = Path("/proc")) -> int | None:
 
 
 def _tree(proc: Path, pid: int) -> list[int]:
-    found = [pid]
+    result = [pid]
     for task in (proc / str(pid) / "task").iterdir():
         try:
             children = (task / "children").read_text().split()
         except FileNotFoundError:  # the thread has ended, or the kernel lacks this file
             continue
         for child in map(int, children):
-            found += _tree(proc, child) if (proc / str(child)).is_dir() else []
-    return found
+            result += _tree(proc, child) if (proc / str(child)).is_dir() else []
+    return result
 
 
 def _seconds_of(proc: Path, pid: int) -> float:

@@ -281,8 +281,8 @@ class Residents:
     def _embedding(self, instance: int, x: np.ndarray) -> bytes:
         model = self._models[self._models_of[instance]]
         x = (model.spec.norm_offset + np.asarray(model.params.final_norm, np.float32)) * x
-        found: bytes = (x / np.linalg.norm(x)).astype("<f4").tobytes()  # its mean square cancels
-        return found
+        result: bytes = (x / np.linalg.norm(x)).astype("<f4").tobytes()  # its mean square cancels
+        return result
 
     def advance(self) -> Relaid | None:
         """Do a piece of a change between two steps; return the totals at its end, else None."""

@@ -170,8 +170,8 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 def _mapping(path: Path) -> dict[str, Any]:
     stat = path.stat()
-    found: dict[str, Any] = loads(_parsed(path, stat.st_mtime_ns, stat.st_size))  # noqa: S301 (ours)
-    return found
+    result: dict[str, Any] = loads(_parsed(path, stat.st_mtime_ns, stat.st_size))  # noqa: S301 (ours)
+    return result
 
 
 @cache

@@ -97,11 +97,11 @@ class Node:
         if self.chip is not None:
             sms = sum(part.sm_count for part in self.parts)
             return tuple(_cut(self.chip, part, part.sm_count / sms) for part in self.parts)
-        found = tuple(map(load_platform, self.gpus))
+        result = tuple(map(load_platform, self.gpus))
         if self.usd_per_hour is None:
-            return found
-        each = self.usd_per_hour / len(found)
-        return tuple(replace(one, gpu=replace(one.gpu, usd_per_hour=each)) for one in found)
+            return result
+        each = self.usd_per_hour / len(result)
+        return tuple(replace(one, gpu=replace(one.gpu, usd_per_hour=each)) for one in result)
 
     @property
     def chips(self) -> tuple[str, ...]:

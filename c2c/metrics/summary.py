@@ -81,8 +81,8 @@ class _Totals:
 
     @classmethod
     def of(cls, c: _Columns) -> _Totals:
-        made = cls()
-        made.counts.update(
+        result = cls()
+        result.counts.update(
             requests=len(c.ttft),
             finished=int(np.count_nonzero(c.finished)),
             prompt_tokens=int(c.prompt_tokens[c.finished].sum(dtype=np.int64)),
@@ -93,11 +93,11 @@ class _Totals:
         )
         for code, kind in enumerate(START_KINDS):
             rows = c.start == code
-            made.counts[kind] = int(np.count_nonzero(rows))
-            made._sum(f"ttft after {kind}", c.ttft[rows])
+            result.counts[kind] = int(np.count_nonzero(rows))
+            result._sum(f"ttft after {kind}", c.ttft[rows])
         for name in _LATENCIES:
-            made._sum(name, getattr(c, name))
-        return made
+            result._sum(name, getattr(c, name))
+        return result
 
     def _sum(self, name: str, values: npt.NDArray[np.float64]) -> None:
         known = values[~np.isnan(values)]

@@ -94,18 +94,18 @@ def load_catalog(
     groups = _groups([(f"catalog.models[{i}]", entry) for i, entry in enumerate(data)])
     if order == "round_robin":
         longest = max(len(g) for g in groups)
-        found = tuple(g[i] for i in range(longest) for g in groups if i < len(g))
+        result = tuple(g[i] for i in range(longest) for g in groups if i < len(g))
     else:
-        found = tuple(d for g in groups for d in g)
+        result = tuple(d for g in groups for d in g)
     seen: set[str] = set()
-    for d in found:
+    for d in result:
         if d.name in seen:
             raise SettingError(
                 "catalog.name", d.name, "a name that occurs once",
                 "Give one of the entries another name.",
             )  # fmt: skip
         seen.add(d.name)
-    return found
+    return result
 
 
 def _read(name: str) -> Any:
@@ -123,11 +123,11 @@ def _read(name: str) -> Any:
 def host_bytes(deployments: Sequence[Deployment]) -> NDArray[np.float64]:
     """Return the weights of each deployment in host memory; an adapter's are with its base's."""
     row = {d.name: k for k, d in enumerate(deployments)}
-    found = np.array([0.0 if d.adapter else float(weight_bytes(d.spec)) for d in deployments])
+    result = np.array([0.0 if d.adapter else float(weight_bytes(d.spec)) for d in deployments])
     for d in deployments:
         if d.adapter is not None:
-            found[row[d.base]] += adapter_bytes(d.spec, d.adapter)
-    return found
+            result[row[d.base]] += adapter_bytes(d.spec, d.adapter)
+    return result
 
 
 def _groups(entries: Sequence[tuple[str, object]]) -> list[list[Deployment]]:

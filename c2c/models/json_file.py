@@ -50,12 +50,12 @@ def json_object(text: str | bytes, where: str, *, is_unique: bool = False) -> di
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        result = dict(pairs)
+        if len(result) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise DataError(where, f"{twice} appears twice")
-        return found
+        return result
 
     try:
         found = json.loads(text, object_pairs_hook=unique if is_unique else None)

@@ -95,13 +95,13 @@ def glob_of(field: str, entry: str) -> list[str]:
         count *= len(choice)
     if count > _MOST_ALTERNATIVES or not all(re.fullmatch(r"(?:\w|\\\.|\.)*", p) for p in plain):
         raise SettingError(field, entry, "a name, or an expression of names, (a|b) and .*")
-    found = []
+    result = []
     for chosen in itertools.product(*choices):
         parts = "".join(chosen).split(".*")
         glob = "*".join(part.replace("\\.", "\0").replace(".", "?") for part in parts)
         is_whole = text.endswith("$") or glob.endswith("*")
-        found.append(glob.replace("\0", ".") + ("" if is_whole else "*"))
-    return found
+        result.append(glob.replace("\0", ".") + ("" if is_whole else "*"))
+    return result
 
 
 def _holds(name: str, module: str) -> bool:

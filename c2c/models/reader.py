@@ -34,10 +34,10 @@ class Reader:
 
     def layers(self) -> int:
         """Return the number of layers, bounded because lists of that length follow."""
-        found = self.whole("num_hidden_layers")
-        if found > _MOST_LAYERS:
-            raise SettingError(f"{self.where}.num_hidden_layers", found, f"at most {_MOST_LAYERS}")
-        return found
+        result = self.whole("num_hidden_layers")
+        if result > _MOST_LAYERS:
+            raise SettingError(f"{self.where}.num_hidden_layers", result, f"at most {_MOST_LAYERS}")
+        return result
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a Boolean field."""

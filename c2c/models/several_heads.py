@@ -139,17 +139,17 @@ _STEP_NAMES = {
 
 
 def _step_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         new: config[old] for old, new in _STEP_NAMES.items() if old in config and new not in config
     }
     layers, sparse = config.get("num_hidden_layers"), config.get("moe_layers_enum")
     if sparse is not None and type(layers) is int:
         chosen = set(map(int, sparse.split(",") if isinstance(sparse, str) else sparse))
-        found["mlp_layer_types"] = ["sparse" if i in chosen else "dense" for i in range(layers)]
+        result["mlp_layer_types"] = ["sparse" if i in chosen else "dense" for i in range(layers)]
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and type(layers) is int:  # blocks for further tokens stand behind
-        found["layer_types"] = kinds[:layers]
-    return found
+        result["layer_types"] = kinds[:layers]
+    return result
 
 
 def _nas(read: Reader) -> dict[str, Any]:

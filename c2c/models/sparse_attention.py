@@ -107,16 +107,16 @@ def _deepseek_v4(read: Reader) -> dict[str, Any]:
 
 
 def _deepseek_v4_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = {"intermediate_size": config.get("moe_intermediate_size")}
+    result = {"intermediate_size": config.get("moe_intermediate_size")}
     form = config.get("quantization_config")
     if not isinstance(form, Mapping):
-        return found
+        return result
     kind = config.get("expert_dtype")
     is_short = form.get("scale_fmt") == "ue8m0" and kind != "fp8"
     packed: dict[str, Any] = {"scale_bytes": 1} if is_short else {}
     if kind == "fp4" and not form.get("quantized_layers"):
         packed["quantized_layers"] = {"ffn.experts": {"quant_algo": "MXFP4"}}
-    return found | {"quantization_config": {**form, **packed}}
+    return result | {"quantization_config": {**form, **packed}}
 
 
 _V4 = Family(

@@ -123,7 +123,7 @@ def _feed_forward(
 def _by_format(
     spec: ModelSpec, kind: Kind, modules: list[str], layers: Iterable[int]
 ) -> Mapping[tuple[WeightFormat | None, ...], list[int]]:
-    found: dict[tuple[WeightFormat | None, ...], list[int]] = {}
+    result: dict[tuple[WeightFormat | None, ...], list[int]] = {}
     main = spec.weights
     others = {module: [] for module in modules} if main is None else {
         module: [o for o in main.others if o.module == module] for module in modules
@@ -138,8 +138,8 @@ def _by_format(
                  usual[module])
             for module in modules
         )  # fmt: skip
-        found.setdefault(forms, []).append(layer)
-    return found
+        result.setdefault(forms, []).append(layer)
+    return result
 
 
 def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:

@@ -63,9 +63,9 @@ def check_format(root: Path) -> None:
 def foreign_files(root: Path, own: frozenset[str]) -> list[str]:
     """Return names in the folder that belong to no run; a foreign folder counts as one name."""
     inner = {str(parent) for name in own for parent in Path(name).parents}
-    found: list[str] = []
-    _look(root, "", own, inner, found)
-    return found
+    result: list[str] = []
+    _look(root, "", own, inner, result)
+    return result
 
 
 def partials(root: Path, own: frozenset[str]) -> list[Path]:

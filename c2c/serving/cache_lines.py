@@ -29,6 +29,6 @@ def in_lines(values: Any) -> Any:
     """Return a copy of a one-dimensional array, aligned to a cache line."""
     room = np.zeros(values.nbytes + _LINE, np.uint8)
     first = -room.ctypes.data % _LINE
-    found = room[first : first + values.nbytes].view(values.dtype)
-    found[:] = values
-    return found
+    result = room[first : first + values.nbytes].view(values.dtype)
+    result[:] = values
+    return result

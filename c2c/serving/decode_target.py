@@ -79,15 +79,15 @@ def _taker(w: Loop, i: int, slot: int, made: int, now_s: float) -> int:
     # The instance that takes a request, made active if need be; -1: none does now.
     req = w.s.request[slot]
     tokens = req.prompt + req.output
-    found = routed(w, req.model, slot, True)
-    waits = w.fleet.hands_directly and found >= 0 and _finds_room(w.fleet, w.s, i, found, slot)
-    if waits and not is_too_busy(w, found, slot):
-        return found
-    if not waits and found >= 0 and _can_take(w.fleet, w.s, i, found, slot, made):
-        return found
+    result = routed(w, req.model, slot, True)
+    waits = w.fleet.hands_directly and result >= 0 and _finds_room(w.fleet, w.s, i, result, slot)
+    if waits and not is_too_busy(w, result, slot):
+        return result
+    if not waits and result >= 0 and _can_take(w.fleet, w.s, i, result, slot, made):
+        return result
     j = place_decodes(w, req.model, tokens, -1, now_s)
     if j < 0 or not _can_take(w.fleet, w.s, i, j, slot, made):
-        return found if waits else -1
+        return result if waits else -1
     return place_decodes(w, req.model, tokens, j, now_s)
 
 

@@ -140,7 +140,7 @@ def _clear(w: Loop, i: int, others: set[int], now_s: float) -> list[int]:
 
 def _held_elsewhere(w: Loop, i: int, others: set[int]) -> list[int]:
     # Takes the requests whose KV cache instance i has out of the queues they wait in.
-    found = []
+    result = []
     for j, inst in enumerate(w.s.instance):
         before, slot = -1, int(inst.wait_head) if j != i else -1
         while slot >= 0:
@@ -157,9 +157,9 @@ def _held_elsewhere(w: Loop, i: int, others: set[int]) -> list[int]:
             others.add(j)
             on_leave(w, i, slot, False, True)
             begin_again(w.s, slot)
-            found.append(slot)
+            result.append(slot)
             slot = following
-    return found
+    return result
 
 
 def _queue_again(fleet: Fleet, s: Serving, m: int, slots: list[int], now_s: float) -> None:

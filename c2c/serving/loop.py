@@ -70,9 +70,9 @@ __all__ = ["Step", "is_compiled", "row_of", "step"]
 def _struct(dtype: np.dtype[Any]) -> struct.Struct:
     # Through NumPy a row of twenty fields takes ten times as long to write.
     codes = {"i": "q", "f": "d"}
-    made = struct.Struct("".join(codes[dtype[name].kind] for name in dtype.names or ()))
-    assert made.size == dtype.itemsize, dtype
-    return made
+    result = struct.Struct("".join(codes[dtype[name].kind] for name in dtype.names or ()))
+    assert result.size == dtype.itemsize, dtype
+    return result
 
 
 _EVENT: Final = _struct(EVENT_DTYPE)

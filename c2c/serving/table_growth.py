@@ -13,9 +13,9 @@ __all__ = ["grow_models", "grow_records", "grow_requests"]
 
 def _grown(table: Any, extra: int) -> Any:
     old = len(table)
-    made = np.zeros(old + extra, table.dtype).view(np.recarray)
-    made[:old] = table
-    return made
+    result = np.zeros(old + extra, table.dtype).view(np.recarray)
+    result[:old] = table
+    return result
 
 
 def grow_requests(state: Serving, extra: int) -> Serving:

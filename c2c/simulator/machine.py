@@ -108,10 +108,10 @@ def build_machine(prepared: Prepared) -> Machine:
 
 def _way_on(ways: Sequence[Way], resources: Sequence[str]) -> np.ndarray:
     """Return the resource indices of each way between memories, -1 for none."""
-    found = np.full((len(ways), DRAWS), -1, np.int64)
-    for row, way in zip(found, ways, strict=True):
+    result = np.full((len(ways), DRAWS), -1, np.int64)
+    for row, way in zip(result, ways, strict=True):
         row[: len(way.resources)] = [resources.index(name) for name in way.resources]
-    return found
+    return result
 
 
 def _step_plans(prepared: Prepared, plans: list[Plan]) -> np.ndarray:

@@ -156,7 +156,7 @@ def turns_ended(state: Serving, x: Sessions, first: int, now_s: float) -> int:
 @jitable
 def take_turn(x: Sessions) -> int:
     """Remove the next due turn and return its row."""
-    found, n = int(x.due[0]), int(x.count[0]) - 1
+    result, n = int(x.due[0]), int(x.count[0]) - 1
     x.count[0] = n
     _swap(x, 0, n)
     k = 0
@@ -166,6 +166,6 @@ def take_turn(x: Sessions) -> int:
             if child < n and _before(x, child, least):
                 least = child
         if least == k:
-            return found
+            return result
         _swap(x, k, least)
         k = least

@@ -166,18 +166,18 @@ class Executables:
         shapes = tuple((leaf.shape, leaf.dtype, in_host_memory(leaf)) for leaf in leaves)
         device = jax.devices()[0] if self.device is None else self.device
         key = (device, stage, tree, shapes, tuple(sorted(static.items())))
-        if (found := self._found.get(key)) is not None:
-            return found
+        if (result := self._found.get(key)) is not None:
+            return result
         with self._making.setdefault(key, threading.Lock()):
-            if (found := self._found.get(key)) is not None:
-                return found
+            if (result := self._found.get(key)) is not None:
+                return result
             arguments = tuple(
                 Argument(shape=tuple(shape), dtype=str(dtype), host=host)
                 for shape, dtype, host in shapes
             )
-            found = self._made(_program(stage, arguments, tree, static), device)
-            self._found[key] = found
-        return found
+            result = self._made(_program(stage, arguments, tree, static), device)
+            self._found[key] = result
+        return result
 
     def _made(self, program: Program, device: Any) -> Run:
         state = self._state

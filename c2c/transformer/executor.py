@@ -205,14 +205,14 @@ class OnDevice:
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
         """Return the logits of the wanted tokens, or the output of the last layer."""
-        found, self.pool.arrays = self._run(
+        result, self.pool.arrays = self._run(
             laid, tokens, wanted, self.tables(laid), has_logits=has_logits,
             between=None if self.poll is None else self._between,
         )  # fmt: skip
         if self.poll is not None:
-            _jax.block_until_ready(found)
+            _jax.block_until_ready(result)
             self.poll()
-        return found
+        return result
 
     def tables(self, laid: Laid) -> np.ndarray:
         """Return the blocks of each row in this pool: int32 [rows, width], -1 for none."""

@@ -101,8 +101,8 @@ class Reference:
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
         """Return rows of an array in device memory."""
-        found: jax.Array = table[ids]
-        return found
+        result: jax.Array = table[ids]
+        return result
 
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any

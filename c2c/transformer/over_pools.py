@@ -164,11 +164,11 @@ class OverPools(SharesNothing, ABC):
 
         With `ahead` the executable is only prepared, and shapes are returned.
         """
-        found: tuple[Any, Rows, Any] = self.on(0, ahead=ahead)(BEGIN)(
+        result: tuple[Any, Rows, Any] = self.on(0, ahead=ahead)(BEGIN)(
             self.ends.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
             decode_rows=laid.decode_rows, spec=self.nameless, dtype=str(self.ends.dtype),
         )  # fmt: skip
-        return found
+        return result
 
     def on(self, device: int, *, ahead: bool = False) -> Any:
         """Return the function that compiles stages for a device; with `ahead`, only that."""

@@ -18,11 +18,11 @@ def workload_files(config: WorkloadConfig) -> dict[str, Path]:
     Raises:
       SettingError: the trace is neither a file nor the name of a shared trace.
     """
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     if config.kind == "trace":
-        found["workload.path"] = _find(config.path)
+        result["workload.path"] = _find(config.path)
     if config.lengths not in _GENERATED_LENGTHS:
         shared = _SHARED_LENGTHS.get(config.lengths)
         lengths = shared_dir() / "traces" / shared if shared else Path(config.lengths)
-        found["workload.lengths"] = lengths.expanduser()
-    return found
+        result["workload.lengths"] = lengths.expanduser()
+    return result

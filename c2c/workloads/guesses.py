@@ -26,9 +26,9 @@ def guessed_columns(
     A field without a likely column is left out. Lengths are whole numbers; arrivals are numbers or
     dates, not all the same.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for field in fields:
-        free = [c for c in columns if c not in found.values() and _may_hold(field, batch, c)]
+        free = [c for c in columns if c not in result.values() and _may_hold(field, batch, c)]
         fit = likely(field, free)
         if len(fit) > 1:
             absent = f", or {mapping({field: ''})} for none" if field == "model" else ""
@@ -38,8 +38,8 @@ def guessed_columns(
                 f"Name it with {mapping({field: fit[0]})}{absent}.",
             )
         if fit:
-            found[field] = fit[0]
-    return found
+            result[field] = fit[0]
+    return result
 
 
 def numeric(batch: pa.RecordBatch | None, columns: Iterable[str]) -> list[str]:

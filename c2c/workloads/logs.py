@@ -127,7 +127,7 @@ _LORA = re.compile(r"lora_name='([^']+)'")
 
 
 def _read_vllm(lines: Iterable[str], chars_per_token: float) -> _Found:
-    found = _Found()
+    result = _Found()
     latest_s, years = 0.0, 0
     for line in lines:
         if received := _VLLM_RECEIVED.search(line):
@@ -135,7 +135,7 @@ def _read_vllm(lines: Iterable[str], chars_per_token: float) -> _Found:
             try:
                 at = datetime.strptime(f"2000-{when}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
             except ValueError:
-                found.malformed += 1
+                result.malformed += 1
                 continue
             at_s = at.timestamp()
             years += at_s < latest_s - _YEAR_S / 2  # a new year began
@@ -146,14 +146,14 @@ def _read_vllm(lines: Iterable[str], chars_per_token: float) -> _Found:
                 model=lora[1] if lora else "",
                 prompt_tokens=_count(ids) or _tokens_of(_unquoted(prompt), chars_per_token),
             )
-            found.begin(key, request)
+            result.begin(key, request)
         elif generated := _VLLM_GENERATED.search(line):
             key, output, ids = generated.groups()
-            request = found.ended(key, _Request())  # unknown: it arrived before the log begins
+            request = result.ended(key, _Request())  # unknown: it arrived before the log begins
             request.output_tokens = _count(ids) or _tokens_of(_unquoted(output), chars_per_token)
         elif _VLLM_OTHER.search(line):
-            found.malformed += 1
-    return found
+            result.malformed += 1
+    return result
 
 
 def _count(ids: str) -> int | None:
@@ -174,23 +174,23 @@ _SGLANG_TEXT = re.compile(
 
 
 def _read_sglang(lines: Iterable[str], chars_per_token: float) -> _Found:  # noqa: ARG001
-    found = _Found()
+    result = _Found()
     for line in lines:
         try:
             if line.startswith("{"):
-                _sglang_json(json.loads(line), found)
+                _sglang_json(json.loads(line), result)
             elif event := _SGLANG_TEXT.search(line):
                 when, kind, key = event.groups()
                 at_s = _timestamp_s(when.replace(",", "."))
                 if kind == "Receive":
-                    found.begin(key, _Request(arrival_s=at_s))
+                    result.begin(key, _Request(arrival_s=at_s))
                     continue
                 # Texts precede the numbers and may contain the same names: the last match counts.
                 numbers = dict(re.findall(r"'(\w+)': ([\d.]+(?:e[+-]?\d+)?)", line))
-                _sglang_end(found, key, at_s, numbers)
+                _sglang_end(result, key, at_s, numbers)
         except (ValueError, KeyError, TypeError, AttributeError):
-            found.malformed += 1
-    return found
+            result.malformed += 1
+    return result
 
 
 def _sglang_json(event: Mapping[str, Any], found: _Found) -> None:
@@ -220,7 +220,7 @@ def _timestamp_s(text: str) -> float:
 
 
 def _read_openai_batch(lines: Iterable[str], chars_per_token: float) -> _Found:
-    found = _Found()
+    result = _Found()
     for line in lines:
         if not line.strip():
             continue
@@ -234,10 +234,10 @@ def _read_openai_batch(lines: Iterable[str], chars_per_token: float) -> _Found:
                 else _of_batch_output((response or {}).get("body") or {})
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            found.malformed += 1
+            result.malformed += 1
             continue
-        found.begin(key, request)
-    return found
+        result.begin(key, request)
+    return result
 
 
 def _of_batch_input(body: Mapping[str, Any], chars_per_token: float) -> _Request:

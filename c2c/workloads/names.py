@@ -106,8 +106,8 @@ def likely(field: str, columns: Iterable[str]) -> list[str]:
     names = {column: _said(field, column) for column in columns}
     fit = {c: n for c, n in names.items() if not re.search(_UNLIKE[field], n)}
     for looks in _LOOKS[field]:
-        if found := [column for column, name in fit.items() if re.search(looks, name)]:
-            return found
+        if result := [column for column, name in fit.items() if re.search(looks, name)]:
+            return result
     return []
 
 

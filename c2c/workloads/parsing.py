@@ -380,13 +380,13 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
         except pa.ArrowException:  # a type that is not numeric, such as a list
             parsed = pa.nulls(len(array), pa.float64())
     unreadable = nulls(parsed) & ~missing
-    found: NDArray[np.float64] = values(filled(parsed, 0.0))
+    result: NDArray[np.float64] = values(filled(parsed, 0.0))
     _judge(verdict, missing, f"missing_{what}")
     _judge(verdict, unreadable, f"unreadable_{what}")
-    _judge(verdict, np.isnan(found), f"nan_{what}")
-    _judge(verdict, np.isinf(found), f"infinite_{what}")
-    _judge(verdict, found < 0, f"negative_{what}")
-    return found
+    _judge(verdict, np.isnan(result), f"nan_{what}")
+    _judge(verdict, np.isinf(result), f"infinite_{what}")
+    _judge(verdict, result < 0, f"negative_{what}")
+    return result
 
 
 def _tokens(raw: pa.Array, verdict: NDArray[np.int8], zero_kind: str) -> NDArray[np.int32]:

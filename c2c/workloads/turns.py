@@ -88,9 +88,9 @@ def edges_of(block: RequestBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     pair = np.dtype([("session", "i8"), ("turn", "i8")])
 
     def pairs(session: NDArray[Any], turn: NDArray[Any]) -> NDArray[Any]:
-        made = np.empty(len(session), pair)
-        made["session"], made["turn"] = session, turn
-        return made
+        result = np.empty(len(session), pair)
+        result["session"], result["turn"] = session, turn
+        return result
 
     rows = pairs(block.session[order], block.turn[order])
     wanted = pairs(block.session[child], parents.values)

@@ -36,8 +36,8 @@ class Tried:
     @property
     def binds(self) -> str | None:
         """Bottleneck of the run, None if unknown."""
-        found: str | None = (self.point.summary.get("verdict") or {}).get("binds")
-        return found
+        result: str | None = (self.point.summary.get("verdict") or {}).get("binds")
+        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

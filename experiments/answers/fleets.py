@@ -131,11 +131,11 @@ class FleetSpace:
 
     def asked(self, arms: Sequence[Arm]) -> dict[str, list[int]]:
         """Return the numbers of the arms of each chip that the command line names."""
-        found: dict[str, list[int]] = {}
+        result: dict[str, list[int]] = {}
         for k, arm in enumerate(arms):
             if _CHIP in self.open and _CHIP in arm.params:
-                found.setdefault(as_text(arm.params[_CHIP]), []).append(k)
-        return found
+                result.setdefault(as_text(arm.params[_CHIP]), []).append(k)
+        return result
 
     def settings(self, params: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's settings as plain data.

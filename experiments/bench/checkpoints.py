@@ -132,12 +132,12 @@ def write_models(shapes: Sequence[str], models: int, seed: int, folder: Path) ->
     from c2c.models import from_hf_config
     from c2c.transformer.weights.random_source import RandomSource
 
-    found = {}
+    result = {}
     for k in range(models):
         name, config = f"model{k}", config_of(shapes[k % len(shapes)])
         source = RandomSource(from_hf_config(config, name), np.random.default_rng((seed, k)))
-        found[name] = write_checkpoint(config, source, folder / name, _no_end)
-    return found
+        result[name] = write_checkpoint(config, source, folder / name, _no_end)
+    return result
 
 
 def _no_end(tensors: dict[str, np.ndarray]) -> None:

@@ -198,14 +198,14 @@ def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
     """
     rng = np.random.default_rng(seed)
     shares = np.arange(1, len(mix.models) + 1) ** -mix.zipf
-    at_s, found = 0.0, []
+    at_s, result = 0.0, []
     for _ in range(requests):
         at_s += rng.exponential(1.0 / rate)
         model = mix.models[rng.choice(len(mix.models), p=shares / shares.sum())]
         ids = rng.integers(END + 1, mix.vocab, rng.integers(mix.prompt[0], mix.prompt[1] + 1))
         new = int(rng.integers(mix.new[0], mix.new[1] + 1))
-        found.append(Request(at_s=at_s, model=model, ids=tuple(ids.tolist()), new=new))
-    return found
+        result.append(Request(at_s=at_s, model=model, ids=tuple(ids.tolist()), new=new))
+    return result
 
 
 def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tuple[list[A], float]:

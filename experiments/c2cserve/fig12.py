@@ -318,10 +318,10 @@ class _Readings:
             key = (system, engine, aegaeon, load)
         elif system != "C2CServe":
             key = (system, engine, sllm, load)
-        found: dict[str, list[float]] = self._once(key, lambda: bands(
+        result: dict[str, list[float]] = self._once(key, lambda: bands(
             *self._ttft_s(system, engine, sllm, aegaeon, load), self._experiment.windows
         ))  # fmt: skip
-        return found
+        return result
 
     def _ttft_s(
         self, system: str, engine: str, sllm: str, aegaeon: str, load: str

@@ -134,12 +134,12 @@ def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
 def _printed(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     model, system = row["model"], row["system"]
     ours = next((r for r in rows if (r["model"], r["system"]) == (model, "c2cserve")), None)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for what in ("ttft", "tpot"):
         name = RATIOS.get(("dense" if model in DENSE else model, system, what))
         ratio = None if name is None else float(claim(f"c2cserve.fig9.{name}").value)
-        found[f"published_{what}_s"] = ratio * ours[f"{what}_s"] if ratio and ours else None
-    return found
+        result[f"published_{what}_s"] = ratio * ours[f"{what}_s"] if ratio and ours else None
+    return result
 
 
 def _why() -> str:

@@ -80,10 +80,10 @@ def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) 
       overrides: overrides as on the command line.
       values: values by key, such as "seed", of existing keys that choose no file.
     """
-    found = copy.deepcopy(_composed(tuple(overrides), _contents()))
+    result = copy.deepcopy(_composed(tuple(overrides), _contents()))
     for key, value in (values or {}).items():
-        OmegaConf.update(found, key, value, merge=False)
-    return found
+        OmegaConf.update(result, key, value, merge=False)
+    return result
 
 
 @lru_cache(maxsize=KEPT)

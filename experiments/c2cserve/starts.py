@@ -251,5 +251,5 @@ def _requests(
         ]
     )
     OmegaConf.update(settings, "catalog", {"models": [{"spec": m} for m in models]}, merge=False)
-    found: list[dict[str, Any]] = simulate(build(settings), compiled=False).requests.to_pylist()
-    return found
+    result: list[dict[str, Any]] = simulate(build(settings), compiled=False).requests.to_pylist()
+    return result

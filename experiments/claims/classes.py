@@ -206,7 +206,7 @@ def _classes_of(system: str, by_class: Mapping[str, Any]) -> Iterator[tuple[str,
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    found = yaml.safe_load(path.read_bytes())
-    if not isinstance(found, dict):
+    result = yaml.safe_load(path.read_bytes())
+    if not isinstance(result, dict):
         raise DataError(path.name, "expected a mapping")
-    return found
+    return result

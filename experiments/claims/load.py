@@ -107,14 +107,14 @@ def explanations() -> dict[str, Explanation]:
       DataError: an entry has no reason, or is of no claim.
     """
     entries = yaml.load(EXPLAINED_PATH.read_bytes(), Loader=_loader())  # noqa: S506 (a safe one)
-    found = {}
+    result = {}
     for name, entry in entries.items():
         if name not in load_claims() or not entry.get("why"):
             raise DataError(EXPLAINED_PATH.name, f"{name}: expected the id of a claim and `why`")
-        found[name] = Explanation(
+        result[name] = Explanation(
             why=str(entry["why"]).strip(), tests=tuple(entry.get("tests", ()))
         )
-    return found
+    return result
 
 
 def read_claims(path: Path) -> dict[str, Claim]:

@@ -206,16 +206,16 @@ def _half(rows: list[dict[str, Any]]) -> str:
 
 
 def _systems(base: Served) -> dict[str, Served]:
-    found = {"HFT": base, "vLLM": vllm(base)}
+    result = {"HFT": base, "vLLM": vllm(base)}
     if base.model != MODEL:
-        return found
-    return found | {"CoCoServe": coco(base), "CoCoServe, static": coco(base, batching="static")}
+        return result
+    return result | {"CoCoServe": coco(base), "CoCoServe, static": coco(base, batching="static")}
 
 
 def _fig8(
     experiment: Comparison, base: Served, *, average: str = "five", **reading: Any
 ) -> Numbers:
-    found: Numbers = {}
+    result: Numbers = {}
     for model, hft in experiment.servers(base).items():
         ours = coco(hft, **reading)
         for load, ends in experiment.loads.items():
@@ -223,9 +223,9 @@ def _fig8(
             for name, theirs in (("hft", hft), ("vllm", vllm(hft))):
                 other = mean_over(theirs, ends, average)
                 key = f"{model}.{load}.{name}"
-                found[f"{key}.latency"] = cut(mine.latency_s, other.latency_s)
-                found[f"{key}.throughput"] = mine.throughput_rps / other.throughput_rps
-    return found
+                result[f"{key}.latency"] = cut(mine.latency_s, other.latency_s)
+                result[f"{key}.throughput"] = mine.throughput_rps / other.throughput_rps
+    return result
 
 
 def _results(experiment: Comparison, base: Served, **reading: Any) -> Iterator[Result]:

@@ -131,11 +131,11 @@ def _record(runner: Runner, logits: list[str]) -> None:
     compute = executor.compute
 
     def noted(laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        found = compute(laid, tokens, wanted, has_logits=has_logits)
+        result = compute(laid, tokens, wanted, has_logits=has_logits)
         if has_logits:
             rows = [row for row, stay in enumerate(laid.drawing) if stay is not None]
-            logits.append(hashlib.sha256(np.asarray(found)[rows].tobytes()).hexdigest())
-        return found
+            logits.append(hashlib.sha256(np.asarray(result)[rows].tobytes()).hexdigest())
+        return result
 
     executor.compute = noted
 

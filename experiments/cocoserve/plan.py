@@ -192,7 +192,7 @@ def problem_of(settings: PlanSettings) -> Problem:
     if gamma is None:
         gamma = gamma_of(1, gpu.bf16_tflops, link.gbps, spec.hidden)
     Estimate.printed(gamma)
-    found = Problem(
+    result = Problem(
         spec=spec, node=node, devices=devices, costs=operation_costs(node.chips[0]), batch=batch,
         context=settings.context, gamma=gamma, per_transition=max(halves) / alone.seconds,
         capacity={
@@ -202,8 +202,8 @@ def problem_of(settings: PlanSettings) -> Problem:
         },
         unscaled=unscaled, start=start,
     )  # fmt: skip
-    check_room(found.held(start), found.capacity)
-    return found
+    check_room(result.held(start), result.capacity)
+    return result
 
 
 def planned(problem: Problem, algorithm: str) -> Placement:

@@ -78,7 +78,7 @@ def _run(settings: Settings) -> Generated:
         _loaded.append(Loaded())
     display = Display(told_to_stop)
     try:
-        found = generate(settings, _loaded[0], display.screen())
+        result = generate(settings, _loaded[0], display.screen())
     except RepositoryError as error:
         raise SettingError(
             "executables", settings.executables, f"a usable folder ({error})"
@@ -91,5 +91,5 @@ def _run(settings: Settings) -> Generated:
         raise storage_error(error, settings.folder or settings.out) from error
     finally:
         display.close()
-    display.show(found, [prompt.text for prompt in settings.prompts])
-    return found
+    display.show(result, [prompt.text for prompt in settings.prompts])
+    return result

@@ -54,20 +54,20 @@ def rates(rows: Sequence[Row]) -> dict[str, float]:
 def constants(rows: Sequence[Row]) -> dict[str, Measured]:
     """Return the cost model's constants that rows of an H200 over PCIe determine, by name."""
     real = [row for row in rows if not row.get("dry_run")]
-    platform, found = load_platform(NAME), {}
+    platform, result = load_platform(NAME), {}
     if (tflops := verdicts.bound(real, "tensor_cores", "tflops")) is not None:
-        found["mma_efficiency"] = Measured(
+        result["mma_efficiency"] = Measured(
             value=min(1.0, tflops / platform.gpu.bf16_tflops),
             why="XLA's 8192^3 bf16 products over the dense peak.",
         )
     if (gbps := verdicts.bound(real, "hbm", "gbps")) is not None:
-        found["hbm_efficiency"] = Measured(
+        result["hbm_efficiency"] = Measured(
             value=min(1.0, gbps / platform.gpu.hbm_gbps),
             why="Reading and writing 0.5 GiB, both counted, over the datasheet's rate.",
         )
     if best := verdicts.decode_rates(real, verdicts.EITHER):
         rate = statistics.median(r["weight_bytes"] / r["time_s"] / 1e9 for r in best.values())
-        found["link_efficiency"] = Measured(
+        result["link_efficiency"] = Measured(
             value=min(1.0, rate / platform.link.datasheet_gbps),
             why=f"{rate:.1f} GB/s of W by the faster reader, median of M to 64, over the link's.",
         )
@@ -77,11 +77,11 @@ def constants(rows: Sequence[Row]) -> dict[str, Measured]:
         if row["stage"] == "attention" and row["status"] == "ok" and row["what"] == "prefill"
     ]
     if prompts:
-        found["prefill_efficiency"] = Measured(
+        result["prefill_efficiency"] = Measured(
             value=min(1.0, statistics.median(prompts) / platform.gpu.bf16_tflops),
             why="prefill_attention of 4096 tokens over the dense peak.",
         )
-    return found
+    return result
 
 
 def updated(

@@ -165,11 +165,11 @@ class _Child:
         text = self._lines.line(limit) if sent else b""
         empty: dict[str, Any] = {"status": "failed", "reason": "", "lost": "", "rows": []}
         if text:
-            found: dict[str, Any] = empty | json.loads(text)
-            if found.pop("broken"):
+            result: dict[str, Any] = empty | json.loads(text)
+            if result.pop("broken"):
                 self.close()
-                return found | {"lost": "crashed"}
-            return found
+                return result | {"lost": "crashed"}
+            return result
         if text is None:
             took = time.monotonic() - begun
             return empty | {

@@ -50,8 +50,8 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
             params, tokens, positions, cache,
             spec=shape, linear=linear, decode_rows=rows, backend=settings.backend,
         )  # fmt: skip
-        found: jax.Array = logits
-        return found
+        result: jax.Array = logits
+        return result
 
     times = time_launches(step, target_s=settings.target_s, repetitions=settings.repetitions)
     nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(dict(params.projections)))

@@ -29,7 +29,7 @@ def outputs_of(
     The inputs are finite as floats of any type. Otherwise NaN would hide differences in the results
     of kernels that compute.
     """
-    found = {}
+    result = {}
     for batch, region in regions.items():
         executable = executable_of(batch)
         device.upload(executable)
@@ -44,8 +44,8 @@ def outputs_of(
             device.synchronise()
             left = [device.read(addresses[n] + at, size) for n, at, size in region.left]
             digests.append(hashlib.sha256(b"".join(left)).hexdigest())
-        found[str(batch)] = digests
-    return found
+        result[str(batch)] = digests
+    return result
 
 
 def begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:

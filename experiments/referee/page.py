@@ -42,8 +42,8 @@ def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
 def reasons() -> Mapping[str, Mapping[str, str]]:
     """Return the reasons for differences above a tenth, by scenario and other simulator."""
     text = (resources.files("experiments.referee") / "reasons.yaml").read_text(encoding="utf-8")
-    found: Mapping[str, Mapping[str, str]] = yaml.safe_load(text)
-    return found
+    result: Mapping[str, Mapping[str, str]] = yaml.safe_load(text)
+    return result
 
 
 def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) -> str:

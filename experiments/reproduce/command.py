@@ -135,18 +135,18 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
 
     The figures themselves run outside Hydra's main, because they compose configurations.
     """
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
 
     @hydra.main(config_path=str(conf_dir()), config_name="reproduce", version_base="1.3")
     def keep(cfg: DictConfig) -> None:
         settings = OmegaConf.to_container(cfg, resolve=True)
         assert isinstance(settings, dict)
-        found.update({str(k): v for k, v in settings.items()})
+        result.update({str(k): v for k, v in settings.items()})
 
     check_arguments(arguments, single="out")
     sys.argv[1:] = arguments
     keep()
-    return found
+    return result
 
 
 def main(arguments: list[str]) -> int:

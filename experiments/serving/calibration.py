@@ -76,17 +76,17 @@ def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
     }
     loads = columns["number"] < 0
     usual = (columns["again"] == 0) & ~loads  # without repeated steps
-    found = {}
+    result = {}
     for model in sorted(set(columns["model"].tolist())):
         its = columns["model"] == model
         fit = _fit(model, {name: column[usual & its] for name, column in columns.items()})
         seconds, cold = columns["heard_s"] - columns["begun_s"], columns["is_cold"].astype(bool)
-        found[model] = replace(
+        result[model] = replace(
             fit,
             load_s=_mean(seconds[loads & its & ~cold]),
             cold_load_s=_mean(seconds[loads & its & cold]),
         )
-    return found
+    return result
 
 
 def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:

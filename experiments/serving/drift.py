@@ -84,21 +84,21 @@ def shapes_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> list[Shape]:
     padded = np.array([sum(chunk for chunk in calls if chunk) for calls in c["calls"]], np.int64)
     size = np.where(is_prompt, padded, c["rows"])
     spent, fitted = c["seconds"] + c["host_s"], _fitted_s(c, fits)
-    found = []
+    result = []
     for model, fit in fits.items():
         for kind, of_kind in (("decode", ~is_prompt), ("prompt", is_prompt)):
             mine = usual & of_kind & (c["model"] == model)
             for n in np.unique(size[mine]).tolist():
                 one = mine & (size == n)
                 known = fit.rows_s if kind == "decode" else fit.chunk_s
-                found.append(
+                result.append(
                     Shape(
                         model=model, kind=kind, size=int(n), steps=int(one.sum()),
                         live_s=float(spent[one].mean()), fitted_s=float(fitted[one].mean()),
                         is_seen=int(n) in known,
                     )
                 )  # fmt: skip
-    return found
+    return result
 
 
 def _columns(steps: pa.Table) -> dict[str, np.ndarray]:

@@ -151,13 +151,13 @@ class _Recorded:
 
 def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
     """Return the recorded plans of each worker, in order."""
-    found: dict[int, deque[_Plan]] = {}
+    result: dict[int, deque[_Plan]] = {}
     under_way: dict[int, list[dict[str, Any]]] = {}
     for row in steps.to_pylist():
         under_way.setdefault(row["plan"], []).append(row)
     for _, rows in sorted(under_way.items()):
         first, last = rows[0], rows[-1]
-        found.setdefault(first["device"], deque()).append(
+        result.setdefault(first["device"], deque()).append(
             _Plan(
                 number=first["plan"],
                 seconds=last["heard_s"] - first["begun_s"],
@@ -165,7 +165,7 @@ def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
                 what=(first["model"], first["prompt_tokens"], first["decodes"]),
             )
         )
-    return found
+    return result
 
 
 def _records_of(prepared: Prepared, world: Backend) -> pa.Table:

@@ -178,11 +178,11 @@ def compare(
     """
     ours, theirs = _figures(live), _figures(simulated)
     runs = [ours, *map(_figures, again)]
-    found = []
+    result = []
     for name in ours:
         for share in _SHARES:
             each = [float(np.percentile(run[name], share)) for run in runs]
-            found.append(
+            result.append(
                 Comparison(
                     name=name,
                     share=share,
@@ -191,7 +191,7 @@ def compare(
                     floor=max(each) / min(each) - 1.0 if again else None,
                 )
             )
-    return found
+    return result
 
 
 def _figures(table: pa.Table) -> Mapping[str, np.ndarray]:

@@ -173,16 +173,16 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
     >>> overrides_of(["linear=reference"])
     ['linear_strategy=reference']
     """
-    found = []
+    result = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
         own = _GROUPS.get(name, name)
         if equals and name in _TEXTS and value not in ("null", "auto", "none"):
             quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-            found.append(f"{own}='{quoted}'")
+            result.append(f"{own}='{quoted}'")
         else:
-            found.append(f"{own}{equals}{value}")
-    return found
+            result.append(f"{own}{equals}{value}")
+    return result
 
 
 def settings_of(cfg: DictConfig) -> Settings:

@@ -61,14 +61,14 @@ def beside_simulated(records: Records) -> dict[str, Any]:
         "ttft_s": ttft_s(of["arrival_s"], of["first_token_s"]),
         "tpot_s": tpot_s(of["first_token_s"], of["finished_s"], of["output_tokens"]),
     }
-    found = {}
+    result = {}
     for name, own in simulated.items():
         measured = of[f"measured_{name}"]
         both = ~np.isnan(own) & ~np.isnan(measured)
         if both.any():
-            found[name] = {
+            result[name] = {
                 "requests": int(np.count_nonzero(both)),
                 "measured": percentiles(measured[both]),
                 "simulated": percentiles(own[both]),
             }
-    return found
+    return result

@@ -156,10 +156,10 @@ def _are_equal(runs: Sequence[FoundRun]) -> bool:
 
 
 def _of_point(point: PointRecord, name: str) -> FoundRun:
-    found = read_run(point.folder, name) if point.folder else None
-    if found is None or point.state == "failed":
+    result = read_run(point.folder, name) if point.folder else None
+    if result is None or point.state == "failed":
         return FoundRun(run=name, status="failed", error=point.error, settings={}, summary={})
-    return found
+    return result
 
 
 def _number(value: float | None, factor: float, digits: int) -> str:

@@ -172,12 +172,12 @@ def _on_ray(asked: Sequence[tuple[Any, ...]]) -> list[Served]:
     ray = started_ray()
     tasks = [ray.remote(_serve_shard).options(max_retries=0).remote(*one) for one in asked]
     try:
-        found: list[Served] = ray.get(tasks)
+        result: list[Served] = ray.get(tasks)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:
         raise DataError("RAY_ADDRESS", f"a task was lost: {error}") from error
-    return found
+    return result
 
 
 def _drop(records: Any) -> None:
@@ -195,10 +195,10 @@ def _serve_shard(
 
 
 def _parts(models: int, shard: Shard | None) -> Any:
-    found = np.zeros(models, np.int64)
+    result = np.zeros(models, np.int64)
     for k, part in enumerate(() if shard is None else shard.parts):
-        found[part] = k
-    return found
+        result[part] = k
+    return result
 
 
 def _by_part(parts: Any, count: int) -> Iterator[tuple[int, Any]]:

@@ -62,17 +62,17 @@ def plain_points(arguments: Sequence[str], read: Callable[[Sequence[str]], Any])
 def joined(points: Sequence[Point], tables: Sequence[Table | None]) -> Table:
     """Return the rows of all points' tables, with the settings in which the points differ."""
     heads = {c.header: c for table in tables if table for c in table.columns}
-    made = Table(title="all points", title_justify="left", box=SIMPLE_HEAD)
+    result = Table(title="all points", title_justify="left", box=SIMPLE_HEAD)
     for name in points[0].varied:
-        made.add_column(name, no_wrap=True)
+        result.add_column(name, no_wrap=True)
     for column in heads.values():
-        made.add_column(column.header, justify=column.justify, no_wrap=True)
+        result.add_column(column.header, justify=column.justify, no_wrap=True)
     for point, table in zip(points, tables, strict=True):
         for row in _rows(table) if table else [{}]:
-            made.add_row(
+            result.add_row(
                 *map(escape, point.varied.values()), *(row.get(head, "") for head in heads)
             )
-    return made
+    return result
 
 
 def _rows(table: Table) -> Iterator[dict[Any, Any]]:

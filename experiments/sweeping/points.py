@@ -61,11 +61,11 @@ def fail(point: PointRecord, error: str, folder: Path | None = None) -> PointRec
 
 def records(at: Path) -> dict[int, PointRecord]:
     """Return the points of a sweep that have begun, by number."""
-    found = {}
+    result = {}
     for path in sorted(_folder(at).glob("*.json")):
         point = _read(json.loads(path.read_text(encoding="utf-8")), at)
-        found[point.number] = point
-    return found
+        result[point.number] = point
+    return result
 
 
 def _written(point: PointRecord) -> PointRecord:

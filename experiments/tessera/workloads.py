@@ -109,15 +109,15 @@ def gpus_of(pair: str) -> tuple[str, str]:
 def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
     """Return each workload's throughput on the right GPU over that on the left one, unfitted."""
     gpus = timed_gpus(pair.left, pair.right)
-    found = {}
+    result = {}
     for name in names:
         parts = [
             (work_of(phase.kernels, gpus).times.sum(0), phase.steps)
             for phase in workload(name).phases
         ]
         left, right = (sum(float(t[g]) * steps for t, steps in parts) for g in (0, 1))
-        found[name] = left / right
-    return found
+        result[name] = left / right
+    return result
 
 
 def fitted_share(name: str) -> float:

@@ -115,20 +115,20 @@ def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
     """Return the plans by name; None if Algorithm 1 as printed does not end."""
     limits = pair.limits(Limits())
     whole = Cut(pieces=tuple((t,) for t in pair.ops))
-    found: dict[str, Cut | None] = {"whole": whole}
+    result: dict[str, Cut | None] = {"whole": whole}
     if not pair.away:
-        return found
+        return result
     for of in READINGS:
         threshold = threshold_of(settings, pair, of)
         try:
-            found[f"printed, {of}"] = printed_cut(pair.ops, pair.slack_s, threshold)
+            result[f"printed, {of}"] = printed_cut(pair.ops, pair.slack_s, threshold)
         except SettingError:
-            found[f"printed, {of}"] = None
-        found[f"guarded, {of}"] = guarded_cut(pair.ops, pair.slack_s, threshold, limits)
-    found["ours"] = best_cut(
+            result[f"printed, {of}"] = None
+        result[f"guarded, {of}"] = guarded_cut(pair.ops, pair.slack_s, threshold, limits)
+    result["ours"] = best_cut(
         pair.ops, pair.slack_s, layers=pair.layers, weight=settings.weight, limits=limits
     )
-    return found
+    return result
 
 
 def starts(settings: PlanSettings) -> Iterator[dict[str, Any]]:

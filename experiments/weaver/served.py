@@ -148,11 +148,11 @@ class Found:
 @cache
 def served(what: Served) -> Found:
     """Serve a load; the cut of a woven pair is made for the batch of a first run."""
-    found = _served(what)
+    result = _served(what)
     if what.way == "woven" and what.ratio > 0.0 and what.cut != "none" and what.ahead_s is None:
-        again = replace(what, rows=max(1, round(found.batch)))
-        found = _served(again)
-    return found
+        again = replace(what, rows=max(1, round(result.batch)))
+        result = _served(again)
+    return result
 
 
 def mean_of(what: Served, seeds: int = 4) -> Found:
@@ -186,8 +186,8 @@ def largest_rate(what: Served) -> float:
 def lengths_of(lengths: Lengths, traces: Path | None, spread: str = "geometric") -> np.ndarray:
     """Return pairs of prompt and output tokens, [request, 2], up to the paper's longest."""
     pairs = _pairs(lengths, traces, spread)
-    found: np.ndarray = pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
-    return found
+    result: np.ndarray = pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
+    return result
 
 
 @cache

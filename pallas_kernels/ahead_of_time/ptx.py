@@ -82,11 +82,11 @@ class Kernel:
     @cached_property
     def definitions(self) -> Mapping[str, list[Instruction]]:
         """Instructions that write a register, by register."""
-        found = defaultdict[str, list[Instruction]](list)
+        result = defaultdict[str, list[Instruction]](list)
         for one in self.body:
             for register in one.writes():
-                found[register].append(one)
-        return found
+                result[register].append(one)
+        return result
 
     @cached_property
     def blocks(self) -> Mapping[int, tuple[int, tuple[int, ...]]]:
@@ -94,7 +94,7 @@ class Kernel:
         leaders = {0, *self.labels.values()}
         leaders |= {i + 1 for i, one in enumerate(self.body) if _leaves(one)}
         inside = sorted(i for i in leaders if i < len(self.body))
-        found = {}
+        result = {}
         for begin, end in zip(inside, [*inside[1:], len(self.body)], strict=True):
             last = self.body[end - 1]
             after = (
@@ -102,8 +102,8 @@ class Kernel:
             )
             if last.opcode.startswith("bra"):
                 after.append(next(self.labels[t] for t in last.targets if t in self.labels))
-            found[begin] = (end, tuple(after))
-        return found
+            result[begin] = (end, tuple(after))
+        return result
 
     @cached_property
     def correlated(self) -> tuple[str, ...]:
@@ -381,7 +381,7 @@ def _follow[E](
     unknown: State = tuple((None, False) for _ in names)
     before: dict[tuple[int, State], Facts] = {(0, unknown): start}
     todo = [*before]
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     while todo:
         block, state = at = todo.pop()
         facts = before[at]
@@ -389,7 +389,7 @@ def _follow[E](
             if i in events:
                 facts, wrong = step(facts, events[i])
                 if wrong:
-                    found[i] = min(found.get(i, wrong), wrong)
+                    result[i] = min(result.get(i, wrong), wrong)
             one = id(kernel.body[i])
             if one in writes:
                 state = tuple(
@@ -402,7 +402,7 @@ def _follow[E](
             if after not in before or joined != before[after]:
                 before[after] = joined
                 todo.append(after)
-    return found
+    return result
 
 
 def _written(

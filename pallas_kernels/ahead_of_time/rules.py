@@ -38,7 +38,7 @@ class Copy:
 
 def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Copy]:
     """Return the bulk copies of a kernel, by index of instruction."""
-    found = {}
+    result = {}
     sometimes = {
         i
         for _, ways in kernel.blocks.values()
@@ -57,7 +57,7 @@ def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Co
             nbytes = used.box_bytes if used else 0
         elif not kernel.value(rest[0])[1]:
             nbytes = kernel.value(rest[0])[0]
-        found[i] = Copy(
+        result[i] = Copy(
             load,
             kernel.value(to if load else source),
             nbytes,
@@ -66,7 +66,7 @@ def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Co
             one.opcode.startswith("cp.reduce"),
             i in sometimes,
         )
-    return found
+    return result
 
 
 def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Descriptor | None:
@@ -190,7 +190,7 @@ def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tup
 
 def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, frozenset[Copy]]:
     before: dict[int, frozenset[Copy]] = {}
-    found: dict[int, frozenset[Copy]] = {}
+    result: dict[int, frozenset[Copy]] = {}
     changed = True
     while changed:
         changed = False
@@ -200,10 +200,10 @@ def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, froz
             for i in reversed(range(begin, end)):
                 if i in known and not known[i].load:
                     stores = frozenset({known[i]})
-                found[i] = stores
+                result[i] = stores
             changed |= before.get(begin) != stores
             before[begin] = stores
-    return found
+    return result
 
 
 def _overlap(first: Copy, second: Copy) -> bool:

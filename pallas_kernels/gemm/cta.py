@@ -289,17 +289,17 @@ def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
         return plgpu.Barrier(num_arrivals=copies, num_barriers=slots * turns), empty
 
     all_, own = config.warpgroups, config.warpgroups // config.turns
-    found = {
+    result = {
         "x": ring("x", 1, readers=(own, own), shared=config.asym),
         "w": ring("w", w_copies(config, gemm), readers=(own, all_), shared=True),
     }
     if gemm.quantised is not None:
         offsets = gemm.quantised.offset_dtype is not None
         shared = gemm.groups > 1
-        found["scales"] = ring("scales", 1 + offsets, readers=(own, own), shared=shared)
+        result["scales"] = ring("scales", 1 + offsets, readers=(own, own), shared=shared)
         if offsets:
-            found["sums"] = ring("sums", 1, readers=(own, own), shared=False)
-    return found
+            result["sums"] = ring("sums", 1, readers=(own, own), shared=False)
+    return result
 
 
 def _empty(slots: int, readers: int, shared: bool) -> Any:

@@ -106,14 +106,14 @@ def _views(w: jax.Array, layer: int, gemm: Gemm) -> list[jax.Array]:
     device: Any = next(iter(w.sharding.device_set))
     on_gpu = device.platform == "gpu"
     kind = (dlpack.CUDA_HOST if in_host_memory(w) else dlpack.CUDA) if on_gpu else dlpack.CPU
-    found = []
+    result = []
     for number in range(count):
         memory = (ctypes.c_uint8 * nbytes).from_address(first + number * nbytes)
         memory.owner = w  # type: ignore[attr-defined]  # lives as long as its views
         view = np.frombuffer(memory, np.dtype(w.dtype)).reshape(sizes)
         exported = dlpack.Exported(view, kind, device.local_hardware_id or 0)
-        found.append(jax.dlpack.from_dlpack(exported, copy=False))
-    return found
+        result.append(jax.dlpack.from_dlpack(exported, copy=False))
+    return result
 
 
 @functools.partial(jax.jit, static_argnames=("w_layout",))

@@ -192,12 +192,12 @@ def exchange_of(shared: Shared) -> Exchange:
         rows=int(rows), heads=int(heads), kv_heads=int(kv_heads), head_dim=int(dim),
         dtype=str(shared.q.dtype), outstanding=int(outstanding), pages=int(shared.table.shape[-1]),
     )  # fmt: skip
-    found = Exchange(slot=slot, splits=int(shared.out.shape[1]))
-    for name, wanted_of in found.shapes().items():
+    result = Exchange(slot=slot, splits=int(shared.out.shape[1]))
+    for name, wanted_of in result.shapes().items():
         array = getattr(shared, name)
         got = (tuple(array.shape), str(array.dtype))
         expect(got == wanted_of, f"shared.{name}", got, str(wanted_of))
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,8 +59,8 @@ def test_weights_stream_over_all_links_and_money_is_of_all_chips() -> None:
 
 
 def median(summary: Any) -> float:
-    found: float = summary["tpot_s"]["p50"]
-    return found
+    result: float = summary["tpot_s"]["p50"]
+    return result
 
 
 def test_a_faster_interconnect_serves_no_later() -> None:

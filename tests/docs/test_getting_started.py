@@ -28,12 +28,12 @@ class Block(NamedTuple):
 def blocks(repository: Path) -> list[Block]:
     """Return the page's fenced blocks with the headings that they are under."""
     text = (repository / "docs" / "getting_started.md").read_text("utf-8")
-    found = []
+    result = []
     for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         section, _, body = part.partition("\n")
         fenced = re.findall(r"^```(\w+)\n(.*?)^```", body, re.MULTILINE | re.DOTALL)
-        found += [Block(section, language, block) for language, block in fenced]
-    return found
+        result += [Block(section, language, block) for language, block in fenced]
+    return result
 
 
 def run(folder: Path, repository: Path, section: str) -> str:

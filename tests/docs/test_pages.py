@@ -19,12 +19,12 @@ def named(page: Path) -> str:
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as the site and GitHub make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    found = set()
+    result = set()
     for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         plain = re.sub(r"[^\w\s-]", "", words).strip().lower()
-        found.add(re.sub(r"[-\s]+", "-", plain))
-    return found
+        result.add(re.sub(r"[-\s]+", "-", plain))
+    return result
 
 
 def test_no_page_is_long() -> None:
@@ -55,12 +55,12 @@ def test_links_to_headings_lead_somewhere() -> None:
 def sentences(text: str) -> list[str]:
     """Return the sentences of a page outside of headings, tables and code."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    found = []
+    result = []
     for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", prose):
         if not part.startswith("    ") and not part.lstrip().startswith(("|", "#")):
             plain = re.sub(r"^\s*(?:[-*]|\d+\.) |\*", "", part)
-            found += re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(plain.split()))
-    return found
+            result += re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(plain.split()))
+    return result
 
 
 def openings(text: str) -> list[str]:

@@ -18,13 +18,13 @@ COMMENT = re.compile(r"(?:#|//) (\S+\.\w+)\n")
 def blocks(repository: Path) -> dict[str, str]:
     """Return the examples of the page by their paths, which their first lines say."""
     text = (repository / "docs" / "recipes.md").read_text("utf-8")
-    found = {}
+    result = {}
     for block in re.findall(r"```\w+\n(.*?)```", text, re.DOTALL):
         if first := COMMENT.match(block):
-            found[first[1]] = block[first.end() :] if block[:2] == "//" else block
+            result[first[1]] = block[first.end() :] if block[:2] == "//" else block
             if first[1].endswith(".csv"):
-                found[first[1]] = block[first.end() :]
-    return found
+                result[first[1]] = block[first.end() :]
+    return result
 
 
 def command(repository: Path, part: str) -> list[str]:

@@ -33,7 +33,7 @@ def rows(text: str) -> list[tuple[str, str]]:
 
 def stale(text: str) -> list[str]:
     """Return the settings of a page that no run has, or that have another default."""
-    found = []
+    result = []
     listed = rows(text)
     names = [name for name, _ in listed]
     system = [name for name in names if name.startswith("system=")][:1]
@@ -48,8 +48,8 @@ def stale(text: str) -> list[str]:
             has = OmegaConf.select(base, name[7:], default=ABSENT)
             right = OmegaConf.is_config(has) or same(has, default)
         if not right:
-            found.append(name)
-    return found
+            result.append(name)
+    return result
 
 
 def loads(*overrides: str) -> bool:

@@ -39,8 +39,8 @@ class Live:
         body = {"temperature": 0, "ignore_eos": True, "return_token_ids": True, **more}
         answer = self.post("completions", model=model, prompt=ids, max_tokens=new, **body)
         assert answer.status_code == 200, answer.text
-        found: list[int] = answer.json()["choices"][0]["token_ids"]
-        return found
+        result: list[int] = answer.json()["choices"][0]["token_ids"]
+        return result
 
     def events(
         self, path: str, headers: dict[str, str] | None = None, /, **body: Any
@@ -57,8 +57,8 @@ class Live:
     def state(self) -> dict[str, Any]:
         with self.client.stream("GET", "/live") as answer:
             line = next(answer.iter_lines())
-        found: dict[str, Any] = json.loads(line.removeprefix("data: "))
-        return found
+        result: dict[str, Any] = json.loads(line.removeprefix("data: "))
+        return result
 
     def until(self, holds: Callable[[dict[str, Any]], bool], limit_s: float = 60.0) -> Any:
         """Wait until the engine's state is so; return it."""

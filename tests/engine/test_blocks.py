@@ -67,12 +67,12 @@ def asked(
 
 def events(answer: httpx.Response) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
-    found = []
+    result = []
     for block in answer.text.strip().split("\n\n"):
         name, data = block.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
+        result.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {result[-1]['type']}"
+    return result
 
 
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}}}

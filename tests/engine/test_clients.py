@@ -204,12 +204,12 @@ def ran(
     assert f"{package}-{version}.dist-info" in packages, "the locked version"
     offline = {"HF_HUB_OFFLINE": hub, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     program, *rest = map(str, arguments)
-    found = subprocess.run(
+    result = subprocess.run(
         [where / "bin" / program, *rest],
         env=dict(os.environ) | offline, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr[-3000:]
-    return found
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result
 
 
 def told(package: str, version: str, script: str, live: Live, *more: object) -> Any:

@@ -79,8 +79,8 @@ def listed(folder: Path, layout: str) -> list[dict[str, object]] | str:
         [sys.executable, "-c", LIST], capture_output=True, text=True, check=True,
         env={**os.environ, "LD_LIBRARY_PATH": str(folder), "LAYOUT": layout},
     )  # fmt: skip
-    found: list[dict[str, object]] | str = json.loads(done.stdout)
-    return found
+    result: list[dict[str, object]] | str = json.loads(done.stdout)
+    return result
 
 
 def test_devices_are_listed_as_the_driver_has_them(library: Path, tmp_path: Path) -> None:

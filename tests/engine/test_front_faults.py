@@ -62,8 +62,8 @@ def said(answer: httpx.Response, given: str = "") -> dict[str, Any]:
     assert set(error) == {"message", "type", "param", "code"}, answer.text
     number = answer.headers["x-request-id"]
     assert number.startswith("req-") or number == given
-    found: dict[str, Any] = error
-    return found
+    result: dict[str, Any] = error
+    return result
 
 
 @pytest.mark.parametrize(

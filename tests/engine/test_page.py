@@ -46,8 +46,8 @@ class Watch:
         while not (self.last and self.last["seen"] and holds(self.last["seen"])):
             assert time.monotonic() < end_s, self.last
             time.sleep(0.05)
-        found: dict[str, Any] = self.last["seen"]
-        return found
+        result: dict[str, Any] = self.last["seen"]
+        return result
 
 
 @contextmanager

@@ -45,17 +45,17 @@ def models(folder: Path) -> dict[str, Model]:
 def talk(rng: random.Random, turns: int) -> list[list[int]]:
     """Return prompts that each go on from the one before."""
     ids: list[int] = []
-    found = []
+    result = []
     for _ in range(turns):
         ids = [*ids, *(rng.randrange(VOCAB) for _ in range(rng.choice((64, 40, 91))))]
-        found.append(ids)
-    return found
+        result.append(ids)
+    return result
 
 
 def cached(live: Live, model: str, ids: list[int], new: int, **more: object) -> int:
     answer = live.post("completions", model=model, prompt=ids, max_tokens=new, **more).json()
-    found: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return found
+    result: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return result
 
 
 def counted(live: Live, counter: str) -> float:

@@ -45,10 +45,10 @@ def asked(shared: Path) -> list[Asked]:
     folder = shared / "checkpoints" / "reference"
     if not folder.is_dir():
         pytest.skip("the shared data holds no checkpoints")
-    found = []
+    result = []
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as reference:
-            found += [
+            result += [
                 Asked(
                     path.stem,
                     reference[f"prompt_{i}_ids"].tolist(),
@@ -56,8 +56,8 @@ def asked(shared: Path) -> list[Asked]:
                 )
                 for i in range(PROMPTS)
             ]
-    assert len(found) == CHECKPOINTS * PROMPTS
-    return found
+    assert len(result) == CHECKPOINTS * PROMPTS
+    return result
 
 
 def drawn(number: int) -> tuple[str, ...]:

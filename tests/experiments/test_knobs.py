@@ -83,7 +83,7 @@ def steps(world: World) -> dict[str, float]:
     """Seconds of steps of streamed and resident models, and of the two dataflows."""
     platform, constants = world
     shared = link_gbps(platform.link, "measured")
-    found = {}
+    result = {}
     for layout in ("1x96gb", "7x12gb"):
         slice_ = slices(platform, layout)[0]
         for model in ("llama-3-3b", "qwen3-30b-a3b"):
@@ -102,17 +102,17 @@ def steps(world: World) -> dict[str, float]:
                         head_rows=DECODES, alpha_index=alpha,
                     )  # fmt: skip
                     where = f"{model}, {weights}, {layout}, alpha {alpha}"
-                    found[f"prompt, {where}"] = prompt.seconds
-                    found[f"decode, {where}"] = decode.seconds
+                    result[f"prompt, {where}"] = prompt.seconds
+                    result[f"decode, {where}"] = decode.seconds
         both = gemm_time(
             10240, 16384, 4096, np.array([0.0, 1.0]), slice_=slice_, constants=constants,
             link_gbps=shared,
         )  # fmt: skip
-        found[f"long prompt, {layout}"] = float(
+        result[f"long prompt, {layout}"] = float(
             prefill_attention_s(2**16, heads=32, kv_heads=8, slice_=slice_, constants=constants)
         )
-        found |= {f"GEMM, {layout}, alpha {a}": float(both.time_s[a]) for a in (0, 1)}
-    return found
+        result |= {f"GEMM, {layout}, alpha {a}": float(both.time_s[a]) for a in (0, 1)}
+    return result
 
 
 def start(world: World, model: str, load: Any, weights: str) -> dict[str, float]:

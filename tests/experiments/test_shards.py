@@ -35,10 +35,10 @@ def _done(folder: Path, *overrides: str, requests: int = 3000) -> Any:
 
 
 def _records(folder: Path) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = (
+    result: dict[str, list[Any]] = (
         pq.read_table(folder / "requests.parquet").sort_by("id").to_pydict()
     )
-    return found
+    return result
 
 
 def _equal(one: Path, other: Path) -> None:

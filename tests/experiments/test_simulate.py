@@ -38,8 +38,8 @@ def run(folder: Path, *overrides: str, **env: str) -> subprocess.CompletedProces
 
 
 def only_folder(where: Path) -> Path:
-    (found,) = [p for p in (where / "runs" / "simulate").iterdir() if p.is_dir()]
-    return found
+    (result,) = [p for p in (where / "runs" / "simulate").iterdir() if p.is_dir()]
+    return result
 
 
 def digest(path: Path) -> str:

@@ -18,14 +18,14 @@ LAYERS = 32
 
 
 def _predictions(folder: Path) -> dict[str, dict[tuple[int, ...], float]]:
-    found = {}
+    result = {}
     for path in folder.glob("compute/*.csv.xz"):
         with lzma.open(path, "rt") as file:
             rows = np.loadtxt(file, delimiter=",", skiprows=1)
-        found[path.name.split(".")[0]] = {
+        result[path.name.split(".")[0]] = {
             tuple(int(x) for x in row[:-1]): float(row[-1]) for row in rows
         }
-    return found
+    return result
 
 
 def test_predictions_add_up_to_our_steps(tmp_path: Path) -> None:

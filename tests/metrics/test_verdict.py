@@ -76,17 +76,17 @@ def poisson(rate: float, n: int, seed: int = 0, since: float = 0.0) -> np.ndarra
 
 
 def verdict(records: pa.Table, room: Room = ROOM) -> dict[str, Any]:
-    found = judge(records, room)
-    assert found is not None
-    assert len(found["text"]) == (1 if found["state"] == "served" else 2)
-    json.dumps(found, allow_nan=False)
-    return found
+    result = judge(records, room)
+    assert result is not None
+    assert len(result["text"]) == (1 if result["state"] == "served" else 2)
+    json.dumps(result, allow_nan=False)
+    return result
 
 
 def overload(records: pa.Table, room: Room = ROOM) -> dict[str, Any]:
-    found = verdict(records, room)
-    assert found["state"] == "overload", found["text"]
-    return found
+    result = verdict(records, room)
+    assert result["state"] == "overload", result["text"]
+    return result
 
 
 @settings(deadline=None, max_examples=25)
@@ -233,9 +233,9 @@ def missed(**more: Any) -> dict[str, Any]:
         "arrival_s": arrival, "started_s": arrival, "service_s": 4.0,
         "slice": np.arange(600, dtype=np.int32) % 2,
     }  # fmt: skip
-    found = verdict(table(**(runs | more)))
-    assert found["state"] == "missed"
-    return found
+    result = verdict(table(**(runs | more)))
+    assert result["state"] == "missed"
+    return result
 
 
 def test_where_late_requests_waited_tells_what_binds() -> None:

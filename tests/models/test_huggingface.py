@@ -145,9 +145,9 @@ def test_layers_without_experts() -> None:
 def test_rope_scaling_of_every_kind() -> None:
     def scaling(**rope: Any) -> RopeScaling:
         config = raw("llama-3-8b") | {"max_position_embeddings": 4096, "rope_scaling": rope}
-        found = from_hf_config(config, "m").rope_scaling
-        assert found is not None
-        return found
+        result = from_hf_config(config, "m").rope_scaling
+        assert result is not None
+        return result
 
     yarn = scaling(rope_type="yarn", original_max_position_embeddings=1024)
     assert (yarn.factor, yarn.beta_fast, yarn.beta_slow, yarn.truncate) == (4.0, 32, 1, True)

@@ -61,13 +61,13 @@ def faults_of(path: str, source: str) -> list[Fault]:
     def offset(line: int, column: int) -> int:  # ast counts bytes
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
-    found: list[Fault] = []
+    result: list[Fault] = []
     for within, node, after in _places(ast.parse(source), ""):
         start = offset(node.lineno, node.col_offset)
         before = source[start : offset(node.end_lineno, node.end_col_offset)]
         kind = type(node).__name__
-        found.append(Fault(path, node.lineno, kind, within, before, after, start))
-    return found
+        result.append(Fault(path, node.lineno, kind, within, before, after, start))
+    return result
 
 
 def _places(node: ast.AST, within: str) -> Iterator[tuple[str, Any, str]]:

@@ -98,8 +98,8 @@ class _Pending:
 
 
 def _pending(memory: Any) -> _Pending:
-    found: _Pending = memory.__dict__.setdefault("pending", _Pending())
-    return found
+    result: _Pending = memory.__dict__.setdefault("pending", _Pending())
+    return result
 
 
 def _memory() -> Any:

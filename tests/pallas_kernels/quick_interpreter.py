@@ -284,8 +284,8 @@ class _Late:
 
 
 def _late_of(memory: Any) -> _Late:
-    found: _Late = memory.__dict__.setdefault("late_copies", _Late())
-    return found
+    result: _Late = memory.__dict__.setdefault("late_copies", _Late())
+    return result
 
 
 def _execute(memory: Any, task: Any) -> Any:

@@ -10,12 +10,12 @@ from c2c.policies import ROUTE_DTYPE, EndsFirst, System, TogetherAtFirst, route
 
 
 def table(*rows: dict[str, float]) -> Any:
-    made = np.zeros(len(rows), ROUTE_DTYPE).view(np.recarray)
-    made.kv_capacity = 100
+    result = np.zeros(len(rows), ROUTE_DTYPE).view(np.recarray)
+    result.kv_capacity = 100
     for k, row in enumerate(rows):
         for name, value in row.items():
-            made[k][name] = value
-    return made
+            result[k][name] = value
+    return result
 
 
 def chosen(policy: Any, *rows: dict[str, float], tokens: int = 10) -> int:

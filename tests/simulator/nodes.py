@@ -78,12 +78,12 @@ def node(
 
 
 def jobs(rows: Sequence[dict[str, Any]]) -> Any:
-    made = np.zeros(len(rows), JOB_DTYPE).view(np.recarray)
-    made.plan, made.steps = -1, 1
+    result = np.zeros(len(rows), JOB_DTYPE).view(np.recarray)
+    result.plan, result.steps = -1, 1
     for k, row in enumerate(rows):
         for name, value in row.items():
-            made[k][name] = value
-    return made
+            result[k][name] = value
+    return result
 
 
 @jitable

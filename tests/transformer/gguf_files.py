@@ -63,13 +63,13 @@ class Builder:
         """(stored name, Hugging Face name, shape, heads whose rows are interleaved)."""
         s = self.sizes
         q, kv, h, w = s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"], 256, s["width"]
-        found = [("token_embd.weight", "model.embed_tokens.weight", (s["vocab"], h), 0)]
+        result = [("token_embd.weight", "model.embed_tokens.weight", (s["vocab"], h), 0)]
         if not self.tied:
-            found.append(("output.weight", "lm_head.weight", (s["vocab"], h), 0))
+            result.append(("output.weight", "lm_head.weight", (s["vocab"], h), 0))
         llama = self.arch == "llama"
         for layer in range(s["layers"]):
             b, p = f"blk.{layer}", f"model.layers.{layer}"
-            found += [
+            result += [
                 (f"{b}.attn_q.weight", f"{p}.self_attn.q_proj.weight", (q, h), llama * s["heads"]),
                 (
                     f"{b}.attn_k.weight", f"{p}.self_attn.k_proj.weight", (kv, h),
@@ -79,25 +79,25 @@ class Builder:
                 (f"{b}.attn_output.weight", f"{p}.self_attn.o_proj.weight", (h, q), 0),
             ]  # fmt: skip
             if not self.moe:
-                found += [
+                result += [
                     (f"{b}.ffn_gate.weight", f"{p}.mlp.gate_proj.weight", (w, h), 0),
                     (f"{b}.ffn_up.weight", f"{p}.mlp.up_proj.weight", (w, h), 0),
                     (f"{b}.ffn_down.weight", f"{p}.mlp.down_proj.weight", (h, w), 0),
                 ]
-        return found
+        return result
 
     def stacks(self) -> list[tuple[str, list[str], tuple[int, int]]]:
         """(stored name, the experts' Hugging Face names, one expert's shape)."""
         if not self.moe:
             return []
-        w, found = self.sizes["width"], []
+        w, result = self.sizes["width"], []
         mixtral = self.arch == "llama"
         names = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral else {}
         parent = "block_sparse_moe" if mixtral else "mlp"
         for layer in range(self.sizes["layers"]):
             for part, shape in (("gate", (w, 256)), ("up", (w, 256)), ("down", (256, w))):
                 name = names.get(part, f"{part}_proj")
-                found.append(
+                result.append(
                     (
                         f"blk.{layer}.ffn_{part}_exps.weight",
                         [
@@ -107,39 +107,39 @@ class Builder:
                         shape,
                     )
                 )
-        return found
+        return result
 
     def vectors(self) -> list[tuple[str, str, tuple[int, ...], int]]:
         s = self.sizes
         q, kv = s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
-        found: list[tuple[str, str, tuple[int, ...], int]] = [
+        result: list[tuple[str, str, tuple[int, ...], int]] = [
             ("output_norm.weight", "model.norm.weight", (256,), 0)
         ]
         for layer in range(s["layers"]):
             b, p = f"blk.{layer}", f"model.layers.{layer}"
-            found += [
+            result += [
                 (f"{b}.attn_norm.weight", f"{p}.input_layernorm.weight", (256,), 0),
                 (f"{b}.ffn_norm.weight", f"{p}.post_attention_layernorm.weight", (256,), 0),
             ]
             if self.arch == "qwen2":
-                found += [
+                result += [
                     (f"{b}.attn_{x}.bias", f"{p}.self_attn.{x}_proj.bias", (n,), 0)
                     for x, n in (("q", q), ("k", kv), ("v", kv))
                 ]
             if self.arch in ("qwen3", "qwen3moe"):
-                found += [
+                result += [
                     (f"{b}.attn_{x}_norm.weight", f"{p}.self_attn.{x}_norm.weight", (64,), 0)
                     for x in "qk"
                 ]
             if self.moe:
                 parent = "block_sparse_moe" if self.arch == "llama" else "mlp"
-                found.append(
+                result.append(
                     (
                         f"{b}.ffn_gate_inp.weight", f"{p}.{parent}.gate.weight",
                         (s["experts"], 256), 0,
                     )
                 )  # fmt: skip
-        return found
+        return result
 
     def metadata(self) -> dict[str, Any]:
         s, a = self.sizes, self.arch

@@ -19,23 +19,23 @@ def write_adapter(
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Write an adapter of all layers' modules; return its tensors. B is not zero, as if trained."""
     g = np.random.default_rng(seed)
-    found: dict[str, np.ndarray] = {}
+    result: dict[str, np.ndarray] = {}
     for name in tensors:
         module = name.removesuffix(".weight")
         if module.rpartition(".")[2] in modules and ".experts." not in module:
             n, k = tensors[name].shape
             own = rank + (rank if module.endswith("v_proj") else 0)  # PEFT's rank_pattern
             at = f"base_model.model.{module}"
-            found[f"{at}.lora_A.weight"] = g.normal(0, k**-0.5, (own, k)).astype(np.float32)
-            found[f"{at}.lora_B.weight"] = g.normal(0, own**-0.5, (n, own)).astype(np.float32)
+            result[f"{at}.lora_A.weight"] = g.normal(0, k**-0.5, (own, k)).astype(np.float32)
+            result[f"{at}.lora_B.weight"] = g.normal(0, own**-0.5, (n, own)).astype(np.float32)
     folder.mkdir(parents=True)
-    save_file(found, folder / "adapter_model.safetensors")
+    save_file(result, folder / "adapter_model.safetensors")
     plain = {
         "peft_type": "LORA", "r": rank, "lora_alpha": alpha, "bias": "none",
         "base_model_name_or_path": f"somebody/{base}", "target_modules": list(modules),
     }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(plain | config))
-    return found
+    return result
 
 
 def merged(
@@ -43,11 +43,11 @@ def merged(
     *, by_root: bool = False,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Return the base's tensors with the adapter's products added, in float64."""
-    made = {name: values.astype(np.float64) for name, values in tensors.items()}
+    result = {name: values.astype(np.float64) for name, values in tensors.items()}
     for name, a in adapter.items():
         if name.endswith(".lora_A.weight"):
             b = adapter[name.replace("lora_A", "lora_B")]
             scale = alpha / (len(a) ** 0.5 if by_root else len(a))
             target = name.removeprefix("base_model.model.").replace(".lora_A", "")
-            made[target] += scale * b.astype(np.float64) @ a.astype(np.float64)
-    return made
+            result[target] += scale * b.astype(np.float64) @ a.astype(np.float64)
+    return result

@@ -71,18 +71,18 @@ def fuse(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np
     folder, names = ("mlp", ("gate_proj", "up_proj", "down_proj"))
     if mixtral:
         folder, names = "block_sparse_moe", ("w1", "w3", "w2")
-    made = {k: v for k, v in tensors.items() if ".experts." not in k}
+    result = {k: v for k, v in tensors.items() if ".experts." not in k}
     for layer in range(config["num_hidden_layers"]):
         path = f"model.layers.{layer}.{folder}"
         if f"{path}.gate.weight" not in tensors:
             continue
-        made[f"model.layers.{layer}.mlp.gate.weight"] = made.pop(f"{path}.gate.weight")
+        result[f"model.layers.{layer}.mlp.gate.weight"] = result.pop(f"{path}.gate.weight")
         count = len(tensors[f"{path}.gate.weight"])
         gate, up, down = (
             np.stack([tensors[f"{path}.experts.{e}.{name}.weight"] for e in range(count)])
             for name in names
         )
         into = f"model.layers.{layer}.mlp.experts"
-        made[f"{into}.gate_up_proj"] = np.concatenate([gate, up], axis=1)
-        made[f"{into}.down_proj"] = down
-    return made
+        result[f"{into}.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+        result[f"{into}.down_proj"] = down
+    return result

@@ -83,10 +83,10 @@ def two(made: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> T
     models = [
         replace(made(name)[0], executables=executables) for name in ("llama", "qwen3")
     ]  # of unlike layers and heads
-    found = Two(models, executables)
+    result = Two(models, executables)
     for model in models:
-        Runner(model.executor(found.pool(24)), SHAPES).warm()
-    return found
+        Runner(model.executor(result.pool(24)), SHAPES).warm()
+    return result
 
 
 class Client:

@@ -151,22 +151,22 @@ class Process:
 
     def ended_by(self, timeout: float | None = None) -> asyncio.Future[int]:
         """Return an awaitable of the exit status, or of `TimeoutExpired`."""
-        found: asyncio.Future[int] = self.loop.create_future()
+        result: asyncio.Future[int] = self.loop.create_future()
 
         def over() -> None:
-            if not found.done():
+            if not result.done():
                 if self.status is None:
-                    found.set_exception(subprocess.TimeoutExpired(self.name, timeout or 0.0))
+                    result.set_exception(subprocess.TimeoutExpired(self.name, timeout or 0.0))
                 else:
-                    found.set_result(self.status)
+                    result.set_result(self.status)
 
         if self.status is not None:
             over()
-            return found
+            return result
         self._ends.append(over)
         if timeout is not None:
             self.loop.call_later(timeout, over)
-        return found
+        return result
 
     def _main(self) -> None:
         try:
@@ -290,9 +290,9 @@ class Socket:
             self._is_waiting = True
             self._process.fibre.wait()
             self._is_waiting = False
-        found = bytes(self._data[:most])
+        result = bytes(self._data[:most])
         del self._data[:most]
-        return found
+        return result
 
     def sendall(self, data: bytes) -> None:
         """Send bytes."""

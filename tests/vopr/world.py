@@ -189,8 +189,8 @@ class World:
 
     def residents_of(self, setup: Any, told: Any) -> Any:
         """Return the residents of a worker, which poisoned requests end."""
-        found = residents.Residents(setup, told)
-        real_run = found.run
+        result = residents.Residents(setup, told)
+        real_run = result.run
 
         def run(run_: Any, is_interrupted: Any) -> Any:
             who = {*run_.decodes, *(fill.request for fill in run_.fills)}
@@ -200,8 +200,8 @@ class World:
                 raise Died
             return real_run(run_, is_interrupted)
 
-        found.run = run  # type: ignore[method-assign, assignment]
-        return found
+        result.run = run  # type: ignore[method-assign, assignment]
+        return result
 
     def executables(self, where: str | None) -> Executables:
         """Return the executables of the current process."""

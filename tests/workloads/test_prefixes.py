@@ -41,12 +41,12 @@ def keys_of(block: RequestBlock) -> list[list[int]]:
 def found_by_all(lists: list[list[Any]], prompts: list[int], size: int) -> int:
     """Return the tokens that a cache finds which keeps everything."""
     seen: set[Any] = set()
-    found = 0
+    result = 0
     for keys, prompt in zip(lists, prompts, strict=True):
         known = next((k for k, key in enumerate(keys) if key not in seen), len(keys))
-        found += min(known * size, prompt)
+        result += min(known * size, prompt)
         seen.update(keys)
-    return found
+    return result
 
 
 def test_the_public_trace_finds_what_its_readme_counts(shared: Path) -> None:

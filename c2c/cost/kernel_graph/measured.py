@@ -43,10 +43,10 @@ def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
     """
     chip = load_platform(platform) if isinstance(platform, str) else platform
     constants = load_constants(calibration_for(chip.name))
-    found = TimedGpu(name=chip.name, gpu=chip.gpu, constants=constants, share=share)
+    result = TimedGpu(name=chip.name, gpu=chip.gpu, constants=constants, share=share)
     if (path := _file(chip.name)) is None:
-        return found
-    return replace(found, times=_times(path, path.read_text(encoding="utf-8"), found))
+        return result
+    return replace(result, times=_times(path, path.read_text(encoding="utf-8"), result))
 
 
 def timed_gpus(*names: str) -> tuple[TimedGpu, ...]:

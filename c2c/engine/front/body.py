@@ -55,19 +55,19 @@ def parsed(body: bytes) -> Any:
 
 def extra_headers(request: Request) -> dict[str, Any]:
     """Return deadline and priority from a request's headers `x-deadline-s` and `x-priority`."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if (text := request.headers.get("x-deadline-s")) is not None:
         try:
-            found["deadline_s"] = float(text)
+            result["deadline_s"] = float(text)
         except ValueError:
-            found["deadline_s"] = -1.0
-        if not 0 < found["deadline_s"] < math.inf:
+            result["deadline_s"] = -1.0
+        if not 0 < result["deadline_s"] < math.inf:
             raise invalid("x-deadline-s", "expected seconds above 0")
     if (text := request.headers.get("x-priority")) is not None:
         if not re.fullmatch("-?[0-9]{1,10}", text) or abs(int(text)) >= 2**31:
             raise invalid("x-priority", "expected a 32-bit whole number")
-        found["priority"] = int(text)
-    return found
+        result["priority"] = int(text)
+    return result
 
 
 def _half(value: Any) -> str | None:

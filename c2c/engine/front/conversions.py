@@ -194,12 +194,12 @@ def _turns(message: Json) -> Iterable[dict[str, Any]]:
 
 
 def _items(items: Iterable[Json]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
 
     def model() -> dict[str, Any]:
-        if not found or found[-1]["role"] != "assistant":
-            found.append({"role": "assistant", "content": ""})
-        return found[-1]
+        if not result or result[-1]["role"] != "assistant":
+            result.append({"role": "assistant", "content": ""})
+        return result[-1]
 
     for item in items:
         kind = item.get("type", "message")
@@ -207,22 +207,22 @@ def _items(items: Iterable[Json]) -> list[dict[str, Any]]:
             model()["content"] += _text(item.get("content"), "input")
         elif kind == "message":
             content = _text(item.get("content"), "input")
-            found.append({"role": item.get("role"), "content": content})
+            result.append({"role": item.get("role"), "content": content})
         elif kind == "function_call":
             call = _call(item.get("call_id"), item.get("name"), item.get("arguments"))
             model().setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             told = _text(item.get("output"), "input")
-            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": told})
+            result.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": told})
         elif kind == "reasoning":
             thought = _text(item.get("content"), "input")
             if thought:
-                found.append({"role": "assistant", "content": "", "reasoning_content": thought})
+                result.append({"role": "assistant", "content": "", "reasoning_content": thought})
         else:
             raise _refused(
                 "input", kind, "message, function_call, function_call_output or reasoning"
             )
-    return found
+    return result
 
 
 def _choice(choice: Any) -> Any:

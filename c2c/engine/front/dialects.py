@@ -147,13 +147,13 @@ def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought
 
 
 def _with_texts(message: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(message))
-    calls = found.get("tool_calls")
+    result: dict[str, Any] = json.loads(json.dumps(message))
+    calls = result.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(own := function.get("arguments"), dict):
             function["arguments"] = json.dumps(own, ensure_ascii=False)
-    return found
+    return result
 
 
 def _without_content(message: Mapping[str, Any]) -> dict[str, Any]:

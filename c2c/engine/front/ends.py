@@ -69,13 +69,13 @@ def target(reference: str, root: Mapping[str, Any]) -> Any:
     """Return the schema of a reference such as `#/$defs/node`; None if there is none."""
     if reference != "#" and not reference.startswith("#/"):
         return None
-    found: Any = root
+    result: Any = root
     for part in reference.split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and name.isdigit() and int(name) < len(found):
-            found = found[int(name)]
-        elif isinstance(found, dict) and name in found:
-            found = found[name]
+        if isinstance(result, list) and name.isdigit() and int(name) < len(result):
+            result = result[int(name)]
+        elif isinstance(result, dict) and name in result:
+            result = result[name]
         else:
             return None
-    return found
+    return result

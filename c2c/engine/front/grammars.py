@@ -114,18 +114,18 @@ def _bounded(schema: Any) -> Any:
     """
     if not isinstance(schema, dict):  # true and false are also schemas
         return schema
-    found = dict(schema)
+    result = dict(schema)
     for name, value in schema.items():
         if name in _ONE_SCHEMA and isinstance(value, dict):
-            found[name] = _bounded(value)
+            result[name] = _bounded(value)
         elif name in _SCHEMAS and isinstance(value, list):
-            found[name] = [_bounded(each) for each in value]
+            result[name] = [_bounded(each) for each in value]
         elif name in _NAMED_SCHEMAS and isinstance(value, dict):
-            found[name] = {key: _bounded(each) for key, each in value.items()}
+            result[name] = {key: _bounded(each) for key, each in value.items()}
         elif name == "maxItems" and isinstance(value, int | float) and value >= _NO_BOUND:
-            del found[name]
+            del result[name]
         elif name in _ITEMS and isinstance(value, int | float) and value > MOST_ITEMS:
             raise ValueError(f"{name}: {value}, expected at most {MOST_ITEMS}")
     if schema.get("type") == "integer" and not _BOUNDS & schema.keys():
-        found |= {"minimum": -_LARGEST, "maximum": _LARGEST}
-    return found
+        result |= {"minimum": -_LARGEST, "maximum": _LARGEST}
+    return result

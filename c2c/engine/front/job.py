@@ -323,13 +323,13 @@ def _rendered(
 
 
 def _messages(given: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
-    found = [message.plain() for message in given]
+    result = [message.plain() for message in given]
     if "developer" not in template.source:
-        for message in found:
+        for message in result:
             if message["role"] == "developer":
                 message["role"] = "system"
-    leading = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, found))
+    leading = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, result))
     if len(leading) > 1:
         texts = [message["content"] for message in leading if message["content"]]
-        found = [leading[0] | {"content": "\n\n".join(texts)}, *found[len(leading) :]]
-    return found
+        result = [leading[0] | {"content": "\n\n".join(texts)}, *result[len(leading) :]]
+    return result

@@ -169,11 +169,11 @@ class Parser:
         return self._text[self._at : self._at + count]
 
     def _skip(self, characters: str = _SPACE, tell: Tell | None = None) -> Steps[str]:
-        while (found := (yield from self._peek())) and found in characters:
+        while (result := (yield from self._peek())) and result in characters:
             self._at += 1
             if tell is not None:
-                tell(found)
-        return found
+                tell(result)
+        return result
 
     def _takes(self, *marks: str) -> Steps[str]:
         marks = tuple(filter(None, marks))

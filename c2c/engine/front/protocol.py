@@ -164,21 +164,21 @@ class SharedFields(BaseModel):
     def _by_our_names(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        found = {name: value for name, value in given.items() if value is not None}
-        for name in found.keys() & OUR_NAMES.keys():
-            ours, value = OUR_NAMES[name], found.pop(name)
+        result = {name: value for name, value in given.items() if value is not None}
+        for name in result.keys() & OUR_NAMES.keys():
+            ours, value = OUR_NAMES[name], result.pop(name)
             is_free = ours == "max_tokens" and value == -1  # llama.cpp's: no limit
-            if not is_free and found.setdefault(ours, value) != value:
-                raise ValueError(f"{name}: {value}, expected {found[ours]}, as {ours}")
-        form = found.get("format")  # Ollama's
+            if not is_free and result.setdefault(ours, value) != value:
+                raise ValueError(f"{name}: {value}, expected {result[ours]}, as {ours}")
+        form = result.get("format")  # Ollama's
         if form == "json" or isinstance(form, dict):
             schema = {} if form == "json" else {"json_schema": {"schema": form}}
             kind = "json_schema" if schema else "json_object"
-            del found["format"]
-            found.setdefault("response_format", {"type": kind} | schema)
-        if isinstance(thinking := found.get("thinking"), dict):  # Anthropic's
-            found["thinking"] = thinking.get("type") != "disabled"
-        return found
+            del result["format"]
+            result.setdefault("response_format", {"type": kind} | schema)
+        if isinstance(thinking := result.get("thinking"), dict):  # Anthropic's
+            result["thinking"] = thinking.get("type") != "disabled"
+        return result
 
     @property
     def stops(self) -> list[str]:
@@ -260,23 +260,23 @@ class Message(BaseModel):
 
     def plain(self) -> dict[str, Any]:
         """Return the template's input, with joined text parts and call arguments as objects."""
-        found = {name: value for name, value in self.model_dump().items() if value is not None}
+        result = {name: value for name, value in self.model_dump().items() if value is not None}
         if isinstance(self.content, list):
-            found["content"] = "".join(part.text for part in self.content)
-        found.setdefault("content", "")
+            result["content"] = "".join(part.text for part in self.content)
+        result.setdefault("content", "")
         for name in ("tool_calls", "function_call"):  # empty ones of clients that send all fields
-            if found.get(name) in ([], {}):
-                del found[name]
-        calls = found.get("tool_calls")
+            if result.get(name) in ([], {}):
+                del result[name]
+        calls = result.get("tool_calls")
         calls = (
             [c.get("function") for c in calls if isinstance(c, dict)]
             if isinstance(calls, list)
             else []
         )
-        for call in (*calls, found.get("function_call")):
+        for call in (*calls, result.get("function_call")):
             if isinstance(call, dict):
                 call["arguments"] = _object(call.get("arguments"))
-        return found
+        return result
 
 
 def _object(arguments: Any) -> Any:

@@ -108,18 +108,18 @@ def served_models(
     infos: Sequence[ModelInfo], *, has_own_sampling: bool = False
 ) -> dict[str, Served]:
     """Return the served models, with tokenizers and, if asked for, default sampling parameters."""
-    found = {}
+    result = {}
     for info in infos:
         if info.failed:
             continue
         described = describe(Path(info.path))
         tokenizer = described.tokenizer
         longest = None if tokenizer is None else tokenizer.spelling.longest()
-        found[info.name] = Served(
+        result[info.name] = Served(
             info=info, tokenizer=tokenizer, eos=frozenset(described.eos_ids), longest=longest,
             sampling=_sampling(Path(info.path)) if has_own_sampling else {},
         )  # fmt: skip
-    return found
+    return result
 
 
 def shown(info: ModelInfo) -> dict[str, Any]:
@@ -137,12 +137,12 @@ def _sampling(checkpoint: Path) -> dict[str, Any]:
     given = {name: config[name] for name in _DRAWS if config.get(name) is not None}
     if config.get("do_sample") is False:
         given["temperature"] = 0.0
-    found = {}
+    result = {}
     for name, value in given.items():
         try:
             asked = CompletionRequest.model_validate({"model": "any", "prompt": [0], name: value})
         except ValidationError:
             _log.warning("%s: %s=%.40r is no valid sampling setting: ignored", file, name, value)
         else:
-            found[name] = getattr(asked, name)
-    return found
+            result[name] = getattr(asked, name)
+    return result

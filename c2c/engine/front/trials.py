@@ -67,7 +67,7 @@ class Trials:
             assert process.stdout is not None
             process.stdin.write(json.dumps(grammar).encode() + b"\n")
             line = await asyncio.wait_for(process.stdout.readline(), _MOST_S)
-            found: str = json.loads(line)
+            result: str = json.loads(line)
         except (TimeoutError, ValueError):
             await self.close()
             return (
@@ -79,10 +79,10 @@ class Trials:
         except BaseException:
             await self.close()  # its answer would be taken for the next one's
             raise
-        self._known[key] = found
+        self._known[key] = result
         if len(self._known) > _KNOWN:
             del self._known[next(iter(self._known))]
-        return found
+        return result
 
     async def close(self) -> None:
         """End the process."""

@@ -81,7 +81,7 @@ def adapter_tables(
     ]
     rates = [k.slice.hbm_gbps * 1e9 * k.constants.gemm_hbm_efficiency for k in kinds]
     flops = [k.slice.bf16_tflops * 1e12 * k.constants.gemm_mma_efficiency for k in kinds]
-    made = Adapters(
+    result = Adapters(
         base=base_rows(deployments),
         nbytes=np.zeros(n),
         token_s=np.zeros((n, len(kinds))),
@@ -99,12 +99,12 @@ def adapter_tables(
         for g in adapted(d.spec, d.adapter):
             wide = d.spec.dtype_bytes
             inner = 2 * 4 * rank * len(g.columns)  # float32, written and read
-            made.token_bytes[m] += g.layers * (wide * g.k + inner + 2 * wide * sum(g.columns))
+            result.token_bytes[m] += g.layers * (wide * g.k + inner + 2 * wide * sum(g.columns))
             operations += g.layers * 2.0 * rank * sum(g.k + n for n in g.columns)
             kernels += 2 * g.layers
-        made.nbytes[m] = adapter_bytes(d.spec, d.adapter)
-        made.token_s[m] = np.maximum(made.token_bytes[m] / rates, operations / np.array(flops))
+        result.nbytes[m] = adapter_bytes(d.spec, d.adapter)
+        result.token_s[m] = np.maximum(result.token_bytes[m] / rates, operations / np.array(flops))
         launch_s = [kernels * kind.constants.gemm_launch_s for kind in kinds]
         arch = specs.index(d.spec)
-        made.launch_s[arch] = np.maximum(made.launch_s[arch], launch_s)
-    return made
+        result.launch_s[arch] = np.maximum(result.launch_s[arch], launch_s)
+    return result

@@ -31,7 +31,7 @@ def kv_homes(
     homes = max((len(lane.kv_homes) for lane in lanes), default=0) or 1
     variants = layout.variants if layout is not None else 1
     ways = 0 if layout is None else len(layout.ways)
-    made = KvHomes(
+    result = KvHomes(
         room_bytes=np.array([] if layout is None else [*layout.memories.values()], np.float64),
         homes=np.array([len(lane.kv_homes) for lane in lanes] or [0] * n, np.int64),
         token_bytes=np.zeros((len(specs) * n, homes, m)),
@@ -43,30 +43,30 @@ def kv_homes(
         reliefs=np.array([0 if layout is None else layout.reliefs]),
     )
     if layout is None or m == 0:
-        return made
+        return result
     for k, lane in enumerate(lanes):
         _check_room(layout, lane)
-        made.reserve_bytes[k] = [lane.reserve.get(name, 0.0) for name in memories]
+        result.reserve_bytes[k] = [lane.reserve.get(name, 0.0) for name in memories]
         for v in range(variants):
             opened = lane.open_homes[min(v, len(lane.open_homes) - 1)] if lane.open_homes else None
-            made.is_open[k, v, list(range(len(lane.kv_homes)) if opened is None else opened)] = 1
+            result.is_open[k, v, list(range(len(lane.kv_homes)) if opened is None else opened)] = 1
             for copy in _copies(lane, v):
-                made.copied_bytes[k, v, memories.index(copy.target)] += copy.nbytes
+                result.copied_bytes[k, v, memories.index(copy.target)] += copy.nbytes
             for u in range(variants):
                 for copy in set(_copies(lane, v)) - set(_copies(lane, u)):
                     way = _way(layout, copy.source, copy.target)
-                    made.sent_bytes[k, u, v, way] += copy.nbytes
+                    result.sent_bytes[k, u, v, way] += copy.nbytes
         for row, spec in enumerate(specs):
             one = float(kv_bytes_per_token(spec))
             for h, shares in enumerate(lane.kv_homes):
                 # Whole bytes add up without rounding.
-                made.token_bytes[row * n + k, h] = [
+                result.token_bytes[row * n + k, h] = [
                     math.ceil(one * shares.get(name, 0.0)) for name in memories
                 ]
                 for g, others in enumerate(lane.kv_homes if variants > 1 else ()):
                     for way, share in _moved(layout, shares, others):
-                        made.moved_bytes[row * n + k, h, g, way] += one * share
-    return made
+                        result.moved_bytes[row * n + k, h, g, way] += one * share
+    return result
 
 
 def lane_tokens(layout: StepLayout, spec: ModelSpec, place: Slice) -> int:
@@ -108,10 +108,10 @@ def _copies(lane: Lane, variant: int) -> tuple[Copy, ...]:
 
 
 def _bytes_of(copies: Sequence[Copy]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for copy in copies:
-        found[copy.target] = found.get(copy.target, 0.0) + copy.nbytes
-    return found
+        result[copy.target] = result.get(copy.target, 0.0) + copy.nbytes
+    return result
 
 
 def _check_room(layout: StepLayout, lane: Lane) -> None:
@@ -144,12 +144,12 @@ def _moved(
 ) -> list[tuple[int, float]]:
     """Return the ways from one home to another, and the share of a token's bytes over each."""
     more = {name: others.get(name, 0.0) - shares.get(name, 0.0) for name in layout.memories}
-    found = []
+    result = []
     for source in [name for name, share in more.items() if share < 0.0]:
         for target in [name for name, share in more.items() if share > 0.0]:
             share = min(-more[source], more[target])
             if share > 0.0:
-                found.append((_way(layout, source, target), share))
+                result.append((_way(layout, source, target), share))
                 more[source] += share
                 more[target] -= share
-    return found
+    return result

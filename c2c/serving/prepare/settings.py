@@ -283,8 +283,8 @@ class SystemSpec:
     @property
     def load_traits(self) -> LoadTraits:
         """Constant traits of the `load` policy."""
-        found: LoadTraits = traits_of(LoadTraits, self.load)
-        return found
+        result: LoadTraits = traits_of(LoadTraits, self.load)
+        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,14 +135,14 @@ def _solved(
     last = costs.reshape(*(2,) * d, -1)[..., -1]
     state = [int(b) for b in np.unravel_index(int(np.argmin(last)), last.shape)]
     counts_left = list(ends)
-    found = [np.zeros(n, dtype=bool) for _ in axes]
+    result = [np.zeros(n, dtype=bool) for _ in axes]
     for layer in reversed(range(n)):
         for k, axis in enumerate(axes):
-            found[k][layer] = bool(state[k])
+            result[k][layer] = bool(state[k])
             counts_left[k] -= state[k] == axis.counted
         for k in reversed(range(d)):
             state[k] = int(was[layer][k][(*state, *counts_left)])
-    return found
+    return result
 
 
 def _of(k: int, bit: int) -> tuple[slice | int, ...]:

@@ -83,12 +83,12 @@ class Placement:
         Raises:
           SettingError: `rows` that do not sum to the batch.
         """
-        found = self.rows or tuple(even_rows(batch, len(devices)) for devices in self.copies)
-        for layer, rows in enumerate(found):
+        result = self.rows or tuple(even_rows(batch, len(devices)) for devices in self.copies)
+        for layer, rows in enumerate(result):
             if sum(rows) != batch or min(rows) < 0:
                 allowed = f"numbers from 0 that sum to {batch}"
                 raise SettingError(f"rows[{layer}]", list(rows), allowed)
-        return found
+        return result
 
     def partitions(self, batch: int) -> tuple[Mapping[int, int], ...]:
         """Return each layer's rows by device; devices without rows are left out."""

@@ -233,10 +233,10 @@ def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[E
 
 
 def _entries(capture: Capture) -> list[Entry | None]:
-    found: list[Entry | None] = []
+    result: list[Entry | None] = []
     for kernel in capture.kernels:
         image = capture.images.get(kernel.where, b"") if kernel.source == "image" else b""
         is_text = b".entry" in image
         entries = {e.name: e for e in entries_of(image)} if is_text else {}
-        found.append(entries.get(kernel.name))
-    return found
+        result.append(entries.get(kernel.name))
+    return result

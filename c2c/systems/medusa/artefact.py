@@ -172,14 +172,14 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
     """
     values, blobs = read_container(path)
     try:
-        found = _artefact(values, blobs)
+        result = _artefact(values, blobs)
     except (LookupError, TypeError, ValueError, AttributeError) as problem:
         raise DataError(str(path), f"content: not an artefact ({problem})") from problem
-    if key is not None and found.key != key:
-        wanted, there = key.plain(), found.key.plain()
+    if key is not None and result.key != key:
+        wanted, there = key.plain(), result.key.plain()
         name = next(k for k in wanted if wanted[k] != there[k])
         raise DataError(str(path), f"key.{name}: {there[name]!r}, expected {wanted[name]!r}")
-    return found
+    return result
 
 
 def load_artefact(folder: Path, key: Key) -> Artefact | None:

@@ -59,8 +59,8 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def parts_of(sizes: Mapping[str, int], data: bytes) -> dict[str, bytes]:
     """Split concatenated bytes into named parts of given sizes."""
-    found, at = {}, 0
+    result, at = {}, 0
     for name, size in sizes.items():
-        found[name] = data[at : at + size]
+        result[name] = data[at : at + size]
         at += size
-    return found
+    return result

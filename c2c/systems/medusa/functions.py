@@ -32,7 +32,7 @@ def find_functions(
     by name in the modules that a trigger has loaded (the first layer, captured once for each batch
     size).
     """
-    found = Found()
+    result = Found()
     loaded: dict[str, int] = {}
     hidden = _Hidden(device, triggered)
     for number, kernel in enumerate(kernels):
@@ -40,7 +40,7 @@ def find_functions(
             if kernel.source == "image":
                 if kernel.where not in loaded:
                     loaded[kernel.where] = device.load_module(images[kernel.where])
-                    found.modules[loaded[kernel.where]] = images[kernel.where]
+                    result.modules[loaded[kernel.where]] = images[kernel.where]
                 function = device.get_function(loaded[kernel.where], kernel.name)
             elif kernel.source == "symbol":
                 function = _symbol(device, kernel)
@@ -49,13 +49,13 @@ def find_functions(
             if device.parameter_places(function) != kernel.places:
                 raise DeviceFault("has other parameters in this process")
         except DeviceFault as problem:
-            found.missing[number] = f"{kernel.name}: {problem}"
+            result.missing[number] = f"{kernel.name}: {problem}"
             continue
         device.ensure_loaded(function)
         if device.shared_limit(function) != kernel.shared_limit:
             device.set_shared_limit(function, kernel.shared_limit)
-        found.functions[number] = function
-    return found
+        result.functions[number] = function
+    return result
 
 
 def _symbol(device: Device, kernel: KernelRef) -> int:

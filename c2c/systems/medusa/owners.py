@@ -49,16 +49,16 @@ class Owners:
 
     def live(self, address: int) -> tuple[tuple[int, int], ...]:
         """Return (allocation, offset) of the live allocations that contain or end at an address."""
-        found: tuple[tuple[int, int], ...] = ()
+        result: tuple[tuple[int, int], ...] = ()
         k = bisect_right(self._starts, address) - 1
         if k >= 0 and address < self._ends[k]:
             base = self._base[self._who[k]]
             if base >= 0:
-                found = ((self._who[k], address - base),)
+                result = ((self._who[k], address - base),)
         ending = self._live_ends.get(address)
         if ending is not None:
-            found = (*found, (ending, address - self._base[ending]))
-        return found
+            result = (*result, (ending, address - self._base[ending]))
+        return result
 
     def _own(self, start: int, end: int, number: int) -> None:
         low = bisect_left(self._starts, start)

@@ -97,7 +97,7 @@ class OnDemand:
             del self._graphs[batch]
             return None
         try:
-            made, nodes = build(
+            result, nodes = build(
                 self._device, self._graphs[batch], addresses, self._found.functions, self._values
             )
         except (KeyError, DeviceFault) as problem:
@@ -106,9 +106,9 @@ class OnDemand:
             _warn(f"{why}. The graph of batch size {batch} is captured.")
             del self._graphs[batch]
             return None
-        self._made[batch] = made
+        self._made[batch] = result
         self._nodes += nodes
-        return made
+        return result
 
     def _untold(self, graph: Graph) -> str:
         if None not in self._values:

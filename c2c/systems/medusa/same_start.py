@@ -56,10 +56,10 @@ def check_same_events(first: Capture, second: Capture) -> None:
 
 
 def _by_thread(events: tuple[Event, ...]) -> dict[str, list[tuple[object, ...]]]:
-    found: dict[str, list[tuple[object, ...]]] = {}
+    result: dict[str, list[tuple[object, ...]]] = {}
     for e in events:
-        found.setdefault(e.thread, []).append((e.allocation, e.nbytes, e.graph, e.node))
-    return found
+        result.setdefault(e.thread, []).append((e.allocation, e.nbytes, e.graph, e.node))
+    return result
 
 
 def _check_graphs(one: Graph, two: Graph) -> None:
@@ -110,14 +110,14 @@ def differing_contents(
     contents: Mapping[AllocationId, bytes], other: Capture, numbers: Mapping[AllocationId, int]
 ) -> dict[int, int]:
     """Return allocations whose content differs on another rank, with the first such byte."""
-    found = {}
+    result = {}
     for name, one in contents.items():
         two = other.contents[name]
         if one != two:
-            found[numbers[name]] = next(
+            result[numbers[name]] = next(
                 k for k, (a, b) in enumerate(zip(one, two, strict=True)) if a != b
             )
-    return found
+    return result
 
 
 def held_addresses(
@@ -129,14 +129,14 @@ def held_addresses(
     captures, and in both it points into memory that was allocated at any time, or one past its
     end. Memory that was freed or reused counts too, because the word's owner need not be known.
     """
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     spans = [_spans(capture.events) for capture in (first, second)]
     for name, one in first.contents.items():
         a, b = _whole_words(one), _whole_words(second.contents[name])
         held = np.flatnonzero((a != b) & _inside(spans[0], a) & _inside(spans[1], b))
         if held.size:
-            found[numbers[name]] = int(held[0]) * 8
-    return found
+            result[numbers[name]] = int(held[0]) * 8
+    return result
 
 
 def _whole_words(data: bytes) -> NDArray[np.uint64]:
@@ -155,5 +155,5 @@ def _inside(spans: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.
     if not begins.size:
         return np.zeros(words.shape, dtype=np.bool_)
     k = np.searchsorted(begins, words, side="right")
-    found: NDArray[np.bool_] = (k > 0) & (words <= ends[np.maximum(k, 1) - 1])
-    return found
+    result: NDArray[np.bool_] = (k > 0) & (words <= ends[np.maximum(k, 1) - 1])
+    return result

@@ -203,8 +203,8 @@ def _prompts_s(table: StepTable) -> npt.NDArray[np.float64]:
     tokens = np.arange(1, table.max_tokens + 1)
     pairs = tokens * np.minimum(tokens, _PAIRS) / 2 * table.attn_s_per_pair
     alone = table.body_s[tokens, 0] + table.head_s[1, 0] + table.step_overhead_s
-    found: npt.NDArray[np.float64] = alone + table.prefill_attention_s[tokens] + pairs
-    return found
+    result: npt.NDArray[np.float64] = alone + table.prefill_attention_s[tokens] + pairs
+    return result
 
 
 def _decodes_s(table: StepTable) -> npt.NDArray[np.float64]:

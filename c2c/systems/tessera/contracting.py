@@ -81,7 +81,7 @@ class _Graph:
 
         The maximum is over all GPUs on which the neighbour may be.
         """
-        found = {}
+        result = {}
         every = range(self.count)
         for other, costs in self.beside[group].items():
             # layers share cost tables; they are kept here so that no other table gets their id
@@ -92,8 +92,8 @@ class _Graph:
                     for g in every
                 ]
                 known = self.moves[id(costs)] = (costs, moves)
-            found[other] = known[1]
-        return found
+            result[other] = known[1]
+        return result
 
     def _dominant(self, group: int, worst: Mapping[int, _Costs]) -> int | None:
         times, every = self.times[group], range(self.count)

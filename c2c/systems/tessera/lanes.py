@@ -214,8 +214,8 @@ class Lanes:
     @cached_property
     def _one_row_s(self) -> tuple[float, ...]:
         one = step_kernels(self.spec, Batch(rows=1, chunk=1, context=1))
-        (found,) = self._work([replace(k, takes=()) for k in one if k.kind == "head"]).times_s
-        return found
+        (result,) = self._work([replace(k, takes=()) for k in one if k.kind == "head"]).times_s
+        return result
 
     def _rows_s(
         self, kernels: Sequence[StepKernel], work: Work, gpu_of: Sequence[int]

@@ -190,7 +190,7 @@ class _Program:
 
         The key begins with the number of transfers that the y stands for.
         """
-        found: dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]] = {}
+        result: dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]] = {}
         alike: dict[tuple[int, int, float], list[float]] = {}
         by_producer: dict[int, list[Any]] = {}
         for edge in self.work.transfers:
@@ -206,19 +206,19 @@ class _Program:
                 entry[0] += edge.weight
                 entry[1] += 1
         for producer, (edges, nbytes, weight) in by_producer.items():
-            found[1, producer] = (edges, nbytes, weight)
+            result[1, producer] = (edges, nbytes, weight)
         for (a, b, nbytes), (weight, number) in alike.items():
-            found[number, a, b, nbytes] = ([(a, b)], nbytes, weight)
-        return found
+            result[number, a, b, nbytes] = ([(a, b)], nbytes, weight)
+        return result
 
     def _kept(self) -> dict[tuple[int, ...], float]:
         """Return the bytes of weights by the groups that read them."""
-        found: dict[tuple[int, ...], float] = {}
+        result: dict[tuple[int, ...], float] = {}
         if self.gpus.memory_bytes is not None:
             for weights in self.work.weights:
                 readers = tuple(sorted({int(self.tied[k]) for k in weights.readers}))
-                found[readers] = found.get(readers, 0.0) + weights.nbytes
-        return found
+                result[readers] = result.get(readers, 0.0) + weights.nbytes
+        return result
 
     def _memory(self, kept: Mapping[tuple[int, ...], float], first_z: int) -> None:
         for g, limit in enumerate(self.gpus.memory_bytes or ()):

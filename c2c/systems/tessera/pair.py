@@ -60,9 +60,9 @@ class Pair:
     @property
     def wire(self) -> PeerLink:
         """The link between them."""
-        found = self.node.link(0, 1)
-        assert found is not None
-        return found
+        result = self.node.link(0, 1)
+        assert result is not None
+        return result
 
     @cached_property
     def gpus(self) -> tuple[TimedGpu, TimedGpu]:

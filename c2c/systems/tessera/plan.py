@@ -84,15 +84,15 @@ def _sent(
     work: Work, gpu_of: Sequence[int], options: Options
 ) -> dict[tuple[int, ...], list[float]]:
     """Return [bytes, weight] of each transfer between GPUs."""
-    found: dict[tuple[int, ...], list[float]] = {}
+    result: dict[tuple[int, ...], list[float]] = {}
     for number, edge in enumerate(work.transfers):
         u, g = gpu_of[edge.source], gpu_of[edge.target]
         if u == g:
             continue
         key = (u, g, edge.source) if options.one_transfer else (u, g, -1, number)
-        known = found.setdefault(key, [0.0, 0.0])
+        known = result.setdefault(key, [0.0, 0.0])
         known[:] = max(known[0], edge.nbytes), max(known[1], edge.weight)
-    return found
+    return result
 
 
 def stages_of(

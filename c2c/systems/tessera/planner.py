@@ -202,9 +202,9 @@ def _best_start(
             break
         if not _fits(work, gpus, gpu_of):
             continue
-        made = _plan(work, gpus, policy, options, gpu_of, 0.0, "sweep")
-        if options.max_cuts is None or made.cuts <= options.max_cuts:
-            return made
+        result = _plan(work, gpus, policy, options, gpu_of, 0.0, "sweep")
+        if options.max_cuts is None or result.cuts <= options.max_cuts:
+            return result
     return None
 
 

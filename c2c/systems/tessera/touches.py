@@ -36,14 +36,14 @@ def kernels_of(program: Program) -> Mapping[str, KernelAccess]:
     Raises:
       DataError: an image cannot be parsed, or lacks its kernel.
     """
-    found = {}
+    result = {}
     for kernel in program.kernels:
         texts = parse(kernel.image.decode(), f"{kernel.entry}.ptx")
         text = next((t for t in texts if t.name == kernel.entry), None)
         if text is None:
             raise DataError(kernel.entry, "is not in its image")
-        found[kernel.entry] = reach(text)
-    return found
+        result[kernel.entry] = reach(text)
+    return result
 
 
 def touches_of(

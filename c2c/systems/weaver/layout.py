@@ -150,11 +150,11 @@ def woven_layout(
                 raise SettingError(f"system.layout.{name}", value, f"{allowed} on slices")
     specs = [one.spec for one in models]
     hot = specs.pop(0 if given.hot is None else names.index(given.hot))
-    made = _Over(given, (hot, *specs), node, rows, tokens, constants, link_gbps).layout()
+    result = _Over(given, (hot, *specs), node, rows, tokens, constants, link_gbps).layout()
     if given.way != "woven" or given.receivers > 1 or given.prompt_devices:
-        return made
+        return result
     first = next(one.name for one in models if one.spec.name == hot.name)
-    return replace(made, worker={"hot": first, "reserve": str(given.cold_share)})
+    return replace(result, worker={"hot": first, "reserve": str(given.cold_share)})
 
 
 def _prepare(context: Context) -> SystemSpec:

@@ -66,8 +66,8 @@ def expected_stall(ops: Sequence[float], slack: float) -> float:
 def expected_stalls(ops: Sequence[float], slacks: Values) -> Values:
     """Return `expected_stall` for each slack, [slack] seconds; equal operators count once."""
     t, count = np.unique(_seconds(ops), return_counts=True)
-    found: Values = _late(t, slacks[:, None]) @ count / (t @ count)
-    return found
+    result: Values = _late(t, slacks[:, None]) @ count / (t @ count)
+    return result
 
 
 def stated_objective(ops: Sequence[float], slack: float) -> float:

@@ -66,8 +66,8 @@ class Times:
         whole = self.table.body_s[:, 0] + head + self.table.step_overhead_s + self.host_s
         if self.collectives_s:
             whole = whole + np.array(self.collectives_s)
-        found: Values = np.interp(np.asarray(rows, np.float64), counts, whole)
-        return found
+        result: Values = np.interp(np.asarray(rows, np.float64), counts, whole)
+        return result
 
     def attention_s(self, rows: npt.ArrayLike, context: float) -> Values:
         """Return the seconds of one layer's decode attention; 0 for no rows."""

@@ -121,16 +121,16 @@ def hf_config(header: GgufHeader, rope_factors: np.ndarray | None, source: str) 
 def hf_tensors(config: Mapping[str, Any]) -> dict[str, Source]:
     """Map each Hugging Face tensor name of a config from `hf_config` to its stored tensor."""
     hidden, vocab = config["hidden_size"], config["vocab_size"]
-    found = {
+    result = {
         "model.embed_tokens.weight": Source(stored="token_embd.weight", shape=(vocab, hidden)),
         "model.norm.weight": Source(stored="output_norm.weight", shape=(hidden,)),
     }
     if not config["tie_word_embeddings"]:
-        found["lm_head.weight"] = Source(stored="output.weight", shape=(vocab, hidden))
+        result["lm_head.weight"] = Source(stored="output.weight", shape=(vocab, hidden))
     for layer in range(config["num_hidden_layers"]):
         for name, source in (*_attention(config, layer), *_feed_forward(config, layer)):
-            found[f"model.layers.{layer}.{name}"] = source
-    return found
+            result[f"model.layers.{layer}.{name}"] = source
+    return result
 
 
 def _attention(config: Mapping[str, Any], layer: int) -> Iterator[tuple[str, Source]]:

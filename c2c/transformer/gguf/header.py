@@ -110,15 +110,15 @@ class Texts(Sequence[str]):
     def all(self) -> list[str]:
         """Return the texts as a list, the same object each time."""
         data, at, length = self._data, self._position, _LENGTH.unpack_from
-        found = []
+        result = []
         try:
             for _ in range(self._count):
                 begin = at + 8
                 at = begin + length(data, at)[0]
-                found.append(data[begin:at].decode())
+                result.append(data[begin:at].decode())
         except UnicodeDecodeError:
             raise DataError(self._source, f"damaged: {self._what} is not UTF-8 text") from None
-        return found
+        return result
 
     @overload
     def __getitem__(self, index: int) -> str: ...

@@ -29,11 +29,11 @@ def byte_alphabet() -> dict[str, int]:
 
 def parts(step: Any) -> list[Mapping[str, Any]]:
     """Return the settings of a tokenizer's step, or of its parts if it is a sequence."""
-    found = [] if step is None else [json.loads(step.__getstate__())]
-    for one in found:
+    result = [] if step is None else [json.loads(step.__getstate__())]
+    for one in result:
         for name in ("decoders", "normalizers", "pretokenizers"):
-            found += one.get(name, ())
-    return found
+            result += one.get(name, ())
+    return result
 
 
 def _keeps_length(step: Mapping[str, Any]) -> bool:

@@ -229,7 +229,7 @@ def _templates(
     more = folder / "additional_chat_templates" / "tool_use.jinja"
     if more.is_file():
         named["tool_use"] = read_text(more)
-    found = {}
+    result = {}
     for name in ("default", "tool_use"):
         source = named.get(name)
         if source is None:
@@ -237,5 +237,5 @@ def _templates(
         if not isinstance(source, str):
             where = str(folder / "tokenizer_config.json")
             raise DataError(where, "chat_template: expected a text")
-        found[name] = ChatTemplate(source=source, special_tokens=special)
-    return found
+        result[name] = ChatTemplate(source=source, special_tokens=special)
+    return result

@@ -59,16 +59,16 @@ class LowRank:
         """
         found = SafetensorsCheckpoint(self.path / _WEIGHTS)
         left = set(found.names)
-        made: dict[str, np.ndarray] = {}
+        result: dict[str, np.ndarray] = {}
         for stack in layout(spec):
             if stack.projection and len(stack.shape) == 3 and stack.name != "head":
-                made |= self._stack(stack, found, left)
+                result |= self._stack(stack, found, left)
         if left:
             raise DataError(
                 str(self.path / _WEIGHTS), f"tensor {min(left)}: no matrix of an adapted module",
                 "Attention and dense feed-forward projections of the base may have adapters.",
             )  # fmt: skip
-        return made
+        return result
 
     def adapted(self, params: Params, spec: ModelSpec) -> Params:
         """Return the base's parameters with the adapter's matrices on the model's device."""

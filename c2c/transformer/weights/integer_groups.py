@@ -116,7 +116,7 @@ class GroupedCheckpoint(SafetensorsCheckpoint):
         return codes.reshape(len(packed), -1)
 
     def _groups(self, start: str, groups: int) -> np.ndarray:
-        found = self._whole(f"{start}.g_idx")
-        if found.min() < 0 or found.max() >= groups:
+        result = self._whole(f"{start}.g_idx")
+        if result.min() < 0 or result.max() >= groups:
             raise DataError(str(self.path), f"{start}.g_idx has a group outside 0 to {groups - 1}")
-        return found
+        return result

@@ -75,7 +75,7 @@ def compare(
     ours = shipped()
     known = [*op_rows(own), *(x for x in op_rows(tables) if chip_of(x[1]) not in ours)]
     seen = {(op.name, key) for op, _, rows in known for key in _identities(op, rows)}
-    found = []
+    result = []
     for op, system, rows in op_rows(tables):
         platform = chip_of(system)
         if platform is None:
@@ -92,12 +92,12 @@ def compare(
             if not np.isfinite(value):
                 skipped.models[str(model)] += 1
                 continue
-            found.append(Comparison(
+            result.append(Comparison(
                 chip=platform, op=op.name, size=size, is_bound=bool(bound),
                 in_sample=fitted and not is_held_out(shape) and (op.name, identity) in seen,
                 measured_us=float(measured), predicted_us=float(value),
             ))  # fmt: skip
-    return found
+    return result
 
 
 def _model_column(op: Op) -> str:
@@ -123,7 +123,7 @@ def unseen_chips(
 
     Its constants come from the other fitted chips; only datasheet values are its own.
     """
-    generic, found = load_constants(GENERIC), {}
+    generic, result = load_constants(GENERIC), {}
     groups = {g.op: g for g in GROUPS if g.op in ops}
     joint = {name: fit_jointly(g, tables) for name, g in groups.items()} if jointly else {}
     for op, system, rows in op_rows(tables):
@@ -140,8 +140,8 @@ def unseen_chips(
             generic.having(joint[op.name][platform]) if jointly else from_others(platform, generic)
         )
         chip = whole(platform, constants)
-        found[platform, op.name] = error_of(op.predict(bound, chip), bound[op.measured])
-    return found
+        result[platform, op.name] = error_of(op.predict(bound, chip), bound[op.measured])
+    return result
 
 
 def errors_by(

@@ -169,7 +169,7 @@ def fit_chip(
     left out; None: all are wanted.
     """
     chip = whole(platform, base)
-    found: dict[str, tuple[float, str]] = {}
+    result: dict[str, tuple[float, str]] = {}
     ours = {
         op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform
     }
@@ -185,8 +185,8 @@ def fit_chip(
         chip = replace(chip, constants=chip.constants.having(constants))
         bound = held.take(op.is_bound(held)) if op.is_bound(held).any() else held
         error = error_of(op.predict(bound, chip), bound[op.measured])
-        found |= {name: (value, _said(error)) for name, value in constants.items()}
-    return found
+        result |= {name: (value, _said(error)) for name, value in constants.items()}
+    return result
 
 
 def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
@@ -194,7 +194,7 @@ def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str
 
     A precision with rows of two operand widths, such as MXFP4's, has the narrower one.
     """
-    chip, found = whole(platform), dict[str, dict[str, Any]]()
+    chip, result = whole(platform), dict[str, dict[str, Any]]()
     ours = [(op, rows) for op, system, rows in op_rows(tables)
             if op.kernel and chip_of(system) == platform]  # fmt: skip
     for op, rows in sorted(ours, key=lambda pair: -pair[0].operand_bytes):
@@ -204,13 +204,13 @@ def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str
         fitted, held = _halves(op, rows)
         constants = fit_group(group, op, [(fitted, chip)], 0.1 * UNBOUND_WEIGHT)
         error = error_of(op.predict(held, chip.trying(constants)), held[op.measured])
-        entry = found.setdefault(op.kernel, {"source": [], "constants": {}})
+        entry = result.setdefault(op.kernel, {"source": [], "constants": {}})
         if entry.get("operand_bytes", op.operand_bytes) != op.operand_bytes:
             entry.update(source=[], constants={})
         entry["operand_bytes"] = op.operand_bytes
         entry["source"].append(f"{op.name}: {_said(error)}")
         entry["constants"] |= constants
-    return found
+    return result
 
 
 def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]:
@@ -344,7 +344,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
         if figures is not None and np.isfinite(figures.tpot_s):
             name = f"{run.backend}-{engine.version}"
             runs.setdefault(name, []).append((run, figures, engine))
-    found = {}
+    result = {}
     for name, ours in runs.items():
         layers = np.array([run.spec.layers for run, _, _ in ours], float)
         held = np.array([run.held_out for run, _, _ in ours])
@@ -370,7 +370,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
         ]  # fmt: skip
         error = error_of(tpot_s(best.x)[held], measured_s[held])
         step_s, layer_s = np.clip(np.abs(best.x), 0.0, MOST)
-        found[name] = (
+        result[name] = (
             {
                 "step_overhead_s": float(f"{1e-3 * step_s:.3g}"),
                 "layer_s": float(f"{1e-6 * layer_s:.3g}"),
@@ -379,7 +379,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
             f"fitted to {int((~held).sum())} of its {len(ours)} runs in engine_runs.csv; TPOT of "
             f"the others: {_said(error)}",
         )
-    return found
+    return result
 
 
 def store_engines(rows: Rows) -> list[str]:

@@ -54,14 +54,14 @@ def shapes() -> Mapping[str, ModelSpec]:
     """Return the shapes of `model_shapes.csv` by model."""
     rows = read_folder(OWN)["model_shapes"]
     names = [n for n in rows.columns if n not in ("model", "tied")]
-    found = {}
+    result = {}
     for i, model in enumerate(rows["model"]):
         sizes: dict[str, Any] = {name: int(rows[name][i]) for name in names}
-        found[model] = ModelSpec(
+        result[model] = ModelSpec(
             name=model, family="qwen2", tie_embeddings=rows["tied"][i] == "1", max_position=32768,
             **sizes,
         )  # fmt: skip
-    return found
+    return result
 
 
 @cache
@@ -74,20 +74,20 @@ def _chip(name: str) -> Chip:
 
 def single_requests(rows: Rows) -> list[Launched]:
     """Return each row of `single_requests.csv` beside the mean time of a token."""
-    found = []
+    result = []
     for i, model in enumerate(rows["model"]):
         engine = load_engine(rows["engine"][i])
         ours_s = _steps_s(model, rows["chip"][i], engine, 1, np.array([1]), ANSWER / 2.0)[1][0]
-        found.append(Launched(
+        result.append(Launched(
             model=model, chip=rows["chip"][i], engine=rows["engine"][i], what="token",
             prompt_tokens=1, batch=1, measured_s=1.0 / rows["tokens_per_s"][i], ours_s=ours_s,
         ))  # fmt: skip
-    return found
+    return result
 
 
 def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
     """Return each row of `engine_steps.csv` beside an engine's steps: prefill, then decode."""
-    found = []
+    result = []
     for key in sorted(set(rows.keys(("model", "chip", "prompt_tokens")))):
         model, chip, tokens = key.split(",")
         here = rows.take(
@@ -97,14 +97,14 @@ def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
         batches = here["batch"].astype(int)
         ours = _steps_s(model, chip, engine, prompt, batches, prompt + DECODES / 2.0)
         for what, times in zip(("prefill", "decode"), ours, strict=True):
-            found += [
+            result += [
                 Launched(
                     model=model, chip=chip, engine=f"{engine.name}-{engine.version}", what=what,
                     prompt_tokens=prompt, batch=int(batch), measured_s=ms / 1e3, ours_s=ours_s,
                 )
                 for batch, ms, ours_s in zip(batches, here[f"{what}_ms"], times, strict=True)
             ]  # fmt: skip
-    return found
+    return result
 
 
 def _steps_s(

@@ -119,15 +119,15 @@ def read_folder(folder: Path) -> dict[str, Rows]:
     """
     if not folder.is_dir():
         raise SettingError("data", str(folder), "a folder")
-    found = {
+    result = {
         name: _read(folder / f"{name}.csv", columns)
         for name, columns in COLUMNS.items()
         if (folder / f"{name}.csv").is_file()
     }
-    if not found:
+    if not result:
         files = ", ".join(f"{name}.csv" for name in COLUMNS)
         raise SettingError("data", str(folder), f"a folder with some of {files}")
-    return found
+    return result
 
 
 def _read(path: Path, columns: Sequence[tuple[str, str]]) -> Rows:

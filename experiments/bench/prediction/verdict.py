@@ -73,18 +73,18 @@ def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
       load: share of the capacity.
       runs: comparison of each run with its own prediction.
     """
-    found = []
+    result = []
     for each in zip(*runs, strict=True):
         live = [one.live_s for one in each]
         name, share = each[0].name, each[0].share
-        found.append(
+        result.append(
             Judged(
                 load=load, name=name, share=share, live_s=statistics.median(live),
                 simulated_s=statistics.median(one.simulated_s for one in each),
                 floor=max(live) / min(live) - 1.0, target=TARGETS.get((name, share)),
             )
         )  # fmt: skip
-    return found
+    return result
 
 
 def verdict(found: Sequence[Judged]) -> str:

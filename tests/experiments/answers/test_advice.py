@@ -14,7 +14,7 @@ from experiments.figures.advise import draw_advice
 
 
 def fleet(chip: str, usd: float, load: float | None = 2.0, **more: Any) -> dict[str, Any]:
-    found = {
+    result = {
         "chips": 2, "chip": chip, "layout": "4x24gb", "system": "serverlessllm_fast",
         "spoken": f"2 x {chip}", "usd_per_hour": usd, "usd_per_million_tokens": 12.345,
         "kwh_per_million_tokens_at_most": 1.234, "met": 0.99671, "met_half": 0.0011,
@@ -22,8 +22,8 @@ def fleet(chip: str, usd: float, load: float | None = 2.0, **more: Any) -> dict[
         "serves_if_slower": True, "binds": None, "requests": 100, "arm": 0,
     } | more  # fmt: skip
     if load is not None:
-        found |= {"serves_load": load, "breaks_at_load": None if load == 8.0 else 2 * load}
-    return found
+        result |= {"serves_load": load, "breaks_at_load": None if load == 8.0 else 2 * load}
+    return result
 
 
 def test_no_number_is_shortened_at_80_columns() -> None:

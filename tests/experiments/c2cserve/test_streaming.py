@@ -24,11 +24,11 @@ def computed() -> Computed:
 
 
 def ratios(run: str) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     for row in computed().tables["streaming"].to_pylist():
         if row["run"] == run:
-            found.setdefault(row["model"], []).append(row["ratio"])
-    return found
+            result.setdefault(row["model"], []).append(row["ratio"])
+    return result
 
 
 def test_large_models_take_the_measured_time_whatever_the_slices() -> None:

@@ -16,10 +16,10 @@ from experiments.figure import Context
 @pytest.fixture(scope="module")
 def ways() -> dict[str, list[dict[str, Any]]]:
     context = Context(profile="quick", link_variant="measured", seeds=(0,))
-    found = defaultdict(list)
+    result = defaultdict(list)
     for row in host_copies.compute(context).tables["copies"].to_pylist():
-        found[row["way"]].append(row)
-    return found
+        result[row["way"]].append(row)
+    return result
 
 
 def test_all_ways_begin_alike(ways: dict[str, list[dict[str, Any]]]) -> None:

@@ -101,12 +101,12 @@ def pairs() -> dict[tuple[str, str], SettingError | None]:
     """
     names = mechanisms()
     alone = {n: refusal({n}) for n in names}
-    found = {}
+    result = {}
     for one, other in combinations(names, 2):
         need = {"streamed"} if alone[one] or alone[other] else set()
         every = {one, other} | need
-        found[one, other] = refusal(every, SLICES if on_slices(every) else ())
-    return found
+        result[one, other] = refusal(every, SLICES if on_slices(every) else ())
+    return result
 
 
 def on_slices(names: Collection[str]) -> bool:

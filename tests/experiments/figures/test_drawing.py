@@ -31,12 +31,12 @@ def texts(figure: Figure) -> str:
 def overprinted(figure: Figure) -> list[tuple[str, str]]:
     """Return the labels that lie on one another."""
     figure.draw_without_rendering()
-    found = []
+    result = []
     for axes in figure.axes:
         labels = [t for t in axes.findobj(Text) if t.get_visible() and t.get_text().strip()]
         boxes = [(t.get_text(), t.get_window_extent().shrunk(0.9, 0.9)) for t in labels]
-        found += [(a, b) for (a, p), (b, q) in combinations(boxes, 2) if a != b and p.overlaps(q)]
-    return found
+        result += [(a, b) for (a, p), (b, q) in combinations(boxes, 2) if a != b and p.overlaps(q)]
+    return result
 
 
 def test_overprinted_labels_would_be_seen() -> None:

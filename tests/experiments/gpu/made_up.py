@@ -20,23 +20,23 @@ def rows(sm_gbps: float = 52.0, copy_gbps: float = 55.04) -> list[Row]:
       sm_gbps: rate at which SMs read pinned memory.
       copy_gbps: rate of the copy engine.
     """
-    found: list[Row] = []
+    result: list[Row] = []
     for case in plan(tests=["tests/gpu/test_a.py::test_one"]):
         spec = case.spec
         if case.stage == "probe":
-            found.append(row(case, of="copy_engine", pages="runtime", gbps=copy_gbps))
-            found.append(row(case, of="tensor", pages="runtime", sms=132, gbps=sm_gbps))
+            result.append(row(case, of="copy_engine", pages="runtime", gbps=copy_gbps))
+            result.append(row(case, of="tensor", pages="runtime", sms=132, gbps=sm_gbps))
         elif spec.get("what") == "bound":
             rate = {"copy_engine": copy_gbps, "hbm": 4100.0}.get(spec["of"])
             column = {"tflops": 700.0} if rate is None else {"gbps": rate}
-            found.append(row(case, **column, spread=0.0, time_s=1e-3))
+            result.append(row(case, **column, spread=0.0, time_s=1e-3))
         elif "k" in spec:
-            found.append(_product(case, sm_gbps, copy_gbps))
+            result.append(_product(case, sm_gbps, copy_gbps))
         elif "test" in spec:
-            found.append(row(case, test_s=1.0))
+            result.append(row(case, test_s=1.0))
         else:
-            found.append(row(case, flops=4e11, time_s=1e-3, spread=0.0))
-    return found
+            result.append(row(case, flops=4e11, time_s=1e-3, spread=0.0))
+    return result
 
 
 def _product(case: Case, sm_gbps: float, copy_gbps: float) -> Row:

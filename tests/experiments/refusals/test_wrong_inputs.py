@@ -66,14 +66,14 @@ FROM_A_SHELL = (
 
 def batches() -> list[Any]:
     """Return each command's lines, some at a time, first those of the first tier."""
-    found = []
+    result = []
     for command, rows in TABLE.items():
         quick, rest = rows[::EVERY], [row for k, row in enumerate(rows) if k % EVERY]
         for name, part, marks in (("some", quick, []), ("others", rest, pytest.mark.slow)):
             for k in range(0, len(part), PER_TEST):
                 lines, title = part[k : k + PER_TEST], f"{command}-{name}-{k}"
-                found.append(pytest.param(command, lines, marks=marks, id=title))
-    return found
+                result.append(pytest.param(command, lines, marks=marks, id=title))
+    return result
 
 
 def base_of(words: list[str]) -> list[str]:

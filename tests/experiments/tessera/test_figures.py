@@ -40,8 +40,8 @@ SIMULATED = (
 
 @cache
 def computed(module: ModuleType) -> Computed:
-    made: Computed = module.compute(QUICK)
-    return made
+    result: Computed = module.compute(QUICK)
+    return result
 
 
 def settings(name: str) -> Any:

@@ -20,16 +20,16 @@ FIXTURE = ROOT / "tests" / "systems" / "program" / "xla" / "decode"
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("fake")
-    found = environment(folder)  # skips without the bindings
+    result = environment(folder)  # skips without the bindings
     build(folder, ())
-    return found
+    return result
 
 
 def rows(what: str, env: dict[str, str], **more: Any) -> list[dict[str, Any]]:
     asked = {"what": what, "step": str(FIXTURE), "tokens": 2, "seconds": 0.0, "repetitions": 2}
     command = [sys.executable, "-m", "experiments.tessera.on_gpu", json.dumps(asked | more)]
-    found: list[dict[str, Any]] = answer_of(command, RuntimeError, env=env)
-    return found
+    result: list[dict[str, Any]] = answer_of(command, RuntimeError, env=env)
+    return result
 
 
 @pytest.mark.slow

@@ -93,29 +93,29 @@ def counted(gemm: Gemm, config: Config, alpha: float) -> dict[str, int]:
     sizes = counts(config, gemm)
     ring = config.kc // config.tk
     others = plan.active_clusters - plan.sym_clusters
-    found = dict.fromkeys(("link", "x", "stored", "added", "read back", "outputs"), 0)
+    result = dict.fromkeys(("link", "x", "stored", "added", "read back", "outputs"), 0)
     for strip in range(sizes.strips):
         width = min(config.tn, gemm.n - strip * config.tn)
         o_bytes = gemm.m * width * gemm.out_itemsize
-        found["stored"] += o_bytes
+        result["stored"] += o_bytes
         if strip < plan.sym_strips:
-            found["x"] += gemm.m * gemm.k * gemm.in_itemsize
-            found["link"] += sizes.row_clusters * gemm.k * width * gemm.in_itemsize
-            found["outputs"] += sizes.row_clusters * config.cluster
+            result["x"] += gemm.m * gemm.k * gemm.in_itemsize
+            result["link"] += sizes.row_clusters * gemm.k * width * gemm.in_itemsize
+            result["outputs"] += sizes.row_clusters * config.cluster
             continue
-        found["link"] += gemm.k * width * gemm.in_itemsize
+        result["link"] += gemm.k * width * gemm.in_itemsize
         group, rank = divmod(strip - plan.sym_strips, config.cluster)
         first = group % others % ring + 1 if config.stagger else ring
         ends = [sizes.k_steps] if sizes.k_steps <= ring else [min(first, sizes.k_steps)]
         while ends[-1] < sizes.k_steps:
             ends.append(min(ends[-1] + ring, sizes.k_steps))
-        found["added"] += (len(ends) - 1) * gemm.m * width * 4  # float32, wherever they are
+        result["added"] += (len(ends) - 1) * gemm.m * width * 4  # float32, wherever they are
         if len(ends) > 1 and gemm.out_dtype != "float32":
-            found["read back"] += gemm.m * width * 4
+            result["read back"] += gemm.m * width * 4
         if rank == 0:  # each CTA of the cluster has an output, and together they read X once
-            found["outputs"] += len(ends) * sizes.row_tiles * config.cluster
-            found["x"] += gemm.m * gemm.k * gemm.in_itemsize
-    return found
+            result["outputs"] += len(ends) * sizes.row_tiles * config.cluster
+            result["x"] += gemm.m * gemm.k * gemm.in_itemsize
+    return result
 
 
 @given(gemms(), configs(), st.floats(0, 1))

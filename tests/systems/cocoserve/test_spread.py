@@ -62,11 +62,11 @@ def decode(runner: Runner, texts: dict[int, list[int]]) -> None:
 
 def held(over: OverDevices) -> list[int]:
     """Return the blocks that requests have on each device, by their own books."""
-    found = [0] * len(over.pools)
+    result = [0] * len(over.pools)
     for kept in over.kept.values():
         for device, blocks in zip(kept.path, kept.blocks, strict=True):
-            found[device] += len(set(blocks.tolist()))
-    return found
+            result[device] += len(set(blocks.tolist()))
+    return result
 
 
 def copied(layers: set[int], devices: tuple[int, ...]) -> Spread:

@@ -35,8 +35,8 @@ def measured(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((out / "restore.json").read_text())["rows"]
-    found: dict[str, Any] = row
-    return found
+    result: dict[str, Any] = row
+    return result
 
 
 def libraries(what: str) -> tuple[Library, ...]:

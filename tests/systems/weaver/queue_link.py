@@ -56,10 +56,10 @@ class QueueLink:
 
     def wait(self) -> Any:
         """Wait for their attention."""
-        found = self._answer()
-        if isinstance(found, Status):
-            raise TaskFailed(self._sent - 1, found)
-        return found
+        result = self._answer()
+        if isinstance(result, Status):
+            raise TaskFailed(self._sent - 1, result)
+        return result
 
     def close(self) -> None:
         """Close the link."""

@@ -31,9 +31,9 @@ def test_pieces_give_the_same_tokens_and_logits(family: str, tmp_path: Any) -> N
         bits, compute = [], executor.compute
 
         def noted(*args: Any, **more: Any) -> Any:
-            found = compute(*args, **more)
-            bits.append(np.asarray(found).tobytes())
-            return found
+            result = compute(*args, **more)
+            bits.append(np.asarray(result).tobytes())
+            return result
 
         executor.compute = noted
         *_, done = serve(Runner(executor, SHAPES), asked)

@@ -70,8 +70,8 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def model(made: Callable[..., Any]) -> Model:
-    found: Model = made("llama")[0]
-    return found
+    result: Model = made("llama")[0]
+    return result
 
 
 @pytest.fixture(scope="module")

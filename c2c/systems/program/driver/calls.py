@@ -73,21 +73,21 @@ def raw_attribute(value: Any) -> bytes:
 def launch_attribute(attribute: LaunchAttribute) -> Any:
     """Return an attribute as a `CUlaunchAttribute`, for a launch."""
     driver = bindings()
-    made = driver.CUlaunchAttribute()
-    made.id = driver.CUlaunchAttributeID(attribute.number)
-    ctypes.memmove(made.getPtr() + 8, attribute.value.ljust(VALUE_BYTES, b"\0"), VALUE_BYTES)
-    return made
+    result = driver.CUlaunchAttribute()
+    result.id = driver.CUlaunchAttributeID(attribute.number)
+    ctypes.memmove(result.getPtr() + 8, attribute.value.ljust(VALUE_BYTES, b"\0"), VALUE_BYTES)
+    return result
 
 
 def attribute_value(attribute: LaunchAttribute) -> Any:
     """Return an attribute's value as a `CUkernelNodeAttrValue`, for a graph's node."""
-    made = bindings().CUkernelNodeAttrValue()
-    ctypes.memmove(made.getPtr(), attribute.value.ljust(VALUE_BYTES, b"\0"), VALUE_BYTES)
-    return made
+    result = bindings().CUkernelNodeAttrValue()
+    ctypes.memmove(result.getPtr(), attribute.value.ljust(VALUE_BYTES, b"\0"), VALUE_BYTES)
+    return result
 
 
 def edge_data(edge: Edge) -> Any:
     """Return an edge's ports and type as a `CUgraphEdgeData`."""
-    made = bindings().CUgraphEdgeData()
-    made.from_port, made.to_port, made.type = edge.from_port, edge.to_port, edge.type
-    return made
+    result = bindings().CUgraphEdgeData()
+    result.from_port, result.to_port, result.type = edge.from_port, edge.to_port, edge.type
+    return result

@@ -76,10 +76,10 @@ class Modules:
 
     def function(self, handle: int) -> Function:
         """Return the function of a handle."""
-        found = self.functions.get(handle)
-        if found is None:
+        result = self.functions.get(handle)
+        if result is None:
             raise DeviceFault(f"{handle:#x} is no function of this process")
-        return found
+        return result
 
     def _new(self) -> int:
         self._handle += self.draw.randrange(16, 4096, 16)

@@ -103,11 +103,11 @@ class Memory:
         return all(address + nbytes <= low or high <= address for low, high in spans)
 
     def _page(self, page: int) -> bytearray:
-        found = self._pages.get(page)
-        if found is None:
+        result = self._pages.get(page)
+        if result is None:
             noise = random.Random(self._noise ^ page)  # noqa: S311 (no secret)
-            found = self._pages[page] = bytearray(noise.randbytes(_PAGE))
-        return found
+            result = self._pages[page] = bytearray(noise.randbytes(_PAGE))
+        return result
 
     def _check(self, address: int, nbytes: int) -> None:
         k = bisect.bisect_right(self._bases, address) - 1

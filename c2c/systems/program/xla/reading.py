@@ -100,12 +100,12 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
 
 
 def _images(folder: Path) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     for path in sorted(folder.glob("*.ptx")):
         image = path.read_bytes()
         if b".entry" in image:
-            found.update((entry.name, image) for entry in entries_of(image))
-    return found
+            result.update((entry.name, image) for entry in entries_of(image))
+    return result
 
 
 @dataclass(slots=True)

@@ -112,14 +112,14 @@ def new_records(records: Sequence[Record]) -> bytes:
 
 def intervals_of(records: Sequence[Record], buffer: bytes) -> Mapping[Record, Interval]:
     """Return the recorded intervals, without accesses that did not happen."""
-    found = {}
+    result = {}
     for record, row in zip(records, np.frombuffer(buffer, np.uint64).reshape(-1, 2), strict=True):
         if record.dimension is not None:
             row = row.view(np.int64)  # noqa: PLW2901 - the same bits
         interval = Interval(int(row[0]), int(row[1]))
         if interval.begin < interval.end:
-            found[record] = interval
-    return found
+            result[record] = interval
+    return result
 
 
 def _prologue(kernel: KernelText, text: str) -> list[tuple[int, str]]:

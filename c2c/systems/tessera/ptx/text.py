@@ -130,10 +130,10 @@ class KernelText:
 
     def register_type(self, name: str) -> str:
         """Return the declared type of a register."""
-        found = self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
-        if found is None:
+        result = self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
+        if result is None:
             raise DataError(f"{self.source}, kernel {self.name}", f"undeclared register {name}")
-        return found
+        return result
 
     def fault(self, instruction: Instruction, what: str) -> DataError:
         """Return an error that names source, line, kernel and instruction."""

@@ -189,7 +189,7 @@ class SlotLink:
         """Wait for their attention."""
         end_s = time.monotonic() + self._limit_s
         try:
-            while (found := self._sender.collect()) is None:
+            while (result := self._sender.collect()) is None:
                 if time.monotonic() > end_s:
                     raise LinkLost(f"no answer in {self._limit_s:g} s")
                 if self._control.poll(0):  # no message is expected now except the end
@@ -199,7 +199,7 @@ class SlotLink:
             raise
         except (SlotError, OSError) as error:
             raise LinkLost(str(error)) from error
-        return found
+        return result
 
     def close(self) -> None:
         """Close the link."""

@@ -163,8 +163,8 @@ def _cut(w: Any, columns: int) -> tuple[Any, ...]:
 
 
 def _piece(w: Any, x: Any, linear: Any, dtype: str) -> jax.Array:
-    found: jax.Array = linear({"w": w}, "w", None, x, out_dtype=dtype)
-    return found
+    result: jax.Array = linear({"w": w}, "w", None, x, out_dtype=dtype)
+    return result
 
 
 _PIECE = Stage(name="piece", function=_piece, static=("dtype",))

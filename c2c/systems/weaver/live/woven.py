@@ -172,7 +172,7 @@ class Woven(SharesNothing):
         """
         away = [row for row, stay in enumerate(laid.rows) if stay in self._away]
         if not away:
-            found = self.local.compute(laid, tokens, wanted, has_logits=has_logits)
+            result = self.local.compute(laid, tokens, wanted, has_logits=has_logits)
         else:
             if self._lost:
                 raise self._all_fall()
@@ -183,9 +183,9 @@ class Woven(SharesNothing):
             except LinkLost as error:
                 self._lose(error)
                 raise self._all_fall() from error
-            found = self.end(x, wanted) if has_logits else x
+            result = self.end(x, wanted) if has_logits else x
         self._move(laid)
-        return found
+        return result
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
         """Prepare the executables of a call shape at home, for all numbers of away rows."""

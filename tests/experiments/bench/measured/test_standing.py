@@ -37,15 +37,15 @@ def runs() -> list[EngineRun]:
 
 def worse(now: list[RunError], stored: list[RunError]) -> list[str]:
     """Return the groups whose median error grew by more than `WORSE`."""
-    found, before = [], group_errors(stored)
+    result, before = [], group_errors(stored)
     for key, errors in group_errors(now).items():
         for figure in FIGURES:
             if not len(errors[figure]):
                 continue
             new, old = (float(np.median(np.abs(e))) for e in (errors[figure], before[key][figure]))
             if new > old + WORSE:
-                found.append(f"{key} {figure}: {old:.3f} -> {new:.3f}")
-    return found
+                result.append(f"{key} {figure}: {old:.3f} -> {new:.3f}")
+    return result
 
 
 @pytest.mark.parametrize("every", EVERY)

@@ -41,10 +41,10 @@ def build(folder: Path, libraries: Iterable[Library]) -> None:
 
 
 def _compiler() -> str:
-    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if found is None:
+    result = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if result is None:
         pytest.skip("there is no C compiler")
-    return found
+    return result
 
 
 def _compile(compiler: str, source: Path, target: Path, *more: str) -> None:

@@ -113,16 +113,16 @@ def _literal(text: str, of: Instruction, kernel: KernelText) -> int:
 
 
 def _special(grid: Triple, block: Triple, number: Array, thread: Array) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     sizes = {"ntid": block, "nctaid": grid}
     for name, extents in sizes.items():
         for axis, extent in zip(_AXES, extents, strict=True):
-            found[f"%{name}.{axis}"] = np.full(len(thread), extent, np.uint32)
+            result[f"%{name}.{axis}"] = np.full(len(thread), extent, np.uint32)
     for name, of, extents in (("tid", thread, block), ("ctaid", number, grid)):
         rest = of.astype(np.uint32)
         for axis, extent in zip(_AXES, extents, strict=True):
-            found[f"%{name}.{axis}"] = rest % np.uint32(extent)
+            result[f"%{name}.{axis}"] = rest % np.uint32(extent)
             rest = rest // np.uint32(extent)
-    found["%laneid"] = (thread % 32).astype(np.uint32)
-    found["%warpid"] = (thread // 32).astype(np.uint32)
-    return found
+    result["%laneid"] = (thread % 32).astype(np.uint32)
+    result["%warpid"] = (thread // 32).astype(np.uint32)
+    return result

@@ -58,15 +58,15 @@ def convert(parts: tuple[str, ...], to: str, value: Array) -> Array:
         if "sat" in parts and not is_float:
             limits = np.iinfo(target)
             value = np.clip(value.astype(object), limits.min, limits.max)
-        made = value.astype(target)
+        result = value.astype(target)
         if "sat" in parts and is_float:
-            made = np.clip(np.nan_to_num(made, nan=0.0), 0, 1).astype(target)
-        return made
+            result = np.clip(np.nan_to_num(result, nan=0.0), 0, 1).astype(target)
+        return result
     limits = np.iinfo(target)
     wide = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
     low, high = wide <= float(limits.min), wide >= float(limits.max)
-    made = np.where(low | high, 0, wide).astype(target)
-    return np.where(low, limits.min, np.where(high, limits.max, made)).astype(target)
+    result = np.where(low | high, 0, wide).astype(target)
+    return np.where(low, limits.min, np.where(high, limits.max, result)).astype(target)
 
 
 def _wide(parts: tuple[str, ...], a: Array, b: Array) -> Array:

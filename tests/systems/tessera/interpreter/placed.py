@@ -92,7 +92,7 @@ class Placed:
             access.kernel, launch.grid, launch.block, self.arguments(launch, gpu),
             self._memories[gpu], shared_bytes=launch.shared_bytes,
         )  # fmt: skip
-        found: dict[tuple[Slice, bool], Interval] = {}
+        result: dict[tuple[Slice, bool], Interval] = {}
         for each in access.accesses:
             interval = intervals[each.index]
             if interval.end == 0 or len(each.reached) != 1:
@@ -102,20 +102,20 @@ class Placed:
             begin = self._at(gpu, part)
             for is_write in (False, True):
                 if ("w" if is_write else "r") in each.mode:
-                    known = found.setdefault((part, is_write), Interval())
+                    known = result.setdefault((part, is_write), Interval())
                     known.begin = min(known.begin, interval.begin - begin)
                     known.end = max(known.end, interval.end - begin)
-        return found
+        return result
 
     def arguments(self, launch: Launch, gpu: int = 0) -> list[bytes]:
         """Return a launch's parameters with a GPU's addresses."""
-        found = []
+        result = []
         for argument in launch.arguments:
             data = bytearray(argument.data)
             for place in argument.places:
                 data[place.at : place.at + 8] = struct.pack("<Q", self._at(gpu, place.slice))
-            found.append(bytes(data))
-        return found
+            result.append(bytes(data))
+        return result
 
     def _at(self, gpu: int, part: Slice) -> int:
         return self._bases[gpu][part.buffer] + part.offset

@@ -53,12 +53,12 @@ def load_matrices(rows: Array, *, transposed: bool) -> list[Array]:
     elements = np.ascontiguousarray(rows).view(np.uint16)
     if transposed:
         elements = elements.swapaxes(2, 3)
-    found = []
+    result = []
     for matrix in range(elements.shape[1]):
         low = elements[:, matrix, _GROUP, _PAIR].astype(np.uint32)
         high = elements[:, matrix, _GROUP, _PAIR + 1].astype(np.uint32)
-        found.append((low | high << np.uint32(16)).ravel())
-    return found
+        result.append((low | high << np.uint32(16)).ravel())
+    return result
 
 
 def _halves(register: Array, kind: str) -> tuple[Array, Array]:
