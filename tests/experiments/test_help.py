@@ -30,7 +30,7 @@ def test_help_shows_meanings_and_values_as_the_command_line_has_them(
     assert "  workload.rate_rps=7.0 " in told
     assert "requests per second" in told
     assert "  workload=poisson " in told
-    assert "one of azure2023, closed_loop, conversations," in told
+    assert "one of agents, azure2023, closed_loop," in told
     for name in DECISIONS:
         assert f"  system/{name}=" in told
     assert "  system/place=bandwidth_aware" in told
