@@ -105,8 +105,9 @@ def _bytes(state: Serving) -> dict[str, bytes]:
     tables = {
         name: table
         for name, table in state._asdict().items()
-        if name not in (*scratch, "actions", "blocks")
+        if name not in (*scratch, "actions", "adapters", "blocks")
     }
+    tables |= {f"adapters.{name}": array for name, array in state.adapters._asdict().items()}
     tables["records"] = state.records[: state.count[0].out]
     blocks = state.blocks
     tables |= {"pool": blocks.pool, "table": blocks.table, "keys": blocks.keys, "rows": blocks.rows}
