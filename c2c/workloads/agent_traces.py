@@ -67,6 +67,8 @@ def agent_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tupl
             sessions = _graphs(path, there)
         for nodes in sessions if block_tokens else ():
             _with_answers(nodes, block_tokens)
+    except DataError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             str(path), f"a request lacks a field or has another type: {error}"
