@@ -56,14 +56,7 @@ class _Segment:
     device: int
     parts: tuple[str, ...]
     layer: Layer  # with the weights of these parts alone
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        names: list[str] = []
-        for k, part in enumerate(self.parts):
-            before = [name for one in self.parts[:k] for name in _WRITES[one]]
-            names += [name for name in _READS[part] if name not in (*before, *names)]
-        return tuple(names)
+    reads: tuple[str, ...]  # values that come from earlier segments
 
 
 class Placed(OverPools):
@@ -104,7 +97,13 @@ class Placed(OverPools):
         self._backend, self.sent = backend, 0
         self._placed: dict[tuple[int, int], tuple[Any, Any]] = {}  # with its source, for its id
         self.segments = [
-            _Segment(n, device, parts, self._weights(layer_of(params, spec, n, linear), *at))
+            _Segment(
+                n,
+                device,
+                parts,
+                self._weights(layer_of(params, spec, n, linear), *at),
+                _reads(parts),
+            )
             for n, row in enumerate(placement)
             for at in _runs(row)
             for device, parts in (at,)
@@ -155,10 +154,13 @@ class Placed(OverPools):
         x, *_ = self.begin(laid, tokens, ahead=True)
         tables = np.zeros((self.spec.layers, len(laid.rows), laid.width), np.int32)
         stands = {d: self._stand(d, laid, ahead=True) for d in {s.device for s in self.segments}}
-        values = {"x": x}
+        values, ready = {"x": x}, set[tuple[int, tuple[str, ...], bool]]()
         for segment in self.segments:
-            stand = stands[segment.device]
-            values |= self._run(segment, values, tables, stand, ahead=True)
+            kind = segment.device, segment.parts, self.kinds[segment.number]
+            if kind not in ready:  # others like it write the same shapes
+                ready.add(kind)
+                stand = stands[segment.device]
+                values |= self._run(segment, values, tables, stand, ahead=True)
         return self.ready_end(values["x"], laid)
 
     def _stand(self, device: int, laid: Laid, *, ahead: bool = False) -> Any:
@@ -193,6 +195,19 @@ def _runs(row: Sequence[int]) -> list[tuple[int, tuple[str, ...]]]:
     return [
         (device, tuple(part for _, part in run)) for device, run in groupby(pairs, lambda p: p[0])
     ]
+
+
+def _reads(parts: Sequence[str]) -> tuple[str, ...]:
+    """Return the values that adjacent parts read and none of them writes before.
+
+    >>> _reads(("attention", "o"))
+    ('q', 'k', 'v', 'x')
+    """
+    names: list[str] = []
+    for k, part in enumerate(parts):
+        before = [name for one in parts[:k] for name in _WRITES[one]]
+        names += [name for name in _READS[part] if name not in (*before, *names)]
+    return tuple(names)
 
 
 def _segment(
