@@ -29,7 +29,7 @@ from c2c.hardware import (
 from c2c.models import Deployment, param_count, weight_bytes
 from c2c.ranges import Count, In, OneOf, SomeShare, check_fields
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
-from c2c.transformer import Shapes, block_elements, superblock_elements
+from c2c.transformer import Shapes, block_elements, cached_heads, superblock_elements
 
 __all__ = [
     "Options",
@@ -355,7 +355,10 @@ def deployments_of(
         Deployment(
             name=entry.name,
             spec=replace(
-                entry.spec, dtype_bytes=item, max_position=min(entry.context, options.context)
+                entry.spec,
+                dtype_bytes=item,
+                max_position=min(entry.context, options.context),
+                kv_dtype_bytes=2 * item if entry.spec.latent else 0,  # stored as key and as value
             ),
             ttft_slo_s=slo_s[0],
             tpot_slo_s=slo_s[1],
@@ -369,7 +372,8 @@ def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> 
     """Return the bytes that `c2c.serving` reserves for activations, added as pools hold none."""
     spec = deployment.spec
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
-    width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
+    kv_heads, head_dim = cached_heads(spec)
+    width = 2 * spec.hidden + 2 * (spec.heads + kv_heads) * head_dim + 3 * middle
     layer = int(weight_bytes(spec) / spec.layers)
     return max(most, *system.profile.chunks) * width * spec.dtype_bytes + 2 * layer
 

@@ -40,6 +40,13 @@ def _minimax_m2(read: Reader) -> dict[str, Any]:
     }
 
 
+def _rotated_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    part, dim = config.get("rotary_dim"), config.get("head_dim")
+    if not part or not dim or "partial_rotary_factor" in config:
+        return {}
+    return {"partial_rotary_factor": part / dim}
+
+
 def _minimax_m3(read: Reader) -> dict[str, Any]:
     layers, where = read.layers(), f"{read.where}.sparse_attention_config"
     form = read.config.get("sparse_attention_config")
@@ -142,7 +149,13 @@ SPARSE: dict[str, Family] = {
     "deepseek_v32": _V32,
     "deepseek_v4": _V4,
     "glm_moe_dsa": _V32,
-    "minimax_m2": Family(fields=_minimax_m2, modules=_SPARSE_MOE),
+    "minimax_m2": Family(
+        fields=_minimax_m2,
+        defaults={"head_dim": 128, "rope_theta": 5e6},
+        prepare=_rotated_part,
+        turns_part=True,
+        modules=_SPARSE_MOE,
+    ),
     "minimax_m3": _M3,
     "minimax_m3_vl": _M3,
 }

@@ -1,7 +1,7 @@
 """Functional transformer whose weights may stay in host memory."""
 
 from c2c.transformer.batch import Drawn, Request, Served, serve
-from c2c.transformer.cache import Cache, new_cache
+from c2c.transformer.cache import Cache, cached_heads, new_cache
 from c2c.transformer.executables import Executables
 from c2c.transformer.executor import Executor, OnDevice
 from c2c.transformer.forward import forward
@@ -56,6 +56,7 @@ __all__ = [
     "block_elements",
     "buckets_of",
     "buckets_up_to",
+    "cached_heads",
     "describe",
     "forward",
     "load",

@@ -17,7 +17,27 @@ from c2c.transformer.params import device_of
 from pallas_kernels.arguments import Choice
 from pallas_kernels.attention import decode_attention, paged_prefill_attention
 
-__all__ = ["Cache", "Pooled", "Rows", "attend", "new_cache", "new_pool", "rows_of", "store"]
+__all__ = [
+    "Cache",
+    "Pooled",
+    "Rows",
+    "attend",
+    "cached_heads",
+    "new_cache",
+    "new_pool",
+    "rows_of",
+    "store",
+]
+
+
+def cached_heads(spec: ModelSpec) -> tuple[int, int]:
+    """Return the number of heads in the cache, and their size: one latent vector counts as one.
+
+    A latent vector is stored as key and as value.
+    """
+    if spec.latent is None:
+        return spec.kv_heads, spec.head_dim
+    return 1, spec.latent.kv_rank + spec.latent.rope_dim
 
 
 @jax.tree_util.register_dataclass
@@ -53,7 +73,7 @@ class Pooled:
 
     def seen_by(self, spec: ModelSpec) -> Cache:
         """Return the arrays in pages of a model, without a copy."""
-        shape = (-1, PAGE_TOKENS, spec.kv_heads, spec.head_dim)
+        shape = (-1, PAGE_TOKENS, *cached_heads(spec))
         return Cache(k=self.k.reshape(shape), v=self.v.reshape(shape), tables=self.tables)
 
     def with_pages(self, cache: Cache) -> Pooled:
@@ -95,7 +115,7 @@ def new_cache(
     """
     for name, value in (("pages", pages), ("page_tokens", page_tokens)):
         check_value(value, Count, f"cache.{name}")
-    shape = (spec.layers * pages, page_tokens, spec.kv_heads, spec.head_dim)
+    shape = (spec.layers * pages, page_tokens, *cached_heads(spec))
     k, v = _zeros_on(device, shape, dtype, executables)
     none = np.full((1, 1), -1, np.int32)
     return Cache(k=k, v=v, tables=none).with_tables(none if tables is None else tables)

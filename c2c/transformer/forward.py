@@ -184,15 +184,15 @@ def _seen(name: str, fields: str) -> Callable[[ModelSpec], Any]:
 
 
 _SEEN_AT_BEGIN = _seen(
-    "Embedded", "embedding_scale head_dim local_rope_theta max_position rope_scaling rope_theta "
-    "rotary_fraction",
+    "Embedded", "embedding_scale head_dim latent local_rope_theta max_position rope_scaling "
+    "rope_theta rotary_fraction",
 )  # fmt: skip
 _SEEN_BY_LAYERS = _seen(
     "Layered", "activation attention_cap attention_scale dense_layers expert_groups experts "
-    "experts_per_token groups_per_token head_dim heads kv_heads layers local_rope_theta norm_eps "
-    "norm_offset norm_topk partial_window partial_window_layers qk_norm qk_norm_whole "
-    "residual_scale rotary_interleaved routed_scale router_sigmoid shared_intermediate "
-    "sliding_window window_layers",
+    "experts_per_token groups_per_token head_dim heads kv_heads latent layers local_rope_theta "
+    "norm_eps norm_offset norm_topk partial_window partial_window_layers qk_norm qk_norm_whole "
+    "qk_unit residual_scale rotary_interleaved routed_scale router_sigmoid shared_intermediate "
+    "sliding_window unrotated_layers weighted_inputs window_layers",
 )  # fmt: skip
 _SEEN_AT_END = _seen("Ended", "logit_cap logit_scale norm_eps norm_offset vocab")
 

@@ -19,7 +19,7 @@ from c2c.errors import SettingError
 from c2c.hardware import memory_bytes
 from c2c.models import ModelSpec
 from c2c.ranges import Count, check_value
-from c2c.transformer.cache import new_pool
+from c2c.transformer.cache import cached_heads, new_pool
 from c2c.transformer.executables import Executables
 from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
 
@@ -37,13 +37,17 @@ _BLOCKS_A_SUPERBLOCK = 4  # of the largest model: at most a fifth is lost to wha
 
 def block_elements(spec: ModelSpec) -> int:
     """Return the number of key elements for 64 positions in all layers; values have as many."""
-    return spec.layers * PAGE_TOKENS * spec.kv_heads * spec.head_dim
+    return spec.layers * _page_elements(spec)
+
+
+def _page_elements(spec: ModelSpec) -> int:
+    return PAGE_TOKENS * math.prod(cached_heads(spec))
 
 
 def superblock_elements(specs: Iterable[ModelSpec], *, blocks: int = _BLOCKS_A_SUPERBLOCK) -> int:
     """Return a superblock size that all these models can divide into their pages."""
     known = list(specs)
-    step = math.lcm(*(PAGE_TOKENS * spec.kv_heads * spec.head_dim for spec in known))
+    step = math.lcm(*map(_page_elements, known))
     return -(-blocks * max(map(block_elements, known)) // step) * step
 
 
@@ -173,7 +177,7 @@ class Lease:
         if not 0 <= reserve <= pool.superblocks:
             allowed = f"from 0 to the {pool.superblocks} superblocks of the pool"
             raise SettingError("reserve", reserve, allowed)
-        page = PAGE_TOKENS * spec.kv_heads * spec.head_dim
+        page = _page_elements(spec)
         if pool.superblock % page:
             raise ValueError(f"superblocks of {pool.superblock} elements do not divide into {page}")
         self._pool = pool

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from c2c.errors import SettingError
-from c2c.models import ModelSpec
+from c2c.models import Latent, ModelSpec
 from c2c.transformer.activations import activate
 from c2c.transformer.cache import Cache, Pooled, Rows, attend, store
 from c2c.transformer.linear import Linear
@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 _barrier: Any = lax.optimization_barrier  # untyped
+_LATENT_EPS = 1e-6  # whatever a config says of other norms, as in transformers
 _UNBOUNDED = 2**30  # a window longer than any sequence
 # Stacks over the layers with the same kind of feed-forward block only.
 _BLOCKS = (
@@ -97,6 +98,14 @@ class Layer:
         return None if self.which is None else place_in(name, self.which, self.place)
 
 
+class Turns(NamedTuple):
+    """Rotation of a layer's queries and keys: cosine and sine [N, pairs], 1 and 0 for none."""
+
+    cosine: jax.Array
+    sine: jax.Array
+    is_rotated: Any
+
+
 def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> Layer:
     """Return one layer of a model as a value.
 
@@ -130,10 +139,12 @@ def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> La
 
 
 def before_attention(
-    layer: Layer, x: jax.Array, turns: tuple[jax.Array, jax.Array], spec: ModelSpec
+    layer: Layer, x: jax.Array, turns: Turns, spec: ModelSpec
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return queries [N, heads, head_dim], keys and values [N, kv_heads, head_dim]."""
+    """Return queries [N, heads, dim], keys and values [N, kv_heads, dim], see `cached_heads`."""
     seen = _normed(layer, "attention_norm", x, spec)
+    if spec.latent is not None:
+        return _latent(layer, layer.project("qkv", seen), turns, spec, spec.latent)
     split = (spec.heads * spec.head_dim, (spec.heads + spec.kv_heads) * spec.head_dim)
     q, k, v = jnp.split(layer.project("qkv", seen), split, axis=-1)
     if spec.qk_norm_whole:
@@ -141,10 +152,46 @@ def before_attention(
     q, k, v = (part.reshape(x.shape[0], -1, spec.head_dim) for part in (q, k, v))
     if spec.qk_norm and not spec.qk_norm_whole:
         q, k = (_normed(layer, name, of, spec) for name, of in (("q_norm", q), ("k_norm", k)))
-    q, k = (rotate(part, *turns, interleaved=spec.rotary_interleaved) for part in (q, k))
+    if spec.qk_unit:
+        unit = (rms_norm(part, jnp.ones((), x.dtype), spec.norm_eps) for part in (q, k))
+        q, k = (jnp.where(turns.is_rotated, u, p) for u, p in zip(unit, (q, k), strict=True))
+    q, k = (
+        rotate(part, turns.cosine, turns.sine, interleaved=spec.rotary_interleaved)
+        for part in (q, k)
+    )
     if spec.attention_scale:  # attention multiplies by the default scale
         q = q * jnp.asarray(spec.attention_scale * spec.head_dim**0.5, q.dtype)
     return q, k, v
+
+
+def _latent(
+    layer: Layer, x: jax.Array, turns: Turns, spec: ModelSpec, form: Latent
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Scores are products with the cached vector: a head's key matrix multiplies its queries."""
+    turned = x.shape[1] - form.rope_dim
+    q, kept, rope = jnp.split(x, (turned - form.kv_rank, turned), axis=-1)
+    if form.q_rank:
+        q = layer.project("q_b", rms_norm(q, layer.weight("q_a_norm"), _LATENT_EPS))
+    q = q.reshape(x.shape[0], spec.heads, spec.head_dim)
+    key = _einsum("nhd,hdr->nhr", q[..., : form.nope_dim], _up(layer, spec)[:, : form.nope_dim])
+    kept = rms_norm(kept, layer.weight("kv_a_norm"), _LATENT_EPS)
+    q, rope = (
+        rotate(part, turns.cosine, turns.sine, interleaved=spec.rotary_interleaved)
+        for part in (q[..., form.nope_dim :], rope[:, None])
+    )
+    q = jnp.concatenate([key, q], axis=-1)
+    k = jnp.concatenate([kept[:, None], rope], axis=-1)
+    scale = (spec.attention_scale or spec.head_dim**-0.5) * q.shape[-1] ** 0.5
+    return q * jnp.asarray(scale, q.dtype), k, k
+
+
+def _up(layer: Layer, spec: ModelSpec) -> jax.Array:
+    up: jax.Array = layer.weight("kv_b")
+    return up.reshape(spec.heads, -1, up.shape[-1])
+
+
+def _einsum(form: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.einsum(form, x, w, precision=lax.Precision.HIGHEST)
 
 
 def attention(
@@ -187,6 +234,9 @@ def after_attention(
 
 def attention_out(layer: Layer, x: jax.Array, mixed: jax.Array, spec: ModelSpec) -> jax.Array:
     """Return the layer's input plus its projected attention [N, hidden]."""
+    if spec.latent is not None:
+        up = _up(layer, spec)[:, spec.latent.nope_dim :]
+        mixed = _einsum("nhr,hvr->nhv", mixed[..., : spec.latent.kv_rank].astype(x.dtype), up)
     out = layer.project("o", mixed.reshape(x.shape[0], -1).astype(x.dtype))
     return x + _added(layer, "attention_out_norm", out, spec)
 
@@ -226,7 +276,7 @@ def run_layer(
     x: jax.Array,
     cache: Cache | Pooled,
     rows: Rows,
-    turns: tuple[jax.Array, jax.Array],
+    turns: Turns,
     *,
     page: Any,
     window: Any,
@@ -279,10 +329,15 @@ def window_of(spec: ModelSpec, number: Any) -> Any:
     return jnp.asarray(windows)[number]
 
 
-def turns_of(turns: tuple[jax.Array, jax.Array], spec: ModelSpec, number: Any) -> Any:
-    """Return cosine and sine of one layer from those of all layers; see `rope.angles`."""
-    if not spec.local_rope_theta:
-        return turns
-    is_local = np.isin(np.arange(spec.layers), spec.window_layers or range(spec.layers))
-    kind = jnp.asarray(is_local.astype(np.int32))[number]
-    return turns[0][kind], turns[1][kind]
+def turns_of(turns: tuple[jax.Array, jax.Array], spec: ModelSpec, number: Any) -> Turns:
+    """Return the rotation of one layer from cosine and sine of all layers; see `rope.angles`."""
+    cosine, sine = turns
+    if spec.unrotated_layers:
+        is_rotated = jnp.asarray(~np.isin(np.arange(spec.layers), spec.unrotated_layers))[number]
+        return Turns(jnp.where(is_rotated, cosine, 1.0), jnp.where(is_rotated, sine, 0.0),
+                     is_rotated)  # fmt: skip
+    if spec.local_rope_theta:
+        is_local = np.isin(np.arange(spec.layers), spec.window_layers or range(spec.layers))
+        kind = jnp.asarray(is_local.astype(np.int32))[number]
+        cosine, sine = cosine[kind], sine[kind]
+    return Turns(cosine, sine, True)

@@ -29,7 +29,7 @@ from pallas_kernels.quantized_gemm import QuantizedWeights, quantized_gemm
 __all__ = ["KINDS", "Hybrid", "Linear", "Reference", "Staged", "linear_by_name"]
 
 KINDS = (
-    *("qkv", "o", "gate_up", "down", "experts_gate_up", "experts_down"),
+    *("qkv", "q_b", "o", "gate_up", "down", "experts_gate_up", "experts_down"),
     *("shared_gate_up", "shared_down", "head"),
 )
 

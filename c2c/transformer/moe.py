@@ -68,7 +68,7 @@ def _of_best_groups(scores: jax.Array, spec: ModelSpec) -> jax.Array:
     best = lax.top_k(grouped, 2)[0].sum(axis=-1)
     _, chosen = lax.top_k(best, spec.groups_per_token)
     is_chosen = jax.nn.one_hot(chosen, spec.expert_groups, dtype=bool).any(axis=1)
-    return jnp.where(is_chosen[..., None], grouped, 0.0).reshape(scores.shape)
+    return jnp.where(is_chosen[..., None], grouped, -jnp.inf).reshape(scores.shape)
 
 
 def mixture(
@@ -83,8 +83,11 @@ def mixture(
     order = jnp.argsort(chosen, stable=True)
     sizes = jnp.bincount(chosen, length=spec.experts).astype(jnp.int32)
     rows = x[order // spec.experts_per_token]
+    weights = jnp.where(real[:, None], routing.weights, 0.0)
+    if spec.weighted_inputs:
+        rows = (rows * weights.reshape(-1)[order][:, None]).astype(x.dtype)
+        weights = jnp.ones_like(weights)
     gate, up = jnp.split(experts("experts_gate_up", rows, sizes), 2, axis=-1)
     out = experts("experts_down", activate(spec.activation, gate) * up, sizes)
     mine = out[jnp.argsort(order)].reshape(*routing.experts.shape, -1)
-    weights = jnp.where(real[:, None], routing.weights, 0.0)
     return (mine.astype(jnp.float32) * weights[..., None]).sum(axis=1).astype(x.dtype)

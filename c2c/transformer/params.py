@@ -46,7 +46,8 @@ class Params:
     """Arrays of one model.
 
     `layers` holds the small weights, on the device and stacked [L, ...]: attention_norm, mlp_norm
-    and, if the model has them, q_norm, k_norm, qkv_bias, o_bias, gate_up_bias, down_bias, router.
+    and, if the model has them, q_norm, k_norm, q_a_norm, kv_a_norm,
+    kv_b, qkv_bias, o_bias, gate_up_bias, down_bias, router.
     """
 
     embed: Table  # [vocab, hidden]

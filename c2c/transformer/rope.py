@@ -37,15 +37,15 @@ def depends_on_length(spec: ModelSpec) -> bool:
 
 def context_tokens(spec: ModelSpec) -> int:
     """Return the longest supported sequence: the context, scaled if the model allows it."""
-    scaling = spec.rope_scaling
-    if scaling is None:
-        return spec.max_position
-    return max(spec.max_position, int(scaling.factor * scaling.original_max_position))
+    scaling, most = spec.rope_scaling, spec.max_position
+    if scaling is not None:
+        most = max(most, int(scaling.factor * scaling.original_max_position))
+    return min(most, spec.plain_tokens or most)
 
 
 def turned(spec: ModelSpec) -> int:
     """Return the number of a head's values that are rotated, from its start."""
-    return int(spec.head_dim * spec.rotary_fraction)
+    return spec.latent.rope_dim if spec.latent else int(spec.head_dim * spec.rotary_fraction)
 
 
 def frequencies(spec: ModelSpec) -> np.ndarray:

@@ -107,5 +107,7 @@ def _tensor(params: Params, stack: str, part: Part) -> np.ndarray:
         found = params.projections.get(stack, params.layers.get(stack))
     for at in part.at:
         found = found[at]
+    if part.transposed:
+        return np.ascontiguousarray(np.swapaxes(found, 1, 2))
     cut: np.ndarray = found[part.first : part.first + part.shape[0]]
     return cut

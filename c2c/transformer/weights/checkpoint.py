@@ -79,6 +79,9 @@ def load_params(
     check_supported(spec)
     check_tensors(source, spec)
     kind = DTYPES[dtype]
+    if quantization and any(part.transposed for stack in layout(spec) for part in stack.parts):
+        allowed = f"None: the experts of a {spec.family} are stored as one transposed tensor"
+        raise SettingError("quantize", quantization.kind, allowed)
     wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
     if quantization is not None and not any(leaf.format.kind for leaf in wanted):
         raise SettingError(

@@ -17,7 +17,7 @@ _FUSED = re.compile(
 def split_experts(checkpoint: SafetensorsCheckpoint, family: str) -> None:
     """Give each expert's matrices their published names."""
     named = NAMES[family].experts
-    if named is None:
+    if named is None or len(named[1]) == 2:
         return
     folder, (gate, up, down) = named
     for name in checkpoint.names:

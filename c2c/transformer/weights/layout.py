@@ -47,17 +47,33 @@ class Names:
       norms: tensor name of each norm stack.
       qkv: name of a fused q, k and v tensor, if any.
       gate_up: name of a fused gate and up tensor, if any.
-      experts: folder of experts, and (gate, up, down) names of one.
+      experts: folder of experts, and (gate, up, down) names of one; of one name: tensors of all
+        experts, [experts, inputs, outputs].
+      router: name of the router in that folder.
+      router_bias: name of its bias there.
+      shared: folder of shared experts there.
+      dense: folder of a dense block.
     """
 
     norms: Mapping[str, str] = field(default_factory=lambda: _BEFORE)
     qkv: str = ""
     gate_up: str = ""
-    experts: tuple[str, tuple[str, str, str]] | None = None
+    experts: tuple[str, tuple[str, str, str]] | tuple[str, tuple[str, str]] | None = None
+    router: str = "gate"
+    router_bias: str = "gate.e_score_correction_bias"
+    shared: str = "shared_experts"
+    dense: str = "mlp"
 
 
 _MIXED = ("mlp", ("gate_proj", "up_proj", "down_proj"))
+_LLAMA4 = Names(
+    experts=("feed_forward", ("gate_up_proj", "down_proj")),
+    router="router",
+    shared="shared_expert",
+    dense="feed_forward",
+)
 NAMES: Mapping[str, Names] = {
+    "deepseek_v3": Names(experts=_MIXED),
     "gemma2": Names(norms=_GEMMA),
     "gemma3": Names(norms=_GEMMA),
     "gemma3_text": Names(norms=_GEMMA),
@@ -72,7 +88,14 @@ NAMES: Mapping[str, Names] = {
     ),
     "glm4_moe": Names(experts=_MIXED),
     "granite": Names(),
+    "kimi_k2": Names(experts=_MIXED),
+    "kimi_k25": Names(experts=_MIXED),
     "llama": Names(),
+    "llama4": _LLAMA4,
+    "llama4_text": _LLAMA4,
+    "minimax_m2": Names(
+        experts=("block_sparse_moe", ("w1", "w3", "w2")), router_bias="e_score_correction_bias"
+    ),
     "mistral": Names(),
     "mixtral": Names(experts=("block_sparse_moe", ("w1", "w3", "w2"))),
     "olmo2": Names(
@@ -99,6 +122,7 @@ class Part:
     shape: tuple[int, ...]
     at: tuple[int, ...] = ()  # (place,) or (place, expert), see `Stack`
     first: int = 0
+    transposed: bool = False  # all of stack[at], with the last two axes swapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,9 +248,12 @@ def _norms(spec: ModelSpec) -> list[Stack]:
 
 def _attention(spec: ModelSpec) -> list[Stack]:
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    rows: tuple[tuple[str, int], ...] = tuple(
-        (f"self_attn.{name}_proj", size) for name, size in (("q", q), ("k", kv), ("v", kv))
-    )
+    form = spec.latent
+    sizes = [("q_proj", q), ("k_proj", kv), ("v_proj", kv)]
+    if form is not None:
+        first = ("q_a_proj", form.q_rank) if form.q_rank else ("q_proj", q)
+        sizes = [first, ("kv_a_proj_with_mqa", form.kv_rank + form.rope_dim)]
+    rows: tuple[tuple[str, int], ...] = tuple((f"self_attn.{name}", n) for name, n in sizes)
     if fused := NAMES[spec.family].qkv:
         rows = ((fused, q + 2 * kv),)
 
@@ -234,10 +261,22 @@ def _attention(spec: ModelSpec) -> list[Stack]:
         return tuple((f"{name}.{suffix}", size) for name, size in rows)
 
     out = "self_attn.o_proj"
+    values = spec.heads * (form.value_dim if form else spec.head_dim)
     stacks = [
         _per_layer(spec, "qkv", named("weight"), spec.hidden, projection=True),
-        _per_layer(spec, "o", ((f"{out}.weight", spec.hidden),), q, projection=True),
+        _per_layer(spec, "o", ((f"{out}.weight", spec.hidden),), values, projection=True),
     ]
+    if form is not None:
+        both = spec.heads * (form.nope_dim + form.value_dim)
+        up = (("self_attn.kv_b_proj.weight", both),)
+        stacks.append(_per_layer(spec, "kv_b", up, form.kv_rank))
+        for name, size in (("q_a", form.q_rank), ("kv_a", form.kv_rank)):
+            if size:
+                norm = ((f"self_attn.{name}_layernorm.weight", size),)
+                stacks.append(_per_layer(spec, f"{name}_norm", norm, None))
+    if form is not None and form.q_rank:
+        q_b = (("self_attn.q_b_proj.weight", q),)
+        stacks.append(_per_layer(spec, "q_b", q_b, form.q_rank, projection=True))
     if spec.qkv_bias:
         stacks.append(_per_layer(spec, "qkv_bias", named("bias"), None))
     if spec.o_bias:
@@ -246,7 +285,7 @@ def _attention(spec: ModelSpec) -> list[Stack]:
 
 
 def _feed_forward(spec: ModelSpec) -> list[Stack]:
-    h, width = spec.hidden, spec.intermediate
+    h, width, folder = spec.hidden, spec.intermediate, NAMES[spec.family].dense
     layers = spec.dense_layers or range(spec.layers)
 
     def stack(
@@ -260,9 +299,9 @@ def _feed_forward(spec: ModelSpec) -> list[Stack]:
     def both(suffix: str) -> tuple[tuple[str, int], ...]:
         if fused := NAMES[spec.family].gate_up:
             return ((f"{fused}.{suffix}", 2 * width),)
-        return ((f"mlp.gate_proj.{suffix}", width), (f"mlp.up_proj.{suffix}", width))
+        return ((f"{folder}.gate_proj.{suffix}", width), (f"{folder}.up_proj.{suffix}", width))
 
-    down = "mlp.down_proj"
+    down = f"{folder}.down_proj"
     stacks = [
         stack("gate_up", both("weight"), h),
         stack("down", ((f"{down}.weight", h),), width),
@@ -274,13 +313,19 @@ def _feed_forward(spec: ModelSpec) -> list[Stack]:
 
 def _experts(spec: ModelSpec) -> list[Stack]:
     h, width, count = spec.hidden, spec.moe_intermediate, spec.experts
-    named = NAMES[spec.family].experts
-    assert named is not None  # of families with experts
-    folder, (gate, up, down) = named
+    names = NAMES[spec.family]
+    assert names.experts is not None  # of families with experts
+    folder, matrices = names.experts
+    gate, up, down = matrices if len(matrices) == 3 else ("gate_proj", "up_proj", "down_proj")
     layers = [layer for layer in range(spec.layers) if layer not in spec.dense_layers]
 
     def parts(rows: tuple[tuple[str, int], ...], columns: int) -> Iterator[Part]:
         for place, layer in enumerate(layers):
+            if len(matrices) == 2:
+                at = f"model.layers.{layer}.{folder}.experts.{matrices[rows[0][0] == down]}"
+                shape = (count, columns, sum(size for _, size in rows))
+                yield Part(tensor=at, shape=shape, at=(place,), transposed=True)
+                continue
             for expert in range(count):
                 first = 0
                 for matrix, size in rows:
@@ -303,14 +348,14 @@ def _experts(spec: ModelSpec) -> list[Stack]:
         return _per_layer(spec, name, into, columns, projection=projection, layers=layers)
 
     stacks = [
-        beside("router", (("gate.weight", count),), h),
+        beside("router", ((f"{names.router}.weight", count),), h),
         stack("experts_gate_up", ((gate, width), (up, width)), h),
         stack("experts_down", ((down, h),), width),
     ]
     if spec.router_bias:
-        stacks.append(beside("router_bias", (("gate.e_score_correction_bias", count),), None))
+        stacks.append(beside("router_bias", ((names.router_bias, count),), None))
     if wide := spec.shared_intermediate:
-        at = "shared_experts"
+        at = names.shared
         both = tuple((f"{at}.{name}.weight", wide) for name in (gate, up))
         stacks.append(beside("shared_gate_up", both, h))
         stacks.append(beside("shared_down", ((f"{at}.{down}.weight", h),), wide))

@@ -144,8 +144,13 @@ class Leaf:
         if into.shape != self._sizes:
             into[...] = 0
         for part in self.parts:
-            target = into[part.at][part.first : part.first + part.shape[0]]
-            source.read(part.tensor, target[..., : part.shape[-1]] if target.ndim > 1 else target)
+            if part.transposed:
+                columns, rows = part.shape[-2:]
+                target = into[part.at][:, :rows, :columns].swapaxes(1, 2)
+            else:
+                target = into[part.at][part.first : part.first + part.shape[0]]
+                target = target[..., : part.shape[-1]] if target.ndim > 1 else target
+            source.read(part.tensor, target)
             done(math.prod(part.shape) * into.dtype.itemsize)
 
     def _fill_integers(self, target: QuantizedWeights, part: Part, source: Source) -> None:
