@@ -33,6 +33,8 @@ CONFIGS = published.CONFIGS | recent.CONFIGS
 SMALL = {
     "gemma2_9b": "gemma2", "gemma3_4b": "gemma3_text", "phi3_mini": "phi3", "phi4": "phi3",
     "olmo2_7b": "olmo2", "granite_8b": "granite", "glm4_9b": "glm4", "glm45_air": "glm4_moe",
+    "deepseek_v3": "deepseek_v3", "kimi_k2": "kimi_k2", "minimax_m2": "minimax_m2",
+    "llama4_maverick": "llama4_text",
 }  # fmt: skip
 
 

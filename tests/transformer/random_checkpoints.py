@@ -176,8 +176,9 @@ TODAY |= {
             "beta_fast": 4, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
         },
     },
-    "kimi_k2": {**_LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1},
-    "kimi_k25": {**_LATENT, "rope_interleave": False},
+    "kimi_k2": {
+        **_LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "rope_interleave": False,
+    },
     "minimax_m2": {
         "head_dim": 16, "rotary_dim": 8, "rope_theta": 10000.0, "use_qk_norm": True,
         "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 16,

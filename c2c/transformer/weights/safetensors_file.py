@@ -49,7 +49,7 @@ _TEXT = {
 _NO_TEXT = tuple(
     f"{start}{part}."
     for start in ("", "model.")
-    for part in ("visual", "vision_tower", "multi_modal_projector", "mm_projector")
+    for part in ("visual", "vision_tower", "vision_model", "multi_modal_projector", "mm_projector")
 )
 _MAX_HEADER_BYTES = 100_000_000  # the library's own limit
 _INDEX = "model.safetensors.index.json"
