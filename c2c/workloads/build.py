@@ -228,6 +228,7 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
         per_second=clock.per_second,
         block_tokens=block_tokens_of(trace, config.block_tokens) if own else 0,
         keys_answers=trace.keys_answers and own,
+        may_be_prefill=own and config.on_zero_output == "prefill",
     )
     found = scan(trace, rules)
     if config.on_bad_row == "reject":
@@ -255,6 +256,11 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
     else:
         waiting = at_times(source)
     doubts = [doubt] if doubt else []
+    if found.prefills:
+        doubts.append(
+            f"{found.prefills:,} requests without output tokens end with their prefill, whose one "
+            "token counts as output"
+        )
     if "waits_for" in trace.columns and not config.turns_wait:
         doubts.append(
             "requests that wait for others arrive at their times in the file; "

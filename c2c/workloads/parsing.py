@@ -115,6 +115,7 @@ def parse(
     with_lengths: bool,
     max_total_tokens: int,
     with_hashes: bool = False,
+    may_be_prefill: bool = False,
 ) -> RawRows:
     """Parse a batch's columns into numbers and judge each row by itself.
 
@@ -125,6 +126,7 @@ def parse(
       with_lengths: whether token counts are read from the trace, hence judged.
       max_total_tokens: rows with more prompt and output tokens than this are bad; 0: no limit.
       with_hashes: whether the hashes of prompts' blocks are read.
+      may_be_prefill: whether rows without output tokens are good.
     """
     rows = batch.num_rows
     verdict = np.full(rows, GOOD, np.int8)
@@ -137,7 +139,8 @@ def parse(
     prompt = output = np.zeros(rows, np.int32)
     if with_lengths:
         prompt = _tokens(batch.column(columns["prompt_tokens"]), verdict, "zero_prompt_tokens")
-        output = _tokens(batch.column(columns["output_tokens"]), verdict, "zero_output_tokens")
+        zero = "" if may_be_prefill else "zero_output_tokens"
+        output = _tokens(batch.column(columns["output_tokens"]), verdict, zero)
         if max_total_tokens:
             total = prompt.astype(np.int64) + output
             _judge(verdict, total > max_total_tokens, "too_many_tokens")
@@ -393,7 +396,8 @@ def _tokens(raw: pa.Array, verdict: NDArray[np.int8], zero_kind: str) -> NDArray
     found = _numbers(_plain(raw), verdict, "tokens")
     finite = np.where(np.isfinite(found), found, 0.0)
     _judge(verdict, finite != np.floor(finite), "fractional_tokens")
-    _judge(verdict, finite == 0, zero_kind)
+    if zero_kind:
+        _judge(verdict, finite == 0, zero_kind)
     _judge(verdict, finite > _MAX_TOKENS, "too_many_tokens")
     return np.clip(finite, 0, _MAX_TOKENS).astype(np.int32)
 

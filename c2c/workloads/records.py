@@ -16,6 +16,7 @@ from c2c.errors import DataError
 from c2c.workloads.agent_traces import agent_table, is_graph, is_weka
 from c2c.workloads.containers import open_bytes
 from c2c.workloads.json_lines import arrow_table
+from c2c.workloads.spans import span_table
 
 __all__ = ["json_records", "json_table"]
 
@@ -33,7 +34,7 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     `requests`, as aibrix's workload generator writes, becomes one record per request; so does a
     benchmark's result, one object with a list for each of `input_lens`, `output_lens` and so on. In
     these, `tpots`, the mean time per token after the first, replaces `itls`. `agent_table` reads
-    sessions of agents.
+    sessions of agents, `span_table` spans.
     """
     if not as_text and (table := arrow_table(path)) is not None:
         return table, 0
@@ -43,8 +44,10 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     records = json_records(path)
     first = next(records, None)
     records = chain([first], records) if first is not None else records
-    if first is not None and (is_weka(first) or "request_id" in first):
+    if first is not None and (is_weka(first) or {"request_id", "resourceSpans"} & first.keys()):
         held = list(records)
+        if "resourceSpans" in first:
+            return span_table(path, held)
         if is_weka(first) or is_graph(held):
             return agent_table(path, held)
         records = iter(held)

@@ -31,10 +31,8 @@ def shared_dir() -> Path:
 
 # Kinds that read a setting, for settings that not all kinds read.
 _READ_BY: Final[dict[str, tuple[str, ...]]] = {
-    **dict.fromkeys(
-        ("path", "format", "columns", "on_bad_row", "on_duplicate", "sort", "time_unit", "origin"),
-        ("trace",),
-    ),
+    **dict.fromkeys(("path", "format", "columns", "sort", "time_unit", "origin"), ("trace",)),
+    **dict.fromkeys(("on_bad_row", "on_zero_output", "on_duplicate"), ("trace",)),
     **dict.fromkeys(("days", "gap_cv", "day_night"), ("synthetic",)),
     "concurrency": ("closed_loop",),
     "ramp_s": ("closed_loop", "agents", "trace"),
@@ -67,6 +65,8 @@ class WorkloadConfig:
         name means that the file has no such column, e.g. {model: ""}. For a field that neither
         this nor the format names, the only likely column is taken.
       on_bad_row: reject (list the counts and stop) or skip (drop the rows and record the counts).
+      on_zero_output: reject (a request without output tokens is a bad row) or prefill (it ends with
+        its prefill, whose one token counts).
       on_duplicate: keep (rows equal in all columns are separate requests, and counted) or refuse
         (a row equal to an earlier one is a bad row).
       sort: order rows by arrival; if false, a row earlier than a previous one is bad.
@@ -133,6 +133,7 @@ class WorkloadConfig:
     format: str = "auto"
     columns: dict[str, str] = field(default_factory=dict)
     on_bad_row: Annotated[str, OneOf("reject", "skip")] = "reject"
+    on_zero_output: Annotated[str, OneOf("reject", "prefill")] = "reject"
     on_duplicate: Annotated[str, OneOf("keep", "refuse")] = "keep"
     sort: bool = False
     max_total_tokens: Index = 0

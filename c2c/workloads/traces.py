@@ -39,6 +39,7 @@ class RowRules:
       per_second: units of a numeric time per second.
       block_tokens: tokens of a block in `hash_ids`; 0: hashes are not read.
       keys_answers: whether hashes are of whole blocks and continue over the answer.
+      may_be_prefill: whether a request without output is good; it counts one token.
     """
 
     sort: bool = False
@@ -49,6 +50,7 @@ class RowRules:
     per_second: float = 1.0
     block_tokens: int = 0
     keys_answers: bool = False
+    may_be_prefill: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class TraceScan:
       sessions: number of sessions; 0: the trace has none.
       orphan: first parent id that no earlier request has; None: there is none.
       measured: number of requests with a measured latency.
+      prefills: number of requests without output.
     """
 
     rows: int
@@ -84,6 +87,7 @@ class TraceScan:
     sessions: int
     orphan: str | None
     measured: int
+    prefills: int
 
 
 _NO_PARENT: Final = (None, "", "-1")  # parent ids of a conversation's first request
@@ -128,6 +132,7 @@ class _Tally:
     reordered: int = 0
     fit: Fit = field(default_factory=lambda: Fit(block_tokens=0))
     measured: int = 0
+    prefills: int = 0
     sessions: _Sessions = field(default_factory=_Sessions)
 
     @classmethod
@@ -186,6 +191,7 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
         sessions=len(tally.sessions.turns),
         orphan=tally.sessions.orphan,
         measured=tally.measured,
+        prefills=tally.prefills,
     )
 
 
@@ -198,6 +204,8 @@ def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
             hints.append("workload.sort=true orders the rows by arrival.")
         if "duplicate" in found.bad:
             hints.append("workload.on_duplicate=keep counts equal rows as separate requests.")
+        if "zero_output_tokens" in found.bad:
+            hints.append("workload.on_zero_output=prefill simulates prompts without output.")
         hints.extend(_time_hint(found.bad))
         if any(kind.endswith("_tokens") for kind in found.bad):
             hints.append("workload.lengths=<source> replaces the trace's lengths.")
@@ -248,6 +256,9 @@ def _good_rows(
         tally.add(verdict, numbers)
         good = np.flatnonzero(verdict == GOOD)
         if good.size:
+            if rules.may_be_prefill:
+                tally.prefills += int(np.count_nonzero(rows.output_tokens[good] == 0))
+                rows = replace(rows, output_tokens=np.maximum(rows.output_tokens, 1))
             yield rows.ids, _with_more(_block(rows, good, origin, rules), rows, good, tally)
 
 
@@ -259,6 +270,7 @@ def _parse(trace: TraceFile, rules: RowRules, batch: pa.RecordBatch) -> RawRows:
         with_lengths=rules.with_lengths,
         max_total_tokens=rules.max_total_tokens,
         with_hashes=rules.block_tokens > 0,
+        may_be_prefill=rules.may_be_prefill,
     )
 
 
