@@ -85,7 +85,8 @@ def test_each_call_is_one_request(
     ("text", "message"),
     [
         (lines([span(0, 1, "", "a", operation__name="execute_tool")]), "no span of a model call"),
-        (lines([span(0, 1, "", "a", request__model="m0")]), "it has no prompt_tokens and no output_tokens"),
+        (lines([span(0, 1, "", "a", request__model="m0")]),
+         "it has no prompt_tokens and no output_tokens"),
         (lines([{"attributes": [{"key": "gen_ai.request.model", "value": {"stringValue": "m"}}]}]),
          "a span lacks a field or has another type: 'startTimeUnixNano'"),
         (lines([{"attributes": [7]}]), "a span lacks a field or has another type"),

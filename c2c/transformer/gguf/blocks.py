@@ -48,15 +48,6 @@ class QuantizedTensor:
     scales: Float32[np.ndarray, "n g"]
     minima: Float32[np.ndarray, "n g"] | None
 
-    def dequantize(self) -> Float32[np.ndarray, "n k"]:
-        """Return the matrix in float32, bit-identical to the gguf library."""
-        rows, columns = self.values.shape
-        out = self.values.reshape(rows, -1, self.group).astype(np.float32)
-        out *= self.scales[:, :, None]
-        if self.minima is not None:
-            out += self.minima[:, :, None]
-        return out.reshape(rows, columns)
-
 
 def unpack(rows: UInt8[np.ndarray, "n bytes"], kind: GGMLQuantizationType) -> QuantizedTensor:
     """Unpack the rows of a quantised matrix.

@@ -1,9 +1,9 @@
 """GGUF header: metadata and tensor offsets, checked against the file's size.
 
-The gguf library's reader creates several Python objects for each string of the vocabulary (2 s for
-49152 tokens) and does not check lengths, so a damaged count can keep it busy forever. This reader
-takes a tenth of the time. Types, block sizes and dequantisation stay the library's, and tests
-compare both readers.
+The gguf library's reader creates several Python objects for each string of the vocabulary (11.6 s
+and 521 MB for 151,936 tokens and their merges; 0.14 s and 28 MB here) and does not check lengths: a
+damaged count keeps it busy forever. Types, block sizes and dequantisation stay the library's, and
+tests compare both readers.
 """
 
 from __future__ import annotations
