@@ -20,7 +20,7 @@ from c2c.models import (
     state_bytes,
     weight_bytes,
 )
-from tests.models import published, recent
+from tests.models.counted import CONFIGS
 
 __all__ = ["rows"]
 
@@ -28,7 +28,6 @@ HEAD = (
     "| model | family | parameters | weights, bytes | KV, bytes a token | "
     "beyond its windows | state, bytes | largest error of a logit |"
 )
-CONFIGS = published.CONFIGS | recent.CONFIGS
 # the small checkpoint of a family that the engine runs
 SMALL = {
     "gemma2_9b": "gemma2", "gemma3_4b": "gemma3_text", "phi3_mini": "phi3", "phi4": "phi3",
