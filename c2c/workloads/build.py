@@ -30,6 +30,7 @@ from c2c.workloads.reading import (
     refuse_without_lengths,
     unused_columns,
 )
+from c2c.workloads.servegen import read_clients
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
 from c2c.workloads.shaping import (
     Source,
@@ -119,6 +120,8 @@ def build_workload(
     origin = (
         _trace_origin(config)
         if config.kind == "trace"
+        else _servegen_origin(config, seed)
+        if config.kind == "servegen"
         else _generated_origin(config, len(catalog), seed)
     )
     source, counted = origin.source, origin.counted
@@ -342,6 +345,25 @@ def _sessions_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
             "source": f"{config.kind} generator",
             "parameters": {name: getattr(what, name) for name in names},
             "sessions": int(block.session.max()) + 1 if block.session is not None else 0,
+        },
+    )
+
+
+def _servegen_origin(config: WorkloadConfig, seed: int) -> _Origin:
+    clients = read_clients(Path(config.path).expanduser())
+    end_s = config.start_s + config.duration_s if config.duration_s else np.inf
+    doubts = [
+        f"{clients.silent:,} windows of clients have a rate but no lengths yet: no requests"
+    ] * bool(clients.silent)
+    return _Origin(
+        source=lambda: clients.blocks(config.rate_factor, seed, config.start_s, end_s),
+        ids=(clients.name,),
+        own_lengths=config.lengths == "auto",
+        lengths={"name": "the clients' own"},
+        description={
+            "source": f"ServeGen's clients of {clients.name}",
+            "parameters": {"rate_factor": config.rate_factor, "clients": len(clients.clients)},
+            "doubts": doubts,
         },
     )
 
