@@ -120,7 +120,7 @@ def read_clients(path: Path) -> Clients:
 
 
 def _windows(file: Path) -> tuple[_Window, ...]:
-    windows = []
+    windows: list[_Window] = []
     with file.open(encoding="utf-8", newline="") as lines:
         for number, row in enumerate(csv.reader(lines), 1):
             try:

@@ -322,9 +322,9 @@ def _experts(spec: ModelSpec) -> list[Stack]:
     def parts(rows: tuple[tuple[str, int], ...], columns: int) -> Iterator[Part]:
         for place, layer in enumerate(layers):
             if len(matrices) == 2:
-                at = f"model.layers.{layer}.{folder}.experts.{matrices[rows[0][0] == down]}"
+                one = f"model.layers.{layer}.{folder}.experts.{matrices[rows[0][0] == down]}"
                 shape = (count, columns, sum(size for _, size in rows))
-                yield Part(tensor=at, shape=shape, at=(place,), transposed=True)
+                yield Part(tensor=one, shape=shape, at=(place,), transposed=True)
                 continue
             for expert in range(count):
                 first = 0

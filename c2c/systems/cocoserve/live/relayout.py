@@ -9,6 +9,7 @@ Source: CoCoServe, section 3.1, replication and migration of modules.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.ranges import Count, check_value
 from c2c.systems.cocoserve.live.spread import OverDevices, Spread, layer_bytes
-from c2c.transformer.cache import Pooled
+from c2c.transformer.cache import Pooled, cached_heads
 from c2c.transformer.executables import Stage, in_host_memory
 from c2c.transformer.kv_pool import KvPool
 from c2c.transformer.over_pools import Path
@@ -198,8 +199,8 @@ class Relayout:
         return copied
 
     def _slot_bytes(self) -> int:
-        spec = self._over.spec
-        return 2 * spec.kv_heads * spec.head_dim * int(self._over.pools[0].dtype.itemsize)
+        values = math.prod(cached_heads(self._over.spec))
+        return 2 * values * int(self._over.pools[0].dtype.itemsize)
 
     def _remaining(self) -> int:
         """Return the bytes of positions still to copy, after their blocks are allocated."""

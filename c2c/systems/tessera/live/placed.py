@@ -42,9 +42,11 @@ __all__ = ["Placed"]
 _QKV, _ATTENTION, _OUT, _FEED = PARTS
 _READS: Final = {_QKV: ("x",), _ATTENTION: ("q", "k", "v"), _OUT: ("x", "mixed"), _FEED: ("x",)}
 _WRITES: Final = {_QKV: ("q", "k", "v"), _ATTENTION: ("mixed",), _OUT: ("x",), _FEED: ("x",)}
-_PART_OF: Final = {  # weights of the feed-forward block have other names
-    **dict.fromkeys(("attention_norm", "qkv", "qkv_bias", "q_norm", "k_norm"), _QKV),
-    **dict.fromkeys(("o", "o_bias", "attention_out_norm"), _OUT),
+_PARTS_OF: Final = {  # weights of the feed-forward block have other names
+    **dict.fromkeys(("attention_norm", "qkv", "qkv_bias", "q_norm", "k_norm"), (_QKV,)),
+    **dict.fromkeys(("q_b", "q_a_norm", "kv_a_norm"), (_QKV,)),
+    **dict.fromkeys(("o", "o_bias", "attention_out_norm"), (_OUT,)),
+    "kv_b": (_QKV, _OUT),
 }
 
 
@@ -115,7 +117,7 @@ class Placed(OverPools):
             return {
                 name: jax.tree.map(partial(self._put_once, device), leaf)
                 for name, leaf in weights.items()
-                if _PART_OF.get(name, _FEED) in parts
+                if any(part in parts for part in _PARTS_OF.get(name, (_FEED,)))
             }
 
         return replace(

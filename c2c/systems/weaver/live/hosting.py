@@ -17,7 +17,7 @@ import numpy as np
 
 from c2c.models import ModelSpec
 from c2c.systems.weaver.live.links import Attend, Bring, Give, Inbox
-from c2c.transformer.cache import Pooled, rows_of
+from c2c.transformer.cache import Pooled, cached_heads, rows_of
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.executor import blocks_for, bound
 from c2c.transformer.forward import nameless
@@ -110,12 +110,13 @@ class KvHost:
         """Prepare the executables of all polls; nothing is computed."""
         assert self.executables is not None
         ahead, spec, pool = self.executables.bind_ahead, self._spec, bare(self.pool)
-        kv = np.zeros((spec.layers, PAGE_TOKENS, spec.kv_heads, spec.head_dim), self.pool.dtype)
+        kv_heads, head_dim = cached_heads(spec)
+        kv = np.zeros((spec.layers, PAGE_TOKENS, kv_heads, head_dim), self.pool.dtype)
         ahead(_PUT)(pool, kv, kv, np.int32(0), spec=spec)
         for rows in self.shapes.rows:
             q, k = (
-                np.zeros((rows, heads, spec.head_dim), self.pool.dtype)
-                for heads in (spec.heads, spec.kv_heads)
+                np.zeros((rows, heads, head_dim), self.pool.dtype)
+                for heads in (spec.heads, kv_heads)
             )
             tables = np.zeros((rows, self.shapes.width), np.int32)
             ahead(ATTEND)(
