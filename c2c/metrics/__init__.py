@@ -12,6 +12,7 @@ from c2c.metrics.latency import (
     tpot_s,
     ttft_s,
 )
+from c2c.metrics.pictures import Axis, Line, chart, latency_charts, latency_table
 from c2c.metrics.records import Records
 from c2c.metrics.resources import Room
 from c2c.metrics.schema import (
@@ -42,12 +43,17 @@ __all__ = [
     "START_KINDS",
     "STATUSES",
     "SUMMARY_COLUMNS",
+    "Axis",
+    "Line",
     "Records",
     "Room",
     "attainment",
+    "chart",
     "e2e_s",
     "goodput_rps",
     "judge",
+    "latency_charts",
+    "latency_table",
     "looks_at",
     "meets_tpot",
     "meets_ttft",
