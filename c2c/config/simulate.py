@@ -79,12 +79,12 @@ class SimulationResult:
     @property
     def ttft(self) -> Latency:
         """Time to first token, in seconds."""
-        return Latency(**self.summary["ttft_s"])
+        return _latency(self.summary["ttft_s"])
 
     @property
     def tpot(self) -> Latency:
         """Time per output token, in seconds."""
-        return Latency(**self.summary["tpot_s"])
+        return _latency(self.summary["tpot_s"])
 
     @property
     def attainment(self) -> Attainment:
@@ -96,10 +96,14 @@ class SimulationResult:
         name, verdict = self.setup.serving.system.name, self.summary["verdict"] or {}
         head = f"{name} on {self.setup.serving.fleet_name}, seed {self.setup.seed}"
         return (
-            f"<p><b>{escape(head)}</b><br>{escape(' '.join(verdict.get('text', ())))}</p>"
+            f"<p><b>{escape(head)}</b><br>{'<br>'.join(map(escape, verdict.get('text', ())))}</p>"
             f"{latency_table(self.summary)}"
             f'<div style="display:flex">{latency_charts([Line(name, self.requests)])}</div>'
         )
+
+
+def _latency(block: Mapping[str, float | None]) -> Latency:
+    return Latency(**{name: np.nan if v is None else v for name, v in block.items()})
 
 
 def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResult:

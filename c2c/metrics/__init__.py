@@ -1,5 +1,6 @@
 """Request records, metrics computed from them, and the timeline for Perfetto."""
 
+from c2c.metrics.columns import codes_of, values_of
 from c2c.metrics.latency import (
     PERCENTILES,
     attainment,
@@ -49,6 +50,7 @@ __all__ = [
     "Room",
     "attainment",
     "chart",
+    "codes_of",
     "e2e_s",
     "goodput_rps",
     "judge",
@@ -67,5 +69,6 @@ __all__ = [
     "tpot_s",
     "ttft_s",
     "utilisation",
+    "values_of",
     "write_timeline",
 ]

@@ -18,7 +18,7 @@ __all__ = ["Axis", "Line", "chart", "latency_charts", "latency_table"]
 
 Floats = npt.NDArray[np.float64]
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _BELOW = 520, 46, 508, 26, 34  # pixels
+_WIDTH, _LEFT, _RIGHT, _TOP, _BELOW = 520, 54, 508, 26, 34  # pixels
 _GREY, _GRID, _TARGET = "#767676", "#E3E3E3", "#D55E00"
 _POINTS = 200  # of a curve
 _TARGETS_SHOWN = 3
@@ -36,9 +36,9 @@ class Axis(NamedTuple):
 
     def share(self, values: Any) -> Floats:
         """Return the positions of values: 0 at `low`, 1 at `high`."""
-        of = np.log if self.is_log else np.asarray
-        low, high = of(self.low), of(self.high)
-        return np.asarray((of(np.maximum(values, self.low)) - low) / (high - low))
+        at = np.asarray([self.low, self.high, *np.ravel(values)], dtype=np.float64)
+        at = np.log(np.maximum(at, self.low)) if self.is_log else at
+        return np.asarray(((at - at[0]) / (at[1] - at[0]))[2:].reshape(np.shape(values)))
 
     def x(self, values: Any) -> Floats:
         """Return pixels from the left edge of a chart."""
@@ -113,9 +113,8 @@ def latency_charts(lines: Sequence[Line]) -> str:
         tokens = values_of(one.requests, "output_tokens")
         ttft.append(ttft_s(arrival, first))
         tpot.append(1e3 * tpot_s(first, last, tokens)[tokens > 1])
-    shown = " and ".join(one.name for one in lines)
     return "".join(
-        _distribution(f"{title} of {shown}", label, values, lines, targets)
+        _distribution(title, label, values, lines, targets)
         for title, label, values, targets in (
             ("TTFT", "TTFT (s)", ttft, _targets(lines, "ttft_slo_s")),
             ("TPOT", "TPOT (ms)", tpot, 1e3 * _targets(lines, "tpot_slo_s")),
@@ -135,7 +134,9 @@ def _distribution(
     every = np.concatenate([*known, targets])
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.1, 1.0)
     x = Axis(label, max(low / 1.1, 1e-4), max(high * 1.1, 2e-4), is_log=True)
-    y = Axis("requests (%)", 0.0, 100.0, ticks={v: f"{v:g}" for v in (0.0, 25.0, 50.0, 75.0, 100.0)})
+    y = Axis(
+        "requests (%)", 0.0, 100.0, ticks={v: f"{v:g}" for v in (0.0, 25.0, 50.0, 75.0, 100.0)}
+    )
     height = 200
     marks = [
         f'<path d="M{at:.1f} {_TOP}V{height - _BELOW}" stroke="{_TARGET}" stroke-dasharray="2 3">'
@@ -144,47 +145,56 @@ def _distribution(
         "target</text>"
         for target, at in zip(targets, x.x(targets), strict=True)
     ]
+    keys: list[str] = []
     for one, all_of, ordered in zip(lines, values, known, strict=True):
         if not len(ordered):
             continue
         at = np.unique(np.linspace(0, len(ordered) - 1, _POINTS).astype(int))
         across, up = x.x(ordered[at]), y.y(100.0 * (at + 1) / len(all_of), height)
         steps = "".join(f"H{a:.1f}V{b:.1f}" for a, b in zip(across, up, strict=True))
-        marks.append(
-            f'<path d="M{across[0]:.1f} {height - _BELOW}{steps}" fill="none" stroke="{one.colour}"'
-            f' stroke-width="2" stroke-dasharray="{one.dashes}"><title>{escape(one.name)}</title>'
-            "</path>"
+        stroke = f'fill="none" stroke="{one.colour}" stroke-width="2" '
+        stroke += f'stroke-dasharray="{one.dashes}"/>'
+        marks.append(f'<path d="M{across[0]:.1f} {height - _BELOW}{steps}" {stroke}')
+        key = _TOP + 12 + 14 * len(keys)
+        keys.append(
+            f'<path d="M{_LEFT + 6} {key - 4}h16" {stroke}<text x="{_LEFT + 27}" y="{key}" '
+            f'paint-order="stroke" stroke="#fff" stroke-width="3">{escape(one.name)}</text>'
         )
-    return chart(title, x, y, marks, height)
+    return chart(title, x, y, [*marks, *keys], height)
 
 
 def latency_table(summary: Mapping[str, Any]) -> str:
     """Return a summary's requests, latencies and attainment as an HTML table, a row a model."""
     models = sorted(summary["models"].items(), key=lambda item: -item[1]["requests"])
-    heads = ("model", "requests", "failed", "TTFT p50 (s)", "p99", "TPOT p50 (ms)", "p99",
-             "within both targets (%)")  # fmt: skip
+    heads = (
+        "model", "requests", "failed", "TTFT p50 (s)", "TTFT p99 (s)", "TPOT p50 (ms)",
+        "TPOT p99 (ms)", "within both targets (%)",
+    )  # fmt: skip
     rows = [
         f"<tr><td>{escape(name)}</td>"
         + "".join(f'<td style="text-align:right">{cell}</td>' for cell in _cells(block))
         + f"<td>{_bar(block['attainment']['both'])}</td></tr>"
         for name, block in [("all", summary), *models[:_MODELS_SHOWN]]
     ]
-    if more := len(models) - _MODELS_SHOWN if len(models) > _MODELS_SHOWN else 0:
-        rows.append(f'<tr><td colspan="{len(heads)}">and {more} more models</td></tr>')
+    if len(models) > _MODELS_SHOWN:
+        more = f"and {len(models) - _MODELS_SHOWN:,} more models"
+        rows.append(f'<tr><td colspan="{len(heads)}">{more}</td></tr>')
     head = "".join(f"<th>{text}</th>" for text in heads)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _cells(block: Mapping[str, Any]) -> list[str]:
-    ttft, tpot = block["ttft_s"], block["tpot_s"]
-    times = [ttft["p50"], ttft["p99"], *(1e3 * (tpot[p] or math.nan) for p in ("p50", "p99"))]
-    texts = ("–" if t is None or math.isnan(t) else f"{t:.3g}" for t in times)
+    times = [
+        (block[name][p], unit)
+        for name, unit in (("ttft_s", 1.0), ("tpot_s", 1e3)) for p in ("p50", "p99")
+    ]  # fmt: skip
+    texts = ("–" if t is None or math.isnan(t) else f"{unit * t:.3g}" for t, unit in times)
     return [f"{block['requests']:,}", f"{block['failed']:,}", *texts]
 
 
 def _bar(share: float) -> str:
-    percent = 0.0 if math.isnan(share) else 100.0 * share
+    percent = 100.0 * share
     return (
-        '<span style="display:inline-block;width:5em;background:#E3E3E3"><span style="display:block;'
-        f'height:.7em;width:{percent:.1f}%;background:#009E73"></span></span> {percent:.1f}'
+        '<span style="display:inline-block;width:5em;background:#E3E3E3"><span style="display:'
+        f'block;height:.7em;width:{percent:.1f}%;background:#009E73"></span></span> {percent:.1f}'
     )

@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 
-from c2c.config import load
 from c2c.config.schema import RunConf, SystemConf, WorkloadConf
 from c2c.errors import SettingError
 from experiments.sweeping.arguments import check_arguments, fixed, grid
