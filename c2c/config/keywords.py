@@ -61,8 +61,8 @@ class Fleet:
 class Workload:
     """Requests: a file of `conf/workload`, such as poisson, and its settings.
 
-    >>> Workload("poisson", rate_rps=2, requests=500)
-    Workload('workload=poisson', 'workload.rate_rps=2', 'workload.requests=500')
+    >>> Workload("poisson", requests=500, rate_rps=2)
+    Workload('workload=poisson', 'workload.requests=500', 'workload.rate_rps=2')
 
     Args:
       settings: any other field of `c2c.workloads.WorkloadConfig`.
@@ -158,7 +158,10 @@ def overrides_of(settings: Mapping[str, Any]) -> list[str]:
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_text(k)}:{_text(v)}" for k, v in value.items()) + "}"
+        # Hydra knows no quoted keys.
+        keys = [re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", str(key)) for key in value]
+        pairs = zip(keys, map(_text, value.values()), strict=True)
+        return "{" + ",".join(":".join(pair) for pair in pairs) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ",".join(map(_text, value)) + "]"
     if value is None or isinstance(value, bool):

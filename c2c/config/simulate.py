@@ -96,7 +96,7 @@ class SimulationResult:
         name, verdict = self.setup.serving.system.name, self.summary["verdict"] or {}
         head = f"{name} on {self.setup.serving.fleet_name}, seed {self.setup.seed}"
         return (
-            f"<p><b>{escape(head)}</b><br>{'<br>'.join(map(escape, verdict.get('text', ())))}</p>"
+            f"<p><b>{escape(head)}</b><br/>{'<br/>'.join(map(escape, verdict.get('text', ())))}</p>"
             f"{latency_table(self.summary)}"
             f'<div style="display:flex">{latency_charts([Line(name, self.requests)])}</div>'
         )

@@ -146,7 +146,7 @@ def _shown(result: SimulationResult, models: Mapping[str, str], colour: str) -> 
     verdict = map(escape, (result.summary["verdict"] or {}).get("text", ()))
     notes = "".join(f"<li>{escape(note)}</li>" for note in result.setup.notes)
     return (
-        f'<p class="verdict">{"<br>".join(verdict)}</p>{latency_table(result.summary)}'
+        f'<p class="verdict">{"<br/>".join(verdict)}</p>{latency_table(result.summary)}'
         f"{time_charts(result, models, colour)}"
         + (f"<details><summary>Notes</summary><ul>{notes}</ul></details>" if notes else "")
     )
