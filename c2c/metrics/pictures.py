@@ -78,8 +78,8 @@ def chart(title: str, x: Axis, y: Axis, marks: Iterable[str], height: int = 200)
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}" '
         'xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="10.5" '
-        f'style="width:100%;max-width:{2 * _WIDTH}px"><text x="2" y="13" font-size="12" '
-        f'font-weight="bold" fill="#222">{escape(title)}</text>'
+        f'fill="#222" style="background:#fff;width:100%;max-width:{2 * _WIDTH}px">'
+        f'<text x="2" y="13" font-size="12" font-weight="bold">{escape(title)}</text>'
     ]
     for value, text in y.marks().items():
         at = float(y.y(value, height))

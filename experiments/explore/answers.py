@@ -59,6 +59,7 @@ class Answers:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._own = [f"--config-dir={folder}" for folder in load().conf]
         self._composed = lru_cache(64)(_composed)
         self._simulated = lru_cache(16)(self._run)
 
@@ -90,7 +91,7 @@ class Answers:
         charts = f'<div class="pair">{latency_charts(lines)}</div>' if lines else ""
         return {
             "html": f'{charts}<div class="pair">{"".join(columns)}</div>',
-            "command": _command(asked, systems, words, numbers),
+            "command": _command(self._own, asked, systems, words, numbers),
             "seconds": time.perf_counter() - began_s,
         }
 
@@ -134,12 +135,15 @@ def _path(path: str) -> str:
     return overrides_of({"workload__path": path})[0]
 
 
-def _command(asked: Asked, systems: Sequence[str], words: _Words, numbers: _Numbers) -> str:
+def _command(
+    own: Sequence[str], asked: Asked, systems: Sequence[str], words: _Words, numbers: _Numbers
+) -> str:
     path = asked.path
     shown = [_path(Path(path).name) if path and word == _path(path) else word for word in words]
+    values = [f"{name}={value}" for name, value in numbers]
     sweep = ["-m"] if len(systems) > 1 else []
-    values = (f"{name}={value}" for name, value in numbers)
-    return shlex.join(["c2c", "simulate", *sweep, f"system={','.join(systems)}", *shown, *values])
+    system = f"system={','.join(systems)}"
+    return shlex.join(["c2c", "simulate", *sweep, *own, system, *shown, *values])
 
 
 def _shown(result: SimulationResult, models: Mapping[str, str], colour: str) -> str:

@@ -44,5 +44,5 @@ def test_help_and_errors(
     assert main() == status
     out, err = capsys.readouterr()
     assert says in (err if status else out)
-    assert len((out + err).splitlines()) < 27
+    assert len((out + err).splitlines()) < 28
     assert max(map(len, out.splitlines()), default=0) <= 100

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -58,9 +59,10 @@ def simulated(command: str) -> list[dict[str, Any]]:
     words = shlex.split(command)
     assert words[:2] == ["c2c", "simulate"]
     (systems,) = (word for word in words if word.startswith("system="))
-    rest = [word for word in words[2:] if word not in ("-m", systems)]
+    rest = [word for word in words[2:] if not word.startswith("-") and word != systems]
+    folder = next((w.partition("=")[2] for w in words if w.startswith("--config-dir=")), None)
     return [
-        dict(simulate(build(load([*rest, f"system={name}"])), compiled=True).summary)
+        dict(simulate(build(load([*rest, f"system={name}"], folder=folder)), compiled=True).summary)
         for name in systems.partition("=")[2].split(",")
     ]
 
@@ -159,6 +161,25 @@ def test_other_pages_cannot_use_it(client: TestClient) -> None:
     assert "default-src 'none'" in page
 
 
+def test_own_settings_are_choices_and_go_with_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "catalog").mkdir()
+    text = "name: mine\nmodels: [{spec: llama-3-8b}]\n"
+    (tmp_path / "catalog" / "mine.yaml").write_text(text)
+    code = f"""
+from c2c.config import register
+from pathlib import Path
+from experiments.explore.answers import Answers, Asked
+from experiments.explore.controls import controls
+register((), Path({str(tmp_path)!r}))
+assert "mine" in controls(9)["choices"]["catalog"]
+choices = {{"catalog": "mine", "workload": "poisson"}}
+asked = Asked(["c2cserve"], choices, {{"workload.requests": 5}})
+print(Answers(9).answer(asked)["command"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert simulated(done.stdout)[0]["requests"] == 5
+
+
 def test_controls_are_settings_and_start_where_something_is_served(client: TestClient) -> None:
     spec = controls(MOST)
     for group, names in spec["choices"].items():
@@ -217,20 +238,27 @@ def test_dragging_in_a_browser() -> None:
     look = """(() => {
       const text = id => document.getElementById(id).textContent;
       if (!document.getElementById("state")) return null;
-      const slider = document.querySelector("input[name='workload.rate_rps']");
-      const more = document.getElementById("more");
       const send = (input, value, kind) => {
         input.value = value;
         input.dispatchEvent(new Event(kind));
       };
-      if (text("state").startsWith("answered")) {
-        window.at = (window.at ?? -1) + 1;
-        if (window.at === 0) window.first = text("command");
-        if (window.at < 20) send(slider, 100 + 10 * window.at, "input");
-        else if (window.at === 20) send(more, "sytem=3", "change");
+      const more = document.getElementById("more");
+      const slider = document.querySelector("input[name='workload.rate_rps']");
+      if (text("state").startsWith("answered") && window.last !== text("command")) {
+        window.last = text("command");
+        (window.commands ??= []).push(text("command"));
+        const answers = window.commands.length;
+        if (answers < 20) send(slider, 100 + 10 * answers, "input");
+        else if (answers === 20) send(more, "sytem=3", "change");
+        else if (answers === 21) { window.wrong = text("answer"); send(more, "", "change"); }
+        else if (answers === 22) {
+          const rows = [1, 2, 3].map(at => `${at},chat,20,5`);
+          const lines = ["arrival_s,model,prompt_tokens,output_tokens", ...rows];
+          take(new File([lines.join("\\n")], "my.csv"));
+        } else window.dropped = text("answer");
       }
-      return {first: window.first, command: text("command"), answer: text("answer"),
-        lines: document.querySelectorAll("svg path").length, state: text("state"),
+      return {commands: window.commands, wrong: window.wrong, dropped: window.dropped,
+        lines: document.querySelectorAll("svg path").length,
         sideways: document.documentElement.scrollWidth - document.documentElement.clientWidth};
     })()"""
     page = subprocess.Popen(
@@ -243,11 +271,14 @@ def test_dragging_in_a_browser() -> None:
             with watched(address, look) as watch:
                 drawn = watch.until(lambda seen: seen["lines"] > 20, 120.0)
                 assert drawn["sideways"] == 0
-                last = watch.until(lambda seen: "sytem='3': expected" in seen["answer"], 60.0)
-                assert "workload.rate_rps=2 " in last["first"]
-                rate = float(re.findall(r"workload.rate_rps=(\S+)", last["command"])[0])
-                assert rate != 2.0  # where the slider was let go
+                last = watch.until(lambda seen: "dropped" in seen, 60.0)
                 assert watch.last["console"] == []
         finally:
             page.terminate()
         assert page.wait(30.0) == 130
+    rates = [float(re.findall(r"rate_rps=(\S+)", one)[0]) for one in last["commands"][:20]]
+    assert rates[0] == 2.0
+    assert rates[1:] == sorted(set(rates[1:]))  # each position of the slider has an answer
+    assert "sytem='3': expected a key that exists" in last["wrong"]
+    assert "workload.path=my.csv" in last["commands"][-1]
+    assert "chat" in last["dropped"]
