@@ -111,10 +111,11 @@ def _lanes(
     below = np.zeros_like(next(iter(shares.values()), np.zeros((1, 1))))
     for name in (name for name in palette if name in shares):
         share = np.minimum(shares[name], 1.0 - below)
+        rows, bins = np.nonzero(share > 0.01)
+        up = y.y(rows + 1 - 0.9 * below[rows, bins], height)
         path = "".join(
-            f"M{across[k]:.1f} {y.y(lane + 1 - below[lane, k] * 0.9, height):.1f}h{width:.1f}"
-            f"v{-share[lane, k] * 0.9 * _LANE:.1f}h{-width:.1f}z"
-            for lane, k in zip(*np.nonzero(share > 0.01), strict=True)
+            f"M{a:.1f} {b:.1f}h{width:.1f}v{-c:.1f}h{-width:.1f}z"
+            for a, b, c in zip(across[bins], up, 0.9 * _LANE * share[rows, bins], strict=True)
         )
         below = below + share
         yield f'<path d="{path}" fill="{palette[name]}"><title>{escape(name)}</title></path>'
