@@ -23,6 +23,7 @@ from c2c.config import (
 )
 from c2c.errors import SettingError
 from c2c.metrics import Line, latency_charts, latency_table
+from experiments.answers.composing import Composer
 from experiments.command import in_one_line
 from experiments.explore.timeline import model_colours, time_charts
 from experiments.figures.style import system_colours
@@ -60,7 +61,8 @@ class Answers:
     def __init__(self, most: int) -> None:
         self._most = most
         self._own = [f"--config-dir={folder}" for folder in load().conf]
-        self._composed = lru_cache(64)(_composed)
+        self._composer = Composer()
+        self._composed = lru_cache(64)(self._checked)
         self._simulated = lru_cache(16)(self._run)
 
     def answer(self, asked: Asked) -> dict[str, Any]:
@@ -95,6 +97,9 @@ class Answers:
             "seconds": time.perf_counter() - began_s,
         }
 
+    def _checked(self, words: _Words) -> Settings:
+        return checked(self._composer.composed(words))
+
     def _run(self, words: _Words, numbers: _Numbers) -> SimulationResult:
         settings = self._composed(words).with_({**dict(numbers), "timeline.rows": PHASES})
         workload = settings["workload"]
@@ -104,10 +109,6 @@ class Answers:
             hint = f"For more: c2c explore most={count}." if count > self._most else ""
             raise SettingError(f"workload.{name}", count, f"from 1 to {self._most}", hint)
         return simulate(build(settings), compiled=True)
-
-
-def _composed(words: _Words) -> Settings:
-    return checked(load(words))
 
 
 def _settings(asked: Asked) -> tuple[list[str], _Words, _Numbers]:
