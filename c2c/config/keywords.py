@@ -18,8 +18,15 @@ from c2c.errors import SettingError
 __all__ = ["Fleet", "Workload", "overrides_of", "quoted", "simulate"]
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Fleet:
+@dataclass(frozen=True, repr=False)
+class _Overrides:
+    overrides: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.overrides))})"
+
+
+class Fleet(_Overrides):
     """Chips, models and the system that serves them.
 
     >>> Fleet(hardware="gh200", superchips=2, system__max_batch=8, system__scale="one_instance")
@@ -28,8 +35,6 @@ class Fleet:
     Args:
       settings: any other setting; its dots are double underscores.
     """
-
-    overrides: tuple[str, ...]
 
     def __init__(
         self,
@@ -51,14 +56,10 @@ class Fleet:
         weights_start: Literal["host", "disk"] | None = None,
         **settings: Any,
     ) -> None:
-        object.__setattr__(self, "overrides", _overrides(locals()))
-
-    def __repr__(self) -> str:
-        return f"Fleet({', '.join(map(repr, self.overrides))})"
+        super().__init__(_overrides(locals()))
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Workload:
+class Workload(_Overrides):
     """Requests: a file of `conf/workload`, such as poisson, and its settings.
 
     >>> Workload("poisson", requests=500, rate_rps=2)
@@ -67,8 +68,6 @@ class Workload:
     Args:
       settings: any other field of `c2c.workloads.WorkloadConfig`.
     """
-
-    overrides: tuple[str, ...]
 
     def __init__(
         self,
@@ -93,10 +92,7 @@ class Workload:
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "workload"}
         chosen = (*overrides_of({"workload": workload}), *_overrides(given, "workload__"))
-        object.__setattr__(self, "overrides", chosen)
-
-    def __repr__(self) -> str:
-        return f"Workload({', '.join(map(repr, self.overrides))})"
+        super().__init__(chosen)
 
 
 def simulate(
@@ -133,7 +129,8 @@ def simulate(
 
 
 def _overrides(given: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
-    named = {k: v for k, v in given.items() if k not in ("self", "settings") and v is not None}
+    others = ("self", "__class__", "settings")
+    named = {k: v for k, v in given.items() if k not in others and v is not None}
     return tuple(overrides_of({prefix + k: v for k, v in (named | given["settings"]).items()}))
 
 

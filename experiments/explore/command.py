@@ -6,6 +6,7 @@ c2c explore port=9000 most=20000
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def _serve(settings: Settings) -> None:
     try:
         listening = socket.create_server(("127.0.0.1", settings.port))
     except OSError as error:
-        reason = f"a free port ({error.strerror})"
+        reason = f"a port that can be used ({os.strerror(error.errno or 0).lower()})"
         raise SettingError("port", settings.port, reason, "port=0 takes any.") from error
     with listening:
         app = make_app(settings.most)
