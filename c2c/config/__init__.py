@@ -8,6 +8,7 @@ from c2c.config.build import (
     data_folders,
     input_files,
 )
+from c2c.config.keywords import Fleet, Workload, overrides_of, quoted
 from c2c.config.load import config_dir, load, register
 from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices, spelled
 from c2c.config.settings import Settings, checked, fits, plain_settings
@@ -22,10 +23,12 @@ from c2c.config.user_code import code_in, load_code, settings_folder
 
 __all__ = [
     "SWEEP",
+    "Fleet",
     "Layout",
     "RunSetup",
     "Settings",
     "SimulationResult",
+    "Workload",
     "as_setting_error",
     "build",
     "build_layout",
@@ -39,8 +42,10 @@ __all__ = [
     "input_files",
     "load",
     "load_code",
+    "overrides_of",
     "plain_settings",
     "prefers_compiled",
+    "quoted",
     "register",
     "run_totals",
     "settings_folder",
