@@ -197,7 +197,7 @@ def test_settings_and_models_that_are_not_supported_are_refused(
             load(tmp_path / "bad")
 
     refused(r"model_type='mamba': expected one of", model_type="mamba")
-    refused(r"model.bad.model_type='falcon': expected one of .*llama, mi", model_type="falcon")
+    refused(r"model.bad.model_type='falcon': expected one of .*llama, llama4", model_type="falcon")
     refused(r"activation='mish'", hidden_act="mish")
     other = {"rope_type": "su", "factor": 4.0, "rope_theta": 1e4}
     refused(r"rope_scaling.kind='su': expected one of default, linear", rope_parameters=other)
