@@ -1,13 +1,6 @@
 """c2c: serve many LLMs on GPUs whose weights live in host memory.
 
-    import c2c
-    result = c2c.simulate(c2c.build(c2c.load(["system=c2cserve_plus", "mig=planned"])))
-    result.summary["attainment"]
-
-`load` composes a run, `build` checks it, `simulate` simulates it. The packages below are
-`c2c.hardware` (chips and MIG layouts), `c2c.models`, `c2c.workloads`, `c2c.cost` (step times),
-`c2c.policies`, `c2c.serving` (the loop), `c2c.simulator`, `c2c.metrics`, `c2c.runs`;
-`c2c.transformer` runs models for real. Names are imported on first use.
+c2c.simulate(c2c.build(c2c.load(["system=c2cserve_plus", "mig=planned"]))).summary
 """
 
 from importlib import import_module
