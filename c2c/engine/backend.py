@@ -1,4 +1,4 @@
-"""Backend of the serving loop in real time: worker processes behind `c2c.serving.port`."""
+"""Backend of the serving loop in real time: worker processes behind the loop's port."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Router:
     """Settings of the router: the tokens' choice of experts.
 
     In each layer a topic ranks the experts in its own order and chooses by Zipf's law. Draws are
-    pure functions of (seed, request, position, layer); `c2c.simulator.tokens` draws the experts.
+    pure functions of (seed, request, position, layer); the simulator draws the experts.
 
     Attributes:
       skew: exponent of Zipf's law over a topic's order of experts; 0: all are equally likely.
