@@ -1,7 +1,4 @@
-"""c2c: serve many LLMs on GPUs whose weights live in host memory.
-
-c2c.simulate(c2c.build(c2c.load(["system=c2cserve_plus", "mig=planned"]))).summary
-"""
+"""c2c: serve many LLMs on GPUs whose weights live in host memory."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
