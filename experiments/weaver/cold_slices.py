@@ -190,6 +190,7 @@ def _lengths(pair: Pair, weight: float) -> tuple[float, ...]:
 
 
 def _stall_s(pair: Pair, load: float, lengths: tuple[float, ...]) -> float:
+    # A task finds its receiver in an operator with the probability of the receiver's busy share.
     if not pair.away:
         return 0.0
     idle = max(0.0, -pair.slack_s)
