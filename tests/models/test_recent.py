@@ -1,4 +1,8 @@
-"""Families of 2025 and 2026 against counts made by hand: each number stands with its arithmetic."""
+"""Families of 2025 and 2026 against counts made by hand: each number stands with its arithmetic.
+
+Parameters are also those that transformers 5.23.0 counts for the published configs, with the biases
+of routers, which are buffers there.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,6 @@ V4_4 = 4096 * 2048 + 4 * 1024 + 512 + 1024 * 8192 + 4096 * (512 + 64) + 4 * 256 
 V4_128 = 4096 * 1024 + 128 * 512 + 512
 V4_STREAMS = 43 * 2 * (24 * 4 * 4096 + 24 + 3) + 4 * 4 * 4096 + 4 + 1
 
-# also those that transformers 5.23.0 counts, with the biases of routers, which are buffers there
 PARAMETERS = {
     "qwen3_vl_8b": (
         8_190_735_360,

@@ -1,4 +1,8 @@
-"""Table of families in docs/transformer.md: `python -m tests.transformer.family_table`."""
+"""The table of families in docs/transformer.md, made by `python -m tests.transformer.family_table`.
+
+Parameters and bytes are of the published configs in `tests/models/published.py` and `recent.py`;
+errors of logits are of small random checkpoints of the family, against NumPy in float64.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,6 @@ HEAD = (
     "| model | family | parameters | weights, bytes | KV, bytes a token | "
     "beyond its windows | state, bytes | largest error of a logit |"
 )
-# Parameters and bytes are of these configs, errors of small random checkpoints against float64.
 CONFIGS = published.CONFIGS | recent.CONFIGS
 # the small checkpoint of a family that the engine runs
 SMALL = {
