@@ -1,7 +1,4 @@
-"""Every family of models: Llama's, Gemma, Phi-3, OLMo 2, Granite, GLM-4, with experts and without.
-
-The reference is NumPy in float64; `tests/transformer/test_peer.py` compares with transformers.
-"""
+"""Every family of models against NumPy in float64: dense ones and mixtures of experts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Blocks that requests share: the same tokens as without, and pages that are counted.
-
-Prompts go on from one another; steps, cancels, preemption and what is forgotten are drawn.
-"""
+"""Blocks that requests share: the same tokens as without, and pages that are counted."""
 
 from __future__ import annotations
 
