@@ -1,8 +1,4 @@
-"""Child processes of a command: single runs, line-by-line dialogues, and pools.
-
-Every wait can have a time limit, even if a GPU's driver blocks the process. The module needs the
-standard library and `c2c.errors` alone, as `make gpu` runs without other packages.
-"""
+"""Child processes of a command: single runs, line-by-line dialogues, and pools."""
 
 from __future__ import annotations
 
@@ -48,6 +44,8 @@ __all__ = [
     "workers_of",
 ]
 
+# `make gpu` runs without other packages: import the standard library and `c2c.errors` alone.
+# Every wait can have a time limit, as a GPU's driver may block a process.
 ROOT: Final = Path(__file__).parents[1]
 PATIENCE_S: Final = 5.0
 """Seconds to wait for a killed process before it is abandoned."""

@@ -1,7 +1,4 @@
-"""Frame of every command: signals, terminals, errors in one line.
-
-It imports light modules alone, so that Ctrl-C during the other imports is one line as well.
-"""
+"""Frame of every command: signals, terminals, errors in one line."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from pathlib import Path
 from c2c.errors import DataError, SettingError
 from experiments.stopping import heeded_signals, told_to_stop
 
+# Import light modules alone, so that Ctrl-C during the other imports is one line as well.
 __all__ = ["BAD_SETTINGS", "INTERRUPTED", "PIPE_CLOSED", "command", "in_one_line"]
 
 BAD_SETTINGS = 2

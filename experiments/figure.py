@@ -1,18 +1,4 @@
-"""Registration of figures: a function that computes one names its title and its drawing.
-
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Online:
-        rates_rps: tuple[AboveZero, ...]
-        requests: Count
-
-    @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
-            draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))
-    def compute(context: Context, experiment: Online) -> Computed: ...
-
-The values of `experiment` stand in `conf/experiment/tessera/fig7.yaml` (`experiments.experiment`).
-Modules with such a function, in packages below `experiments` and in `figure/` of a folder given
-with --config-dir, are found by their text; nothing else names the figure.
-"""
+"""Registration of figures: a function that computes one names its title and its drawing."""
 
 from __future__ import annotations
 
@@ -279,6 +265,10 @@ def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> A
 
     The function is called with the context and, if the figure has one, its experiment; what the
     decorator returns, with the context alone.
+
+        @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
+                draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))
+        def compute(context: Context, experiment: Online) -> Computed: ...
 
     Args:
       name: name on the command line; C2CServe's figures have no prefix.

@@ -1,8 +1,4 @@
-"""Files of `experiments` that a module runs, by the text of its imports.
-
-A figure's content key covers these files. A package's folder would not do: a file added beside a
-figure's module would throw away a finished result.
-"""
+"""Files of `experiments` that a module runs, by the text of its imports."""
 
 from __future__ import annotations
 
@@ -13,6 +9,8 @@ from pathlib import Path
 
 __all__ = ["imported_files"]
 
+# Content keys of figures cover these files. Whole folders would not do: a file added beside a
+# figure's module would throw away a finished result.
 _ROOT = Path(__file__).parent
 _NAME = _ROOT.name
 

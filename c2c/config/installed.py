@@ -1,9 +1,4 @@
-"""Installed plug-ins: packages whose entry point provides policies, a mechanism and settings.
-
-An entry point of the group `c2c.plugins` names a module. Importing it defines policies
-(`@place.by(...)`), and its `SYSTEM` is a mechanism (`c2c.config.mechanisms`). Settings are searched
-in the folder `conf/` beside it, if there is one, as in a folder given with `--config-dir`.
-"""
+"""Installed plug-ins: packages whose entry point provides policies, a mechanism and settings."""
 
 from __future__ import annotations
 
@@ -102,6 +97,8 @@ def source_folders(used: object) -> tuple[Path, ...]:
     )
 
 
+# An entry point of the group `c2c.plugins` names a module. Importing it defines policies
+# (`@place.by(...)`), its `SYSTEM` is a mechanism, and `conf/` beside it is searched for settings.
 @cache
 def plug_ins() -> dict[str, ModuleType]:
     """Return the modules of installed plug-ins by the names of their entry points."""

@@ -1,9 +1,4 @@
-"""Race of fleets: successive halving to the cheapest kinds of fleet that meet the targets.
-
-Each round finds the smallest number of chips of each kind on a growing part of the requests.
-After each part the dearer half of the kinds is out. Before "none serves", kinds that are out are
-tried on all requests.
-"""
+"""Race of fleets: successive halving to the cheapest kinds of fleet that meet the targets."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from experiments.answers.fleets import Arm
 __all__ = ["Outcome", "Standing", "Trial", "parts_of", "race"]
 
 _LEAST = 300  # requests of a part
+# Each round finds the fewest chips of each kind; after each part the dearer half is out.
 _SHARES = (16, 4)  # of the requests, one over these; then all
 _STEP = 1.5  # largest ratio of prices of the fleets that run in a round
 _ALIKE = 0.02  # relative difference of results that are alike

@@ -1,8 +1,6 @@
-"""Peak memory of `c2c simulate`, run in this process.
+"""Peak memory of `c2c simulate` in this process, in MB, as the last line.
 
-    python -m experiments.bench.memory [overrides of c2c simulate]
-
-Prints the peak in MB as the last line.
+python -m experiments.bench.memory [overrides of c2c simulate]
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""One point of the simulator's benchmark, in a process of its own to measure its peak memory.
+"""One point of the simulator's benchmark in its own process, as one line of JSON.
 
-    python -m experiments.bench.point catalog=dense workload.requests=1000 folder=<new folder>
-
-Prints one line of JSON.
+python -m experiments.bench.point catalog=dense workload.requests=1000 folder=<new folder>
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Settings of figures' runs, composed once for all runs that differ in plain values alone.
-
-Composing a configuration takes longer than most runs. A figure has hundreds of runs that differ in
-seed and load, and a search for the cause of a miss repeats them for each constant of the cost
-model, none of which is part of a configuration.
-"""
+"""Settings of figures' runs, composed once for all runs that differ in plain values alone."""
 
 from __future__ import annotations
 

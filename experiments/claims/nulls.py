@@ -1,9 +1,4 @@
-"""Null models: numbers of a paper that agree with one constant, or with no effect.
-
-A count of agreements alone proves little: printed ratios are close to each other, and a constant
-may agree with many. The constant here is the best one for each unit and paper. It is chosen with
-all printed values in view, an advantage that our model does not have.
-"""
+"""Null models: numbers of a paper that agree with one constant, or with no effect."""
 
 from __future__ import annotations
 
@@ -75,7 +70,10 @@ def beside(rows: Sequence[Answered]) -> dict[str, Any]:
 
 
 def _best_constant(claims: Sequence[Claim]) -> tuple[float, int]:
-    """Return the constant with which most claims of a unit agree, and their number."""
+    """Return the constant with which most claims of a unit agree, and their number.
+
+    It is chosen with all printed values in view, an advantage that our model does not have.
+    """
     printed = {value for claim in claims for value in _numbers(claim.value)}
     # Agreements change only at the ends of the interval that agrees with a printed number.
     ends = {value * (1.0 + side * TOLERANCE) for value in printed for side in (-1, 0, 1)}

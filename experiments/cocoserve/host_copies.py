@@ -1,11 +1,4 @@
-"""Copies of layers whose weights stay in host memory, on slices of a GH200 (beyond the paper).
-
-A slice of a chip has a model with resident weights, and rows until the KV cache fills the rest of
-its memory. Copies of layers on a second slice compute half of the rows. Such a copy either has
-resident weights beside another model's, or reads them over NVLink-C2C and needs memory for its KV
-cache only. A third method needs no second slice: layers of the first are read from host memory,
-which frees their memory for KV cache.
-"""
+"""Copies of layers whose weights stay in host memory, on slices of a GH200 (beyond the paper)."""
 
 from __future__ import annotations
 

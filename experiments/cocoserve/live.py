@@ -1,7 +1,4 @@
-"""Requests served by one device, then by several while the layout changes, compared bit by bit.
-
-`c2c try cocoserve` draws the changes and prints. Nothing here needs more than jax.
-"""
+"""Requests served by one device, then by several while the layout changes, compared bit by bit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Uses of a second card: copies of layers, a second instance, a pipeline, tensor parallelism.
-
-Decode steps take the simulator's times. A curve ends at the memory of the two cards.
-"""
+"""Uses of a second card: copies of layers, a second instance, a pipeline, tensor parallelism."""
 
 from __future__ import annotations
 
@@ -60,7 +57,10 @@ class TwoCards:
         experiment=TwoCards, draw="cocoserve.draw_two_cards", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(_: Context, experiment: TwoCards) -> Computed:
-    """Return the seconds of a step and tokens a second by concurrent sequences, for each method."""
+    """Return the seconds of a step and tokens a second by concurrent sequences, for each method.
+
+    A curve ends at the memory of the two cards.
+    """
     spec, node = load_spec(experiment.model), load_node(experiment.node)
     devices = devices_of(spec, node, most_rows=max(experiment.rows))
     most = most_rows(devices, experiment.tokens)

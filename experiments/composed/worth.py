@@ -1,7 +1,4 @@
-"""Worth of each mechanism in sets with others, on GH200 and on different GPUs (beyond the papers).
-
-The worth is a Shapley value in points of attainment.
-"""
+"""Shapley value of each mechanism, on GH200 and on different GPUs (beyond the papers)."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """Experiment: mechanisms, fleets with their loads, and sizes.
+    """Experiment: mechanisms, fleets with their loads, and sizes. Worth is in points of attainment.
 
     Attributes:
       mechanisms: mechanisms of `system=composed`.

@@ -1,8 +1,4 @@
-"""Quoting of texts on the command line, most of which Hydra's grammar would cut or refuse.
-
-A prompt is exactly the argument from the shell. Users need not know that commas make a sweep, that
-an equals sign ends a value, or that `${` begins an interpolation.
-"""
+"""Quoting of texts on the command line, most of which Hydra's grammar would cut or refuse."""
 
 from __future__ import annotations
 

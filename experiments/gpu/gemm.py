@@ -1,14 +1,4 @@
-"""Stages `decode`, `mix` and `tall`: products over weights in host memory, rivals and bounds.
-
-- kernel: `hybrid_gemm` with its kernel, at an alpha, a cluster and a number of SMs; `best`: all
-  three by the cost model; `chosen`: `hybrid_gemm(x, w)`, in-kernel reads or the staged ring.
-- ring: weights copied piece by piece, each multiplied while the next is copied; `serial`: all
-  copied, then multiplied; `resident`: weights in device memory.
-- bound: the copy engine, device memory and tensor cores alone.
-
-Programs of a stage compile in parallel threads before its first case. Launches use copies of the
-weights in turn, together several times the L2.
-"""
+"""Stages `decode`, `mix` and `tall`: products over weights in host memory, rivals and bounds."""
 
 from __future__ import annotations
 
@@ -32,6 +22,7 @@ from pallas_kernels.gemm import Gemm, choose, machine_for, plans, predict, prese
 from pallas_kernels.gemm.staged import reader_of, staged_s
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 
+# Launches use copies of the weights in turn, together several times the L2.
 _COLD_BYTES: Final = 256 * 10**6
 _MOST_COPIES: Final = 64
 _COMPILED: Final = ("kernel", "best")
@@ -40,7 +31,14 @@ _programs: dict[str, Any] = {}  # compiled, or why not
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
-    """Measure one case."""
+    """Measure one case of `spec["what"]`.
+
+    - kernel: `hybrid_gemm` with its kernel, at an alpha, a cluster and a number of SMs; `best`: all
+      three by the cost model; `chosen`: `hybrid_gemm(x, w)`, in-kernel reads or the staged ring.
+    - ring: weights copied piece by piece, each multiplied while the next is copied; `serial`: all
+      copied, then multiplied; `resident`: weights in device memory.
+    - bound: the copy engine, device memory and tensor cores alone.
+    """
     if "promotion" in spec and "promote.so" not in Path("/proc/self/maps").read_text("utf-8"):
         raise Unmeasurable("promote.so is not loaded")
     if spec["what"] == "bound":

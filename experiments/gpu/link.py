@@ -1,8 +1,4 @@
-"""Stage `probe`: rates of the link from a CUDA program without jax (`probe.cu`).
-
-A low rate here is the machine's and not ours. `promote.c` is built beside it: preloaded, it asks
-for L2 promotion in the TMA descriptors that jax makes.
-"""
+"""Stage `probe`: rates of the link from a CUDA program without jax (`probe.cu`)."""
 
 from __future__ import annotations
 
@@ -22,6 +18,7 @@ _OPTIONS: Final = {
     "promote.so": ("-shared", "-cudart=none", "-Xcompiler=-fPIC"),
     "probe": ("-std=c++17", "-gencode=arch=compute_90a,code=sm_90a"),
 }
+# promote.c, preloaded, asks for L2 promotion in the TMA descriptors that jax makes.
 _SOURCES: Final = {"probe": "probe.cu", "promote.so": "promote.c"}
 
 

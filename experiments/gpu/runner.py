@@ -1,8 +1,4 @@
-"""Runner: cases in child processes, each with a time limit, until the time is over.
-
-A child serves case after case, since starting jax takes seconds; one that hangs or dies costs the
-row of its case, and the next case gets a new one.
-"""
+"""Runner: cases in child processes, each with a time limit, until the time is over."""
 
 from __future__ import annotations
 
@@ -75,7 +71,11 @@ def run_cases(
     alive: Callable[[], str] = lambda: "",
     after: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Run the cases without a row, in order."""
+    """Run the cases without a row, in order.
+
+    A child serves case after case, since starting jax takes seconds. One that hangs or dies costs
+    the row of its case alone.
+    """
     finished = rows.finished(retry_failed=retry_failed)
     todo = [case for case in cases if case.key not in finished]
     found, lost, child = Outcome(left=len(todo)), Counter[tuple[str, str]](), None

@@ -1,8 +1,4 @@
-"""Stage `step`: decode of layers of Llama 8B's shape as generation runs it, weights in host memory.
-
-Four layers: those of a model are alike. `hybrid` reads weights in our kernels, `staged` copies each
-layer's arrays first.
-"""
+"""Stage `step`: decode of layers of Llama 8B's shape with weights in host memory."""
 
 from __future__ import annotations
 
@@ -22,11 +18,15 @@ from experiments.gpu.cases import Row
 from experiments.gpu.timing import time_launches
 from experiments.gpu.worker import Settings
 
+# All layers of a model are alike.
 _LAYERS: Final = 4
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
-    """Measure a decode step of `rows` sequences of `context` tokens."""
+    """Measure a decode step of `rows` sequences of `context` tokens.
+
+    `hybrid` reads weights in our kernels, `staged` copies the arrays of a layer first.
+    """
     shape = replace(load_spec("llama-3-8b"), layers=_LAYERS, vocab=8192)
     if settings.tiny:
         shape = replace(

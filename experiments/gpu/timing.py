@@ -1,9 +1,4 @@
-"""Timing of work on a device from the host's clock.
-
-A repetition enqueues a row of launches and waits once at the end. The device runs them back to
-back, so each start is hidden behind the launch before it and the wait is shared. A row takes at
-least `ROW_S`, so that the rest of both is below a percent.
-"""
+"""Timing of work on a device from the host's clock."""
 
 from __future__ import annotations
 
@@ -14,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+# A repetition enqueues a row of launches and waits once, so starts are hidden behind the launch
+# before. In a row this long the first start and the wait are below a percent.
 ROW_S = 0.02
 MOST_IN_A_ROW = 64
 

@@ -1,8 +1,6 @@
 """Child process of a run: a line of JSON with a case in, a line with its rows out.
 
-    python -m experiments.gpu.worker <settings as JSON> <file descriptor for answers>
-
-Answers have a descriptor of their own, so that no output of a library is mistaken for one.
+python -m experiments.gpu.worker <settings as JSON> <file descriptor for answers>
 """
 
 from __future__ import annotations
@@ -80,6 +78,7 @@ def main(arguments: list[str]) -> None:
     end_with_parent()
     # C code writes the dump, so that it also works while Python waits for the device
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
+    # Answers have a descriptor of their own, so that no library's output is mistaken for one.
     settings = Settings(**json.loads(arguments[0]))
     with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as answers:
         for line in sys.stdin:

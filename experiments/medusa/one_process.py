@@ -1,10 +1,6 @@
 """One process of an offline or online start, run by `c2c try medusa`.
 
-    python -m experiments.medusa.one_process ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER
-
-Roles: `capture` and `recapture` write captures, `analyse` the artefact, `restore` the results of
-its graphs. WHAT is a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU), or
-`xla:<folder>` with the steps of `c2c try medusa_steps`.
+python -m experiments.medusa.one_process ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER
 """
 
 from __future__ import annotations
@@ -60,6 +56,8 @@ __all__ = [
     "started",
 ]
 
+# Roles: `capture` and `recapture` write captures, `analyse` the artefact, `restore` the results of
+# its graphs.
 ROLES = ("capture", "recapture", "analyse", "restore")
 DEVICES = ("emulated", "driver")
 ADDRESSES = ("patched", "fixed")
@@ -75,7 +73,12 @@ def check_each(models: Sequence[str]) -> None:
 
 
 def programs_of(what: str) -> dict[int, Program]:
-    """Return the program of each batch size."""
+    """Return the program of each batch size.
+
+    Args:
+      what: a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU), or `xla:<folder>`
+        with the steps of `c2c try medusa_steps`.
+    """
     kind, _, seed = what.partition(":")
     if kind == "xla":
         folders = sorted((p for p in Path(seed).glob("*") if p.name.isdigit()), key=_batch)

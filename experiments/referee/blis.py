@@ -1,8 +1,4 @@
-"""BLIS (`inference-sim`), run by its command line, with the step times that it was trained to.
-
-BLIS is a Go program without a package. Clone `inference-sim/inference-sim` as `.venv-peer-blis` and
-build it there with `go build -o blis main.go`. It reads its constants and models from that folder.
-"""
+"""BLIS (`inference-sim`), run by its command line, with the step times that it was trained to."""
 
 from __future__ import annotations
 
@@ -20,6 +16,8 @@ from experiments.referee.scenario import Ran, Requests, Scenario
 __all__ = ["NAME", "refuses", "run"]
 
 NAME: Final = "BLIS"
+# Clone `inference-sim/inference-sim` as this folder and run `go build -o blis main.go` in it. BLIS
+# reads its constants and models from there.
 _FOLDER: Final = Path(".venv-peer-blis")
 _CHIPS: Final = {"h100_sxm": "H100", "a100_sxm": "A100-SXM", "l40s": "L40S"}
 _MODELS: Final = {

@@ -1,9 +1,6 @@
 """Vidur as a process that takes turns, run by the Python of its own environment.
 
-    .venv-peer-simulator/bin/python experiments/referee/vidur_process.py <JSON>
-
-Nothing is downloaded: predictions are read from the folder of `vidur_costs`. Vidur's metrics,
-traces and plots are off; times are read from its requests.
+.venv-peer-simulator/bin/python experiments/referee/vidur_process.py <JSON>
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Pages of a reproduction: the figures with their verdicts, and all claims with their audit.
-
-Both are self-contained HTML: pictures, style and script are inside.
-"""
+"""Pages of a reproduction: the figures with their verdicts, and all claims with their audit."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def report_pages(
     improvements: Sequence[Improvement] = (),
     results: Path = RESULTS,
 ) -> dict[str, str]:
-    """Return the text of each page by file name.
+    """Return the text of each page, self-contained HTML, by file name.
 
     Args:
       out: folder with one folder for each figure.

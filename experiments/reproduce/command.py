@@ -1,14 +1,4 @@
-"""Reproduce figures and tables, then print how many claims agree and write a report.
-
-    c2c reproduce figures=papers profile=quick
-    c2c reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
-    c2c reproduce -m figures=weaver.fig5 experiment.shares.hot_rps=8,12
-
-Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json,
-index.html, claims.html. Figures whose configuration, code and data have not changed are kept.
-`experiment` holds the settings of each figure (conf/experiment); `-m` makes the figures for each of
-several values.
-"""
+"""Command `c2c reproduce`: figures and tables, agreeing claims, and a report."""
 
 from __future__ import annotations
 

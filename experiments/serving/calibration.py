@@ -1,11 +1,4 @@
-"""Calibration of step times on recorded steps: by shape, and by growth with the KV cache.
-
-A decode step takes a + c x (positions attended to), with one a for each row class: rows are padded
-to the class, so their real number has no term. A step with prompt tokens is a sum of calls, each
-padded to one of the budgets. A step after another model's (a turn) takes more: it was not begun
-ahead, and the processor's caches hold the other model. The time between steps (the loop, the
-frames) is added to each step; it is shortest where steps of one model follow each other.
-"""
+"""Calibration of step times on recorded steps: by shape, and by growth with the KV cache."""
 
 from __future__ import annotations
 
@@ -29,6 +22,11 @@ _TRIMS = 3  # rounds that leave out steps 3 standard deviations off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFit:
     """Costs of a model's steps, seconds.
+
+    A decode step takes a + c x (positions attended to), with one a for each row class: rows are
+    padded to the class, so their real number has no term. A step with prompt tokens is a sum of
+    calls, each padded to one of the budgets. A step after another model's takes more: it was not
+    begun ahead, and the processor's caches hold the other model.
 
     Attributes:
       rows_s: time of a decode step, by row class.

@@ -1,8 +1,4 @@
-"""Replay of a live run with the recorded seconds of each plan, under a virtual clock.
-
-The loop decides anew. Any difference to the live run is a different decision; there is none if the
-loop depends on its events alone.
-"""
+"""Replay of a live run with the recorded seconds of each plan, under a virtual clock."""
 
 from __future__ import annotations
 
@@ -194,6 +190,8 @@ def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
 
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
     """Run the loop over the inputs of a live run and the recorded seconds of its plans.
+
+    The loop decides anew. A difference to the live run means that it depends on more than events.
 
     Args:
       prepared: setup of the run.

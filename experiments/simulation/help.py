@@ -1,7 +1,4 @@
-"""`--help`: every setting with its meaning and its present value.
-
-The meaning of a setting comes from the docstring of its dataclass.
-"""
+"""Help of `c2c simulate`: settings with present values and their dataclasses' descriptions."""
 
 from __future__ import annotations
 

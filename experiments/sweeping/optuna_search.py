@@ -1,8 +1,4 @@
-"""Search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` rates them.
-
-Proposals depend on the sampler's seed and on earlier values alone. Run the same command again to
-resume a stopped search: its finished points are found complete.
-"""
+"""Search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` rates them."""
 
 from __future__ import annotations
 
@@ -76,6 +72,9 @@ def search(
     settings: SearchSettings, arguments: Sequence[str], launch: Launch, folder: str
 ) -> optuna.Study:
     """Run `n_trials` trials and write the best to the sweep's folder.
+
+    Proposals depend on the sampler's seed and on earlier values alone, so a repeated search finds
+    its points complete.
 
     Raises:
       SettingError: there is nothing to search, or no direction for each objective.

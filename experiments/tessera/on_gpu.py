@@ -1,8 +1,6 @@
-"""One measurement of Tessera on a GPU's driver, in a process of its own.
+"""One measurement of Tessera on a GPU's driver, in its own process, as a line of JSON.
 
-    PYTHONPATH=.venv-driver python -m experiments.tessera.on_gpu '{"what": "recorded", "step": DIR}'
-
-Prints the rows as a line of JSON. A step's folder has the format of `c2c.systems.program.xla`.
+PYTHONPATH=.venv-driver python -m experiments.tessera.on_gpu '{"what": "recorded", "step": DIR}'
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""The paper's five workloads and three pairs, and the three fitted numbers.
-
-    c2c calibrate tessera        # fits them again, prints stored and fitted
-
-A pair's `right_share` is fitted so that the right GPU alone has its throughput of Table III: the
-mean over the workloads, relative to the left GPU. Nothing else is fitted.
-"""
+"""The paper's five workloads and three pairs, and the fitted numbers (`c2c calibrate tessera`)."""
 
 from __future__ import annotations
 
@@ -121,7 +115,10 @@ def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
 
 
 def fitted_share(name: str) -> float:
-    """Return the `right_share` for which the mean over workloads equals the paper's."""
+    """Return the `right_share` for which the mean over workloads equals the paper's.
+
+    The mean is of the right GPU's throughput relative to the left one's (Table III).
+    """
     pair = load_pair(name)
     left, right = (each.gpu for each in pair.gpus)
     assert left.price is not None

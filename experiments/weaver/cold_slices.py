@@ -1,12 +1,4 @@
-"""Cold models on slices of a GH200 with weights in host memory (beyond the paper).
-
-A hot model has resident weights on one slice. Each other slice has a cold model that reads its
-weights over NVLink-C2C, so that nearly all of its memory is free for the hot sequences' KV cache,
-and its HBM is nearly idle. Tasks and results go through host memory, as slices have no link of
-their own. The probability that a task finds its receiver in an operator is the receiver's busy
-share of time. A receiver's operators last as long as reading their weights over the link, longer
-than those of a resident model.
-"""
+"""Cold models on slices of a GH200 with weights in host memory (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -198,6 +190,7 @@ def _lengths(pair: Pair, weight: float) -> tuple[float, ...]:
 
 
 def _stall_s(pair: Pair, load: float, lengths: tuple[float, ...]) -> float:
+    # A task finds its receiver in an operator with the probability of the receiver's busy share.
     if not pair.away:
         return 0.0
     idle = max(0.0, -pair.slack_s)

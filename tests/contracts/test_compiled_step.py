@@ -1,7 +1,4 @@
-"""The live engine's step, which becomes machine code while the engine serves.
-
-Interpreted and compiled step are compared event by event in `test_any_order.py`.
-"""
+"""The live engine's step, which becomes machine code while the engine serves."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def lost(*events: tuple[float, int, float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     rate=st.sampled_from([1.0, 10.0, 100.0]),

@@ -1,7 +1,4 @@
-"""The same models written plainly in NumPy and float64, from configs and tensors as published.
-
-Nothing of c2c is used: one sequence, no cache, loops over heads and experts.
-"""
+"""The same models written plainly in NumPy and float64, without anything of c2c."""
 
 from __future__ import annotations
 

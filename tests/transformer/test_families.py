@@ -1,7 +1,4 @@
-"""Every family of models: Llama's, Gemma, Phi-3, OLMo 2, Granite, GLM-4, with experts and without.
-
-The reference is NumPy in float64; `tests/transformer/test_peer.py` compares with transformers.
-"""
+"""Every family of models against NumPy in float64: dense ones and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ Make = Callable[..., Any]
 
 
 FAMILIES = (*CONFIGS, *TODAY)
-QUICK = ("llama", "qwen3_moe", "gemma2", "gemma3_text", "olmo2", "deepseek_v3", "llama4_text")
+QUICK = ("qwen3_moe", "gemma2", "deepseek_v3", "llama4_text")
 
 
 @pytest.mark.parametrize("name", tiered(FAMILIES, *QUICK))

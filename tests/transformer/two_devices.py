@@ -1,6 +1,6 @@
 """One checkpoint on two CPU devices of one process; prints what test_devices.py compares.
 
-Run as `python -m tests.transformer.two_devices CHECKPOINT STORE` with two CPU devices.
+python -m tests.transformer.two_devices CHECKPOINT STORE    # two CPU devices
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Device with known answers: a token is a hash of its sequence's contents in the KV cache.
-
-The worker's own code runs over it: residents, runner, seats, blocks, kept blocks of prompts, steps
-begun ahead. A token is right only if every position before it was written once, by the right token,
-to a block that still belongs to its sequence.
-"""
+"""Device with known answers: a token is a hash of its sequence's contents in the KV cache."""
 
 from __future__ import annotations
 
@@ -22,6 +17,8 @@ from c2c.transformer.pages import PAGE_TOKENS
 __all__ = ["Device", "Executables", "Model", "score", "undisturbed"]
 
 
+# The worker's own code runs over it. A token is right only if every position before it was written
+# once, by the right token, to a block that still belongs to its sequence.
 class Device(Protocol):
     """Calls of a computation to the world."""
 

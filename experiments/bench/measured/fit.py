@@ -1,9 +1,4 @@
-"""Fit of the chips' constants to half of their rows, stored with the error on the others.
-
-Each group of constants belongs to one operation and is fitted to its rows alone. The loss is the
-mean absolute error of the logarithm, smoothed near 0, plus a small pull towards typical values.
-The pull keeps a constant plausible if the rows hardly determine it.
-"""
+"""Fit of the chips' constants to half of their rows, stored with the error on the others."""
 
 from __future__ import annotations
 
@@ -87,6 +82,8 @@ GROUPS: Final = (
     }),
 )  # fmt: skip
 KERNEL_CHIPS: Final = ("h100_sxm", "b200", "l40s", "rtx_pro_6000")
+# Loss: mean absolute error of the logarithm, smoothed near 0, plus a pull to `typical`, so that a
+# constant is plausible if the rows hardly determine it.
 ROUNDING: Final = 0.03  # relative errors below it hardly count
 PULL: Final = 0.003
 FARTHEST: Final = 8.0  # standard deviations of a prior that are searched
