@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from c2c.config.build import RunSetup, build
-    from c2c.config.load import load
+    from c2c.config.compose import load
     from c2c.config.simulate import SimulationResult, simulate
     from c2c.errors import DataError, SettingError
 

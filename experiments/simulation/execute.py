@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from omegaconf import DictConfig
-
 from c2c.config import RunSetup, data_folders, prefers_compiled, run_totals, summary_of
 from c2c.errors import SettingError
 from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline
@@ -27,6 +25,9 @@ from experiments.children import usable_cores, worker_pool
 from experiments.simulation.freed_memory import keep_freed_memory
 from experiments.simulation.measured import beside_simulated, has_measured
 from experiments.simulation.serving import Served, serve, serve_in_shards
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 __all__ = [
     "Outcome",
