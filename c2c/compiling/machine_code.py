@@ -14,7 +14,6 @@ import contextlib
 import functools
 import gc
 import hashlib
-import os
 import platform
 import sys
 from collections.abc import Callable, Iterator

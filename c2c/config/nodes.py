@@ -95,9 +95,7 @@ def _laid_out_systems() -> list[str]:
 
 
 def _hardware_by_default() -> str:
-    groups = [
-        d for d in _read(conf_dir() / "config.yaml")["defaults"] if isinstance(d, Mapping)
-    ]
+    groups = [d for d in _read(conf_dir() / "config.yaml")["defaults"] if isinstance(d, Mapping)]
     return next(str(group["hardware"]) for group in groups if "hardware" in group)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings", "checked", "fits", "plain_settings"]
 
+
 class Settings(dict[str, Any]):
     """Plain settings of a run that the schema has checked, as in `RunSetup.settings`."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from c2c.config import RunSetup, data_folders, prefers_compiled, run_totals, summary_of
 from c2c.errors import SettingError
 from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline

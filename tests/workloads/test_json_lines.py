@@ -34,7 +34,8 @@ TIMES = [
 ]  # fmt: skip
 LIKELY = {
     "timestamp": st.sampled_from(TIMES), "input_length": st.just(COUNT),
-    "output_length": st.just(COUNT), "hash_ids": st.sampled_from([LIST, HASHES]), "model": st.just(TEXT),
+    "output_length": st.just(COUNT), "hash_ids": st.sampled_from([LIST, HASHES]),
+    "model": st.just(TEXT),
 }  # fmt: skip
 NAMES = (*LIKELY, "session_id", "turn", "usage", "note", " spaced ")
 ODD = st.sampled_from(
