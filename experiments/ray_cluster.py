@@ -6,14 +6,30 @@ import os
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["INSTALL_RAY", "cluster_is_named", "started_ray"]
+from c2c.errors import SettingError
+
+__all__ = ["INSTALL_RAY", "cluster_cores", "cluster_is_named", "started_ray"]
 
 INSTALL_RAY = "pip install -c .ci/constraints/main.txt -c .ci/constraints/ray.txt -e '.[ray]'"
 
 
 def cluster_is_named() -> bool:
-    """Return whether the environment names a cluster (RAY_ADDRESS) and Ray is installed."""
-    return bool(os.environ.get("RAY_ADDRESS")) and find_spec("ray") is not None
+    """Return whether the environment names a cluster (RAY_ADDRESS).
+
+    Raises:
+      SettingError: it does, and Ray is not installed.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and find_spec("ray") is None:
+        raise SettingError(
+            "RAY_ADDRESS", address, "no value without Ray", f"Install it: {INSTALL_RAY}"
+        )
+    return bool(address)
+
+
+def cluster_cores() -> int:
+    """Return the number of cores of the cluster's present machines, at least 1."""
+    return max(1, int(started_ray().cluster_resources().get("CPU", 1)))
 
 
 def started_ray(**init: Any) -> Any:

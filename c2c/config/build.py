@@ -265,9 +265,10 @@ def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
         *sorted(set(workload_files(_workload(settings["workload"])).values())),
         *(
             f
-            for one in settings["catalog"]["models"]
-            if "spec" in one
-            for f in spec_files(one["spec"])
+            for spec in dict.fromkeys(
+                one["spec"] for one in settings["catalog"]["models"] if "spec" in one
+            )
+            for f in spec_files(spec)
         ),
         *data_folders(settings),
         *(Path(file).expanduser().resolve() for file in settings["code"]),

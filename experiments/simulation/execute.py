@@ -23,9 +23,11 @@ from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key, file_key, sour
 from c2c.simulator import RunStats, phases_table
 from c2c.simulator.shards import Shard, split
 from experiments.children import usable_cores, worker_pool
+from experiments.ray_cluster import cluster_cores, cluster_is_named
 from experiments.simulation.freed_memory import keep_freed_memory
+from experiments.simulation.in_shards import serve_in_shards
 from experiments.simulation.measured import beside_simulated, has_measured
-from experiments.simulation.serving import Served, serve, serve_in_shards
+from experiments.simulation.serving import Served, serve
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -262,7 +264,7 @@ def _simulate(
     totals = _totals(setup, served.stats)
     if len(shards) > 1 and is_long:
         keep_freed_memory()
-        with worker_pool(len(shards), keep_freed_memory) as pool:
+        with worker_pool(min(len(shards), len(usable_cores())), keep_freed_memory) as pool:
             summary = summary_of(setup, records, totals, pool.map)
     else:
         summary = summary_of(setup, records, totals)
@@ -287,7 +289,10 @@ def _simulate(
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
     """Return the shards of a run: `shards` of the settings, fewer if chips share models."""
     asked, requests = setup.settings["shards"], int(setup.workload.description["requests"])
-    wanted = len(usable_cores()) if asked == "auto" else int(asked)
+    if asked == "auto":
+        wanted = cluster_cores() if cluster_is_named() else len(usable_cores())
+    else:
+        wanted = int(asked)
     if setup.workload.loop is not None:  # the next sender depends on all requests
         wanted = 1
     if wanted == 1 and requests <= PART_ROWS:
