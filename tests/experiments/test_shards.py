@@ -165,7 +165,7 @@ def test_shards_on_a_cluster_give_the_results_of_one_process(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_lost_machine_costs_its_shards_alone(tmp_path: Path, cluster: Callable[[], None]) -> None:
-    requests, seen = 1_500_000, list[float]()
+    requests, seen = 600_000, list[float]()
 
     def on_progress(done: float) -> None:
         if done > 0 and not any(seen):
