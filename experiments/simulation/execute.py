@@ -290,7 +290,9 @@ def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
     """Return the shards of a run: `shards` of the settings, fewer if chips share models."""
     asked, requests = setup.settings["shards"], int(setup.workload.description["requests"])
     if asked == "auto":
-        wanted = cluster_cores() if cluster_is_named() else len(usable_cores())
+        wanted = (
+            cluster_cores(setup.settings["code"]) if cluster_is_named() else len(usable_cores())
+        )
     else:
         wanted = int(asked)
     if setup.workload.loop is not None:  # the next sender depends on all requests

@@ -15,13 +15,13 @@ from typing import Any
 
 from c2c.atomic import atomic_file
 from c2c.config import RunSetup
-from c2c.errors import DataError, SettingError
+from c2c.errors import DataError
 from c2c.runs import source_key
 from c2c.simulator import Simulation, build_machine, run_blocks
 from c2c.simulator.shards import Shard, dealt, merged_stats, merged_timeline
 from c2c.workloads import RequestBlock
 from experiments.children import gather
-from experiments.ray_cluster import cluster_cores, cluster_is_named, started_ray
+from experiments.ray_cluster import cluster_cores, cluster_is_named, cluster_with
 from experiments.simulation.freed_memory import keep_freed_memory
 from experiments.simulation.serving import Served, serve_shard
 
@@ -91,12 +91,12 @@ def _on_cluster(
     tell: Callable[[Sequence[float]], None],
 ) -> list[Served]:
     """Return the results of shards as tasks of Ray, which repeats those of a lost machine."""
-    ray = started_ray()
+    ray = cluster_with(code)
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     shares = ray.remote(_Shares).options(num_cpus=0, scheduling_strategy=here).remote(len(work))
-    task = ray.remote(_away).options(runtime_env=_with_code(code))
+    task = ray.remote(_away)
     setup, version = ray.put(plain), source_key("c2c")
     served: list[Any] = [None] * len(work)
     waiting: dict[Any, int] = {}
@@ -104,7 +104,9 @@ def _on_cluster(
     try:
         while True:
             # No more at once than can run: their requests take memory.
-            for k, (shard, requests, files) in islice(left, max(0, cluster_cores() - len(waiting))):
+            for k, (shard, requests, files) in islice(
+                left, max(0, cluster_cores(code) - len(waiting))
+            ):
                 given = (setup, shard, requests.read_bytes(), len(files), compiled, shares, k)
                 waiting[task.remote(version, *given)] = k
             if not waiting:
@@ -155,14 +157,6 @@ def _away(
             (), setup, shard, given, files, compiled, lambda share: shares.tell.remote(k, share)
         )
         return served, [file.read_bytes() for file in files]
-
-
-def _with_code(code: Sequence[str]) -> dict[str, Any]:
-    """Return Ray's environment of tasks that import the user's policies from a copy."""
-    folders = {str(Path(file).resolve().parent) for file in code}
-    if len(folders) > 1:
-        raise SettingError("code", list(code), "files of one folder, for shards on a cluster")
-    return {"working_dir": folders.pop()} if folders else {}
 
 
 def _deal(setup: RunSetup, shards: Sequence[Shard], paths: Sequence[Path]) -> None:
