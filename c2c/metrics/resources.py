@@ -121,7 +121,7 @@ def shares_of(
     }
 
 
-def _total(of_requests: Any) -> float:
+def _total(of_requests: npt.NDArray[np.float64]) -> float:
     """Return a sum that the order of the records, another with shards, does not change."""
     return float(np.sort(of_requests).sum())
 
