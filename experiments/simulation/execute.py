@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from c2c.config import RunSetup, data_folders, prefers_compiled, run_totals, summary_of
+from c2c.config import RunSetup, Settings, data_folders, prefers_compiled, run_totals, summary_of
 from c2c.errors import SettingError
 from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline
 from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key, file_key, source_key
@@ -38,6 +38,7 @@ __all__ = [
     "check_disk",
     "chosen_chunks",
     "code_keys",
+    "complete_folder",
     "execute",
     "finished",
     "folder_of",
@@ -158,6 +159,15 @@ def finished(
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             return Outcome(folder=folder, summary=summary, speed=None)
     return None
+
+
+def complete_folder(settings: Settings) -> Path | None:
+    """Return the folder of the complete run of these settings; None if there is none."""
+    out = Path(settings["out"]).expanduser()
+    folders = [Path(settings["folder"]).expanduser()] if settings["folder"] else sorted(
+        out.glob(f"*_{_digest(settings)}")
+    )  # fmt: skip
+    return next((folder for folder in folders if (folder / "DONE").is_file()), None)
 
 
 def execute(
