@@ -329,6 +329,10 @@ def _of_omegaconf(
                 f"Settings that the file of the system lacks are given with the mechanism: {one}."
             )
             return SettingError(field, value, f"a key among {', '.join(known) or 'none'}", hint)
+        if node is not None and not keys:
+            return SettingError(
+                field, value, "a plus before a mapping's new key", f"Set '+{field}=<value>'."
+            )
         return unknown_name(field, value, known, field.rpartition(".")[2], "a key among")
     text = _first_line(error)
     wanted = _OTHER_KIND.search(text)

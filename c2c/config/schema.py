@@ -22,6 +22,7 @@ from c2c.serving import (
     ExpertCache,
     PrefixCache,
     Profile,
+    Speculation,
     SystemSpec,
 )
 from c2c.workloads import Router, WorkloadConfig
@@ -49,6 +50,7 @@ DisaggregationConf = _conf(Disaggregation, "DisaggregationConf")
 ExpertCacheConf = _conf(ExpertCache, "ExpertCacheConf")
 PrefixCacheConf = _conf(PrefixCache, "PrefixCacheConf")
 AdapterCacheConf = _conf(AdapterCache, "AdapterCacheConf")
+SpeculationConf = _conf(Speculation, "SpeculationConf")
 ProfileConf = _conf(Profile, "ProfileConf")
 SystemConf = _conf(
     SystemSpec,
@@ -59,6 +61,7 @@ SystemConf = _conf(
     expert_cache=ExpertCacheConf,
     prefix_cache=PrefixCacheConf,
     adapter_cache=AdapterCacheConf,
+    speculation=SpeculationConf,
     profile=ProfileConf,
 )
 RouterConf = _conf(Router, "RouterConf")

@@ -39,6 +39,7 @@ from c2c.cost.resident import (
     throttled_s,
 )
 from c2c.cost.routing import ExpertLoad, Routing, expert_load
+from c2c.cost.speculation import speculated, tokens_a_pass
 from c2c.cost.step import (
     DEFAULT_ALPHAS,
     StepCost,
@@ -114,8 +115,10 @@ __all__ = [
     "read_constants",
     "resident_gemm_time",
     "routed_time",
+    "speculated",
     "split_columns",
     "step_table",
     "step_time",
     "throttled_s",
+    "tokens_a_pass",
 ]

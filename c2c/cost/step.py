@@ -75,6 +75,8 @@ class StepTable:
     Where the host of `Constants.host` takes longer, `body_*` has the rest of its time beside one
     row of logits and the calls of attention; reads of the KV cache come on top.
     `link_cap_gbps`: link rate of this slice alone with this kernel.
+    With speculative decoding (`c2c.cost.speculated`) a step with decodes takes `passes` of a pass
+    over `verified` more rows for each of them; what the draft reads for a token is beside it.
     """
 
     alphas: Grid
@@ -93,6 +95,11 @@ class StepTable:
     cache: CacheShape
     link_cap_gbps: float
     sparse: CacheShape | None = None
+    passes: float = 1.0
+    verified: int = 0
+    draft_read_s_per_token: float = 0.0
+    draft_kv_reads: float = 0.0
+    draft_bytes: float = 0.0
 
     @property
     def max_tokens(self) -> int:
@@ -108,6 +115,16 @@ class StepTable:
     def reads(self) -> CacheShape:
         """Cache positions that attention reads, in the unit of `cache`."""
         return self.cache if self.sparse is None else self.sparse
+
+    @property
+    def decode_read_s_per_token(self) -> float:
+        """Seconds of a cached token that a decode reads, by the model and its draft."""
+        return self.passes * self.kv_read_s_per_token + self.draft_read_s_per_token
+
+    @property
+    def decode_reads(self) -> float:
+        """Reads of a cached token for a token of a decode, by the model and its draft."""
+        return self.passes + self.draft_kv_reads
 
     @property
     def token_places(self) -> int:
@@ -440,7 +457,9 @@ def step_time(
     Raises:
       SettingError: more tokens or rows than the table holds, or a rate that is not above 0.
     """
-    tokens = prefill_tokens + decode_seqs
+    passes = table.passes if decode_seqs > 0 else 1.0
+    tokens = int(prefill_tokens / passes + 0.5) + decode_seqs * (1 + table.verified)
+    head_rows += decode_seqs * table.verified
     if not 0 <= tokens <= table.max_tokens:
         raise SettingError("step tokens", tokens, f"0 to {table.max_tokens}")
     if not 0 <= head_rows <= table.max_rows:
@@ -449,9 +468,9 @@ def step_time(
         raise SettingError("rate_gbps", rate_gbps, "a number above 0, or None")
     a = alpha_index
     alone = float(table.body_s[tokens, a]) + float(table.head_s[head_rows, a])
-    alone += table.step_overhead_s
-    kv_tokens = decode_kv_tokens
-    alone += table.kv_read_s_per_token * decode_kv_tokens
+    alone = passes * (alone + table.step_overhead_s)
+    kv_tokens = table.decode_reads * decode_kv_tokens
+    alone += table.decode_read_s_per_token * decode_kv_tokens
     alone += float(table.decode_attention_s[decode_seqs])
     if prefill_tokens > 0:
         pairs = cache_pairs(context_tokens, prefill_tokens, table.reads) / table.token_places
@@ -459,8 +478,9 @@ def step_time(
         alone += max(table.attn_s_per_pair * pairs, table.kv_read_s_per_token * keys)
         alone += float(table.prefill_attention_s[prefill_tokens])
         kv_tokens += keys
-    link = float(table.body_link_bytes[tokens, a] + table.head_link_bytes[head_rows, a])
-    hbm = float(table.body_hbm_bytes[tokens, a] + table.head_hbm_bytes[head_rows, a])
+    link = passes * float(table.body_link_bytes[tokens, a] + table.head_link_bytes[head_rows, a])
+    hbm = passes * float(table.body_hbm_bytes[tokens, a] + table.head_hbm_bytes[head_rows, a])
+    hbm += table.draft_bytes * (decode_seqs > 0)
     states = 2 * (decode_seqs + (prefill_tokens > 0)) * table.cache.state / table.token_places
     hbm += (kv_tokens + states) * table.kv_bytes_per_token
     seconds = alone if rate_gbps is None else max(alone, link / (rate_gbps * 1e9))

@@ -269,6 +269,7 @@ def check_system(system: SystemSpec) -> None:
         "disaggregation.prompt_share": "a live worker computes prefill and decode, and sends no KV "
         "cache to others",
         "engines.kv_host_bytes": "a live worker keeps KV caches only in its pool",
+        "speculation.tokens": "a live worker verifies no drafts",
         "prefix_cache.host_bytes": "a live worker keeps prompt blocks only in its pool",
     }
     found = {name: attrgetter(name)(system) for name in lacking}

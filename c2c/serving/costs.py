@@ -54,10 +54,15 @@ class CostTables(NamedTuple):
     filled_head: Any
     overhead_s: Any  # f8[P]
     kv_read_s: Any  # a place that attention reads, see `c2c.models.CacheShape`
+    decode_read_s: Any  # a place that a decode reads, by the model and its draft
+    decode_reads: Any  # reads of a place for a token of a decode
     pair_s: Any  # a pair of a query and a place
     prefill_attention_s: Any  # f8[P, T+1] of a chunk's tokens, beside its pairs
     decode_attention_s: Any  # f8[P, T+1] of the sequences that decode, beside their cache
     kv_bytes: Any  # a place
+    passes: Any  # f8[P] of the model for a token of a decode, see `c2c.cost.StepTable`
+    verified: Any  # i8[P] drafted tokens of a decode that a pass computes
+    draft_bytes: Any  # f8[P] weights that the draft reads
     decode_s: Any  # f8[P] a step of one decode alone
     prompt_s: Any  # f8[P] a prompt token in a long chunk alone
     reads: Any  # i8[P, 4], a `CacheShape`: places that attention reads
@@ -81,6 +86,8 @@ def stack_tables(
         return np.array([getattr(t, field) for t in flat], np.float64)
 
     holds, places = [t.cache for t in flat], per_pair("token_places")
+    passes, rows = per_pair("passes"), [1 + t.verified for t in flat]
+    one = [t.body_s[n, variant] + t.head_s[n, variant] for t, n in zip(flat, rows, strict=True)]
     if not holds_windows:
         holds = [CacheShape(c.full + c.windowed, 0, 0, c.state) for c in holds]
 
@@ -95,11 +102,16 @@ def stack_tables(
         filled_head=_filled(filled, "head"),
         overhead_s=per_pair("step_overhead_s"),
         kv_read_s=per_pair("kv_read_s_per_token") / places,
+        decode_read_s=per_pair("decode_read_s_per_token") / places,
+        decode_reads=per_pair("decode_reads"),
         pair_s=per_pair("attn_s_per_pair") / places,
         prefill_attention_s=np.stack([t.prefill_attention_s for t in flat]),
         decode_attention_s=np.stack([t.decode_attention_s for t in flat]),
         kv_bytes=per_pair("kv_bytes_per_token") / places,
-        decode_s=np.array([t.body_s[1, variant] + t.head_s[1, variant] for t in flat]),
+        passes=passes,
+        verified=np.array([t.verified for t in flat], np.int64),
+        draft_bytes=per_pair("draft_bytes"),
+        decode_s=passes * np.array(one),
         prompt_s=np.array([t.body_s[chunk, variant] / chunk for t in flat]),
         reads=np.array([t.reads for t in flat], np.int64),
         holds=np.array(holds, np.int64),
@@ -132,6 +144,16 @@ def _filled(tables: Sequence[KeptTables], part: str) -> np.ndarray:
 
 
 @inlined
+def _pass(costs: CostTables, pair: int, plan: Any) -> tuple[float, int, int]:
+    # The part of a pass that a step is, with the tokens and rows of a whole one.
+    if plan.decodes == 0:
+        return 1.0, plan.prefill, plan.rows
+    more = plan.decodes * costs.verified[pair]
+    tokens = int(plan.prefill / costs.passes[pair] + 0.5) + plan.decodes + more
+    return costs.passes[pair], tokens, plan.rows + more
+
+
+@inlined
 def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: int) -> float:
     """Return the seconds of the plan's first step with the link to itself.
 
@@ -143,34 +165,38 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
 
     Source: `c2c.cost.step_time` in closed form; a test holds the two equal.
     """
-    tokens = plan.prefill + plan.decodes
+    passes, tokens, rows = _pass(costs, pair, plan)
     calls = (
         costs.prefill_attention_s[pair, plan.prefill] + costs.decode_attention_s[pair, plan.decodes]
     )
     prefill = max(costs.pair_s[pair] * plan.pairs, costs.kv_read_s[pair] * plan.prefill_kv) + calls
     if plan.kept + plan.copied == 0:
         return float(
-            costs.body_s[pair, tokens, variant]
-            + costs.head_s[pair, plan.rows, variant]
-            + costs.overhead_s[pair]
-            + costs.kv_read_s[pair] * plan.decode_kv
+            passes
+            * (
+                costs.body_s[pair, tokens, variant]
+                + costs.head_s[pair, rows, variant]
+                + costs.overhead_s[pair]
+            )
+            + costs.decode_read_s[pair] * plan.decode_kv
             + prefill
             + plan.adapter_s
         )
     body = costs.body_s[pair, tokens, variant]
-    head = costs.head_s[pair, plan.rows, variant]
-    gemms = _mixed(costs, pair, plan, layers, 0, body, head)
-    attention = costs.overhead_s[pair] + costs.kv_read_s[pair] * plan.decode_kv + prefill
+    head = costs.head_s[pair, rows, variant]
+    gemms = passes * _mixed(costs, pair, plan, layers, tokens, rows, 0, body, head)
+    attention = passes * costs.overhead_s[pair]
+    attention += costs.decode_read_s[pair] * plan.decode_kv + prefill
     return float(gemms + attention + plan.adapter_s)
 
 
 @jitable
 def _mixed(
-    costs: CostTables, pair: int, plan: Any, layers: int, what: int, body: float, head: float
-) -> float:
+    costs: CostTables, pair: int, plan: Any, layers: int, tokens: int, rows: int, what: int,
+    body: float, head: float,
+) -> float:  # fmt: skip
     # Layers run one after another, so seconds and bytes of streamed, copied and kept ones add up.
     # The head counts with the last layer.
-    tokens = plan.prefill + plan.decodes
     streamed = layers - plan.kept - plan.copied
     total = (
         streamed * body
@@ -180,7 +206,7 @@ def _mixed(
     if streamed > 0:
         return float(total + head)
     which = COPIED if plan.copied > 0 else KEPT
-    return float(total + costs.filled_head[pair, plan.rows, which, what])
+    return float(total + costs.filled_head[pair, rows, which, what])
 
 
 @jitable
@@ -195,16 +221,18 @@ def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
 @jitable
 def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> float:
     """Return the seconds of a decode step alone, by sequences and KV-cache positions."""
+    width = 1 + costs.verified[pair]
     most = min(costs.body_s.shape[1], costs.head_s.shape[1]) - 1
-    n = min(rows, most)
-    alone_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
-    return float(alone_s + costs.kv_read_s[pair] * cached + costs.decode_attention_s[pair, n])
+    n = min(rows, most // width)
+    alone_s = costs.body_s[pair, n * width, 0] + costs.head_s[pair, n * width, 0]
+    alone_s = costs.passes[pair] * (alone_s + costs.overhead_s[pair])
+    return float(alone_s + costs.decode_read_s[pair] * cached + costs.decode_attention_s[pair, n])
 
 
 @inlined
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
     """Return the seconds by which each following decode step is longer than the one before."""
-    return float(costs.kv_read_s[pair] * plan.growth)
+    return float(costs.decode_read_s[pair] * plan.growth)
 
 
 @inlined
@@ -212,22 +240,24 @@ def step_bytes(
     costs: CostTables, pair: int, plan: Any, layers: int, variant: int
 ) -> tuple[float, float, float]:
     """Return link bytes a step, HBM bytes of the first step, and the HBM bytes' growth a step."""
-    tokens = plan.prefill + plan.decodes
+    passes, tokens, rows = _pass(costs, pair, plan)
     states = 2 * costs.reads[pair, STATE] * (plan.decodes + plan.prefills)  # read and written
-    kv = costs.kv_bytes[pair] * (plan.decode_kv + plan.prefill_kv + states)
+    reads = costs.decode_reads[pair]
+    kv = costs.kv_bytes[pair] * (reads * plan.decode_kv + plan.prefill_kv + states)
     kv += plan.adapter_hbm_bytes
-    growth = costs.kv_bytes[pair] * plan.growth
+    if plan.decodes > 0:
+        kv += costs.draft_bytes[pair]
+    growth = reads * costs.kv_bytes[pair] * plan.growth
     if plan.kept + plan.copied == 0:
-        link = costs.body_link[pair, tokens, variant] + costs.head_link[pair, plan.rows, variant]
-        link += plan.adapter_link_bytes
-        hbm = costs.body_hbm[pair, tokens, variant] + costs.head_hbm[pair, plan.rows, variant] + kv
-        return link, hbm, growth
+        link = costs.body_link[pair, tokens, variant] + costs.head_link[pair, rows, variant]
+        hbm = costs.body_hbm[pair, tokens, variant] + costs.head_hbm[pair, rows, variant]
+        return passes * link + plan.adapter_link_bytes, passes * hbm + kv, growth
     link = _mixed(
-        costs, pair, plan, layers, 1,
-        costs.body_link[pair, tokens, variant], costs.head_link[pair, plan.rows, variant],
+        costs, pair, plan, layers, tokens, rows, 1,
+        costs.body_link[pair, tokens, variant], costs.head_link[pair, rows, variant],
     )  # fmt: skip
     hbm = _mixed(
-        costs, pair, plan, layers, 2,
-        costs.body_hbm[pair, tokens, variant], costs.head_hbm[pair, plan.rows, variant],
+        costs, pair, plan, layers, tokens, rows, 2,
+        costs.body_hbm[pair, tokens, variant], costs.head_hbm[pair, rows, variant],
     )  # fmt: skip
-    return link + plan.adapter_link_bytes, hbm + kv, growth
+    return passes * link + plan.adapter_link_bytes, passes * hbm + kv, growth

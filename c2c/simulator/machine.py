@@ -44,7 +44,7 @@ def build_machine(prepared: Prepared) -> Machine:
     where = weights_in(setup.system.load)
     streams = where != "hbm"
     deployments = setup.deployments
-    weights = host_bytes(deployments)
+    weights = prepared.fleet.weight_bytes
     whole = np.array([float(weight_bytes(d.spec)) for d in deployments])
     moe = [d.spec.experts > 0 for d in deployments]
     start_s = setup.system.load.start_s
@@ -162,7 +162,8 @@ def _held_bytes(prepared: Prepared) -> np.ndarray:
     arch = prepared.fleet.deployment.arch
     missing = [expert_layers(s) * s.experts for s in specs] - prepared.expert_slots[arch].T
     one = np.array([expert_bytes(s) for s in specs])
-    whole = np.array([float(weight_bytes(s)) for s in specs])
+    drafts = prepared.fleet.weight_bytes - host_bytes(prepared.setup.deployments)
+    whole = np.array([float(weight_bytes(s)) for s in specs]) + drafts
     held: np.ndarray = (whole - missing * one).T.copy()
     return held
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from c2c.config import RunSetup
 from c2c.policies import Profiled, policy_name
+from c2c.serving import Speculation
 from c2c.workloads import describe, doubts
 from experiments.near_runs import borrowed, error_line
 from experiments.simulation.execute import Outcome, chosen_chunks
@@ -49,7 +50,8 @@ def print_setup(out: Console, setup: RunSetup) -> None:
     print_doubts(out, setup)
     bold = doubts(setup.workload)
     lines = [*(note for note in setup.notes if note not in bold), *describe(setup.workload)]
-    for line in (*lines, *filter(None, [_cache_line(setup)]), *_chunk_lines(setup)):
+    more = filter(None, [_cache_line(setup), _draft_line(setup.serving.system.speculation)])
+    for line in (*lines, *more, *_chunk_lines(setup)):
         print_line(out, line)
 
 
@@ -89,6 +91,13 @@ def _cache_line(setup: RunSetup) -> str:
     if has_blocks and not is_on:
         return "prefix cache: off, every prompt is computed in full (system.prefix_cache)"
     return ""
+
+
+def _draft_line(how: Speculation) -> str:
+    if not how.tokens:
+        return ""
+    drafts = ", ".join(f"{model} by {draft}" for model, draft in how.drafts.items())
+    return f"speculation: {how.tokens} drafted, {1.0 / how.passes:.2f} tokens a pass ({drafts})"
 
 
 def _part_line(part: Mapping[str, Any]) -> str:

@@ -21,16 +21,16 @@ from safetensors.numpy import load_file
 from c2c.errors import SettingError
 from c2c.transformer import Model, load, save_model
 from c2c.transformer.tuning import from_nnx, to_nnx
-from c2c.transformer.weights.layout import FAMILIES
 from tests.tiers import tiered
 from tests.transformer.plain_model import plain_logits
-from tests.transformer.random_checkpoints import config_of, tensors_of, write
+from tests.transformer.random_checkpoints import CONFIGS, TODAY, config_of, tensors_of, write
 from tests.transformer.small_tokenizers import byte_level
 from tests.transformer.test_packed_checkpoints import FP8
 from tests.transformer.test_packed_checkpoints import made as published_in_fp8
 
 TOLERANCE = 2e-4  # of a float32 logit, as docs/transformer.md says
 Make = Callable[..., Any]
+FAMILIES = [name for name in (*CONFIGS, *TODAY) if not name.endswith("_wide")]
 
 
 def drawn(seed: int, *shape: int) -> np.ndarray:

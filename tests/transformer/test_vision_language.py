@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from c2c.transformer import load
+from c2c.transformer import load, save_model
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 from tests.transformer.test_forward import TOLERANCE, prompt
@@ -44,6 +44,8 @@ def test_texts_are_those_of_the_language_model_alone(family: str, tmp_path: Path
     }
     stored = {start + n.removeprefix("model."): t for n, t in tensors.items() if "lm_head" not in n}
     stored |= {n: t for n, t in tensors.items() if "lm_head" in n}
-    model = load(write(tmp_path, outer, stored | {image: np.ones((4, 8), np.float32)}), "float32")
-    ids = prompt(1)
+    folder = write(tmp_path / "from", outer, stored | {image: np.ones((4, 8), np.float32)})
+    model, ids = load(folder, "float32"), prompt(1)
     assert np.abs(model.logits(ids) - plain_logits(config, tensors, ids)).max() < TOLERANCE
+    save_model(model, folder, tmp_path / "into")
+    np.testing.assert_array_equal(load(tmp_path / "into", "float32").logits(ids), model.logits(ids))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.hardware import Slice, link_gbps
-from c2c.models import ModelSpec, host_bytes
+from c2c.models import ModelSpec
 from c2c.policies import ChunkChoice
 from c2c.serving.costs import stack_tables
 from c2c.serving.new_state import new_serving
@@ -32,6 +32,7 @@ from c2c.serving.prepare.groups import (
     ExpertCache,
     PrefixCache,
     Profile,
+    Speculation,
 )
 from c2c.serving.prepare.homes import homes, host_fits, roles
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout, Way
@@ -41,6 +42,7 @@ from c2c.serving.prepare.parts import FleetPart, SliceKind
 from c2c.serving.prepare.prompts_apart import prompts_apart
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.side_by_side import side_by_side
+from c2c.serving.prepare.speculation import check_drafts, stored_bytes
 from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
     DEPLOYMENT_DTYPE,
@@ -81,6 +83,7 @@ __all__ = [
     "Profile",
     "ServingSetup",
     "SliceKind",
+    "Speculation",
     "StepLayout",
     "SystemSpec",
     "Way",
@@ -184,6 +187,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     check_memory(setup)
     check_parts(setup)
     check_adapters(setup)
+    check_drafts(setup)
     cuts = [chip_places(setup, part) for part in parts]
     kinds, kind_of_cut = _kinds(setup, cuts)
     counts = [part.count for part in parts]
@@ -251,7 +255,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         home_model=np.repeat(np.arange(len(where.chips)), [len(h) for h in where.chips]),
         chip_first=_starts(np.bincount(home_chip, minlength=setup.chips)),
         chip_home=np.argsort(home_chip, kind="stable"),
-        weight_bytes=host_bytes(setup.deployments),
+        weight_bytes=stored_bytes(setup),
         kv_capacity=np.maximum(kv_capacity, 0).astype(np.int64),
         kv_capacity_bytes=capacity_bytes,
         chunk=np.array([[c.tokens for c in row] for row in chunks], np.int64),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Final
 
+from c2c.cost import tokens_a_pass
 from c2c.errors import SettingError, check_keys
 from c2c.ranges import (
     AboveZero,
@@ -28,6 +29,7 @@ __all__ = [
     "ExpertCache",
     "PrefixCache",
     "Profile",
+    "Speculation",
     "as_group",
 ]
 
@@ -149,6 +151,31 @@ class AdapterCache:
     slots: Index = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Speculative decoding, in the mean: `system.speculation`.
+
+    A step yields one token of each decode. It is a part of a pass that verifies `tokens` drafted
+    ones and yields (1 - a^(tokens + 1)) / (1 - a) tokens in the mean, a the acceptance. Weights and
+    KV caches of drafts are in HBM.
+
+    Attributes:
+      tokens: drafted tokens of a decode that a pass verifies; 0: no speculation.
+      acceptance: probability that a drafted token is accepted where those before it were.
+      drafts: the model that drafts, or `lookup` (of n-grams in the text, which costs nothing), by
+        the name of a model's spec; models without one do not speculate.
+    """
+
+    tokens: Annotated[int, In("[0, 16]")] = 0
+    acceptance: Annotated[float, In("[0, 1]")] = 0.7
+    drafts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def passes(self) -> float:
+        """Passes of a model for a token of a decode."""
+        return 1.0 / tokens_a_pass(self.tokens, self.acceptance)
+
+
 GROUPS: Final[Mapping[str, type]] = {
     "engines": Engines,
     "disaggregation": Disaggregation,
@@ -156,6 +183,7 @@ GROUPS: Final[Mapping[str, type]] = {
     "profile": Profile,
     "prefix_cache": PrefixCache,
     "adapter_cache": AdapterCache,
+    "speculation": Speculation,
 }
 
 

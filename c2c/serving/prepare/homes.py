@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from c2c.errors import SettingError
-from c2c.models import host_bytes
 from c2c.serving.prepare.adapters import base_rows
 from c2c.serving.prepare.settings import ServingSetup
+from c2c.serving.prepare.speculation import stored_bytes
 from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
 
 __all__ = ["Homes", "homes", "host_fits", "roles"]
@@ -44,7 +44,7 @@ def host_fits(setup: ServingSetup) -> np.ndarray:
     """Return True for each model that the host memory of a part's chip holds; b1[models, parts]."""
     first = np.cumsum([0, *(part.count for part in setup.parts[:-1])])
     memory = setup.weight_memory_bytes[first]
-    sizes = host_bytes(setup.deployments)
+    sizes = stored_bytes(setup)
     fits: np.ndarray = sizes[:, None] <= memory
     for deployment, size, some in zip(setup.deployments, sizes, fits.any(axis=1), strict=True):
         if not some:
@@ -74,7 +74,7 @@ def homes(
       serves: b1[models, parts], whether a part's chips can serve a model; other chips hold none of
         it.
     """
-    sizes = host_bytes(setup.deployments).tolist()
+    sizes = stored_bytes(setup).tolist()
     base = base_rows(setup.deployments).tolist()
     models = [m for m in range(len(sizes)) if base[m] == m]
     here = np.repeat(serves, [part.count for part in setup.parts], axis=1)

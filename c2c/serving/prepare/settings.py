@@ -40,6 +40,7 @@ from c2c.serving.prepare.groups import (
     ExpertCache,
     PrefixCache,
     Profile,
+    Speculation,
     as_group,
 )
 from c2c.serving.prepare.lanes import StepLayout
@@ -88,6 +89,7 @@ class SystemSpec:
       expert_cache: cache of experts in HBM, if `experts` caches some.
       prefix_cache: KV-cache blocks for later prompts with the same beginning.
       adapter_cache: adapters in HBM, where models have some.
+      speculation: tokens that a draft proposes and the model verifies.
       profile: table from which `chunk` chooses.
       max_batch: maximum requests in an instance's batch.
       on_oom: action if a model's weights fit no slice: stop the run before it starts (refuse), or
@@ -125,6 +127,7 @@ class SystemSpec:
     expert_cache: ExpertCache = field(default_factory=ExpertCache)
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     adapter_cache: AdapterCache = field(default_factory=AdapterCache)
+    speculation: Speculation = field(default_factory=Speculation)
     profile: Profile = field(default_factory=Profile)
     max_batch: Count = 128
     on_oom: Annotated[str, OneOf("refuse", "fail")] = "refuse"

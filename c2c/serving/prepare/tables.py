@@ -10,7 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from c2c.cost import Constants, Routing, StepTable, chunk_profile, launched, ranks_table, step_table
+from c2c.cost import (
+    Constants,
+    Routing,
+    StepTable,
+    chunk_profile,
+    launched,
+    ranks_table,
+    speculated,
+    step_table,
+)
 from c2c.errors import SettingError
 from c2c.hardware import Ranks, Slice, one_rank
 from c2c.models import (
@@ -37,6 +46,7 @@ from c2c.serving.prepare.lanes import layout_table
 from c2c.serving.prepare.memories import lane_tokens
 from c2c.serving.prepare.parts import SliceKind
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
+from c2c.serving.prepare.speculation import draft_of, pass_size, speculates
 
 __all__ = [
     "DEPLOYMENT_DTYPE",
@@ -109,18 +119,30 @@ def _table(setup: ServingSetup, spec: ModelSpec, kind: SliceKind, weights: str) 
     if system.layout is not None:
         largest = largest_step_chunk(system) + system.max_batch
         return layout_table(system.layout, spec, kind.slice, largest)
-    table = _streamed_table(
-        spec,
-        kind.slice,
-        kind.constants,
-        kind.link_gbps,
-        largest_step_chunk(system) + system.max_batch,
-        system.max_batch,
-        weights,
-        getattr(system.load, "cluster", 1),
-        setup.routing,
+
+    def of(spec: ModelSpec, weights: str) -> StepTable:
+        return _streamed_table(
+            spec,
+            kind.slice,
+            kind.constants,
+            kind.link_gbps,
+            *pass_size(system, largest_step_chunk(system)),
+            weights,
+            getattr(system.load, "cluster", 1),
+            setup.routing,
+        )
+
+    table = launched(of(spec, weights), system.launch_s.get(spec.name, 0.0))
+    if not speculates(system, spec):
+        return table
+    draft = draft_of(system, spec)
+    return speculated(
+        table,
+        system.speculation.tokens,
+        system.speculation.acceptance,
+        None if draft is None else of(draft, "hbm"),
+        0.0 if draft is None else _over_ranks(weight_bytes, draft, kind.slice),
     )
-    return launched(table, system.launch_s.get(spec.name, 0.0))
 
 
 @lru_cache(maxsize=KEPT_TABLES)
@@ -206,13 +228,16 @@ def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
     if where == "hbm":
         return 0.0  # decode reads HBM; only loads use the link
     spec = deployment.spec
+    rows, passes = 1, 1.0
+    if speculates(system, spec):
+        rows, passes = 1 + system.speculation.tokens, system.speculation.passes
     if system.layout is not None:
         moved = system.layout.link_bytes(spec.name)
     elif where == "host":
-        moved = streamed_bytes(spec, 1)
+        moved = streamed_bytes(spec, rows)
     else:
         moved = spec.layers * layer_bytes(spec) + head_bytes(spec)
-    return link_demand_gbps(float(moved), deployment.tpot_slo_s)
+    return link_demand_gbps(passes * float(moved), deployment.tpot_slo_s)
 
 
 def activation_bytes(spec: ModelSpec, tokens: int) -> float:
@@ -360,7 +385,11 @@ def _kv_tokens(
         used += max(_held_bytes(spec, kind), shared_bytes)
     elif where == "staged":
         used += 2.0 * layer_bytes(spec)  # one is read while the next is copied
-    return int((kind.hbm_bytes - used) // _over_ranks(kv_bytes_per_token, spec, kind))
+    token = _over_ranks(kv_bytes_per_token, spec, kind)
+    if (draft := draft_of(system, spec)) is not None:
+        used += _held_bytes(draft, kind)
+        token += _over_ranks(kv_bytes_per_token, draft, kind)
+    return int((kind.hbm_bytes - used) // token)
 
 
 def chunk_choice(
