@@ -92,9 +92,8 @@ def _on_cluster(
 ) -> list[Served]:
     """Return the results of shards as tasks of Ray, which repeats those of a lost machine."""
     ray = cluster_with(code)
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    node = ray.get_runtime_context().get_node_id()
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
     shares = ray.remote(_Shares).options(num_cpus=0, scheduling_strategy=here).remote(len(work))
     task = ray.remote(_away)
     setup, version = ray.put(plain), source_key("c2c")

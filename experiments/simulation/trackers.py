@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
@@ -36,7 +37,7 @@ class _Tracker(Callback):
         """Note the time."""
         self._begun_s = time.time()
 
-    def on_job_end(self, config: DictConfig, **_: Any) -> None:
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:  # noqa: ARG002
         """Log the run of a configuration; nothing if it failed or was complete before."""
         own = config.copy()
         with open_dict(own):
