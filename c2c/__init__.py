@@ -1,31 +1,31 @@
 """c2c: serve many LLMs on GPUs whose weights live in host memory.
 
-    import c2c
-    result = c2c.simulate(c2c.build(c2c.load(["system=c2cserve_plus", "mig=planned"])))
-    result.summary["attainment"]
+    from c2c import Fleet, Workload, simulate
+    result = simulate(Fleet(system="c2cserve_plus", mig="4x24gb"), Workload("poisson", rate_rps=2))
+    result.ttft.p99
 
-`load` composes a run, `build` checks it, `simulate` simulates it. The packages below are
-`c2c.hardware` (chips and MIG layouts), `c2c.models`, `c2c.workloads`, `c2c.cost` (step times),
-`c2c.policies`, `c2c.serving` (the loop), `c2c.simulator`, `c2c.metrics`, `c2c.runs`;
-`c2c.transformer` runs models for real. Names are imported on first use.
+`simulate` composes, checks and simulates a run. The packages below are
+`c2c.config` (settings), `c2c.hardware` (chips and MIG layouts), `c2c.models`, `c2c.workloads`,
+`c2c.cost` (step times), `c2c.policies`, `c2c.serving` (the loop), `c2c.simulator`, `c2c.metrics`,
+`c2c.runs`; `c2c.transformer` runs models for real. Names are imported on first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from c2c.config.build import RunSetup, build
-    from c2c.config.compose import load
-    from c2c.config.simulate import SimulationResult, simulate
+    from c2c.config.build import RunSetup
+    from c2c.config.keywords import Fleet, Workload, simulate
+    from c2c.config.simulate import SimulationResult
     from c2c.errors import DataError, SettingError
 
 __all__ = [
     "DataError",
+    "Fleet",
     "RunSetup",
     "SettingError",
     "SimulationResult",
-    "build",
-    "load",
+    "Workload",
     "simulate",
 ]
 
@@ -35,7 +35,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "c2c.errors" if name.endswith("Error") else "c2c.config"
+    home = "c2c.errors" if name.endswith("Error") else "c2c.config.keywords"
     return getattr(import_module(home), name)
 
 

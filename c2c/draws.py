@@ -1,7 +1,4 @@
-"""Counter-based random draws: a number depends only on its purpose, not on the order of calls.
-
-The functions give the same bits interpreted and compiled by Numba.
-"""
+"""Counter-based random draws: a number depends only on its purpose, not on the order of calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Registration of functions with Numba, deferred until a function is first compiled.
-
-Importing Numba takes 0.3 CPU-seconds, registering this package's functions as much again. Runs that
-read their machine code from disk, and interpreted ones, need neither.
-"""
+"""Registration of functions with Numba, deferred until a function is first compiled."""
 
 from __future__ import annotations
 
@@ -12,6 +8,8 @@ from typing import Any, Final
 
 __all__ = ["begin", "formula", "when_compiling"]
 
+# Importing Numba takes 0.3 CPU-seconds, registering our functions as much again; runs that are
+# interpreted, or read their machine code from disk, need neither.
 _WAITING: Final[list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = []
 _TELL: Final[dict[str, Callable[..., object]]] = {}
 _LOCK: Final = threading.RLock()

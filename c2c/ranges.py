@@ -1,9 +1,4 @@
-"""Ranges and choices of settings as annotations of their fields, and their one check.
-
-after_s: Annotated[float, In("(0, inf]")] = 10.0
-most: Count | None = None
-kind: Annotated[str, OneOf("copy", "stream")] = "copy"
-"""
+"""Ranges and choices of settings as annotations of their fields, and their one check."""
 
 from __future__ import annotations
 

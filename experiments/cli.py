@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
     "fit": Command("experiments.fit_run", "an engine's host times, from your benchmark's results"),
     "capacity": Command("experiments.capacity", "highest rate, most models or smallest fleet"),
     "advise": Command("experiments.advise", "cheapest fleets for a workload and its targets"),
+    "explore": Command("experiments.explore.command", "a page whose pictures follow its controls"),
     "layout": Command("experiments.layout", "nvidia-smi commands of a MIG layout"),
     "collect": Command("experiments.collect", "all runs of a folder as one table"),
     "reproduce": Command("experiments.reproduce.command", "figures and numbers of the papers"),

@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Markdown
 
-from c2c.config import build, load, simulate
+from c2c import Fleet, Workload, simulate
 from c2c.models import load_spec
 from c2c.systems.medusa import load_measured_start, loading_s, plan_of, schedule, stages_of
 from experiments.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RC, VERMILION
@@ -69,14 +69,13 @@ plt.show()
 # the start differs between the runs.
 
 # %%
-LOAD = [
-    "hardware=a100_40", "mig=1x40gb", "system=serverlessllm", "catalog=dense",
-    "catalog.models=[{spec: qwen1.5-4b, copies: 10}]", "weights_start=disk",
-    "workload=poisson", "workload.rate_rps=0.1", "workload.requests=200",
-]  # fmt: skip
+fleet = Fleet(
+    hardware="a100_40", mig="1x40gb", system="serverlessllm", weights_start="disk",
+    catalog__models=[{"spec": "qwen1.5-4b", "copies": 10}],
+)  # fmt: skip
+load = Workload("poisson", rate_rps=0.1, requests=200)
 p50_s = {
-    way: simulate(build(load([*LOAD, f"system.start=medusa/{way}"]))).summary["ttft_s"]["p50"]
-    for way in ("vllm", "medusa")
+    way: simulate(fleet, load, system__start=f"medusa/{way}").ttft.p50 for way in ("vllm", "medusa")
 }
 print({way: f"median TTFT {seconds:.2f} s" for way, seconds in p50_s.items()})
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 from IPython.display import Markdown
 
-from c2c.config import build, load, simulate
+from c2c import Fleet, Workload, simulate
 from c2c.policies import wants_another
 from experiments.figures.style import BLUE, GREY, RC
 
@@ -44,17 +44,15 @@ def patient(policy, outstanding, backlog_s, is_full):  # noqa: ARG001 (what all 
 
 
 # The class's name in small letters names the policy in settings; its fields are settings too.
-hot = [
-    "catalog=dense", "catalog.models=[{spec: llama-3-8b}]", "workload=poisson",
-    "workload.requests=250", "workload.rate_rps=10", "mig=7x12gb",
-]  # fmt: skip
-tried = {}
-for choice in (
-    ["system/scale=one_instance"], ["system/scale=at_backlog"],
-    *(["system/scale=patient", f"system.scale.seconds={s}"] for s in (0.1, 1.0, 10.0)),
-):  # fmt: skip
-    name = " ".join(o.removeprefix("system/").removeprefix("system.") for o in choice)
-    tried[name] = simulate(build(load([*hot, "system=c2cserve", *choice]))).summary
+hot = Fleet(system="c2cserve", mig="7x12gb", catalog__models=[{"spec": "llama-3-8b"}])
+load = Workload("poisson", requests=250, rate_rps=10)
+p99_s = {
+    name: simulate(hot, load, system__scale=name).ttft.p99
+    for name in ("one_instance", "at_backlog")
+}
+for seconds in (0.1, 1.0, 10.0):
+    mine = simulate(hot, load, system__scale="patient", system__scale__seconds=seconds)
+    p99_s[f"patient, {seconds:g} s"] = mine.ttft.p99
 
 # %% [markdown]
 # A mistake gives one line with the policy and its file, before anything long runs.
@@ -73,7 +71,7 @@ def broken(policy, outstanding, backlog_s, is_full):  # noqa: ARG001 (as above)
 
 
 try:
-    build(load([*hot, "system=c2cserve", "system/scale=broken"]))
+    simulate(hot, load, system__scale="broken")
 except PolicyError as error:
     print(error)
 else:
@@ -83,7 +81,6 @@ else:
 # ## The result
 
 # %%
-p99_s = {name: summary["ttft_s"]["p99"] for name, summary in tried.items()}
 figure, axis = plt.subplots(figsize=(7.5, 2.6), layout="constrained")
 bars = axis.barh(
     list(p99_s), list(p99_s.values()), color=[BLUE if "patient" in n else GREY for n in p99_s]
@@ -98,6 +95,6 @@ mine = {name: seconds for name, seconds in p99_s.items() if "patient" in name}
 best = min(mine, key=mine.get)
 Markdown(
     f"**Found.** My policy is best as `{best}`: its p99 TTFT of {mine[best]:.2f} s is "
-    f"{mine[best] / p99_s['scale=at_backlog']:.2f} times that of the policy that C2CServe has, and "
+    f"{mine[best] / p99_s['at_backlog']:.2f} times that of the policy that C2CServe has, and "
     f"more patience costs up to {max(mine.values()) / mine[best]:.0f} times as much."
 )

@@ -1,10 +1,4 @@
-"""GPU kernels over weights that stay in host memory; imports nothing of c2c, usable on its own.
-
-Each kernel is a package: `hybrid_gemm`, `quantized_gemm` and `grouped_gemm` (one core, `gemm`),
-`attention`, `gather_rows` and `woven`. `host_memory` places arrays, `repository` stores compiled
-programs and `ahead_of_time` compiles for an absent GPU. Packages and error bounds are attributes
-of this package, imported on first use. The package itself defines the backends of a device.
-"""
+"""GPU kernels over weights that stay in host memory; imports nothing of c2c, usable on its own."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,4 @@
-"""Backends that the present device can run, and the reasons for those that it cannot.
-
-Importing this module neither touches a device nor imports jax.
-"""
+"""Backends that the present device can run, or the reasons why not."""
 
 from __future__ import annotations
 
@@ -43,6 +40,7 @@ class Device:
     memory_kinds: frozenset[str]  # e.g. {"device", "pinned_host"}
 
 
+# Importing this module neither touches a device nor imports jax.
 def device() -> Device:
     """Return jax's default device. The first call initialises jax's backends."""
     import jax

@@ -1,13 +1,10 @@
-"""Integer arithmetic on sizes and run-time scalars, and the deal of items to CTAs.
-
-`Int` is a Python integer or a traced int32 scalar, never negative.
-"""
+"""Integer arithmetic on sizes and run-time scalars, and the deal of items to CTAs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-Int = Any  # int or a traced int32 scalar
+Int = Any  # int or a traced int32 scalar, never negative
 
 
 def ceil_div(a: Int, b: Int) -> Int:

@@ -1,7 +1,4 @@
-"""Rules of sm_90 for the configuration of every kernel, checked before compilation.
-
-A configuration that breaks one aborts the process, hangs the GPU or spills registers.
-"""
+"""Rules of sm_90 for the configuration of every kernel, checked before compilation."""
 
 from __future__ import annotations
 
@@ -44,6 +41,7 @@ def expect(holds: bool, name: str, value: object, allowed: str) -> None:
         raise ValueError(f"{name}={value!r}: expected {allowed}")
 
 
+# A configuration that breaks a rule aborts the process, hangs the GPU or spills registers.
 def check_registers(warpgroups: int, compute_registers: int, load_registers: int) -> None:
     """Check that `setmaxnreg` can give these registers to the warpgroups of a CTA.
 

@@ -1,8 +1,4 @@
-"""Helpers of all kernels over Pallas Mosaic GPU, with the differences of interpret mode.
-
-CPU and GPU code differ only in functions of this module, selected by the `interpret` settings.
-Only the kernels' own modules import it, because it needs jax's Mosaic package.
-"""
+"""Helpers of all kernels over Pallas Mosaic GPU, with the differences of interpret mode."""
 
 from __future__ import annotations
 

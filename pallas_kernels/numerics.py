@@ -1,22 +1,4 @@
-"""Error bounds of a correct GEMM against the exact product: derived, elementwise, never tuned.
-
-Write O = X W with k products in each output, S = |X| |W|, ref = the float64 product of the stored
-inputs, and eps(t) the distance from 1 to the next number of type t.
-
-1. A product of two inputs with p significant bits each has 2p bits. bfloat16 (8) and float16 (11)
-   fit in float32 (24), so such a product is exact; one of float32 inputs is rounded once more.
-2. Adding k products in float32, in any order and any grouping, errs by at most (k - 1) u S to first
-   order, u being the error of one addition. Tensor cores may cut instead of round, so u is eps(f32)
-   and not half of it. With the rounded product of float32 inputs: k eps(f32) S in both cases.
-3. Storing the result rounds it to the output type: eps(out) |ref| (round to nearest needs half).
-4. Below the normal numbers the spacing is absolute: one smallest subnormal of the output type.
-
-A dataflow that adds partial sums in device memory is within the bound if it adds them in float32
-and rounds once; sums that live in a two-byte type are not.
-
-Values must fit the output type: an overflow is outside every bound here. A product that rounds to
-nearest everywhere uses half of the bound.
-"""
+"""Error bounds of a correct GEMM against the exact product: derived, elementwise, never tuned."""
 
 from __future__ import annotations
 
@@ -60,6 +42,24 @@ def gemm_error_bound(
 ) -> Float[np.ndarray, "m n"]:
     """Bound |out - ref| for products accumulated in float32 and stored in `out_dtype`.
 
+    Write O = X W with k products in each output, S = |X| |W|, ref = the float64 product of the
+    stored inputs, and eps(t) the distance from 1 to the next number of type t.
+
+    1. A product of two inputs with p significant bits each has 2p bits. bfloat16 (8) and float16
+       (11) fit in float32 (24), so such a product is exact; one of float32 inputs is rounded once
+       more.
+    2. Adding k products in float32, in any order and any grouping, errs by at most (k - 1) u S to
+       first order, u being the error of one addition. Tensor cores may cut instead of round, so u
+       is eps(f32) and not half of it. With the rounded product of float32 inputs: k eps(f32) S in
+       both cases.
+    3. Storing the result rounds it to the output type: eps(out) |ref| (round to nearest needs
+       half).
+    4. Below the normal numbers the spacing is absolute: one smallest subnormal of the output type.
+
+    A dataflow that adds partial sums in device memory is within the bound if it adds them in
+    float32 and rounds once; sums that live in a two-byte type are not. An overflow of the output
+    type is outside the bound.
+
     Args:
       x: activations as the kernel read them (bfloat16, float16 or float32).
       w: weights as the kernel read them.
@@ -71,7 +71,7 @@ def gemm_error_bound(
     Raises:
       ValueError: k is too large for a bound of float32 sums.
 
-    Source: the module's docstring; Higham, Accuracy and Stability of Numerical Algorithms, ch. 3-4.
+    Source: Higham, Accuracy and Stability of Numerical Algorithms, ch. 3-4.
     """
     k = x.shape[1]
     if k > _MAX_TERMS:

@@ -1,8 +1,4 @@
-"""Programs for ahead-of-time compilation: a function of arrays, its arguments, expected code.
-
-Every op lists its configurations in use as `Program`s. The ahead-of-time checks, the tuner and the
-kernel repository work on this list alone.
-"""
+"""Programs for ahead-of-time compilation: a function of arrays, its arguments, expected code."""
 
 from __future__ import annotations
 
@@ -32,6 +28,7 @@ class Argument:
         return math.prod(self.shape) * bits // 8
 
 
+# Ahead-of-time checks and the kernel repository work on the ops' lists of these alone.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """One unit of compilation: an op with its shapes and its compile-time choices.

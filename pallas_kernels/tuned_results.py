@@ -1,8 +1,4 @@
-"""Files of measured rates, one per device: content, reading and writing.
-
-The environment variable `PALLAS_KERNELS_TUNED` names the first folder, `tuned/` in this package is
-the second. An unreadable file gives a warning, never an error: kernels run without measured rates.
-"""
+"""Files of measured rates, one per device: content, reading and writing."""
 
 from __future__ import annotations
 
@@ -40,7 +36,10 @@ def file_name(device: str) -> str:
 
 
 def folders() -> tuple[Path, ...]:
-    """Return the folders of the files; the first has precedence."""
+    """Return the folders of the files; the first has precedence.
+
+    `PALLAS_KERNELS_TUNED` names the first folder, `tuned/` in this package is the second.
+    """
     own = os.environ.get(FOLDER_VARIABLE)
     return (*((Path(own),) if own else ()), _PACKAGE / "tuned")
 

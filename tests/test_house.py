@@ -272,8 +272,8 @@ OF_EXTRAS = {
     "engine": (
         "c2c/engine", "c2c/systems/cocoserve/live", "c2c/systems/tessera/live",
         "c2c/systems/weaver/live", "c2c/transformer",
-        "experiments/bench", "experiments/gpu", "experiments/serving", "experiments/simulated",
-        "experiments/warm.py",
+        "experiments/bench", "experiments/explore", "experiments/gpu", "experiments/serving",
+        "experiments/simulated", "experiments/warm.py",
     ),
     "sweep": ("experiments/answers", "experiments/sweeping"),
     "ray": ("experiments/answers", "experiments/ray_cluster.py", "experiments/sweeping"),

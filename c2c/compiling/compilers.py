@@ -1,8 +1,4 @@
-"""Compilers of the event loop: linking ones, or Numba's own as a fallback.
-
-`c2c.compiling.linking` uses internals of Numba that may change with a version. With an unknown
-version the first import tries them on three functions.
-"""
+"""Compilers of the event loop: linking ones, or Numba's own as a fallback."""
 
 from __future__ import annotations
 
@@ -40,6 +36,7 @@ def compilers(version: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return inner, outer
 
 
+# An unknown Numba: its internals, which linking uses, are tried on three functions.
 def _try(inner: dict[str, Any], outer: dict[str, Any]) -> None:
     plain: dict[str, Any] = {"_nrt": False, "no_cfunc_wrapper": True}
     within = _njit(**plain, **inner, no_cpython_wrapper=True)

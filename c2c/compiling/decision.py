@@ -1,10 +1,4 @@
-"""Decision points: one name, an implementation for each policy type.
-
-A policy is a NamedTuple of its parameters. Interpreted, a decision point is a look-up by the type
-of its first argument. The compiled event loop knows no types of policies: it calls the address in
-the policy's table (`c2c.compiling.linked`). If compiled code has the policy itself, Numba picks the
-implementation at compile time.
-"""
+"""Decision points: one name, an implementation for each policy type."""
 
 from __future__ import annotations
 
@@ -40,6 +34,9 @@ _LOOP: Final = "c2c.policies."
 POINTS: Final[dict[str, Any]] = {}
 
 
+# Interpreted, a decision point is a look-up by the type of its first argument. Compiled code that
+# has the policy itself picks the implementation at compile time; the loop calls an address
+# (`linked`).
 class DecisionPoint(Protocol):
     """A decision point, as `decision` returns it.
 

@@ -1,7 +1,4 @@
-"""Checks of results of policies from outside the package; `overloads` has the compiled ones.
-
-The package's own policies are checked by its tests instead, at no cost at run time.
-"""
+"""Checks of results of policies from outside the package; `overloads` has the compiled ones."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Policies for compiled code: addresses of their decisions and fields.
-
-The event loop is compiled once, for all systems: for a decision it calls the function at an address
-in the policy's table. So another system costs only the compilation of its policies, tens of
-milliseconds each, and a policy compiled for one system serves any.
-"""
+"""Policies for compiled code: addresses of their decisions and fields."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""Compilation of inner functions without machine code of their own.
-
-Numba optimises every function together with its callees and makes machine code of it, although
-inner functions are only linked into their callers. With a call graph ten levels deep most of the
-compile time goes into code that never runs. Here inner functions remain as the front end's output;
-the outermost one links every function once, and is optimised as a whole. That halves the compile
-time, and inlining across levels makes the code faster.
-
-Numba allows a custom compiler for a function (`pipeline_class`); the libraries below it are
-internals that may change with a version: see `c2c.compiling.compilers`.
-"""
+"""Compilation of inner functions without machine code of their own, over Numba's internals."""
 
 # ruff: noqa: SLF001
 
@@ -46,6 +36,9 @@ class _NoMachineCode:
         """Do nothing: only the outermost function's environment is ever used."""
 
 
+# Numba makes machine code of every function with its callees, although inner ones are only linked
+# into their callers. Here they remain the front end's output, and the outermost function links each
+# once: half the compile time, and faster code.
 class _OwnLibrary(_Library):  # type: ignore[misc]
     """Library of a function whose optimisation, beyond size, is left to the outermost one."""
 

@@ -1,12 +1,4 @@
-"""Compiled entries of the loop, cached on disk under a key of their sources' content.
-
-There are two: the simulator's event loop, and the step that a live engine drives.
-
-Numba's own cache checks only the file of the entry function: after a change in a policy it would
-return stale machine code. It also imports Numba, which takes longer than most runs. Here every
-change of a source, of Numba or of NumPy gives another folder, whose files are read without Numba
-(`c2c.compiling.kept`).
-"""
+"""Compiled entries of the loop, cached on disk under a key of their sources' content."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Optional parts of the event loop, as separate machine code.
-
-The event loop is compiled once, for all systems. Code that only some systems need (expert caches,
-engines that take turns, starts as graphs of works) is compiled when the first of them runs: the
-loop calls it at an address in the rules, like a policy.
-"""
+"""Optional parts of the event loop, as separate machine code, compiled when first needed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Tuples of arrays that are passed to compiled code by address.
-
-An array is seven numbers to a compiled call, and the state of the event loop has thirty arrays:
-passed by value they would be most of the code and of its compile time. Packed they are one number,
-and each function reads only its own.
-"""
+"""Tuples of arrays that are passed to compiled code by address."""
 
 from __future__ import annotations
 
@@ -15,6 +10,8 @@ import numpy as np
 __all__ = ["Packed", "as_array", "kind_of", "pack", "words"]
 
 
+# An array is seven numbers to a compiled call: thirty of them passed by value would be most of the
+# code and of its compile time.
 class Packed(NamedTuple):
     """A tuple for compiled code; its fields have the names and types of the original's.
 

@@ -27,14 +27,17 @@ from c2c.config.user_code import code_in, load_code, settings_folder
 
 if TYPE_CHECKING:
     from c2c.config.compose import config_dir, load, register
+    from c2c.config.keywords import Fleet, Workload, overrides_of, quoted
     from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices, spelled
 
 __all__ = [
     "SWEEP",
+    "Fleet",
     "Layout",
     "RunSetup",
     "Settings",
     "SimulationResult",
+    "Workload",
     "as_setting_error",
     "build",
     "build_layout",
@@ -49,8 +52,10 @@ __all__ = [
     "input_files",
     "load",
     "load_code",
+    "overrides_of",
     "plain_settings",
     "prefers_compiled",
+    "quoted",
     "register",
     "run_totals",
     "settings_folder",
@@ -59,11 +64,13 @@ __all__ = [
     "summary_of",
 ]
 
-_OF_COMPOSE = ("config_dir", "load", "register")
+_HOMES = {
+    **dict.fromkeys(("config_dir", "load", "register"), "compose"),
+    **dict.fromkeys(("Fleet", "Workload", "overrides_of", "quoted"), "keywords"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "compose" if name in _OF_COMPOSE else "refusals"
-    return getattr(import_module(f"c2c.config.{home}"), name)
+    return getattr(import_module(f"c2c.config.{_HOMES.get(name, 'refusals')}"), name)

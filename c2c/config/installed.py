@@ -1,9 +1,4 @@
-"""Installed plug-ins: packages whose entry point provides policies, a mechanism and settings.
-
-An entry point of the group `c2c.plugins` names a module. Importing it defines policies
-(`@place.by(...)`), and its `SYSTEM` is a mechanism (`c2c.config.mechanisms`). Settings are searched
-in the folder `conf/` beside it, if there is one, as in a folder given with `--config-dir`.
-"""
+"""Installed plug-ins: packages whose entry point provides policies, a mechanism and settings."""
 
 from __future__ import annotations
 
@@ -47,6 +42,8 @@ def source_folders(used: object) -> tuple[Path, ...]:
     )
 
 
+# An entry point of the group `c2c.plugins` names a module. Importing it defines policies
+# (`@place.by(...)`), its `SYSTEM` is a mechanism, and `conf/` beside it is searched for settings.
 @cache
 def plug_ins() -> dict[str, ModuleType]:
     """Import the installed plug-ins once; return their modules by the names of entry points."""

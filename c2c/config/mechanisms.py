@@ -1,9 +1,4 @@
-"""Parts of a system that a mechanism fills: `system.start` and `system.layout`.
-
-A mechanism is the `SYSTEM` of a module and has the module's name. The module is a package of
-`c2c.systems`, an installed plug-in (`c2c.config.installed`) or a file of `code`
-(`c2c.config.user_code`).
-"""
+"""Parts of a system that a mechanism fills: `system.start` and `system.layout`."""
 
 from __future__ import annotations
 
@@ -33,6 +28,8 @@ def is_by_mechanism(value: object) -> bool:
     return isinstance(value, str | Mapping)
 
 
+# A mechanism is the `SYSTEM` of a module and has the module's name: a package of `c2c.systems`, an
+# installed plug-in or a file of `code`.
 def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     """Return the mechanisms that the settings of a run name, at most one a part.
 

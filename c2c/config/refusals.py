@@ -35,6 +35,7 @@ __all__ = [
     "check_choices",
     "check_renamed",
     "choices",
+    "is_group",
     "spelled",
     "wrong_kind",
 ]
@@ -125,7 +126,7 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
         key, _, given_value = override.lstrip("+~").partition("=")
         check_renamed(key, given_value)
         given = re.fullmatch(r"\+*([\w/]+)(?:@[^=]*)?=(.*[\[,].*)", override, re.DOTALL)
-        if given is None or not _is_group(given[1]):
+        if given is None or not is_group(given[1]):
             continue
         try:
             (parsed,) = OverridesParser.create().parse_overrides([override])
@@ -159,7 +160,7 @@ def spelled(overrides: Sequence[str], folder: str | Path | None = None) -> list[
 
     def in_full(found: re.Match[str]) -> str:
         plus, group, sign, value = found.groups()
-        if value.islower() or not _is_group(group):
+        if value.islower() or not is_group(group):
             return found[0]
         known = {*choices(group), *(p.stem for f in own for p in (f / group).glob("*.yaml"))}
         by_case = {name.casefold(): name for name in known}
@@ -191,7 +192,8 @@ def _several(group: str, value: str, names: str, sweep: str | None) -> SettingEr
     return SettingError(group, value, "one choice", " ".join(hints))
 
 
-def _is_group(name: str) -> bool:
+def is_group(name: str) -> bool:
+    """Return whether a setting is chosen by the name of a file or policy."""
     parent, _, last = name.rpartition("/")
     return (conf_dir() / name).is_dir() or last in _stored(parent, "group")
 
@@ -232,7 +234,7 @@ def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
         for key, value in given.items():
             if not key:
                 return SettingError("override", f"={value}", "key=value")
-            if _is_group(key) and _NO_NAME.fullmatch(value):
+            if is_group(key) and _NO_NAME.fullmatch(value):
                 return unknown_file(key, value, choices(key))
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
     if named is None:

@@ -1,8 +1,4 @@
-"""Schema of a run, derived from the dataclasses that hold its settings.
-
-Each setting is defined once: its dataclass has the type, default and checks. Hydra refuses unknown
-keys and wrong types by this schema; the dataclass refuses invalid values.
-"""
+"""Schema of a run, derived from the dataclasses that hold its settings."""
 
 from __future__ import annotations
 
@@ -37,6 +33,7 @@ __all__ = [
 ]
 
 
+# Hydra refuses unknown keys and wrong types by the schema, the dataclass invalid values.
 def _conf(settings: type, name: str, **given: Any) -> Any:
     options: DataclassOptions = {"module": __name__, "cls_name": name}
     return builds(settings, populate_full_signature=True, zen_dataclass=options, **given)

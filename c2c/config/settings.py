@@ -37,13 +37,13 @@ class Settings(dict[str, Any]):
         """
         plain, is_plain = copy.deepcopy(self), True
         for name, value in changes.items():
-            *parents, last = name.split(".")
-            node: Any = plain
-            for parent in parents:
-                node = node.get(parent) if isinstance(node, dict) else None
-            if not isinstance(node, dict) or last not in node:
-                known = node if isinstance(node, dict) else ()
-                raise unknown_name(name, value, known, last, "a key among")
+            below: Any = plain
+            for part in name.split("."):
+                node, last = below, part
+                if not isinstance(node, dict) or last not in node:
+                    known = node if isinstance(node, dict) else ()
+                    raise unknown_name(name, value, known, last, "a key among")
+                below = node[last]
             fit = fits(node[last], value)
             is_plain = is_plain and fit
             node[last] = float(value) if fit and isinstance(node[last], float) else value

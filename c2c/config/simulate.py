@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from html import escape
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,12 @@ import pyarrow as pa
 from c2c.config.bill import bill
 from c2c.config.build import RunSetup
 from c2c.metrics import (
+    Line,
     Records,
     Room,
     judge,
+    latency_charts,
+    latency_table,
     looks_at,
     summarise,
     summarised_chips,
@@ -45,14 +49,61 @@ _INTERPRETED_REQUESTS = 300
 _INTERPRETED_TURNS = 30
 
 
+class Latency(NamedTuple):
+    """Mean and percentiles of a latency in seconds; NaN if no request has one."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+class Attainment(NamedTuple):
+    """Shares of all requests that met their TTFT target, their TPOT target, both."""
+
+    ttft: float
+    tpot: float
+    both: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
     """Results of a run: one row a request by id, the first engine phases, totals and summary."""
 
+    setup: RunSetup = field(repr=False)
     requests: pa.Table = field(repr=False)
     phases: pa.Table = field(repr=False)
     stats: RunStats = field(repr=False)
     summary: Mapping[str, Any]
+
+    @property
+    def ttft(self) -> Latency:
+        """Time to first token, in seconds."""
+        return _latency(self.summary["ttft_s"])
+
+    @property
+    def tpot(self) -> Latency:
+        """Time per output token, in seconds."""
+        return _latency(self.summary["tpot_s"])
+
+    @property
+    def attainment(self) -> Attainment:
+        """Shares of the requests that met their targets."""
+        return Attainment(**self.summary["attainment"])
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, a table of the models and pictures of the latencies."""
+        name, verdict = self.setup.serving.system.name, self.summary["verdict"] or {}
+        head = f"{name} on {self.setup.serving.fleet_name}, seed {self.setup.seed}"
+        return (
+            f"<p><b>{escape(head)}</b><br/>{'<br/>'.join(map(escape, verdict.get('text', ())))}</p>"
+            f"{latency_table(self.summary)}"
+            f'<div style="display:flex">{latency_charts([Line(name, self.requests)])}</div>'
+        )
+
+
+def _latency(block: Mapping[str, float | None]) -> Latency:
+    return Latency(**{name: np.nan if v is None else v for name, v in block.items()})
 
 
 def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResult:
@@ -70,6 +121,7 @@ def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResu
     )
     requests = requests_table(setup.prepared, got.records)
     return SimulationResult(
+        setup=setup,
         requests=requests,
         phases=phases_table(setup.prepared, got.timeline),
         stats=got.stats,

@@ -1,8 +1,4 @@
-"""Policies of the user's own: Python files beside their settings.
-
-A folder given with `--config-dir` (or `load(folder=...)`) may hold `system/mine.yaml` and, beside
-it, `system/mine.py` with the policies that it names.
-"""
+"""Policies of the user's own: Python files in `system/` beside their settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Counts behind the cost of attention: (query, key) pairs and cache positions.
-
-Functions with a window count one layer; those with a `CacheShape` sum over a model's layers.
-"""
+"""Counts behind the cost of attention: (query, key) pairs and cache positions."""
 
 from c2c.jit import formula
 from c2c.models import CacheShape
@@ -16,6 +13,7 @@ __all__ = [
 ]
 
 
+# Functions with a window count one layer; those with a `CacheShape` sum over a model's layers.
 @formula
 def attention_pairs(offset: int, chunk: int, window: int) -> int:
     """Return the causal (query, key) pairs of a prefill chunk, per layer and head.

@@ -1,9 +1,4 @@
-"""Time of one attention layer over a cache in HBM, for prefill and decode.
-
-Each call has a minimum time. Prefill computes (query, key) pairs at a share of the tensor-core
-peak, plus a cost per head and per token, so short prompts stay far from the peak. Decode reads the
-cache.
-"""
+"""Time of one attention layer over a cache in HBM, for prefill and decode."""
 
 from typing import Any
 
@@ -35,6 +30,8 @@ def pair_s(heads: npt.ArrayLike, head_dim: float, *, slice_: Slice, constants: C
     return 4.0 * np.asarray(heads, float) * head_dim / peak
 
 
+# A call has a minimum time. Prefill computes pairs at a share of the tensor-core peak, plus a cost
+# per head and per token, so short prompts stay far from the peak.
 def prefill_attention_s(
     tokens: npt.ArrayLike,
     *,

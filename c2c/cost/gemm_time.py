@@ -1,8 +1,4 @@
-"""Time of one GEMM over host-resident weights on a slice of a calibrated chip.
-
-Bytes and operations are counted for the published HybridGEMM (`c2c.cost.traffic`). Seconds follow
-`pallas_kernels.gemm`'s formula, with constants fitted to the paper's times.
-"""
+"""Time of one GEMM over host-resident weights on a slice of a calibrated chip."""
 
 from dataclasses import replace
 
@@ -26,6 +22,8 @@ def kernel_link_gbps(slice_: Slice, constants: Constants, link_gbps: ArrayLike) 
     return np.minimum(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
 
 
+# Bytes and operations are the published HybridGEMM's (`traffic`); seconds follow
+# `pallas_kernels.gemm`'s formula, with constants fitted to the paper's times.
 def gemm_time(
     m: ArrayLike,
     n: ArrayLike,

@@ -1,8 +1,4 @@
-"""Kernels over narrow weights: operand width and constants of a chip, from `conf/kernels`.
-
-A chip computes in a precision if its file has a section for it. Without one, weights are widened:
-the kernel is the 16-bit one, over the stored bytes.
-"""
+"""Kernels over narrow weights: operand width and constants of a chip, from `conf/kernels`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,6 +48,8 @@ def _kernels(chip: str, _folder: Path) -> Mapping[str, Kernel]:
     return {name: _kernel(name, entry, f"{where}: {name}") for name, entry in data.items()}
 
 
+# A chip computes in a precision if its file has a section for it. Without one, weights are widened:
+# the kernel is the 16-bit one, over the stored bytes.
 def kernel_of(constants: Constants, name: str, width: float) -> tuple[Constants, float]:
     """Return constants and operand width of a precision; those of 16 bits if the chip lacks it."""
     if (kernel := kernels(constants.name).get(name)) is None:

@@ -1,8 +1,4 @@
-"""Time of GEMMs over weights in HBM, as a vendor library with a menu of tile shapes.
-
-`O[M,N] = X[M,K] W[K,N]`. A library has kernels of several tile shapes, may split K, and selects
-about the fastest for each GEMM. HybridGEMM has its own tiles (`c2c.cost.gemm_time`).
-"""
+"""Time of GEMMs over weights in HBM, as a vendor library with a menu of tile shapes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +69,8 @@ def soft_maximum(a: npt.ArrayLike, b: npt.ArrayLike) -> Values:
     return joined
 
 
+# O[M,N] = X[M,K] W[K,N]. A library has kernels of several tile shapes, may split K, and selects
+# about the fastest for each GEMM.
 def resident_gemm_time(
     m: npt.ArrayLike,
     n: npt.ArrayLike,

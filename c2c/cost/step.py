@@ -1,8 +1,4 @@
-"""Cost of one engine step: a prefill chunk and decodes of one model on one slice.
-
-`step_table` evaluates the GEMM model for all token counts and kernel variants; the simulator reads
-its rows. `step_time` is the closed form of a whole step.
-"""
+"""Cost of one engine step: a prefill chunk and decodes of one model on one slice."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,14 +1,4 @@
-"""Tile-exact byte and operation counts of the published HybridGEMM.
-
-`O[M,N] = X[M,K] W[K,N]`; X and O in the slice's HBM, W in host memory, alpha the share of output
-columns that go to SymGEMM (output-stationary); the rest go to AsymGEMM (weight-stationary).
-
-The paper states neither the order of tiles nor the distribution of SMs, so work is counted in
-closed form. `pallas_kernels.gemm.launch_traffic` counts our own kernel by its schedule.
-
-All functions are vectorised over m, n, k, alpha and groups (broadcasting) and work on float64,
-which holds every count here exactly (below 2**53).
-"""
+"""Tile-exact byte and operation counts of the published HybridGEMM."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +88,11 @@ def gemm_traffic(
     unless O and a K slice of X fit in L2 together: then only the last version reaches HBM.
 
     X is read once in all if the whole of it fits in L2.
+
+    `O[M,N] = X[M,K] W[K,N]`: X and O in the slice's HBM, W in host memory, alpha the share of
+    output columns that go to SymGEMM. The paper states neither the order of tiles nor the
+    distribution of SMs, so work is counted in closed form. All arguments broadcast; float64 holds
+    every count here exactly (below 2**53).
 
     Args:
       m: rows (tokens), 0 allowed. Means over groups may be fractional.

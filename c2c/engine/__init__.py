@@ -1,8 +1,4 @@
-"""Live engine: the serving loop in real time, worker processes, and an OpenAI-compatible API.
-
-The package needs the extra `engine`; only modules of the worker import jax. Imports are lazy, so
-that a replacement worker starts sooner.
-"""
+"""Live engine: the serving loop in real time, worker processes, and an OpenAI-compatible API."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -34,6 +30,7 @@ _HOMES = {
 }
 
 
+# Lazy imports: only modules of the worker import jax, and a replacement worker starts sooner.
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,4 @@
-"""Backend of the serving loop in real time: worker processes behind `c2c.serving.port`.
-
-A lost worker is restarted and recomputes its requests from their delivered tokens; the loop sees a
-longer step. A worker that is lost too often becomes a lost device.
-"""
+"""Backend of the serving loop in real time: worker processes behind the loop's port."""
 
 from __future__ import annotations
 

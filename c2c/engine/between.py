@@ -1,8 +1,4 @@
-"""Scheduler process between reports: postponed work, and polling for reports that are due.
-
-Waking a process takes as long as a decision. The process therefore polls for a report shortly
-before and after its due time, instead of sleeping, while the core is idle.
-"""
+"""Scheduler process between reports: postponed work, and polling for reports that are due."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Catalogs: folders of checkpoints, each a folder or GGUF file served under its name.
-
-A catalog may be Hugging Face's cache, or have a folder for each organisation.
-"""
+"""Catalogs: folders of checkpoints, each a folder or GGUF file served under its name."""
 
 from __future__ import annotations
 
@@ -38,6 +35,7 @@ class Entry:
     own_parameters: int = 0
 
 
+# A catalog may be Hugging Face's cache, or have a folder for each organisation.
 def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
     """Return the models of a catalog, by name; weights are not read.
 

@@ -1,8 +1,4 @@
-"""GPUs and MIG instances of a machine, and the binding of workers to them.
-
-NVML is only read. A worker's process starts with its UUIDs in `CUDA_VISIBLE_DEVICES`, so that it
-sees no other worker's device; the worker then checks that it sees the planned ones.
-"""
+"""GPUs and MIG instances of a machine, and the binding of workers to them."""
 
 from __future__ import annotations
 
@@ -159,6 +155,8 @@ def pick(
     return chosen
 
 
+# NVML is only read. A worker's process starts with its UUIDs in `CUDA_VISIBLE_DEVICES`, so that it
+# sees no other worker's device.
 def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
     """Return the environment variables that bind a worker's process to its devices."""
     if bound:

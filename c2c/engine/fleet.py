@@ -1,9 +1,4 @@
-"""Fleet of the serving loop: one device a worker, with its pool's capacity rounded down.
-
-The loop reserves KV caches by tokens, a worker allocates blocks and superblocks. The loop therefore
-sees less than the pool has, so that a worker never runs short: a fifth less for remainders, and for
-each model on the device one superblock, and one block a row, less.
-"""
+"""Fleet of the serving loop: one device a worker, with its pool's capacity rounded down."""
 
 from __future__ import annotations
 
@@ -49,6 +44,9 @@ __all__ = [
     "with_pool",
 ]
 
+# The loop reserves KV caches by tokens, a worker allocates blocks and superblocks. The loop sees
+# less than the pool has, so that a worker never runs short: a fifth less for remainders, and for
+# each model on the device one superblock, and one block a row, less.
 _USABLE = 0.8  # least usable share of a superblock: see `superblock_elements`
 _POOLS_SHARE = 0.25  # default share of memory for all pools
 

@@ -1,8 +1,4 @@
-"""External inputs of the serving loop, as a table.
-
-Inputs are requests, cancellations, lost workers and admin commands for weights. They and the
-duration of each step determine a run.
-"""
+"""External inputs of the serving loop, as a table: with step durations they determine a run."""
 
 from __future__ import annotations
 

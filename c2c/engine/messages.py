@@ -1,8 +1,4 @@
-"""Messages between the engine's processes: msgspec structs, carried by `c2c.engine.frames`.
-
-Workers and the front connect to the scheduler's Unix socket. A worker's first frame names its slot
-and process, so that late frames of an older process are ignored.
-"""
+"""Messages between the engine's processes: msgspec structs, carried by `c2c.engine.frames`."""
 
 from __future__ import annotations
 
@@ -112,6 +108,8 @@ class Setup(Frame):
     opens: Literal["all", "kept", "none"] = "all"  # models to open before `Hello`; others later
 
 
+# A worker's first frame names its slot and process, so that late frames of an older one are
+# ignored.
 class WorkerHello(Frame):
     """Message from a connected worker: index of its slot, or SPARE for any."""
 

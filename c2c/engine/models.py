@@ -1,10 +1,4 @@
-"""Models of an engine: clients' view of them, rows of the fleet, weights, and commands for these.
-
-Commands for weights (load, unload, pin, unpin) become events of the loop, whose outcomes become
-answers. Additions and removals run one at a time. A checkpoint is read and compiled before clients
-see it. Between two events the loop's fleet is rebuilt: the model takes the row of a removed one, or
-a new row in each table of models. Requests, instances and caches are unaffected.
-"""
+"""Models of an engine: clients' view, rows of the fleet, weights, and commands for these."""
 
 from __future__ import annotations
 
@@ -57,6 +51,9 @@ class _NoRoom(Exception):
     """Weights that are in use leave no room."""
 
 
+# Commands for weights become events of the loop, whose outcomes become answers. Additions and
+# removals run one at a time: a checkpoint is read and compiled before clients see it, and between
+# two events the loop's fleet is rebuilt. The model takes the row of a removed one, or a new row.
 @dataclass(kw_only=True)
 class Models:
     """State of an engine's models, and all that changes it.

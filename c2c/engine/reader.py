@@ -1,8 +1,4 @@
-"""Reader of checkpoints into the weight files that workers map: `python -m c2c.engine.reader`.
-
-It reads a line of JSON for each model, writes a line when the file is complete, and ends with its
-input.
-"""
+"""Reader of checkpoints into the weight files that workers map: `python -m c2c.engine.reader`."""
 
 from __future__ import annotations
 
@@ -35,6 +31,8 @@ def _fetched(ask: Fetch) -> Fetched:
     return Fetched()
 
 
+# It reads a line of JSON for each model, writes a line when the file is complete, and ends with its
+# input.
 def main() -> int:
     """Serve until the input ends; return the exit status."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)

@@ -1,8 +1,4 @@
-"""Process that compiles the serving loop's step: `python -m c2c.engine.step_maker`.
-
-Its input is a length and a pickle of the parent's fleet, rules and state. It runs at the lowest
-priority and ends with its input, so with the parent.
-"""
+"""Process that compiles the serving loop's step: `python -m c2c.engine.step_maker`."""
 
 from __future__ import annotations
 
@@ -24,6 +20,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+# Its input is a length and a pickle of the parent's fleet, rules and state. It runs at the lowest
+# priority and ends with its input, so with the parent.
 def main() -> int:
     """Compile the step; return the exit status."""
     os.nice(_NICE)

@@ -1,9 +1,4 @@
-"""Step of the serving loop over its state: interpreted, then compiled once machine code exists.
-
-Both forms take the same decisions (tested for all systems). Machine code is cached on disk for each
-version of the sources. A separate process compiles it while the engine serves, in half a minute of
-one core.
-"""
+"""Step of the serving loop over its state: interpreted, then compiled once machine code exists."""
 
 from __future__ import annotations
 

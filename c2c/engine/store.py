@@ -1,9 +1,4 @@
-"""Host weights on demand: the models in memory, and the process that loads further ones.
-
-The serving loop decides which models are in memory; the store executes that and reports failures.
-One process reads checkpoints into the weight files that workers map, one model at a time, in the
-order of the demands. Killing the process cancels a load.
-"""
+"""Host weights on demand: the models in memory, and the process that loads further ones."""
 
 from __future__ import annotations
 
@@ -40,6 +35,8 @@ class Fetched(msgspec.Struct, kw_only=True):
     failed: str = ""
 
 
+# One process reads checkpoints into the weight files that workers map, one model at a time, in the
+# order of the demands. Killing the process cancels a load.
 class Store:
     """Host weights of an engine's models.
 

@@ -1,8 +1,6 @@
 """Worker process: serves a device's models and executes the scheduler's plans.
 
-    python -m c2c.engine.worker <socket> <place> <generation>
-
-It reads frames between steps, and ends with its connection.
+python -m c2c.engine.worker <socket> <place> <generation>
 """
 
 from __future__ import annotations

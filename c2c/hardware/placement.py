@@ -1,15 +1,4 @@
-"""Placement of MIG instances on a chip, by the vendor's rule for their possible starts.
-
-A chip has a row of memory slices, and a compute slice for each of them except perhaps the last. An
-instance of `compute` and `memory` slices has adjacent ones of both from the same index on, a
-multiple of `memory`. On a chip of 7 compute and 8 memory slices this gives exactly the driver's
-list: 1g starts at 0 to 6, 1g with two slices of memory at 0, 2, 4 and 6, 2g at 0, 2 and 4, 3g at 0
-and 4, 4g and 7g at 0.
-
-Source: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles" (fractions and numbers of
-instances) and "Getting Started with MIG" (`nvidia-smi mig -lgipp`, possible placements); NVML's
-`nvmlGpuInstancePlacement_t`, start and size in memory slices.
-"""
+"""Placement of MIG instances on a chip, by the vendor's rule for their possible starts."""
 
 from __future__ import annotations
 
@@ -60,8 +49,15 @@ class Extent(NamedTuple):
 def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
     """Return the memory slices at which an instance may start.
 
+    A chip has a row of memory slices, and a compute slice for each of them except perhaps the last.
+    An instance has adjacent ones of both from the same index on, a multiple of its memory slices.
+    On a chip of 7 compute and 8 memory slices this gives exactly the driver's list.
+
     >>> starts(Extent(2, 2), Partition(compute_slices=7, memory_slices=8))
     (0, 2, 4)
+
+    Source: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles" and "Getting Started with
+    MIG" (`nvidia-smi mig -lgipp`); NVML's `nvmlGpuInstancePlacement_t`.
     """
     return tuple(
         at

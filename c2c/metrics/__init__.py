@@ -1,5 +1,6 @@
 """Request records, metrics computed from them, and the timeline for Perfetto."""
 
+from c2c.metrics.columns import codes_of, values_of
 from c2c.metrics.latency import (
     PERCENTILES,
     attainment,
@@ -12,6 +13,7 @@ from c2c.metrics.latency import (
     tpot_s,
     ttft_s,
 )
+from c2c.metrics.pictures import Axis, Line, chart, latency_charts, latency_table
 from c2c.metrics.records import Records
 from c2c.metrics.resources import Room
 from c2c.metrics.schema import (
@@ -42,12 +44,18 @@ __all__ = [
     "START_KINDS",
     "STATUSES",
     "SUMMARY_COLUMNS",
+    "Axis",
+    "Line",
     "Records",
     "Room",
     "attainment",
+    "chart",
+    "codes_of",
     "e2e_s",
     "goodput_rps",
     "judge",
+    "latency_charts",
+    "latency_table",
     "looks_at",
     "meets_tpot",
     "meets_ttft",
@@ -61,5 +69,6 @@ __all__ = [
     "tpot_s",
     "ttft_s",
     "utilisation",
+    "values_of",
     "write_timeline",
 ]

@@ -1,8 +1,4 @@
-"""Latency metrics as expressions over record columns; defined in `docs/metrics.md`.
-
-Every function takes and returns NumPy arrays with one entry a request. A request that failed has
-NaN times, so its latencies are NaN and it meets no target.
-"""
+"""Latency metrics as expressions over record columns; defined in `docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -31,6 +27,8 @@ Bools = npt.NDArray[np.bool_]
 PERCENTILES: tuple[float, ...] = (50.0, 95.0, 99.0)
 
 
+# Arrays have one entry a request. A failed request has NaN times, so its latencies are NaN and it
+# meets no target.
 def ttft_s(arrival_s: Floats, first_token_s: Floats) -> Floats:
     """Return the time to first token: `first_token_s - arrival_s`, queueing and start included."""
     return np.asarray(first_token_s - arrival_s, dtype=np.float64)

@@ -1,40 +1,4 @@
-"""Verdict on a load: served, targets missed, or overload; and the bottleneck.
-
-The rule, for all requests together and for each model:
-
-1. The queue is the requests that arrived and have no first token yet; if that one does not grow,
-   those that are not finished. At the last arrival it holds W requests. Its growth starts after the
-   last time it held at most W / 10.
-2. The load is too high (`overload`) if all of this holds. The growth took at least a quarter of the
-   time between first and last arrival (a burst that drains is shorter or over). Half-way the queue
-   was well below W (a steady crowd does not grow). W is at least 20, and at least twice the square
-   root of the arrivals during the growth (chance alone causes less at full load). Most of the
-   requests that arrived last missed a target. If all but a few have a first token, requests ended
-   at a steady rate during the growth (else they may just be long).
-3. The offered rate is that of arrivals during the growth, the served rate that of requests that end
-   from its start until the last one ends. The sustainable rate is that of requests that end during
-   the growth, without its first fifth, in which batches fill. It is unknown (None) if fewer than 20
-   end then, or twice as many in one half as in the other: requests take about as long as the
-   growth, or models wait for slices.
-4. If no queue grows, targets are missed (`missed`) if fewer requests met both than the goal
-   (`slo.attainment`); else the load is `served`. Queues are stable then, unless most requests are
-   unfinished at the last arrival: such a load is too short to show a growing queue. The misses are
-   steady if three quarters of the run's twentieths (by arrival) have more of them than allowed;
-   else they came in bursts.
-5. The bottleneck is that of the time in which the queue grew or targets were missed; if misses were
-   not steady, of the worst twentieth. A long run is examined over about a million requests: the
-   last ones of the growth, or those with most misses. A share counts as full from 90 %. The first
-   cause that applies is reported:
-
-   - with missed targets, failed requests, if most misses are failures for another reason than lack
-     of time;
-   - in an overload, idle slices beside a queue: placement had no link rate left to promise to an
-     engine on them, the waiting models were still starting, or another reason;
-   - the link, KV caches, batches, or HBM, if full;
-   - if requests mostly waited for a slice with their model: slices held by other models, or with
-     missed targets and free slices, starting models;
-   - turns, if several engines share a slice; else the slices' compute.
-"""
+"""Verdict on a load: served, targets missed, or overload; and the bottleneck."""
 
 from __future__ import annotations
 
@@ -244,6 +208,12 @@ def _read(records: pa.Table, room: Room) -> _Run:
     )
 
 
+# The queue is the requests that arrived and have no first token yet; if that one does not grow,
+# those that are not finished. Its growth (`growth_of`) starts after the last time it held at most a
+# tenth of what waits at the last arrival. An overload is a growth over at least a quarter of the
+# time between first and last arrival, of a queue that was well below its end half-way, beyond
+# chance (20 requests, and twice the square root of the growth's arrivals), whose last arrivals
+# mostly missed a target.
 def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth]] | None:
     """Return the growth, and that of each model which fell behind; None if no queue grew."""
     span = run.span
@@ -266,6 +236,8 @@ def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth]] | None:
     return None
 
 
+# Offered is the rate of arrivals during the growth, served that of requests that end from its start
+# until the last one ends, sustainable that of ends during the growth.
 def _overload(
     run: _Run,
     room: Room,
@@ -310,6 +282,8 @@ def _overload(
     return verdict | {"text": [first, _why(verdict)]}
 
 
+# The first fifth is left out, in which batches fill. The rate is unknown where requests take about
+# as long as the growth, or models wait for slices.
 def _steady_rps(ends: Floats, window: Growth) -> float | None:
     """Return the rate of ends in a growth; None for too few, or if its halves differ twofold."""
     since = window.since_s + FILLING * (window.until_s - window.since_s)
@@ -319,6 +293,8 @@ def _steady_rps(ends: Floats, window: Growth) -> float | None:
     return float(halves.sum() / (window.until_s - since))
 
 
+# Misses are steady if three quarters of the run's twentieths (by arrival) have more than allowed;
+# else they came in bursts. The bottleneck is that of the whole load, or of the worst twentieth.
 def _misses(
     run: _Run, room: Room, records: Records, most: int, wanted: float, queues: str
 ) -> dict[str, Any]:
@@ -392,6 +368,10 @@ def _used_by_late(
     return shares_of(table, room, stretch, late), _Failures(reasons=reasons, misses=misses)
 
 
+# The first cause that applies is reported. Missed targets: failures for another reason than lack of
+# time. An overload: idle slices beside a queue, as no link rate was left to promise to an engine,
+# the waiting models were still starting, or for another reason. Then a full resource; slices held
+# by other models, or models that start; turns; compute.
 def _failing(failures: _Failures) -> str:
     lasting = sum(n for reason, n in failures.reasons.items() if reason != LACKED_TIME)
     return "failures" if lasting > MOSTLY * failures.misses else ""

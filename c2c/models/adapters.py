@@ -1,8 +1,4 @@
-"""Low-rank adapters (LoRA): products of a base that they adapt, parameters and bytes.
-
-An adapter of rank r adds `x A B` to a product `x W` of its base, with A [k, r] and B [r, n].
-Source: arXiv:2106.09685, section 4.1.
-"""
+"""Low-rank adapters (LoRA): products of a base that they adapt, parameters and bytes."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,7 +16,11 @@ _NEVER = ("gate", "shared_expert_gate")  # routers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """Rank of an adapter and the modules that it adapts, by names such as "q_proj"; (): all."""
+    """Rank of an adapter and the modules that it adapts, by names such as "q_proj"; (): all.
+
+    Source: arXiv:2106.09685, section 4.1: x A B is added to a product x W; A is [k, r], B is [r,
+    n].
+    """
 
     rank: Count
     modules: tuple[str, ...] = ()

@@ -1,9 +1,4 @@
-"""Supported model families: one reader of configs each, in `FAMILIES`.
-
-A new family needs a function from its config to the `ModelSpec` fields that differ from the common
-ones, and an entry with transformers' defaults. Other tensor names also need an entry in
-`c2c.transformer.weights.layout`; the engine then runs the family.
-"""
+"""Supported model families: one reader of configs each, in `FAMILIES`."""
 
 import difflib
 import math
@@ -198,6 +193,9 @@ _QWEN3_MOE = Family(
 )
 _DEEPSEEK_V3 = Family(fields=deepseek_v3, defaults={"norm_topk_prob": True})
 
+# A new family needs a function from its config to the `ModelSpec` fields that differ from the
+# common ones, and an entry with transformers' defaults. Other tensor names also need an entry in
+# `NAMES` of the transformer's layout; the engine then runs the family.
 FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(fields=deepseek_v2),
     "deepseek_v3": _DEEPSEEK_V3,

@@ -1,8 +1,4 @@
-"""Mixers of a model: the parts of its layers that pass values between positions.
-
-Each kind of attention or state is its products with weights, the caches it reads, and a state.
-Counts of parameters, memory and time are sums over them.
-"""
+"""Mixers of a model: the parts of its layers that pass values between positions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +38,8 @@ class Cache(NamedTuple):
         return self.read or self.held
 
 
+# Each kind of attention or state is its products with weights, the caches it reads, and a state.
+# Counts of parameters, memory and time are sums over them.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixer:
     """Equal mixers of some layers.

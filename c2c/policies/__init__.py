@@ -1,8 +1,4 @@
-"""Policies: pure functions from observations to decisions, one module for each decision.
-
-The functions on the serving path are written in the subset of Python that Numba compiles, so the
-same code runs interpreted, compiled in the simulator, and in a live engine.
-"""
+"""Policies: pure functions from observations to decisions, one module for each decision."""
 
 from c2c.compiling.decision import decision, implementations, inlined, jitable, policy_name
 from c2c.compiling.decision import outside as outside_policies

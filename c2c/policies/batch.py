@@ -1,7 +1,4 @@
-"""Batch scheduler of an instance: who joins, who is in its next step, who gives up memory.
-
-`c2c.serving.schedulers` has the implementations, `c2c.serving.scheduling` what they are made of.
-"""
+"""Batch scheduler of an instance: who joins, who is in its next step, who gives up memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Options: mechanisms that act at moments of the serving loop, beside its policies.
-
-`c2c.serving.options` has those of the package. An option acts by the loop's own moves, such as
-`c2c.serving.early_end.end_request`, and keeps what it must know among its own arrays.
-"""
+"""Options: mechanisms that act at moments of the serving loop, beside its policies."""
 
 from __future__ import annotations
 
@@ -21,6 +17,8 @@ def _never(policy: Any, own: Any, w: Any, where: int, now_s: float) -> float:
     return math.inf
 
 
+# An option acts by the loop's own moves, such as `c2c.serving.early_end.end_request`, and keeps
+# what it must know among its own arrays.
 @decision(default=_never, returns=NEXT)
 def on_request(policy: Any, own: Any, w: Any, slot: int, now_s: float) -> float:
     """Act on a request that has come and was routed or queued.

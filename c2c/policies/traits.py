@@ -1,8 +1,4 @@
-"""Traits: constants of a policy, as data; a policy's type has those of its decision.
-
-The event loop reads them from `Rules.traits`. Compiled code depends on the order and types of their
-attributes.
-"""
+"""Traits: constants of a policy, as data; a policy's type has those of its decision."""
 
 from __future__ import annotations
 
@@ -226,6 +222,7 @@ class LoadTraits(NamedTuple):
     fetches_ahead: bool = False
 
 
+# The loop reads them from `Rules.traits`; compiled code depends on the order and types of fields.
 class Traits(NamedTuple):
     """Traits of a system's policies, by setting."""
 

@@ -1,10 +1,4 @@
-"""Adapters over a shared base: requests of several of them are rows of one batch.
-
-The base serves all its adapters' requests. With slots, an adapter is copied over the link into HBM
-with the first step that has a request of it, and stays until another needs the slot; a request
-waits at the head of its queue while all slots are in use. Without slots, each step reads the
-adapters of its rows over the link, as it does the base's streamed weights.
-"""
+"""Adapters over a shared base: requests of several of them are rows of one batch."""
 
 from __future__ import annotations
 
@@ -49,6 +43,9 @@ def has_adapter_slot(w: Loop, i: int, slot: int) -> bool:
     return bool(w.fleet.adapters.nbytes[m] == 0.0 or _slot_of(w, i, m) >= 0)
 
 
+# With slots, an adapter is copied over the link into HBM with the first step that has a request of
+# it, and stays until another needs the slot; a request waits at the head of its queue while all
+# slots are in use. Without slots, each step reads the adapters of its rows over the link.
 @apart("claim_adapter", needed=_has_slots)
 def claim_adapter(w: Loop, i: int, slot: int) -> int:
     """Take the slot for a request that joins; the least recently claimed adapter gives way."""

@@ -1,12 +1,4 @@
-"""Table of reusable KV-cache blocks in every memory that holds them (the prefix cache).
-
-A *pool* is the HBM of a device or the host memory of a chip. An *entry* is a block in a pool; its
-key is the hash of the whole prefix that it ends. Entries that a request uses are pinned; the others
-are in their pool's list, least recently used first. A block is evicted only after the blocks that
-follow it in its pool, since look-ups reach those through it.
-
-Nothing here allocates, and no other table of the serving loop is read.
-"""
+"""Table of reusable KV-cache blocks in every memory that holds them (the prefix cache)."""
 
 from __future__ import annotations
 
@@ -93,6 +85,11 @@ class Blocks(NamedTuple):
     """The block table, and the rows that each request uses.
 
     Made by `new_blocks`; a request has one column for each block of the longest prompt.
+
+    A pool is the HBM of a device or the host memory of a chip. An entry is a block in a pool; its
+    key is the hash of the whole prefix that it ends. Entries that a request uses are pinned; the
+    others are in their pool's list, least recently used first. A block is evicted only after the
+    blocks that follow it in its pool, since look-ups reach those through it. No function allocates.
     """
 
     entry: Any  # ENTRY_DTYPE [rows]

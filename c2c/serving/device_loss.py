@@ -1,8 +1,4 @@
-"""Loss and return of devices: their requests restart elsewhere, or fail.
-
-A request keeps its generated tokens: they become the end of its prompt, so that another instance
-recomputes their KV cache and continues. Losses are rare, so nothing here is compiled.
-"""
+"""Loss and return of devices: their requests restart elsewhere, or fail; never compiled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Early ends of requests: reported by the backend, cancelled by the client, past their deadline.
-
-A request in the step under way ends with that step, all others at once.
-"""
+"""Early ends of requests: reported by the backend, cancelled by the client, past their deadline."""
 
 from __future__ import annotations
 
@@ -134,6 +131,7 @@ def _is_in_batch(s: Serving, i: int, slot: int) -> bool:
     return False
 
 
+# A request in the step under way ends with that step, all others at once.
 @jitable
 def end_request(w: Loop, slot: int, reason: int, now_s: float) -> None:
     """End a request for a reason, wherever it is: with its step if one computes it."""

@@ -1,8 +1,4 @@
-"""Events of the serving loop: a row for every kind, and one function that applies any of them.
-
-`take` is the same function interpreted, compiled and live. Machine code leaves the kinds from
-`LOSS` on to `take_rare`: they are rare, and compiled they would be a fifth of the machine code.
-"""
+"""Events of the serving loop: a row for every kind, and one function that applies any of them."""
 
 from __future__ import annotations
 

@@ -1,18 +1,4 @@
-"""Handover of requests from the instance that computed the prompt to the one that decodes.
-
-The request waits in the decode instance's queue with its tokens. Until it joins the batch, its KV
-cache is
-
-- in host memory, like that of an engine that waits for its turn: the backend carries it, and delays
-  the step that the request joins until it has arrived; or
-- where it was computed, if the prompt's own step sends it (lanes of a layout): it takes up room
-  there until the other instance has room, so prompts wait if decoding does not keep up; or
-- also where it was computed, if it goes from device to device (`Fleet.hands_directly`): once the
-  other instance has room, which is then reserved, the backend carries it. On arrival its room at
-  the source is free, and the request joins the batch at the next step boundary.
-
-`c2c.serving.decode_target` chooses the decode instance.
-"""
+"""Handover of requests from the instance that computed the prompt to the one that decodes."""
 
 from __future__ import annotations
 
@@ -88,6 +74,12 @@ def send(
     through_host: bool, now_s: float,
 ) -> None:  # fmt: skip
     """Hand over a request of instance `i`, already out of its batch, to `j` of the same model.
+
+    The request waits in the decode instance's queue with its tokens. Until it joins the batch, its
+    KV cache is in host memory, and the backend delays the step that it joins until the cache has
+    arrived; or where it was computed. There it takes up room until the other instance has room: at
+    once if the prompt's own step sends it (lanes of a layout), else (`Fleet.hands_directly`) after
+    the backend has carried it into reserved room, at the next step boundary.
 
     Args:
       w: the loop.

@@ -1,9 +1,4 @@
-"""KV-cache homes of sequences in memories that lanes of a chip share, and relayouts.
-
-A relayout prepares another variant of a lane's step: weights are copied into memories, and
-sequences change their homes. Memory on both sides is reserved first; transfers wait until all have
-room. The variant is in force from the first step boundary after the last transfer.
-"""
+"""KV-cache homes of sequences in memories that lanes of a chip share, and relayouts."""
 
 from __future__ import annotations
 
@@ -353,6 +348,9 @@ def _ask_home(w: Loop, i: int, slot: int) -> None:
     _rehome(w.fleet, w.s, i, slot, int(w.s.homes[at].home))
 
 
+# A relayout copies weights into memories, and sequences change their homes. Memory on both sides is
+# reserved first; transfers wait until all have room. The variant is in force from the first step
+# boundary after the last transfer.
 @apart("want_version", needed=_has_memories)
 def want_version(w: Loop, i: int, chosen: int) -> int:
     """Begin the relayout to the wanted variant of instance `i`; return the variant in force."""

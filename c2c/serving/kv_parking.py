@@ -1,8 +1,4 @@
-"""Parking of idle engines' KV caches in host memory until their next turn.
-
-Only the bytes that another engine needs are moved: the loop sets how many, the backend chooses
-blocks.
-"""
+"""Parking of idle engines' KV caches in host memory until their next turn."""
 
 from __future__ import annotations
 
@@ -13,6 +9,8 @@ from c2c.serving.state import Fleet, Loop, Serving
 __all__ = ["bring_in", "free_parked", "move_out"]
 
 
+# Only the bytes that another engine needs are moved: the loop sets how many, the backend chooses
+# blocks.
 @jitable
 def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
     """Move KV caches of other engines out of HBM for instance `i`, as far as host memory has room.

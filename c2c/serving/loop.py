@@ -1,9 +1,4 @@
-"""The serving loop over the port: an event in, the actions that follow from it out.
-
-`Step` encodes the event as a row, calls `c2c.serving.events.take`, and decodes what it asks. A live
-engine, the simulated endpoint and the simulator's event loop so run the same code; the contract
-suite checks that they give the same records.
-"""
+"""The serving loop over the port: an event in, the actions that follow from it out."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Moments of a request and a device, and what acts at each: parts that most systems lack.
-
-The loop names a moment and no part; without any part a moment is a look at a constant. Parts:
-the prefix cache, adapters, homes of KV caches in shared memories, parked KV caches, and a
-system's option.
-"""
+"""Moments of a request and a device, and what acts at each: parts that most systems lack."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pinning of weights in host memory by an operator: load, pin, unpin, drop.
-
-Only a live engine offers this, so nothing here is compiled.
-"""
+"""Pinning of weights in host memory by an operator: load, pin, unpin, drop; never compiled."""
 
 from __future__ import annotations
 

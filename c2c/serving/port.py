@@ -1,7 +1,4 @@
-"""Port between the serving loop and its backend: events in, actions out.
-
-`c2c.serving.state` defines the fields of a plan and of a report.
-"""
+"""Port between the serving loop and its backend: events in, actions out."""
 
 from __future__ import annotations
 

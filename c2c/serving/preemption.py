@@ -1,8 +1,4 @@
-"""Preemption of requests by more urgent ones whose model finds no slice (C2CServe section 6.1).
-
-A request keeps its generated tokens: they become the end of its prompt, their KV cache is
-recomputed, and it continues on its slice or another.
-"""
+"""Preemption of requests by more urgent ones whose model finds no slice (C2CServe section 6.1)."""
 
 from __future__ import annotations
 

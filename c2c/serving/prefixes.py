@@ -1,14 +1,4 @@
-"""Prefix cache: prompts reuse the leading KV-cache blocks that earlier requests left in memory.
-
-A request that joins a batch takes the leading blocks of its prompt from its device's HBM, where all
-share one copy. Further blocks are copied from its chip's host memory over the link before its step.
-Blocks can be found after the step that computed them. When a request leaves its instance its blocks
-are copied to host memory, over the link's other direction, and stay in HBM until something else
-needs the room.
-
-An instance's `kv_used` counts a block once, however many requests use it. A block has all layers'
-keys and values, also those outside a window: a prompt may begin after any block.
-"""
+"""Prefix cache: prompts reuse the leading KV-cache blocks that earlier requests left in memory."""
 
 from __future__ import annotations
 
@@ -126,6 +116,9 @@ def shared_places(w: Loop, i: int, slot: int) -> int:
     return int(tokens * w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL])
 
 
+# Leading blocks in the device's HBM are shared, one copy for all; further ones are copied from the
+# chip's host memory over the link before the request's step. `kv_used` counts a block once. A block
+# has all layers' keys and values, also those outside a window: a prompt may begin after any block.
 @apart("claim_prefix", needed=caches_prefixes)
 def claim_prefix(
     w: Loop,
@@ -231,6 +224,8 @@ def _store(s: Serving, host: int, slot: int, use: int) -> None:
         unpin(b, find(b, host, b.keys[slot, j]), use)
 
 
+# The blocks are copied to host memory, over the link's other direction, and stay in HBM until
+# something else needs the room.
 @apart("let_prefix_go", needed=caches_prefixes)
 def let_prefix_go(
     w: Loop,

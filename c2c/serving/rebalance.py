@@ -1,9 +1,4 @@
-"""Rebalancing of a batch's requests over batches on the same devices, by the route policy.
-
-All these batches can read their KV caches, so nothing is copied. A request without room in the
-other batch's share of the memory stays. Batches are merged, never split: two halves read all
-weights twice, and later requests join the emptier batch in any case.
-"""
+"""Rebalancing of a batch's requests over batches on the same devices, by the route policy."""
 
 from __future__ import annotations
 
@@ -57,6 +52,8 @@ def _go(w: Loop, i: int, slot: int, j: int, made: int, now_s: float) -> None:
     w.s.instance[i].backlog -= req.prompt
 
 
+# These batches can read one another's KV caches, so nothing is copied. Batches are merged, never
+# split: two halves read all weights twice, and later requests join the emptier batch in any case.
 @apart("deal", needed=lambda values: values[Rules].traits.vary.follows_waits)
 def deal(w: Loop, i: int, now_s: float) -> None:
     """Route the requests of instance `i`, which is at a step boundary, again, youngest first.

@@ -1,9 +1,4 @@
-"""State of the serving loop: the fleet (fixed), the rules (fixed) and the changing part.
-
-Everything is a record array or a NamedTuple of arrays, so that one code runs interpreted and
-compiled. Ids are indices in `Fleet.deployment`, `device`, `instance` and so on. A device is a slice
-or a lane; an instance is a model loaded there.
-"""
+"""State of the serving loop: the fleet (fixed), the rules (fixed) and the changing part."""
 
 from __future__ import annotations
 
@@ -394,6 +389,8 @@ COUNT_DTYPE = np.dtype(
 )
 
 
+# Record arrays and NamedTuples of arrays, so that one code runs interpreted and compiled. Ids are
+# indices. A device is a slice or a lane; an instance is a model loaded there.
 class Fleet(NamedTuple):
     """Fixed part: deployments, homes of their weights, capacities of slices."""
 

@@ -1,7 +1,4 @@
-"""Pure step of the serving loop: state changes of an event and the resulting actions.
-
-A step is one of `on_arrival`, `on_ready`, `on_step_end`, `on_carried`, and then `start_asked`.
-"""
+"""Pure step of the serving loop: state changes of an event and the resulting actions."""
 
 from __future__ import annotations
 

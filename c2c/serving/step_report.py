@@ -1,7 +1,4 @@
-"""Requests of a step report: those that ended with the step, and those that end after it.
-
-Compiled with the step that a live engine drives, and where requests have deadlines.
-"""
+"""Requests of a step report: those that ended with the step, and those that end after it."""
 
 from __future__ import annotations
 

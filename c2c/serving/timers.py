@@ -1,8 +1,4 @@
-"""Timers of the loop: number 0 for deadlines, 1 + c for chip c's policy.
-
-A `vary` policy may have one (`c2c.policies.vary.timer_s`): a controller that observes a chip's
-instances at its own times and chooses their variants.
-"""
+"""Timers of the loop: number 0 for deadlines, 1 + c for chip c's `vary` policy."""
 
 from __future__ import annotations
 

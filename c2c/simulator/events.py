@@ -1,10 +1,4 @@
-"""Search for the next event: a tournament over the chips' next ends, ties to the lowest device.
-
-Each group of chips has a subtree of its own, so that the next event of the fleet and that of one
-group are read from the same tree. An event changes ends on a chip or two: such a chip is replayed
-once, after the event, and every node above it compares its children's times, which are adjacent in
-one cache line.
-"""
+"""Search for the next event: a tournament over the chips' next ends, ties to the lowest device."""
 
 from __future__ import annotations
 
@@ -23,6 +17,9 @@ FLEET: Final = 1  # the root over all chips
 _CHILDREN: Final = 8  # of a node; node k has _CHILDREN * k and those that follow
 
 
+# Each group of chips has a subtree of its own, so that the next event of a group is read from the
+# same tree. A chip is replayed once, after the event; every node above it compares its children's
+# times, which are adjacent in one cache line.
 class Tournament(NamedTuple):
     """Nodes over chips; each holds the first end below it: device and time."""
 

@@ -1,10 +1,4 @@
-"""Expert cache of a slice: misses of a step, prefetches, and their time.
-
-If a system caches experts, its steps are walked one by one, layer by layer. A layer that lacks
-experts waits for the link: the transfer under way ends first, then all missing experts are fetched
-together. Or the kernel reads them from host memory, and the cache is unchanged. While layers
-compute, predicted experts are prefetched.
-"""
+"""Expert cache of a slice: misses of a step, prefetches, and their time."""
 
 from __future__ import annotations
 
@@ -394,6 +388,9 @@ def _walk_held(x: Experts, state: Serving, arch: int, i: int, d: int, alone_s: f
     return now_s
 
 
+# Layer by layer: a layer that lacks experts waits for the link. The transfer under way ends first,
+# then all missing experts are fetched together, or the kernel reads them from host memory and the
+# cache is unchanged. While layers compute, predicted experts are prefetched.
 @jitable
 def walk_experts(
     policy: Any, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int, alone_s: float

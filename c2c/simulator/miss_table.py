@@ -1,11 +1,4 @@
-"""Table of the cost of missing experts, for traces too long to walk each layer of each token.
-
-The exact walk makes the table: requests of each architecture one after another, alone on a slice.
-It holds the added seconds and bytes of steps, by tokens since the request began and by prompt
-tokens of a step. The first request after a start has its own rows, measured with the stored traces
-of earlier requests: a start empties only the cache. Between the measured prompts it is interpolated
-by a smooth monotone curve.
-"""
+"""Table of the cost of missing experts, for traces too long to walk each layer of each token."""
 
 from __future__ import annotations
 
@@ -34,7 +27,13 @@ PhasesOf = Callable[[Prepared, RequestBlock, Traces | None], tuple[Any, Traces]]
 
 
 class MissTable(NamedTuple):
-    """Seconds and bytes by architecture; axis 1: the first request after a start, all others."""
+    """Seconds and bytes by architecture; axis 1: the first request after a start, all others.
+
+    Requests of each architecture are walked one after another, alone on a slice: added seconds and
+    bytes of steps, by tokens since the request began and by prompt tokens of a step. The first
+    request after a start has its own rows, measured with the stored traces of earlier requests: a
+    start empties only the cache. Between the measured prompts a smooth monotone curve interpolates.
+    """
 
     is_used: bool
     decode: Any  # f8[A, 2, DECODES + 1, 2] of all decode steps up to this one

@@ -1,9 +1,4 @@
-"""Progress of a phase (a load or a run of steps) whose speed changes with the link share.
-
-Step j of a phase takes max(base + slope*j, limit) seconds: `base + slope*j` is the time with the
-link to itself (the KV cache grows by the same number of tokens every step) and `limit` the time
-its bytes need at the present share. All times are closed forms: nothing steps through time.
-"""
+"""Progress of a phase (a load or a run of steps) whose speed changes with the link share."""
 
 from __future__ import annotations
 
@@ -58,6 +53,9 @@ PHASE_DTYPE = np.dtype(
 _ON_BOUNDARY: Final = 1e-9
 
 
+# Step j takes max(base + slope*j, limit) seconds: `base + slope*j` with the link to itself (the KV
+# cache grows by the same number of tokens every step), `limit` what its bytes need at the present
+# share.
 @inlined
 def span_s(base_s: float, slope_s: float, limit_s: float, first: int, count: int) -> float:
     """Return the seconds of steps first .. first+count-1, the sum of max(base+slope*j, limit)."""

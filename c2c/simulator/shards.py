@@ -1,8 +1,4 @@
-"""Shards of a run that never interact: assignment to processes, and merging of results.
-
-Chips that share no model never affect each other. So each group of such chips can be simulated
-alone, with the same ids and the same records.
-"""
+"""Shards of a run that never interact: assignment to processes, and merging of results."""
 
 from __future__ import annotations
 
@@ -36,6 +32,8 @@ class Shard:
     parts: tuple[NDArray[np.int64], ...]
 
 
+# Chips that share no model never affect each other: each group of them can be simulated alone, with
+# the same ids and records.
 def split(
     prepared: Prepared, workload: Workload, *, shards: int, requests: int, part_rows: int
 ) -> tuple[Shard, ...]:

@@ -1,9 +1,4 @@
-"""Routing of tokens to experts, one token after another, as by `c2c.workloads.routing`.
-
-Most tokens follow the one before them in their request. For those only the changed places are
-drawn, and a device remembers the others; any other token goes back to the position at which each of
-its places was drawn. Both give the same experts, interpreted or compiled by Numba.
-"""
+"""Routing of tokens to experts, one token after another, as by `c2c.workloads.routing`."""
 
 from __future__ import annotations
 
@@ -82,6 +77,9 @@ def follow(tables: RouterTables, f: Followed, d: int, arch: int, request: int) -
         f.at[d, layer] = _NONE
 
 
+# Most tokens follow the one before them in their request: only the changed places are drawn, and a
+# device remembers the others. Any other token goes back to the position at which each of its places
+# was drawn. Both give the same experts.
 @inlined
 def draw_token(tables: RouterTables, f: Followed, d: int, arch: int, position: int) -> None:
     """Draw the token at `position` in all layers at once, which vectorises."""

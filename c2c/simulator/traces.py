@@ -1,7 +1,4 @@
-"""Stored expert matrices of past sequences or steps, and search for the most similar one.
-
-Similarity is the cosine of the counts of a layer, averaged over the layers that have run.
-"""
+"""Stored expert matrices of past sequences or steps, and search for the most similar one."""
 
 from __future__ import annotations
 
@@ -101,6 +98,7 @@ def begin_compare(traces: Traces, model: int) -> None:
         traces.seen[row] = 0.0
 
 
+# Similarity is the cosine of a layer's counts, averaged over the layers that have run.
 @jitable
 def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
     # Adds the cosine of a layer to what each row of the model has.

@@ -1,10 +1,4 @@
-"""Runs of equal steps, each step a small graph of works: their table and progress.
-
-A work takes its seconds alone while its resources meet its demand, longer otherwise. It begins when
-its predecessors have ended. A run is one closed form (`c2c.simulator.phases`) in two cases: its
-step is one work, which follows any share of its resources; or no other run uses its resources, so
-that a step takes the graph's longest path. Else the works are walked one by one.
-"""
+"""Runs of equal steps, each step a small graph of works: their table and progress."""
 
 from __future__ import annotations
 
@@ -208,6 +202,10 @@ def _line(works: Works, d: int, steps: int) -> tuple[int, float, float]:
     return last + 1, base_s, slope_s if last > 0 else 0.0
 
 
+# A run is one closed form (`phases`) in two cases: its step is one work, which follows any share of
+# its resources; or no other run uses its resources, so that a step takes the graph's longest path.
+# Else the works are walked one by one: each begins when its predecessors have ended, and takes
+# longer while its resources do not meet its demand.
 @jitable
 def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_old: bool) -> None:
     """Begin `p.steps` steps of the plan in row `d`; fewer if another path becomes the longest."""

@@ -1,9 +1,4 @@
-"""Continuous batching over a runner: a prompt chunk and the decode steps of other requests.
-
-The tokens of a request depend only on its prompt, settings and seed, not on other requests, their
-order or the cache size. Rounding is an exception: larger GEMMs sum in another order, which can
-decide between two almost equally likely tokens.
-"""
+"""Continuous batching over a runner: a prompt chunk and the decode steps of other requests."""
 
 from __future__ import annotations
 
@@ -76,6 +71,9 @@ class Served:
     fallen: list[int] = field(default_factory=list)
 
 
+# The tokens of a request depend only on its prompt, settings and seed, not on other requests, their
+# order or the cache size, except that larger GEMMs sum in another order: rounding can decide
+# between two almost equally likely tokens.
 def serve(
     runner: Runner,
     requests: Sequence[Request],

@@ -1,11 +1,4 @@
-"""Persistent compiled stages, found by their signature and loaded without tracing.
-
-A stage is one of the few functions that a model runs compiled. Its executable depends on shapes and
-settings, never on values or a model's name. Models of one architecture therefore share executables,
-in this process and, through a `pallas_kernels.repository.Repository`, in all others.
-
-Source: MEDUSA starts from materialised CUDA graphs; here the state is XLA's executables.
-"""
+"""Persistent compiled stages, found by their signature and loaded without tracing."""
 
 from __future__ import annotations
 
@@ -82,6 +75,9 @@ class _State:
     stored: tuple[Entry, ...] | None = None  # repository entries at the first miss
 
 
+# An executable depends on shapes and settings, never on values or a model's name. Models of one
+# architecture share it, in this process and, through a repository, in all others. Source: MEDUSA
+# starts from materialised CUDA graphs; here the state is XLA's executables.
 class Executables:
     """Compiled stages of this process, loaded from a repository or compiled and stored there."""
 

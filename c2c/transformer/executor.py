@@ -1,7 +1,4 @@
-"""Executors: computation of a runner's steps, with the weights and KV caches they need.
-
-`OnDevice` runs a model on one device.
-"""
+"""Executors: computation of a runner's steps, with the weights and KV caches they need."""
 
 from __future__ import annotations
 

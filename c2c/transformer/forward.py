@@ -1,8 +1,4 @@
-"""Forward pass: tokens in, logits and the updated KV cache out.
-
-`forward` is pure and computes prompt chunks, decode steps and batches of both; `run` compiles it
-once per shape.
-"""
+"""Forward pass: tokens in, logits and the updated KV cache out."""
 
 from __future__ import annotations
 

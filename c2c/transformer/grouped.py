@@ -1,7 +1,4 @@
-"""Grouped GEMM of experts' weights in device memory by XLA, in any float type.
-
-`pallas_kernels.grouped_gemm` is for two-byte types and weights in host memory.
-"""
+"""Grouped GEMM of experts' weights in device memory by XLA, in any float type."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""KV pool shared by all models of a device: two flat arrays, allocated in blocks.
-
-A block holds 64 positions of one sequence in all layers of its model (or in fewer, by its lease),
-so models with different layers and heads share the arrays. Superblocks are the unit of transfer
-between models: each belongs to one model at a time and returns to the pool when its last block is
-freed.
-"""
+"""KV pool shared by all models of a device: two flat arrays, allocated in blocks."""
 
 from __future__ import annotations
 
@@ -67,6 +61,9 @@ def check_room(nbytes: int, field: str = "cache", *, device: Any = None) -> None
         )
 
 
+# A block holds 64 positions of one sequence in all layers of its model (or in fewer, by its lease),
+# so models with different layers and heads share the arrays. A superblock belongs to one model at a
+# time and returns to the pool when its last block is freed.
 class KvPool:
     """Key and value arrays, and their free superblocks.
 

@@ -1,8 +1,4 @@
-"""Decoder layer in parts: before attention, attention, its output, feed-forward block.
-
-`run_layer` is their composition. The parts may also run separately on different devices: only
-`attention` uses the cache, and only the others use weights.
-"""
+"""Decoder layer in parts that may run on different devices, and `run_layer`, their composition."""
 
 from __future__ import annotations
 

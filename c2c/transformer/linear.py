@@ -1,9 +1,4 @@
-"""Strategies for projections: weight placement and matrix multiplication.
-
-The model only calls `linear(projections, name, layer, x)`, so that benchmarks compare equal code.
-`layer` is an index into the stack, traced inside a scan. No strategy lets XLA slice an array in
-host memory.
-"""
+"""Strategies for projections: weight placement and matrix multiplication."""
 
 from __future__ import annotations
 
@@ -36,6 +31,9 @@ KINDS = (
 Layer = Any  # a Python number, a traced int32, or None for the head
 
 
+# The model only calls `linear(projections, name, layer, x)`, so that benchmarks compare equal code.
+# `layer` is an index into the stack, traced inside a scan. No strategy lets XLA slice an array in
+# host memory.
 class Linear(Protocol):
     """Strategy for projections; a pytree whose leaves are run-time settings."""
 

@@ -1,8 +1,4 @@
-"""Base of executors over several devices: blocks in a pool a device, and both ends of a step.
-
-A layer's keys and values of a request are on the device that computes its attention. A step begins
-and ends on the first device, which has embeddings and the head.
-"""
+"""Base of executors over several devices: blocks in a pool a device, and both ends of a step."""
 
 from __future__ import annotations
 
@@ -50,6 +46,8 @@ class Kept:
     blocks: np.ndarray
 
 
+# A layer's keys and values of a request are on the device that computes its attention. A step
+# begins and ends on the first device, which has embeddings and the head.
 class OverPools(SharesNothing, ABC):
     """A model over the devices of several pools."""
 

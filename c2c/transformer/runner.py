@@ -1,10 +1,4 @@
-"""Runner of scheduled steps for one model; it makes no scheduling decisions.
-
-A step is at most one prompt chunk, and one token each for some decoding requests. Drawn tokens stay
-on the device and feed the next step, which can start before they are read; tokens of requests that
-have ended by then are dropped. A request's draws depend only on its prompt, settings, seed and
-earlier draws.
-"""
+"""Runner of scheduled steps for one model; it makes no scheduling decisions."""
 
 from __future__ import annotations
 
@@ -82,6 +76,10 @@ class Ticket:
     begun_s: float
 
 
+# A step is at most one prompt chunk, and one token each for some decoding requests. Drawn tokens
+# stay on the device and feed the next step, which can start before they are read; tokens of
+# requests that have ended by then are dropped. A request's draws depend only on its prompt,
+# settings, seed and earlier draws.
 class Runner:
     """Requests of one model, whose steps an executor computes."""
 

@@ -1,7 +1,4 @@
-"""Fine-tuning with Flax: conversion of a model's parameters to an `nnx.Module` and back.
-
-Needs flax, of the extra `engine`; nothing else of `c2c.transformer` imports this module.
-"""
+"""Fine-tuning with Flax: conversion of a model's parameters to an `nnx.Module` and back."""
 
 from __future__ import annotations
 

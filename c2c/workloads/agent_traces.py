@@ -1,11 +1,4 @@
-"""Traces of coding agents as rows of the project's own format: Weka's sessions, Dynamo's graphs.
-
-A request waits for those of its session that had ended when it began, and then for the time that
-passed. Hashes of an answer's blocks are taken from the prompt that continues it.
-
-Source: Weka's fields as in ai-dynamo/aiperf, `loader/weka_trace_models.py` (AgentX, PR 1165);
-Dynamo's agentic Mooncake rows, `AgenticMooncakeRow` of its crate data_gen.
-"""
+"""Traces of coding agents as rows of the project's own format: Weka's sessions, Dynamo's graphs."""
 
 from __future__ import annotations
 
@@ -55,7 +48,14 @@ def is_graph(records: Iterable[Mapping[str, Any] | None]) -> bool:
 
 
 def agent_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tuple[pa.Table, int]:
-    """Return the requests of all sessions by arrival, and the number of malformed lines."""
+    """Return the requests of all sessions by arrival, and the number of malformed lines.
+
+    A request waits for those of its session that had ended when it began, and then for the time
+    that passed. Hashes of an answer's blocks are taken from the prompt that continues it.
+
+    Source: Weka's fields as in ai-dynamo/aiperf, `loader/weka_trace_models.py` (AgentX, PR 1165);
+    Dynamo's agentic Mooncake rows, `AgenticMooncakeRow` of its crate data_gen.
+    """
     there = [record for record in records if record is not None]
     block_tokens = 0
     told = {"format": "weka" if is_weka(there[0]) else "dynamo"}

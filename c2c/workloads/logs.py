@@ -1,12 +1,4 @@
-"""Logs of serving engines and OpenAI batch files, read as traces.
-
-A request's arrival, model and lengths are in different lines, and its last line appears when it
-ends. So the whole log is read, into one row a request (about 100 bytes; texts are not kept), and
-sorted by arrival.
-
-Sources of the formats: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
-`srt/utils/request_logger.py` (--log-requests, text and JSON), OpenAI's Batch API reference.
-"""
+"""Logs of serving engines and OpenAI batch files, read as traces."""
 
 from __future__ import annotations
 
@@ -78,6 +70,12 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
 
     Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null if the
     log lacks the value.
+
+    A request's last line appears when it ends, so the whole log is read, into one row a request
+    (about 100 bytes; texts are not kept).
+
+    Source: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
+    `srt/utils/request_logger.py` (--log-requests, text and JSON), OpenAI's Batch API reference.
     """
     found = LOGS[name].read(_lines(path), chars_per_token)
     rows = found.requests

@@ -1,9 +1,4 @@
-"""Hashes of prompts' blocks, and the keys that identify shared prefixes.
-
-A block is `block_tokens` consecutive tokens of a prompt; the last one may be shorter. Its key
-stands for the model and for all tokens up to the block's end: two requests share a prefix exactly
-as far as their keys are equal from the first on.
-"""
+"""Hashes of prompts' blocks, and the keys that identify shared prefixes."""
 
 from __future__ import annotations
 
@@ -65,6 +60,9 @@ def block_keys(hashes: Lists, block_tokens: int) -> NDArray[np.uint64]:
     A block's key is the previous block's key plus a value mixed from its hash and position; the
     first starts from a root for the size. The keys of a longer prefix thus extend those of a
     shorter one. Hashes of a block's own tokens and of the whole prefix both work.
+
+    A block is `block_tokens` consecutive tokens of a prompt; the last one may be shorter. Two
+    requests share a prefix exactly as far as their keys are equal from the first on.
     """
     first, values = hashes.first, hashes.values
     counts = np.diff(first)

@@ -1,11 +1,4 @@
-"""Router of mixture-of-experts models, with skew and locality: experts per token and layer.
-
-Each request has a topic. In each layer a topic ranks the experts in its own order and chooses by
-Zipf's law. Each of a token's experts is kept from the previous token with a fixed probability.
-All draws are pure functions of (seed, request, position, layer), independent of the order of calls;
-`c2c.simulator.tokens` draws the experts. The functions are plain Python in the subset that Numba
-compiles.
-"""
+"""Router of mixture-of-experts models, with skew and locality: experts per token and layer."""
 
 from __future__ import annotations
 
@@ -42,6 +35,9 @@ GUIDE_SHIFT: Final = 20  # a draw shifted right by this indexes `RouterTables.gu
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
     """Settings of the router: the tokens' choice of experts.
+
+    In each layer a topic ranks the experts in its own order and chooses by Zipf's law. Draws are
+    pure functions of (seed, request, position, layer); the simulator draws the experts.
 
     Attributes:
       skew: exponent of Zipf's law over a topic's order of experts; 0: all are equally likely.

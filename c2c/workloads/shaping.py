@@ -1,8 +1,4 @@
-"""Transformations of a request stream: window, replication, compression, limit, lengths.
-
-Each accepts a function that starts a stream and returns another one. Memory is bounded by a few
-blocks.
-"""
+"""Transformations of a request stream: window, replication, compression, limit, lengths."""
 
 from __future__ import annotations
 
@@ -75,6 +71,8 @@ def copied(source: Source, number: int, copies: int) -> Source:
     return start
 
 
+# A transformation takes a function that starts a stream and returns another; memory is bounded by a
+# few blocks.
 def windowed(source: Source, start_s: float, end_s: float) -> Source:
     """Keep arrivals in [start_s, end_s) and make start_s the new time 0."""
 

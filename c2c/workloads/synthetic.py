@@ -1,9 +1,4 @@
-"""A synthetic multi-model trace with the published statistics of GenTD26.
-
-A plan is drawn first: the number of requests of each model in each hour. This small table (models x
-hours) makes the total exact. The requests are then generated in order, with only one day's requests
-in memory.
-"""
+"""A synthetic multi-model trace with the published statistics of GenTD26."""
 
 from __future__ import annotations
 
@@ -217,6 +212,8 @@ def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArr
     return np.array(list(accumulate(draws, lambda last, new: new + kept * last)))
 
 
+# A plan is drawn first: the number of requests of each model in each hour, which makes the total
+# exact. Requests are then generated in order, with only one day's in memory.
 def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]:
     """Yield the requests in order, without lengths (zeros); `model` is the popularity rank.
 

@@ -9,22 +9,20 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from c2c.config import build, load, plain_settings
+from c2c.config import build
 from c2c.errors import SettingError
 from c2c.hardware import (
     Platform,
-    is_layout_name,
     load_platform,
     node_from_mapping,
     platforms,
-    read_yaml,
 )
+from experiments.answers.composing import Composer
 from experiments.sweeping.search_space import as_text, choices_of
 
 __all__ = ["Arm", "FleetSpace"]
 
 _CHIP, _LAYOUT, _SYSTEM, _COUNT, _FLEET = "hardware", "mig", "system", "superchips", "fleet"
-_AUTO = {"name": "auto"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ class FleetSpace:
             )  # fmt: skip
         if _SYSTEM not in self.named:
             self.open[_SYSTEM] = list(systems)
-        self._cached: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._composed = Composer(self.fixed, folder).composed
 
     def arms(self) -> list[Arm]:
         """Return every kind of fleet.
@@ -155,44 +153,6 @@ class FleetSpace:
                 node = node[parent]
             node[last] = value
         return plain
-
-    def _composed(self, words: tuple[str, ...]) -> dict[str, Any]:
-        if words in self._cached:
-            return self._cached[words]
-        try:
-            base = self._whole(())
-            units: list[tuple[tuple[str, ...], dict[str, Any]]] = []
-            for word in words:
-                unit: tuple[str, ...] = (word,)
-                changed = self._changed(unit)
-                for other in [one for one in units if not changed.keys().isdisjoint(one[1])]:
-                    units.remove(other)
-                    unit = (*other[0], *unit)
-                if len(unit) > 1:
-                    changed = self._changed(unit)
-                units.append((unit, changed))
-            self._cached[words] = dict(base)
-            for _, changed in units:
-                self._cached[words] |= changed
-        except SettingError:  # a choice that needs another
-            return self._whole(words)
-        return self._cached[words]
-
-    def _changed(self, words: tuple[str, ...]) -> dict[str, Any]:
-        base = self._whole(())
-        key, _, value = words[0].partition("=")
-        if words == (f"{_LAYOUT}={value}",) and is_layout_name(value) and base[key] == _AUTO:
-            return {key: {"name": value}}
-        is_as_in_file = not any(name.startswith(f"{_CHIP}.") for name in self.named)
-        if words == (f"{_CHIP}={value}",) and value in platforms() and is_as_in_file:
-            return {key: read_yaml(key, value)}
-        return {k: v for k, v in self._whole(words).items() if k not in base or v != base[k]}
-
-    def _whole(self, words: tuple[str, ...]) -> dict[str, Any]:
-        if words not in self._cached:
-            composed = load([*self.fixed, *words], folder=self.folder)
-            self._cached[words] = plain_settings(composed)
-        return self._cached[words]
 
     def _chips(self) -> list[dict[str, Any]]:
         if _FLEET in self.open:

@@ -39,6 +39,7 @@ __all__ = [
     "look",
     "mark_published",
     "rows_of",
+    "system_colours",
 ]
 
 Tables = Mapping[str, pa.Table]
@@ -47,6 +48,11 @@ Tables = Mapping[str, pa.Table]
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION = "#56B4E9", "#D55E00"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
+# Systems by the beginning of their names, the longest first.
+_SYSTEMS = {
+    "c2cserve_plus": BLUE, "c2cserve": GREEN, "serverlessllm": ORANGE, "aegaeon": PURPLE,
+    "moe_infinity": VERMILION,
+}  # fmt: skip
 INK, GREY = "#222222", "#767676"
 
 PUBLISHED: dict[str, Any] = {
@@ -91,6 +97,17 @@ TITLE_ID, CAPTION_ID = "title", "caption"
 _TITLE_POINTS = 11.5
 _finding: ContextVar[str] = ContextVar("finding", default="")
 _LEGEND_ROW_POINTS = 13.0
+
+
+def system_colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return each system's colour and SVG dashes, which differ between systems of one colour."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in names:
+        used = [colour for colour, _ in found.values()]
+        free = next(c for c in (*COLOURS, GREY) if c not in used)
+        colour = next((c for begin, c in _SYSTEMS.items() if name.startswith(begin)), free)
+        found[name] = (colour, "6 3" if colour in used else "")
+    return found
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from experiments.sweeping import is_sweep, options_first, quoted
+from c2c.config import quoted
+from experiments.sweeping import is_sweep, options_first
 
 __all__ = ["protected"]
 

@@ -6,7 +6,6 @@ from experiments.sweeping.arguments import (
     grid,
     is_sweep,
     options_first,
-    quoted,
 )
 from experiments.sweeping.plain import Point, joined, plain_points
 from experiments.sweeping.plugins import register_plugins
@@ -28,7 +27,6 @@ __all__ = [
     "joined",
     "options_first",
     "plain_points",
-    "quoted",
     "register_plugins",
     "sweep",
 ]

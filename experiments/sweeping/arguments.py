@@ -22,7 +22,6 @@ __all__ = [
     "grid",
     "is_sweep",
     "options_first",
-    "quoted",
 ]
 
 SWEEP_FLAGS = ("-m", "--multirun")
@@ -122,17 +121,6 @@ def grid(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[t
                 key, str(override.input_line).partition("=")[2], "a pattern that a choice matches"
             )
     return list(itertools.product(*choices.values()))
-
-
-def quoted(text: str) -> str:
-    """Return a quoted string that Hydra and OmegaConf parse back into `text`.
-
-    OmegaConf reads `${` as an interpolation unless a backslash precedes it, and then halves the
-    backslashes before that. Hydra does the same before a quote.
-    """
-    text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
-    text = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
-    return f"'{text}'"
 
 
 def _is_override(argument: str) -> bool:

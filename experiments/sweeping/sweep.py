@@ -24,11 +24,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from c2c.config import Settings, checked, config_dir, fits
+from c2c.config import Settings, checked, config_dir, fits, quoted
 from c2c.errors import SettingError
 from c2c.runs import RunDir, check_room, is_in_use
 from experiments.ray_cluster import INSTALL_RAY
-from experiments.sweeping.arguments import fixed, grid, quoted
+from experiments.sweeping.arguments import fixed, grid
 from experiments.sweeping.grid_sweep import sweep_within
 from experiments.sweeping.points import PointRecord, fail, finish, records
 

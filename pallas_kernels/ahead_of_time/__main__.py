@@ -1,8 +1,6 @@
-"""Compile every configuration in use for absent GPUs, and check the machine code.
+"""Compilation and checks of configurations in use for absent GPUs.
 
-    python -m pallas_kernels.ahead_of_time [--target h200] [--op gemm] [--part 0/2] [--json]
-
-Exits with 3 if a program breaks a rule, with 2 if the compiler is not installed.
+python -m pallas_kernels.ahead_of_time [--target h200] [--op gemm] [--part 0/2] [--json]
 """
 
 from __future__ import annotations
@@ -32,7 +30,10 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile, print a line for each program, and return the exit status."""
+    """Compile, print a line for each program, and return the exit status.
+
+    The status is 3 if a program breaks a rule, 2 if the compiler is not installed.
+    """
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels.ahead_of_time")
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="default: all")
     parser.add_argument("--op", action="append", choices=OPS, help="default: all")

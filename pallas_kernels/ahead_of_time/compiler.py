@@ -1,9 +1,4 @@
-"""Compilation of programs for an absent GPU, and the parsing of the compiler's output.
-
-It needs jax's CUDA compiler (see `missing`), no driver. The compiler reads its settings from the
-environment at its first use, so `prepare` must precede any compilation, in a separate
-process: `python -m pallas_kernels.ahead_of_time`.
-"""
+"""Compilation of programs for an absent GPU, and the parsing of the compiler's output."""
 
 from __future__ import annotations
 
@@ -65,6 +60,9 @@ def prepare(dump: Path) -> None:
     """Configure the compiler's output for `Compiler`, before the first compilation.
 
     Not MOSAIC_GPU_DUMP_TO: it also writes 50 MB of passes for each kernel, a third of the time.
+
+    The compiler reads its settings from the environment at its first use, so this precedes any
+    compilation, in a separate process.
 
     Args:
       dump: folder for the compiler's output, used by this process only.

@@ -1,9 +1,4 @@
-"""PTX of one kernel as data: instructions, their order of execution, and addresses as sums.
-
-The parser covers the PTX of jax's compiler as far as `rules.py` needs it. A statement is on one
-line and ends in a semicolon; blocks in braces, as in inline assembly, have their own labels and
-registers.
-"""
+"""PTX of one kernel as data: instructions, their order of execution, and addresses as sums."""
 
 from __future__ import annotations
 
@@ -230,6 +225,8 @@ class Kernel:
         return None
 
 
+# A statement is on one line and ends in a semicolon; blocks in braces, as in inline assembly, have
+# their own labels and registers.
 def kernels(text: str) -> tuple[Kernel, ...]:
     """Return the kernels of a module.
 

@@ -1,9 +1,4 @@
-"""Hardware rules for machine code that no compiler checks.
-
-Each rule is a function of a kernel's PTX that yields violations; R11 counts in machine code.
-Rules about order hold on every path over basic blocks (`ptx.follow`). `pallas_kernels/README.md`
-has the table, with the limits of each rule.
-"""
+"""Hardware rules for machine code that no compiler checks."""
 
 from __future__ import annotations
 
@@ -76,6 +71,9 @@ def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Des
     return known[at // 128] if is_parameter and at % 128 == 0 and at // 128 < len(known) else None
 
 
+# Each rule is a function of a kernel's PTX that yields violations; R11 counts in machine code.
+# Rules about order hold on every path over basic blocks (`ptx.follow`). `pallas_kernels/README.md`
+# has the table, with the limits of each rule.
 def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     """R1: descriptors meet the driver's rules, and copies match their descriptors."""
     first = kernel.body[0]

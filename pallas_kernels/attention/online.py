@@ -1,11 +1,4 @@
-"""Online softmax of one warpgroup, for both kernels: 64 rows, keys block by block.
-
-Scores are kept in powers of two (`scale * log2(e)` is folded into the exponent), so one fused
-multiply-add and one exp2 make a weight. A row that has seen no key has maximum -inf and sum 0.
-
-Interpret mode lacks wgmma with its left operand in registers, and a wgmma accumulator that starts
-from values. Only `Product` differs between CPU and GPU.
-"""
+"""Online softmax of one warpgroup, for both kernels: 64 rows, keys block by block."""
 
 from __future__ import annotations
 
@@ -57,6 +50,8 @@ def key_range(
     return start, jnp.maximum(ceil_div(jnp.maximum(top, 0), block) - start, 0)
 
 
+# Scores are in powers of two (`scale * log2(e)` is folded into the exponent), so one fused
+# multiply-add and one exp2 make a weight. A row that has seen no key has maximum -inf and sum 0.
 def start(dim: int) -> tuple[Value, Value, Value]:
     """Return (accumulator, row maxima, row sums) before the first key."""
     row = plgpu.Layout.WGMMA.reduce(1)
@@ -141,6 +136,8 @@ def in_registers(acc: Value, weights: Value, v_tile: Ref, meanwhile: Callable[[]
     return pl.run_state(multiply)(plgpu.ACC.init(acc))
 
 
+# Interpret mode lacks wgmma with its left operand in registers, and a wgmma accumulator that starts
+# from values. Only `Product` differs between CPU and GPU.
 def through_memory(scratch: Ref) -> Product:
     """`Product` of interpret mode: the weights go through shared memory."""
 

@@ -1,16 +1,4 @@
-"""Attention over a part of the keys, and the exact merge of parts.
-
-Over a set of keys K, with scores s_j = scale * (q . k_j):
-
-    lse(K) = log sum_{j in K} exp(s_j)        out(K) = sum_{j in K} exp(s_j - lse(K)) v_j
-
-For disjoint parts A and B, with L = log(exp(lse(A)) + exp(lse(B))):
-
-    lse(A | B) = L        out(A | B) = exp(lse(A) - L) out(A) + exp(lse(B) - L) out(B)
-
-This is an identity: decode merges the shares of the CTAs of one sequence by it. A part without keys
-has lse = -inf and weight 0.
-"""
+"""Attention over a part of the keys, and the exact merge of parts."""
 
 from __future__ import annotations
 
@@ -31,7 +19,18 @@ class Partial:
 
 
 def merge_stacked(out: jax.Array, lse: jax.Array) -> Partial:
-    """Merge parts along the first axis, the layout of the decode kernel's results."""
+    """Merge parts along the first axis, the layout of the decode kernel's results.
+
+    Over a set of keys K, with scores s_j = scale * (q . k_j):
+
+        lse(K) = log sum_{j in K} exp(s_j)        out(K) = sum_{j in K} exp(s_j - lse(K)) v_j
+
+    For disjoint parts A and B, with L = log(exp(lse(A)) + exp(lse(B))):
+
+        lse(A | B) = L        out(A | B) = exp(lse(A) - L) out(A) + exp(lse(B) - L) out(B)
+
+    A part without keys has lse = -inf and weight 0.
+    """
     if out.shape[0] == 1:
         return Partial(out=out[0], lse=lse[0])
     top = lse.max(axis=0)

@@ -1,10 +1,4 @@
-"""Reference attention in jax.numpy: any device, any head size; the backend of CPUs.
-
-Queries and keys are processed block by block with the online softmax, so scores need at most
-`QUERY_BLOCK` x `KEY_BLOCK` per head, and query heads read their KV head in place, without repeating
-it. Blocks that no query sees are not computed. Rows without keys give 0 and -inf;
-memory beyond the lengths may hold anything.
-"""
+"""Reference attention in jax.numpy: any device, any head size; the backend of CPUs."""
 
 from __future__ import annotations
 
@@ -76,6 +70,9 @@ def paged_prefill(
     return _by_tiles(q, fetch, bounds, keys=keys, block=block, causal=True, score=score)
 
 
+# Scores need at most `QUERY_BLOCK` x `KEY_BLOCK` per head, and query heads read their KV head in
+# place. Blocks that no query sees are not computed. Rows without keys give 0 and -inf; memory
+# beyond the lengths may hold anything.
 def _by_tiles(
     q: jax.Array,
     fetch: Fetch,

@@ -1,13 +1,4 @@
-"""Paged decode attention for Hopper (Mosaic GPU): one query a sequence, KV split over CTAs.
-
-A CTA computes one sequence, one KV head and one share of the keys. The query heads of that KV head
-are the rows of one wgmma (64; rows beyond the group are zero and cost no traffic), so K and V are
-read from HBM once for any ratio of heads. One warpgroup computes, one loads: it reads the block
-table at run time and loads the pages by TMA, `block_kv` keys at a time, into a ring.
-
-Each CTA writes a partial result and its log-sum-exp, float32; `partial.merge_stacked` combines
-them. A share without keys writes 0 and -inf. Table entries beyond the last page are never read.
-"""
+"""Paged decode attention for Hopper (Mosaic GPU): one query a sequence, KV split over CTAs."""
 
 from __future__ import annotations
 
@@ -33,6 +24,13 @@ Kernel = Callable[
 ]
 
 
+# A CTA computes one sequence, one KV head and one share of the keys. The query heads of that KV
+# head are the rows of one wgmma (64; rows beyond the group are zero and cost no traffic), so K and
+# V are read from HBM once for any ratio of heads. One warpgroup computes, one loads: it reads the
+# block table at run time and loads the pages by TMA, `block_kv` keys at a time, into a ring.
+#
+# Each CTA writes a partial result and its log-sum-exp, float32; `partial.merge_stacked` combines
+# them. A share without keys writes 0 and -inf. Table entries beyond the last page are never read.
 def build(
     spec: Decode, config: DecodeConfig, *, interpret: mosaic_gpu.InterpretGPUParams | None = None
 ) -> Kernel:

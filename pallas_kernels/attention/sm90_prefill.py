@@ -1,16 +1,4 @@
-"""Flash attention for Hopper (Mosaic GPU): a CTA computes 128 queries of one head.
-
-Two compute warpgroups have 64 queries each; a third loads. K and V tiles go through a ring;
-"full" barriers mean that a tile has arrived, "empty" ones that both warpgroups have read it. The
-two take turns: while one multiplies, the other computes its softmax (`turn`). The first is always
-one turn ahead, so it alone zeroes the rows of a V tile beyond the length.
-
-Offset, length and window of each batch row are read at run time: both warpgroups of a CTA walk
-over the key blocks that any of its queries can see, and mask only blocks that some cannot.
-
-Source: FlashAttention-3 (warp specialisation, two warpgroups in turns). Ours: run-time offset,
-lengths and window, rows without keys, memory that was never written.
-"""
+"""Flash attention for Hopper (Mosaic GPU): a CTA computes 128 queries of one head."""
 
 from __future__ import annotations
 
@@ -37,10 +25,21 @@ _ordered: Any = lax.optimization_barrier
 Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
+# Two compute warpgroups have 64 queries each; a third loads. K and V tiles go through a ring;
+# "full" barriers mean that a tile has arrived, "empty" ones that both warpgroups have read it. The
+# two take turns: while one multiplies, the other computes its softmax (`turn`). The first is always
+# one turn ahead, so it alone zeroes the rows of a V tile beyond the length.
+#
+# Both warpgroups of a CTA walk over the key blocks that any of its queries can see, and mask only
+# blocks that some cannot.
 def build(
     spec: Prefill, config: PrefillConfig, *, interpret: mosaic_gpu.InterpretGPUParams | None = None
 ) -> Kernel:
-    """Return `kernel(bounds, q, k, v) -> out`; bounds are (offset, length, window) of each row."""
+    """Return `kernel(bounds, q, k, v) -> out`; bounds are (offset, length, window) of each row.
+
+    Source: FlashAttention-3 (warp specialisation, two warpgroups in turns). Ours: run-time offset,
+    lengths and window, rows without keys, memory that was never written.
+    """
     check_prefill(spec, config)
     tiles = ceil_div(spec.queries, config.tile)
 

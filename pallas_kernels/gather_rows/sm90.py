@@ -1,12 +1,4 @@
-"""Gather kernel for Hopper (Mosaic GPU): bulk copies in and out, no computation.
-
-Items, (token, piece of its row), are dealt round-robin to a persistent grid. One warpgroup of each
-CTA reads the token's id, loads the piece into a slot of a ring and stores it to the output. Loads
-are issued `stages - 1` items ahead: the time of a row follows its bytes, not the link's latency.
-
-Pieces are contiguous and multiples of 16 bytes, for which the hardware needs no tensor map and has
-no limit of 256 elements per side.
-"""
+"""Gather kernel for Hopper (Mosaic GPU): bulk copies in and out, no computation."""
 
 from __future__ import annotations
 
@@ -25,6 +17,13 @@ from pallas_kernels.mosaic import Ref, persistent, plgpu
 Kernel = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
+# Items, (token, piece of its row), are dealt round-robin to a persistent grid. One warpgroup of
+# each CTA reads the token's id, loads the piece into a slot of a ring and stores it to the output.
+# Loads are issued `stages - 1` items ahead: the time of a row follows its bytes, not the link's
+# latency.
+#
+# Pieces are contiguous and multiples of 16 bytes, for which the hardware needs no tensor map and
+# has no limit of 256 elements per side.
 def build(gather: GatherRows, *, interpret: mosaic_gpu.InterpretGPUParams | None = None) -> Kernel:
     """Return `kernel(table, ids, active) -> out`: int32 ids, clamped, and the working CTAs."""
     pieces, width, stages, ctas = gather.pieces, gather.width, gather.stages, gather.ctas

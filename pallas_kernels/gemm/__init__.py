@@ -1,9 +1,4 @@
-"""The GEMM core with its exact counts and predicted times; dataflows, operands and rows combine.
-
-The ops `hybrid_gemm`, `quantized_gemm` and `grouped_gemm` are its public functions. Names imported
-here need no jax: sizes, configurations, exact traffic, predicted time, choice. Those that need it
-(`plan_launch`, `launch`, `program`) are imported on first use.
-"""
+"""The GEMM core with its exact counts and predicted times; dataflows, operands and rows combine."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -76,6 +71,7 @@ __all__ = [
 _WITH_JAX = {"launch": "launch", "plan_launch": "api", "program": "programs", "tables_of": "launch"}
 
 
+# Names imported above need no jax; the others are imported on first use.
 def __getattr__(name: str) -> Any:
     if name not in _WITH_JAX:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

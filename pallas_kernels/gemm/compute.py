@@ -1,10 +1,4 @@
-"""Compute warpgroups: they sum a tile section by section and store the sums.
-
-They share the rows of each tile (its columns, for quantised weights), or take whole tiles in turn
-(`Config.ping_pong`): one rounds and stores its tile while another uses the tensor cores. The rings
-alone order the turns: tiles are loaded in that order, and a slot is free for the next tile once the
-previous warpgroup has read it.
-"""
+"""Compute warpgroups: they sum a tile section by section and store the sums."""
 
 from __future__ import annotations
 
@@ -23,6 +17,10 @@ from pallas_kernels.gemm.rows import Item
 from pallas_kernels.mosaic import Ref, plgpu
 
 
+# Warpgroups share the rows of each tile (its columns, for quantised weights), or take whole tiles
+# in turn (`Config.ping_pong`): one rounds and stores its tile while another uses the tensor cores.
+# The rings alone order the turns: tiles are loaded in that order, and a slot is free for the next
+# tile once the previous warpgroup has read it.
 def compute(cta: Cta) -> None:
     """Compute this CTA's share, as one of its compute warpgroups."""
     make = _sums if cta.gemm.quantised is None else sums_of_converted

@@ -1,7 +1,4 @@
-"""Weights in registers: from a tile of stored numbers to left operands of wgmma.
-
-Exact for every kind: int8 and e4m3 have at most 8 significant bits, as many as bfloat16.
-"""
+"""Weights in registers: from a tile of stored numbers to left operands of wgmma."""
 
 from __future__ import annotations
 
@@ -54,6 +51,7 @@ def scaled(weights: Any, scale: Any) -> Any:
     return product.astype(weights.dtype)
 
 
+# Exact for every kind: int8 and e4m3 have at most 8 significant bits, as many as bfloat16.
 def operand(weights: Any, detour: Ref | None, column: int) -> Any:
     """Return the left operand of wgmma: in registers, or in shared memory for interpret mode.
 

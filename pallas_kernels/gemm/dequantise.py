@@ -1,17 +1,4 @@
-"""Sums of a section with quantised weights: read into registers, converted, multiplied, scaled.
-
-wgmma converts nothing, and only its left operand may be in registers. So the product is
-computed transposed, O^T[n, m] = W[n, k] X[m, k]^T: a compute warpgroup reads its rows of a W tile
-into registers, converts them to the type of X (exact for every kind: int8 and e4m3 have at most 8
-significant bits) and multiplies them with an X tile that stays in shared memory.
-
-A column's only scale is applied to its finished sum, and a group's to the sum of the group, both
-in float32. With an offset for each scale, w = s q + o, the sum of a group is s (q . x) + o (1 . x):
-the second part is the offset times the sum of the same X, which the launch computes beforehand.
-
-In interpret mode wgmma accepts no register operand; there the converted tile goes through shared
-memory (`detour`).
-"""
+"""Sums of a section with quantised weights: read into registers, converted, multiplied, scaled."""
 
 from __future__ import annotations
 
@@ -31,6 +18,15 @@ from pallas_kernels.hopper import WGMMA_ROWS
 from pallas_kernels.mosaic import Ref, plgpu
 
 
+# wgmma converts nothing, and only its left operand may be in registers. So the product is computed
+# transposed, O^T[n, m] = W[n, k] X[m, k]^T: a compute warpgroup reads its rows of a W tile into
+# registers, converts them to the type of X (exact) and multiplies them with an X tile that stays in
+# shared memory. In interpret mode the converted tile goes through shared memory (`detour`).
+#
+# A column's only scale is applied to its finished sum, and a group's to the sum of the group, both
+# in float32. With an offset for each scale, w = s q + o, the sum of a group is s (q . x) + o (1 .
+# x): the second part is the offset times the sum of the same X, which the launch computes
+# beforehand.
 def sums_of_converted(cta: Cta, section: Section) -> Any:
     """Return the sums of a section, scaled and with offsets added."""
     if scales_weights(cta.config, cta.gemm):

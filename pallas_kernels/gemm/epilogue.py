@@ -1,9 +1,4 @@
-"""Epilogue: rounding and storing of a warpgroup's sums, to O or as partial sums.
-
-Pieces go through staging slots in shared memory. Tiles of quantised weights are transposed on the
-way to O; partial sums keep the layout of the tensor cores. Partial sums are always float32, and the
-last pass reads them, adds its own and rounds once.
-"""
+"""Epilogue: rounding and storing of a warpgroup's sums, to O or as partial sums."""
 
 from __future__ import annotations
 
@@ -24,6 +19,8 @@ from pallas_kernels.hopper import Piece
 from pallas_kernels.mosaic import Ref, plgpu
 
 
+# Pieces go through staging slots in shared memory. Tiles of quantised weights are transposed on the
+# way to O; partial sums keep the layout of the tensor cores, in float32.
 def store_section(cta: Cta, acc: Any, section: Section) -> None:
     """Store a warpgroup's sums of a section.
 

@@ -1,10 +1,4 @@
-"""The walk over a CTA's share of a launch, common to the load and compute warpgroups.
-
-Both dataflows sum sections: some K steps of one tile of O. They differ in order and counts alone.
-
-    SymGEMM   for item: one pass of all K steps, one tile of rows
-    AsymGEMM  for item: for K pass: for tile of rows; the W tiles of a pass stay
-"""
+"""The walk over a CTA's share of a launch, common to the load and compute warpgroups."""
 
 from __future__ import annotations
 
@@ -45,6 +39,8 @@ class Section:
     first: Any  # whether it is the tile's first section
 
 
+# SymGEMM   for item: one pass of all K steps, one tile of rows
+# AsymGEMM  for item: for K pass: for tile of rows; the W tiles of a pass stay
 def each_section(
     cta: Cta,
     body: Callable[[Section], None],

@@ -1,9 +1,4 @@
-"""Load warpgroup: it fills the rings and waits for their slots.
-
-SymGEMM streams W with the X of one tile of rows; W runs ahead, across items. AsymGEMM loads the W
-tiles of a K pass, then the X of all rows for them. Each CTA of a cluster loads and multicasts a
-part of the shared tiles: W and scales in SymGEMM, X in AsymGEMM.
-"""
+"""Load warpgroup: it fills the rings and waits for their slots."""
 
 from __future__ import annotations
 
@@ -17,6 +12,9 @@ from pallas_kernels.gemm.items import Section, each_section, sum_blocks, when
 from pallas_kernels.gemm.rows import Item
 
 
+# SymGEMM streams W with the X of one tile of rows; W runs ahead, across items. AsymGEMM loads the W
+# tiles of a K pass, then the X of all rows for them. Each CTA of a cluster loads and multicasts a
+# part of the shared tiles: W and scales in SymGEMM, X in AsymGEMM.
 def load(cta: Cta) -> None:
     """Load all tiles of this CTA."""
     k_steps, items = cta.sizes.k_steps, cta.rows.items()

@@ -1,10 +1,4 @@
-"""Predicted time of a launch: the slowest of link, HBM, L2 and the busiest CTA.
-
-NumPy only, vectorised over alpha or any other field of a plan; this module imports no jax.
-
-The model is not measured yet. It assumes full overlap of all resources, so it is a lower bound if
-its rates are right. It ranks configurations, and results of the tuner replace it.
-"""
+"""Predicted time of a launch: the slowest of link, HBM, L2 and the busiest CTA."""
 
 from __future__ import annotations
 
@@ -43,6 +37,9 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
       that one tile less than the stages is in flight. An output takes another `tile_s`, and no less
       than its bytes at the SM's port: 64 KiB in 0.55 us, for which the accumulators wait; with
       `ping_pong` tensor work goes on, except for the last output.
+
+    Not measured yet. It assumes full overlap of all resources, so it is a lower bound if its rates
+    are right. It needs no jax, and is vectorised over alpha or any other field of a plan.
 
     Args:
       gemm: sizes and types; experts are assumed to have equally many rows.

@@ -1,10 +1,4 @@
-"""Programs of the configurations in use, for ahead-of-time compilation.
-
-Machine code depends on the tiles, the cluster and the types, and on sizes only through constants.
-So each member of the family is compiled once at a size that reaches all of its code, with two
-clusters and types of output, and the other variants once. Quantised weights and experts have the
-results of `choose` from decode to long prefill.
-"""
+"""Programs of the configurations in use, for ahead-of-time compilation."""
 
 from __future__ import annotations
 
@@ -55,6 +49,10 @@ _EXPERTS: tuple[tuple[str, Quantised], ...] = (
 )
 
 
+# Machine code depends on the tiles, the cluster and the types, and on sizes only through constants.
+# So each member of the family is compiled once at a size that reaches all of its code, with two
+# clusters and types of output, and the other variants once. Quantised weights and experts have the
+# results of `choose` from decode to long prefill.
 def programs(sm_count: int) -> tuple[Program, ...]:
     """Return the programs for a GPU or slice of `sm_count` SMs."""
     found = (

@@ -1,20 +1,4 @@
-"""Schedule of the persistent launch: arithmetic shared by kernel, counts and tests.
-
-Functions take Python integers or traced int32 scalars, none below zero.
-
-Columns are divided into strips of tn. The first `sym_strips` go to SymGEMM, the others to AsymGEMM.
-The first `sym_clusters` of the `active_clusters` run SymGEMM, and each takes every
-`sym_clusters`-th (block of rows, strip); the n others run AsymGEMM and each takes every n-th
-(matrix, group of neighbouring strips), one strip for each of its CTAs. Clusters from
-`active_clusters` up do nothing (an emulated slice).
-
-A block is `cluster * tm` rows of one matrix. If all rows share one matrix, blocks are even.
-If rows belong to experts, a table made at run time describes each block (`block_table`):
-experts own consecutive rows of X; the first block of each begins at its first row rounded down to a
-multiple of 8, where TMA can begin to load. The up to seven rows before belong to another expert:
-they are computed and not stored. The rows behind the last expert form one more group, which has no
-W and whose output is zero.
-"""
+"""Schedule of the persistent launch: arithmetic shared by kernel, counts and tests."""
 
 from __future__ import annotations
 
@@ -30,7 +14,14 @@ from pallas_kernels.gemm.specs import ROW_MULTIPLE, Gemm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Run-time scalars of a launch, in the kernel's order."""
+    """Run-time scalars of a launch, in the kernel's order.
+
+    Columns are divided into strips of tn. The first `sym_strips` go to SymGEMM, the others to
+    AsymGEMM. The first `sym_clusters` of the `active_clusters` run SymGEMM, and each takes every
+    `sym_clusters`-th (block of rows, strip); the n others run AsymGEMM and each takes every n-th
+    (matrix, group of neighbouring strips), one strip for each of its CTAs. Clusters from
+    `active_clusters` up do nothing (an emulated slice). Integers here are Python's or traced int32.
+    """
 
     sym_strips: Int
     sym_clusters: Int
@@ -141,7 +132,13 @@ def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
 def block_table(
     group_sizes: Any, t: int, block_rows: int, *, row_multiple: int = ROW_MULTIPLE, xp: Any
 ) -> tuple[Any, Any, Any]:
-    """Cut every group into blocks."""
+    """Cut every group into blocks.
+
+    A block is `cluster * tm` rows of one matrix. Experts own consecutive rows of X; the first block
+    of each begins at its first row rounded down to a multiple of 8, where TMA can begin to load.
+    The up to seven rows before belong to another expert: they are computed and not stored. The rows
+    behind the last expert form one more group, which has no W and whose output is zero.
+    """
     ends = boundaries(group_sizes, t, xp)
     begins = xp.append(xp.zeros(1, np.int32), ends[:-1])
     bases = begins // row_multiple * row_multiple

@@ -1,29 +1,4 @@
-"""The Hopper kernel: two dataflows in one persistent launch (Mosaic GPU, wgmma and TMA).
-
-Each CTA has `warpgroups` compute warpgroups and one that issues the loads; only barriers
-synchronise them. A barrier "full" means that a tile has arrived, "empty" that all compute
-warpgroups have read it. Every ring is addressed by a running counter: slot = counter mod size.
-
-SymGEMM (output-stationary): a cluster owns `cluster` output tiles along M and walks over K. With a
-cluster above 1 each CTA loads its share of the W tile and multicasts it to the others.
-
-AsymGEMM (weight-stationary): a CTA owns a column strip for all of K. It pins kc rows of W, walks
-over all M tiles, stores partial sums in the first pass and adds them (TMA reduction) in the later
-ones, always in float32: in O if it is float32, else in separate memory, and the last pass reads
-the sums, adds its own and rounds once. So alpha changes only the order of additions. No other CTA
-touches its columns: no zero fill, no order between CTAs. The CTAs of a cluster have
-neighbouring strips and walk together: each loads its share of the X tile and multicasts it.
-
-Parts: `items` is the walk, `load` fills rings, `compute` sums and stores (`dequantise` for
-quantised weights), `rows` maps rows to matrices, `cta` describes shared memory.
-
-Interpret mode lacks the TMA reduction (`accumulate`), register operands of wgmma (`detour`) and
-multicast: each CTA of a cluster loads the whole tile. Nothing else differs between CPU and GPU.
-
-Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, the split
-read at run time, the ring of weight slices with a shortened first pass, weights converted in
-registers, experts.
-"""
+"""The Hopper kernel: two dataflows in one persistent launch (Mosaic GPU, wgmma and TMA)."""
 
 from __future__ import annotations
 
@@ -45,6 +20,21 @@ from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.mosaic import Ref, apart, persistent, read_add_write, tma_add
 
 
+# Each CTA has `warpgroups` compute warpgroups and one that issues the loads; only barriers
+# synchronise them. A barrier "full" means that a tile has arrived, "empty" that all compute
+# warpgroups have read it. Every ring is addressed by a running counter: slot = counter mod size.
+#
+# SymGEMM (output-stationary): a cluster owns `cluster` output tiles along M and walks over K. With
+# a cluster above 1 each CTA loads its share of the W tile and multicasts it to the others.
+#
+# AsymGEMM (weight-stationary): a CTA owns a column strip for all of K. It pins kc rows of W, walks
+# over all M tiles, stores partial sums in the first pass and adds them (TMA reduction) in the later
+# ones, always in float32: in O if it is float32, else in separate memory, and the last pass reads
+# the sums, adds its own and rounds once. So alpha changes only the order of additions. The CTAs of
+# a cluster have neighbouring strips and walk together: each multicasts its share of the X tile.
+#
+# Interpret mode lacks the TMA reduction (`accumulate`), register operands of wgmma (`detour`) and
+# multicast: each CTA of a cluster loads the whole tile. Nothing else differs between CPU and GPU.
 def build(
     gemm: Gemm, config: Config, *, interpret: mosaic_gpu.InterpretGPUParams | None = None
 ) -> Callable[..., jax.Array]:
@@ -65,6 +55,10 @@ def build(
 
     Raises:
       ValueError: the configuration does not fit the GEMM or the hardware.
+
+    Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, the split
+    read at run time, the ring of weight slices with a shortened first pass, weights converted in
+    registers, experts.
     """
     check_fits(config, gemm)
     sizes, sums = counts(config, gemm), sums_shape(config, gemm)

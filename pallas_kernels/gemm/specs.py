@@ -1,13 +1,4 @@
-"""Static description of a GEMM, of its weights and of the rows of each expert.
-
-Three choices combine freely: two-byte or quantised weights, one matrix for all rows or experts,
-and one matrix or a stack of layers.
-
-Quantised weights are stored [N, K], K contiguous. int4 numbers are packed two to a byte, in blocks
-of `PACK_BLOCK` along K: the low half of byte j of a block is number j, the high half number j + 64.
-The two halves of the bytes of a block are then two contiguous pieces of K, and unpacking moves
-nothing between threads.
-"""
+"""Static description of a GEMM, of its weights and of the rows of each expert."""
 
 from __future__ import annotations
 
@@ -49,6 +40,11 @@ class Quantised:
     `group` is the number of weights along K that share a scale, or None for one scale per column.
     `offset_dtype` is the type of the offsets added to scaled weights, one per scale; None
     without offsets.
+
+    Stored [N, K], K contiguous. int4 numbers are packed two to a byte, in blocks of `PACK_BLOCK`
+    along K: the low half of byte j of a block is number j, the high half number j + 64. The two
+    halves of the bytes of a block are then two contiguous pieces of K, and unpacking moves nothing
+    between threads.
     """
 
     kind: Kind = "int8"

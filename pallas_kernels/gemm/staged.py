@@ -1,12 +1,4 @@
-"""Staging: W crosses the link by copy engine in pieces, each multiplied during the next copy.
-
-Where SMs read host memory slower than the copy engine does (Hopper over PCIe, see `MACHINES` of
-`machine`), this is faster than any kernel that reads W itself. At most `SLOTS` pieces of W are in
-device memory. They are contiguous in host memory: ranges of K for [K, N], of N for other layouts.
-
-It runs outside `jit`: a slice of an array in host memory compiles into a kernel whose SMs read it,
-and copies of whole arrays are all started first, so that all of W is in device memory.
-"""
+"""Staging: W crosses the link by copy engine in pieces, each multiplied during the next copy."""
 
 from __future__ import annotations
 
@@ -78,6 +70,11 @@ def reader_of(gemm: Gemm, machine: Machine) -> Reader:
 
 def staged_matmul(x: jax.Array, w: jax.Array, layer: int, *, gemm: Gemm, columns: int) -> jax.Array:
     """Return x @ w of type `gemm.out_dtype`, outside `jit`.
+
+    Faster than any kernel that reads W itself where SMs read host memory slower than the copy
+    engine does (`MACHINES`). At most `SLOTS` pieces of W, contiguous in host memory, are in device
+    memory. Outside `jit` alone: there a slice of an array in host memory compiles into a kernel
+    whose SMs read it, and copies of whole arrays are all started first.
 
     Args:
       x: activations [rows, K] in device memory, K without padding.

@@ -1,8 +1,4 @@
-"""Tiles by rule for quantised weights and experts, which have no family to choose from.
-
-The rules are not measured on a GPU: they follow from shared memory, registers and the traffic
-counts. They add AsymGEMM if one reading of W by SymGEMM does not serve all rows.
-"""
+"""Tiles by rule for quantised weights and experts, which have no family to choose from."""
 
 from __future__ import annotations
 
@@ -26,6 +22,8 @@ _CONVERTED_STAGES = 3  # of X for quantised weights, whose ring of W is the smal
 _LONGEST_RING = 16  # W tiles of AsymGEMM, so that barriers have room
 
 
+# The rules are not measured on a GPU: they follow from shared memory, registers and the traffic
+# counts. They add AsymGEMM if one reading of W by SymGEMM does not serve all rows.
 def by_rule(gemm: Gemm, *, sm_count: int, cluster: int) -> Config:
     """Return the configuration for quantised weights, or for experts.
 

@@ -1,9 +1,4 @@
-"""Time of counted work: the seconds of each resource, and so of a launch.
-
-The formula serves two kernels: ours, counted by its schedule (`traffic`), and the published
-HybridGEMM, counted in closed form (`c2c.cost`). Only rates and constants differ. `xp` is NumPy, or
-jax.numpy to differentiate a time; this module imports no jax.
-"""
+"""Time of counted work: the seconds of each resource, and so of a launch."""
 
 from __future__ import annotations
 
@@ -60,6 +55,9 @@ class Prediction:
         return self.link_s + self.hbm_s + self.l2_s + self.issue_s
 
 
+# The formula serves two kernels: ours, counted by its schedule (`traffic`), and the published
+# HybridGEMM, counted in closed form (`c2c.cost`). Only rates and constants differ. `xp` is NumPy,
+# or jax.numpy to differentiate a time.
 def predicted(
     traffic: Any,
     *,

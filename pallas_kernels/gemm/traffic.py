@@ -1,9 +1,4 @@
-"""Traffic and work of one launch: exact counts of bytes, tiles and steps.
-
-Every count follows from the `schedule`, so that it equals the kernel's loads and stores; tests
-count those. Two rules of the L2 are unmeasured assumptions: it keeps no line of host memory, and
-of X and O it keeps the parts stated at `launch_traffic`.
-"""
+"""Traffic and work of one launch: exact counts of bytes, tiles and steps."""
 
 from __future__ import annotations
 
@@ -97,6 +92,8 @@ class _Rows:
     loaded_asym: Count
 
 
+# Two rules of the L2 are unmeasured assumptions: it keeps no line of host memory, and of X and O
+# the parts stated below.
 def launch_traffic(
     gemm: Gemm,
     config: Config,

@@ -1,7 +1,4 @@
-"""Weights in host memory: placement, operands of kernels, pools shared between processes.
-
-The pool needs no jax; names that need it are imported on first use.
-"""
+"""Weights in host memory: placement, operands of kernels, pools shared between processes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +62,7 @@ __all__ = [
 ]
 
 
+# The pool needs no jax; names that need it are imported on first use.
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

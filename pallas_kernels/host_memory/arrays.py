@@ -1,9 +1,4 @@
-"""`HostArray`: an array in host memory that refuses to be an operand of XLA.
-
-XLA cannot multiply a host array. On a GPU it fails late with an unclear message, or copies the
-array to the device, against the purpose of host placement; on a CPU it works and hides the mistake.
-So every use in an XLA operation raises here, at once, on every device.
-"""
+"""`HostArray`: an array in host memory that refuses to be an operand of XLA."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Registration of pages with CUDA, so that a GPU reads them in place.
-
-Not run on a GPU so far: calls, arguments and error handling are tested against a stand-in for the
-runtime. Importing this module loads no library.
-"""
+"""Registration of pages with CUDA, so that a GPU reads them in place."""
 
 from __future__ import annotations
 
@@ -31,6 +27,7 @@ class Registrar(Protocol):
         """Undo `register`."""
 
 
+# Not run on a GPU so far: calls, arguments and error handling are tested against a stand-in.
 class CudaRuntime:
     """The four CUDA runtime calls in use, with their status checked."""
 
@@ -79,6 +76,7 @@ class CudaRuntime:
         return f"{text.decode()} (error {status})"
 
 
+# Importing this module loads no library.
 def find_runtime(
     *,
     load: Callable[[str], Any] = ctypes.CDLL,

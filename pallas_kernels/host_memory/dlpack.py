@@ -1,7 +1,4 @@
-"""DLPack export of foreign memory as a jax array: no copy, any type, any device.
-
-NumPy's own exporter supports neither bfloat16 nor float8, and only plain CPU memory.
-"""
+"""DLPack export of foreign memory as a jax array: no copy, any type, any device."""
 
 from __future__ import annotations
 
@@ -67,6 +64,7 @@ def _let_receivers_outlive_python() -> None:
         held[-1].deleter = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)
 
 
+# NumPy's own exporter supports neither bfloat16 nor float8, and only plain CPU memory.
 class Exported:
     """DLPack producer for a contiguous NumPy array, exported as memory of `device_type`.
 

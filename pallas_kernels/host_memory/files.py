@@ -1,11 +1,4 @@
-"""A pool's file: created atomically, users counted by locks, removed when unused.
-
-Every user holds a shared `flock` on the file while it maps the file. The kernel drops the lock
-when a process ends, even if it is killed, so the count stays right.
-
-One process writes the file as `<path>.partial` under an exclusive lock and renames it when it is
-complete. The next writer overwrites the partial file of a process that died.
-"""
+"""A pool's file: created atomically, users counted by locks, removed when unused."""
 
 from __future__ import annotations
 
@@ -39,6 +32,8 @@ def shared_memory_path(name: str) -> Path:
     return _SHARED_MEMORY / name
 
 
+# Every user holds a shared `flock` on the file while it maps the file. The kernel drops the lock
+# when a process ends, even if it is killed, so the count stays right.
 def open_file(path: Path) -> int:
     """Open an existing pool's file for reading and writing, with a shared lock on it.
 
@@ -56,6 +51,8 @@ def open_file(path: Path) -> int:
         os.close(fd)  # removed or replaced between the two calls
 
 
+# One process writes the file as `<path>.partial` under an exclusive lock and renames it when it is
+# complete. The next writer overwrites the partial file of a process that died.
 @contextmanager
 def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
     """Yield a file for a new pool; it appears at `path`, complete, if the body succeeds.

@@ -1,14 +1,4 @@
-"""Layout of a pool's file: pure functions from tensors to the bytes of a header and back.
-
-0    magic, 8 bytes
-8    length of the JSON header, uint64, little-endian
-16   bytes of the whole file, uint64, little-endian
-24   0, uint64
-32   SHA-256 of the JSON header, 32 bytes
-64   JSON header: {"format", "metadata", "tensors": {name: {"dtype", "shape", "offset"}}},
-offsets from the start of the file
-...  tensors, row-major, each at a multiple of 256 bytes, the first at one of 4096
-"""
+"""Layout of a pool's file: pure functions from tensors to the bytes of a header and back."""
 
 from __future__ import annotations
 
@@ -29,6 +19,14 @@ from pallas_kernels.host_memory.errors import PoolCorruptError, PoolError
 
 MAGIC = b"PKPOOL\x00\n"
 FORMAT = 2
+# 0    magic, 8 bytes
+# 8    length of the JSON header, uint64, little-endian
+# 16   bytes of the whole file, uint64, little-endian
+# 24   0, uint64
+# 32   SHA-256 of the JSON header, 32 bytes
+# 64   JSON header: {"format", "metadata", "tensors": {name: {"dtype", "shape", "offset"}}},
+#      offsets from the start of the file
+# ...  tensors, row-major, each at a multiple of 256 bytes, the first at one of 4096
 PROLOGUE = struct.Struct("<8sQQQ32s")
 PAGE = 4096
 ALIGNMENT = 256  # TMA needs 16, jax on a CPU 64, DLPack asks for 256

@@ -1,11 +1,4 @@
-"""`SharedPool`: named tensors in pages that many processes map, in one physical copy.
-
-The pages belong to a file, on disk or in POSIX shared memory (`shared_memory_path`). On a machine
-with CUDA they are registered, and a GPU reads them over the link; elsewhere they are plain shared
-pages.
-
-Only `SharedPool.array` imports jax: a process that fills pools does not need it.
-"""
+"""`SharedPool`: named tensors in pages that many processes map, in one physical copy."""
 
 from __future__ import annotations
 
@@ -43,6 +36,10 @@ class SharedPool:
     """Named tensors in shared pages, from `open` or `open_or_create`.
 
     A context manager; `close` it after use. The content is fixed at creation.
+
+    The pages belong to a file, on disk or in POSIX shared memory (`shared_memory_path`). On a
+    machine with CUDA they are registered, and a GPU reads them over the link; elsewhere they are
+    plain shared pages. Only `array` imports jax.
     """
 
     def __init__(self, path: Path, pages: Pages, header: Header) -> None:

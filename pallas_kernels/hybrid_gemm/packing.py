@@ -1,8 +1,4 @@
-"""Packed weights: K and N padded with zeros to multiples of 64, once, at load time.
-
-Tile-major weights, "tiles", are [N / 64, K / 64, 64, 64] of an [N, K] matrix: a TMA load is 8 KiB
-of contiguous host memory, instead of 64 pieces of 128 bytes in an [N, K] matrix.
-"""
+"""Packed weights: K and N padded with zeros to multiples of 64, once, at load time."""
 
 from __future__ import annotations
 
@@ -27,6 +23,9 @@ class PackedWeights:
     `data` is [K', N'], [N', K'] or tile-major by `w_layout`, with any number of leading layers; K'
     and N' are `k` and `n` rounded up to multiples of 64, and the padding is zero. It may be
     moved between memories like any pytree.
+
+    Tile-major weights, "tiles", are [N / 64, K / 64, 64, 64] of an [N, K] matrix: a TMA load is 8
+    KiB of contiguous host memory, instead of 64 pieces of 128 bytes.
     """
 
     data: Any  # jax or NumPy array; other things while jax transforms the tree

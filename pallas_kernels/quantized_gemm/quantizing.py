@@ -1,8 +1,4 @@
-"""Quantisation of float weights, and its inverse.
-
-Symmetric, round to nearest: q = round(w / s) with s = max |w| / q_max over a column, or over a
-group of a column's weights along K. Weights with offsets come from checkpoints (`from_integers`).
-"""
+"""Quantisation of float weights, and its inverse."""
 
 from __future__ import annotations
 
@@ -33,6 +29,9 @@ def quantize(
     """Quantise weights, symmetric and to the nearest.
 
     The conversion needs at most 64 MB of float32 beside input and result.
+
+    q = round(w / s) with s = max |w| / q_max over a column, or over a group of a column's weights
+    along K.
 
     Args:
       w: bf16, f16, f32 or f64, [K, N] or [N, K] (`w_layout`) or a stack [.., ...] of them; NumPy

@@ -1,9 +1,4 @@
-"""Writing of quantised weights by rows, from floats or from integers.
-
-A loader allocates the arrays of a whole model (`weights.storage_shapes`) and writes each tensor
-into them as it reads it, without a second copy. Rows are those of W[N, K]: columns of the
-product.
-"""
+"""Writing of quantised weights by rows of W[N, K], from floats or from integers."""
 
 from __future__ import annotations
 
@@ -36,6 +31,8 @@ _CHUNK_BYTES = 64 << 20  # of temporary arrays at a time
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # GPUs may flush smaller numbers to zero
 
 
+# A loader allocates the arrays of a whole model (`weights.storage_shapes`) and writes each tensor
+# into them as it reads it, without a second copy.
 def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = "") -> None:
     """Quantise rows of floats, symmetric and to the nearest, and write them to `into`.
 

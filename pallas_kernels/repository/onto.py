@@ -1,10 +1,4 @@
-"""Loading of a serialised executable onto any device of its kind.
-
-jax's own `deserialize_and_load` needs the device for which the executable was compiled. An
-executable of one device computes the same on every device of the kind, so its device is replaced
-during the load. The form is that of `jax.experimental.serialize_executable.serialize`; an unknown
-form raises an error, and the caller compiles.
-"""
+"""Loading of a serialised executable onto any device of its kind."""
 
 from __future__ import annotations
 
@@ -19,6 +13,9 @@ from jaxlib import xla_client
 __all__ = ["load"]
 
 
+# jax's own `deserialize_and_load` needs the device for which the executable was compiled. An
+# executable computes the same on every device of the kind, so its device is replaced during the
+# load.
 class _Onto(pickle.Unpickler):
     def __init__(self, serialized: bytes, device: Any) -> None:
         super().__init__(io.BytesIO(serialized))

@@ -1,10 +1,4 @@
-"""Compilation without jax's own compilation cache, in this thread alone.
-
-XLA's CPU executables from that cache (`JAX_COMPILATION_CACHE_DIR`) lose functions when they are
-serialised again: they load, and fail when they run (jax 0.11.2: `NOT_FOUND: Function
-wrapped_broadcast not found`). So a stored executable must be compiled anew. No setting does
-that for one compilation: jax reads `jax_enable_compilation_cache` once in a process.
-"""
+"""Compilation without jax's own compilation cache, in this thread alone."""
 
 from __future__ import annotations
 
@@ -20,6 +14,10 @@ __all__ = ["past_jax_cache"]
 _IS_PAST: ContextVar[bool] = ContextVar("past_jax_cache", default=False)
 
 
+# XLA's CPU executables from that cache (`JAX_COMPILATION_CACHE_DIR`) lose functions when they are
+# serialised again: they load, and fail when they run (jax 0.11.2: `NOT_FOUND: Function
+# wrapped_broadcast not found`). No setting skips the cache for one compilation: jax reads
+# `jax_enable_compilation_cache` once in a process.
 @contextmanager
 def past_jax_cache() -> Iterator[None]:
     """Bypass jax's compilation cache in this thread; other threads still use it."""

@@ -1,12 +1,4 @@
-"""A folder of compiled executables, filed by identity and checked on load.
-
-An entry is a readable JSON file, `<op>-<key>.json`, and an executable named by the hash of its
-content, `<sha256>.bin`. Both are written under another name first, the executable before the
-entry: readers see whole files, and concurrent writers leave sound entries.
-
-Executables are pickles with machine code. Reading one can run code, so only files of this user, in
-a folder that nobody else can write to, are opened.
-"""
+"""A folder of compiled executables, filed by identity and checked on load."""
 
 from __future__ import annotations
 
@@ -61,10 +53,16 @@ def default_folder() -> Path:
 
 
 class Repository:
-    """Compiled programs in a folder that processes share; see the module's docstring.
+    """Compiled programs in a folder that processes share.
 
     C2CServe's repository holds a kernel for every alpha. Here a kernel reads alpha, the SM split,
     the layer and the SM limit at run time, so one executable serves all of them.
+
+    An entry is a readable JSON file, `<op>-<key>.json`, and an executable named by the hash of its
+    content, `<sha256>.bin`. Both are written under another name first, the executable before the
+    entry: readers see whole files, and concurrent writers leave sound entries. Executables are
+    pickles, whose reading can run code, so only files of this user, in a folder that nobody else
+    can write to, are opened.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
@@ -182,7 +180,7 @@ class Repository:
             raise RepositoryError(f"{path.name}: is for {'; '.join(different)}")
         payload = _payload(self.folder, entry)
         try:
-            # This user's own file: see the docstring of the module.
+            # This user's own file: see `Repository`.
             serialized, in_tree, out_tree = pickle.loads(payload)  # noqa: S301
             executable: Callable[..., Any] = onto.load(serialized, in_tree, out_tree, device)
         except Exception as error:

@@ -1,10 +1,4 @@
-"""Exchange between the kernels of both sides: sizes and arrays in shared memory.
-
-The protocol is that of `slot.Slot`: payload before the task's number, result and status before
-the answer's number, numbers by difference modulo 2^32, the table's version in each task, and
-separate rows for each outstanding task. One thing differs: a slot has one word for the
-answer, here each CTA of the receiver has its own, so that no CTA waits for another.
-"""
+"""Exchange between the kernels of both sides: sizes and arrays in shared memory."""
 
 from __future__ import annotations
 
@@ -52,6 +46,8 @@ class Looked(IntEnum):
     JUMPED = 2
 
 
+# The protocol is that of `slot.Slot`. One thing differs: a slot has one word for the answer, here
+# each CTA of the receiver has its own, so that no CTA waits for another.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
     """Sizes of the shared arrays.

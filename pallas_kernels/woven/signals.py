@@ -1,11 +1,4 @@
-"""Signal words in memory: loads and stores by kernels, on a GPU and in interpret mode.
-
-On a GPU one thread loads a word with acquire and passes it on through shared memory: threads that
-looked separately could see different numbers, and a kernel whose threads disagree hangs. One thread
-stores a word with release, after earlier stores by TMA, which use another path (the asynchronous
-proxy) and need their own fence. Interpret mode has no such instructions and runs nothing beside the
-kernel, so it uses plain accesses.
-"""
+"""Signal words in memory: loads and stores by kernels, on a GPU and in interpret mode."""
 
 from __future__ import annotations
 
@@ -45,6 +38,10 @@ class Signals(Protocol):
         """Make data announced by a word visible to TMA; with `order`, TMA's stores to others."""
 
 
+# One thread loads a word with acquire and passes it on through shared memory: threads that looked
+# separately could see different numbers, and a kernel whose threads disagree hangs. One thread
+# stores a word with release, after earlier stores by TMA, which use another path (the asynchronous
+# proxy) and need their own fence.
 class Instructions:
     """Operations on a GPU, by inline instructions."""
 
@@ -92,6 +89,7 @@ class Instructions:
         fence()
 
 
+# Interpret mode has no such instructions and runs nothing beside the kernel.
 class Accesses:
     """Operations in interpret mode, by plain accesses."""
 

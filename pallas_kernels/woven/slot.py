@@ -1,15 +1,4 @@
-"""`Slot`: shared pages by which a receiver computes attention of a sender's sequences.
-
-    sender:    payload -> number of the task (release) ... number of results (acquire) -> result
-    receiver:  number of the task (acquire) -> payload ... result -> number of results (release)
-
-Each word has one writer, so no atomic addition is needed. Numbers compare by difference and wrap at
-2^32. A slot has one sender and one receiver; a receiver of several senders has a slot for each.
-Each of the `outstanding` tasks has its own rows; tasks are answered in order.
-
-Once per iteration the sender writes the table of its sequences, with a version that each task
-names and the receiver checks. It may do so only while no task is outstanding.
-"""
+"""`Slot`: shared pages by which a receiver computes attention of a sender's sequences."""
 
 from __future__ import annotations
 
@@ -148,7 +137,18 @@ class Task:
 
 
 class Slot:
-    """Shared pages of one sender and one receiver, from `create` or `open`; a context manager."""
+    """Shared pages of one sender and one receiver, from `create` or `open`; a context manager.
+
+        sender:    payload -> number of the task (release) ... number of results (acquire) -> result
+        receiver:  number of the task (acquire) -> payload ... result -> number of results (release)
+
+    Each word has one writer, so no atomic addition is needed. Numbers compare by difference and
+    wrap at 2^32. A receiver of several senders has a slot for each. Each of the `outstanding` tasks
+    has its own rows; tasks are answered in order.
+
+    Once per iteration the sender writes the table of its sequences, with a version that each task
+    names and the receiver checks. It may do so only while no task is outstanding.
+    """
 
     def __init__(self, path: Path, shape: SlotShape, fd: int) -> None:
         self.path, self.shape = path, shape

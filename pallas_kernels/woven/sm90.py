@@ -1,12 +1,4 @@
-"""`send`, `poll` and `receive` for Hopper (Mosaic GPU).
-
-    send      rows of Q, K, V -> shared memory -> the lane; then the number of the task
-    poll      number of the task -> own K and V row to the pool -> attention -> result; own number
-    receive   own number, looked for at most so often -> result -> device memory
-
-A polling or receiving CTA has one split, sequence and KV head and its own word. Shared arrays are
-written in place: XLA regards them as read-only operands and makes no copy.
-"""
+"""`send`, `poll` and `receive` for Hopper (Mosaic GPU)."""
 
 from __future__ import annotations
 
@@ -35,6 +27,12 @@ WARPGROUP = 128  # threads, which fill shared memory only if each has an element
 Interpret = mosaic_gpu.InterpretGPUParams | None
 
 
+# send      rows of Q, K, V -> shared memory -> the lane; then the number of the task
+# poll      number of the task -> own K and V row to the pool -> attention -> result; own number
+# receive   own number, looked for at most so often -> result -> device memory
+#
+# A polling or receiving CTA has one split, sequence and KV head and its own word. Shared arrays are
+# written in place: XLA regards them as read-only operands and makes no copy.
 def build_send(
     exchange: Exchange, config: SendConfig, tokens: int, *, interpret: Interpret = None
 ) -> Callable[..., Any]:

@@ -1,12 +1,4 @@
-"""Words of 32 bits in shared pages, stored with release and loaded with acquire.
-
-A word announces a payload, so no reader may see the word before the payload. NumPy's copies
-are plain stores. On x86 plain stores are seen in order; on Arm they are not, and Python has no
-fence. So LLVM (llvmlite) compiles the two instructions for either machine: `store atomic release`
-(a plain move on x86, `stlr` on Arm) orders all earlier loads and stores of the thread before it;
-`load atomic acquire` (`ldar` on Arm) orders all later ones after it. The C compiler cannot move a
-copy across the call to an unknown address.
-"""
+"""Words of 32 bits in shared pages, stored with release and loaded with acquire."""
 
 from __future__ import annotations
 
@@ -41,6 +33,11 @@ def ahead(later: int, earlier: int) -> int:
     return (later - earlier) & _MASK
 
 
+# A word announces a payload, so no reader may see the word before the payload. On x86 plain stores
+# are seen in order; on Arm they are not, and Python has no fence. So LLVM (llvmlite) compiles the
+# two instructions for either machine: a store with release (a plain move on x86, `stlr` on Arm)
+# orders all earlier loads and stores of the thread before it, a load with acquire (`ldar` on Arm)
+# all later ones after it. The C compiler cannot move a copy across the call to an unknown address.
 class Word:
     """A word at an address, which must be a multiple of 4 and stay mapped."""
 

@@ -51,9 +51,9 @@ class Watch:
 
 
 @contextmanager
-def watched(address: str) -> Iterator[Watch]:
+def watched(address: str, expression: str = SEEN) -> Iterator[Watch]:
     process = subprocess.Popen(
-        [BROWSER, ROOT / ".ci" / "watch_page.py", address, SEEN],
+        [BROWSER, ROOT / ".ci" / "watch_page.py", address, expression],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     with process:  # its ends of the pipes are closed

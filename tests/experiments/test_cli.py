@@ -31,7 +31,7 @@ def test_a_command_is_a_main_over_arguments(module: str) -> None:
         ("plan", 0, "c2c plan weaver "),
         ("bench --help", 0, "c2c bench measured "),
         ("collect --help", 0, "c2c collect runs/simulate"),
-        ("simulat", 2, "command='simulat': expected a name that exists (of 17). Did you mean"),
+        ("simulat", 2, "command='simulat': expected a name that exists (of 18). Did you mean"),
         ("plan medusa", 2, "command='medusa': expected one of cocoserve, tessera, weaver."),
         ("layout hardware=gh20", 2, "hardware='gh20': expected"),
     ],
@@ -44,5 +44,5 @@ def test_help_and_errors(
     assert main() == status
     out, err = capsys.readouterr()
     assert says in (err if status else out)
-    assert len((out + err).splitlines()) < 27
+    assert len((out + err).splitlines()) < 28
     assert max(map(len, out.splitlines()), default=0) <= 100

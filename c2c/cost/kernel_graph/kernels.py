@@ -1,8 +1,4 @@
-"""Kernels of a model's step, from its shape: work, memory traffic and dependencies.
-
-The list follows the kernels that serving engines launch, is the same for all GPUs, and is fast for
-any model or batch size. `c2c.systems.program.xla` reads XLA's kernels from compiled code instead.
-"""
+"""Kernels of a model's step, from its shape: work, memory traffic and dependencies."""
 
 from __future__ import annotations
 
@@ -121,6 +117,8 @@ _ATTENTION = frozenset(
 )
 
 
+# The list follows the kernels that serving engines launch and is the same for all GPUs;
+# `c2c.systems.program.xla` reads XLA's kernels from compiled code instead.
 def step_kernels(
     spec: ModelSpec, batch: Batch, *, expert_bytes: float = _ELEMENT_BYTES
 ) -> tuple[StepKernel, ...]:

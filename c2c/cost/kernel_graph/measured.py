@@ -1,10 +1,4 @@
-"""GPUs of `conf/hardware`, with the kernel times that a user measured on them.
-
-`kernel_times/<chip>.csv` in a folder of settings has a row for each kernel of a step: `model`,
-`rows`, `chunk` and `context` of the step (`Batch`), `expert_bytes` of an expert's weight, `kernel`
-and `us`. A kernel takes its measured
-time at the measured step; elsewhere the cost model's, times the factor that is measured for it.
-"""
+"""GPUs of `conf/hardware`, with the kernel times that a user measured on them."""
 
 from __future__ import annotations
 
@@ -30,6 +24,10 @@ __all__ = ["COLUMNS", "modelled_us", "timed_gpu", "timed_gpus", "timed_node", "t
 COLUMNS: Final = ("model", "rows", "chunk", "context", "expert_bytes", "kernel", "us")
 
 
+# `kernel_times/<chip>.csv` in a folder of settings has a row for each kernel of a step: `model`,
+# `rows`, `chunk` and `context` of the step (`Batch`), `expert_bytes` of an expert's weight,
+# `kernel` and `us`. A kernel takes its measured time at the measured step; elsewhere the cost
+# model's, times the factor that is measured for it.
 def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
     """Return a whole GPU with the calibration of its chip, and its measured kernel times.
 

@@ -1,8 +1,4 @@
-"""Kernels of state-space models, diffusion transformers and vision encoders.
-
-Counts follow published shapes, like `kernels.step_kernels` for decoders. These models are for
-placement studies only: the engine and the simulator do not run them.
-"""
+"""Kernels of state-space models, diffusion transformers and vision encoders, for placement only."""
 
 from __future__ import annotations
 

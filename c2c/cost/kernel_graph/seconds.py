@@ -1,12 +1,4 @@
-"""Time of a kernel on a GPU, from its operations and bytes.
-
-GEMM times come from `c2c.cost.resident_gemm_time` with the calibration of the chip, as in every
-other system. Any other kernel takes the longest of its tensor-core, CUDA-core, device-memory and L2
-times, plus a launch. Data that earlier kernels of the step left in L2 is not read from device
-memory.
-
-Source: ours; the paper measures each kernel on each GPU.
-"""
+"""Time of a kernel on a GPU, from its operations and bytes."""
 
 from __future__ import annotations
 
@@ -51,8 +43,14 @@ class Efficiency:
 def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = None) -> float:
     """Return the seconds of a kernel that runs alone.
 
+    GEMM times are those of `c2c.cost.resident_gemm_time`. Any other kernel takes the longest of its
+    tensor-core, CUDA-core, device-memory and L2 times, plus a launch. Data that earlier kernels of
+    the step left in L2 is not read from device memory.
+
     Raises:
       SettingError: the GPU's file lacks a required rate.
+
+    Source: ours; Tessera measures each kernel on each GPU.
     """
     if kernel.product is not None:
         m, k, n = kernel.product

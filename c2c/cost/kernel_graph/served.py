@@ -1,9 +1,4 @@
-"""Phases of a served model on GPUs: steps per request, kernels and memory.
-
-A decoder has two phases, prefill and decode; keys and values go from one to the other. A
-state-space model passes states, and a diffusion model has one phase. `ways` compares GPUs by these
-phases.
-"""
+"""Phases of a served model on GPUs: steps per request, kernels and memory."""
 
 from __future__ import annotations
 
@@ -72,6 +67,8 @@ class Phase:
     steps: float
 
 
+# A decoder's prefill passes keys and values to its decode, a state-space model passes states, a
+# diffusion model has one phase.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """A model under a load.

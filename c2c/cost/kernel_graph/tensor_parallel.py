@@ -1,10 +1,4 @@
-"""Tensor-parallel step of a decoder on one rank: its kernels and the collectives between them.
-
-Attention and feed-forward matrices are split over the ranks; norms and the residual stream are not.
-An all-reduce follows each block. Each rank has at least one key/value head.
-
-Source: Tessera, section IV: each rank becomes a pair, collectives stay with the original group.
-"""
+"""Tensor-parallel step of a decoder on one rank: its kernels and the collectives between them."""
 
 from __future__ import annotations
 
@@ -32,6 +26,9 @@ def tensor_parallel(
 ) -> tuple[tuple[StepKernel, ...], tuple[int, ...]]:
     """Return one rank's kernels, and the new index of each given kernel.
 
+    Attention and feed-forward matrices are split over the ranks; norms and the residual stream are
+    not. An all-reduce follows each block. Each rank has at least one key/value head.
+
     Args:
       kernels: kernels of the whole step.
       ranks: number of ranks.
@@ -39,6 +36,8 @@ def tensor_parallel(
 
     Raises:
       SettingError: `ranks` is below 1.
+
+    Source: Tessera, section IV: each rank becomes a pair, collectives stay with the original group.
     """
     check_value(ranks, Count, "ranks")
     found: list[StepKernel] = []

@@ -1,8 +1,6 @@
-"""The front: `python -m c2c.engine.front <socket> <host> <port> <choices> <at once> <draws>
-<origin> ...`.
+"""The front's process.
 
-The environment variable C2C_KEY has the API key. `<choices>` and `<at once>` are `make_app`'s
-bounds. `<draws>` is `checkpoint` or `neutral`: the source of default sampling parameters.
+python -m c2c.engine.front <socket> <host> <port> <choices> <at once> <draws> <origin> ...
 """
 
 import sys
@@ -12,6 +10,8 @@ from c2c.engine.front.served import served_models
 from c2c.engine.front.server import run_front
 
 
+# C2C_KEY has the API key. `choices` and `at once` are bounds of `make_app`; `draws` is `checkpoint`
+# or `neutral`: the source of default sampling parameters.
 def main(arguments: list[str]) -> int:
     socket, host, port, most_choices, at_once, sampling, *origins = arguments
     run_front(

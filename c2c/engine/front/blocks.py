@@ -1,7 +1,4 @@
-"""Answers as blocks (thoughts, texts, calls): Anthropic's messages and OpenAI's responses.
-
-A whole answer is the last state of its stream.
-"""
+"""Answers as blocks (thoughts, texts, calls): Anthropic's messages and OpenAI's responses."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ __all__ = ["Blocks", "MessageBlocks", "ResponseBlocks"]
 type Event = dict[str, Any]
 
 
+# A whole answer is the last state of its stream.
 class Blocks:
     """Form of an answer of one choice; a subclass has the events of an API."""
 

@@ -1,7 +1,4 @@
-"""Dialects of models: marks of thoughts and tool calls, by chat template, and grammars of calls.
-
-A dialect is data. `c2c.engine.front.parser` reads answers by it.
-"""
+"""Dialects of models: marks of thoughts and tool calls, by chat template, and grammars of calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Parser of answers into thoughts, text and tool calls: one machine for all dialects.
-
-It only appends: what it has told stays, and the division of an answer into pieces has no effect.
-What is no call is text. Only text between marks and white space around thoughts and calls is lost.
-"""
+"""Parser of answers into thoughts, text and tool calls: one machine for all dialects."""
 
 from __future__ import annotations
 
@@ -92,6 +88,8 @@ def _begun(text: str, at: int, marks: Sequence[str]) -> int:
     return len(text)
 
 
+# It only appends, and the division of an answer into pieces has no effect. What is no call is text.
+# Only text between marks, and white space around thoughts and calls, is lost.
 class Parser:
     """Parser of one answer.
 

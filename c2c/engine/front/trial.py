@@ -1,8 +1,4 @@
-"""Process that builds grammars: `python -m c2c.engine.front.trial`.
-
-It reads grammars, a line of JSON each, and prints the fault of each. The kernel ends it at its
-limits of CPU time, memory and stack, since llguidance has none that holds for every grammar.
-"""
+"""Process that builds grammars: `python -m c2c.engine.front.trial`."""
 
 from __future__ import annotations
 
@@ -48,6 +44,8 @@ def fault(grammar: str) -> str:
     return matcher.get_error().partition("\n")[0][:_MOST_SHOWN] if matcher.is_error() else ""
 
 
+# The kernel ends it at its limits of CPU time, memory and stack, since llguidance has none that
+# holds for every grammar.
 def main() -> None:
     """Try the grammars of the standard input, a line each; print the fault of each."""
     for what, most in (

@@ -1,8 +1,4 @@
-"""Trial builds of grammars, in a process of their own, before a request is accepted.
-
-A worker builds a grammar within a step, and llguidance bounds neither time nor memory nor stack of
-that. So `c2c.engine.front.trial` builds it first, while other requests go on.
-"""
+"""Trial builds of grammars, in a process of their own, before a request is accepted."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Models are started before the requests that their past arrivals foretell.
-
-A model's requests come in bursts. The gap behind a burst is forecast by a moving mean of its gaps
-and of their deviations, as TCP forecasts round trips (RFC 6298). Only arrivals so far are known.
-
-Ours, after the pre-warming of "Serverless in the Wild" (USENIX ATC 2020), whose histograms of idle
-times say when to start an application.
-"""
+"""Starts of models before the requests that their past arrivals foretell."""
 
 from __future__ import annotations
 
@@ -46,6 +39,10 @@ class Forecast(NamedTuple):
     """A start of a model ahead of its next burst, on a free slice or in place of an idle model.
 
     It takes an idle model's place only if that model's own burst is forecast for later.
+
+    Source: ours, after the pre-warming of "Serverless in the Wild" (USENIX ATC 2020). The gap
+    behind a burst is forecast by a moving mean of gaps and of their deviations, as RFC 6298 does
+    round trips.
 
     Attributes:
       idle_s: shortest gap between two bursts of a model.

@@ -1,11 +1,4 @@
-"""Starts of engines and hand-overs of requests by polls, as a public router and scheduler.
-
-A model has a balancer, which waits `poll_s` before each look for an engine with a place, and a
-scaler, which compares engines with requests at its ticks; a scheduler gives free slices to starts
-at its own. Ours: ticks are spread evenly. Sources are in the files of `conf/system` that use it.
-
-A request that has been handed to an engine has rank -inf, which lets it join the batch.
-"""
+"""Starts of engines and hand-overs of requests by polls, as a public router and scheduler."""
 
 from __future__ import annotations
 
@@ -171,6 +164,13 @@ class Polls(NamedTuple):
 
 class PolledRouter(NamedTuple):
     """Starts of engines and hand-overs of requests by polls.
+
+    A model has a balancer, which waits `poll_s` before each look for an engine with a place, and a
+    scaler, which compares engines with requests at its ticks; a scheduler gives free slices to
+    starts at its own. A request that has been handed to an engine has rank -inf, which lets it
+    join.
+
+    Source: the files of `conf/system` that use it. Ours: ticks are spread evenly.
 
     Attributes:
       poll_s: wait before each look for an engine, and period of the scaler and the scheduler.

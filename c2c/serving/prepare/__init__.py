@@ -1,7 +1,4 @@
-"""Preparation of a fleet from settings: cost tables, KV capacities, chunks, homes of weights.
-
-All settings are checked here, before any work; errors name the setting.
-"""
+"""Preparation of a fleet from checked settings: cost tables, KV capacities, chunks, homes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Layouts of an instance over several devices: lanes for batches, and steps as plans of works.
-
-A chip of such a fleet is a node: its devices and their links are resources, each with a capacity of
-one second a second. A lane is a batch in flight over them. Lanes may share the devices' memories;
-`c2c.serving.prepare.memories` makes the arrays for that.
-"""
+"""Layouts of an instance over several devices: lanes for batches, and steps as plans of works."""
 
 from __future__ import annotations
 
@@ -109,6 +104,8 @@ class NodeKind:
     models: tuple[str, ...]
 
 
+# A chip of such a fleet is a node: its devices and their links are resources, each with a capacity
+# of one second a second.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLayout:
     """Layout of a node's instances over its devices.

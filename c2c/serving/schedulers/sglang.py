@@ -1,9 +1,4 @@
-"""SGLang's scheduler: prompts in steps of their own, by the room that answers are expected to need.
-
-Source: SGLang 0.4 and later, `managers/schedule_policy.py` (`PrefillAdder`) and `schedule_batch.py`
-(`retract_decode`). SGLang lowers its `new_token_ratio` as long as nothing is retracted; here it
-stays what is set.
-"""
+"""SGLang's scheduler: prompts in steps of their own, by the room that answers should need."""
 
 from __future__ import annotations
 
@@ -27,6 +22,10 @@ __all__ = ["SGLang"]
 
 class SGLang(NamedTuple):
     """Prompts first, in chunks; a decode that has made least starts over if there is no room.
+
+    Source: SGLang 0.4 and later, `managers/schedule_policy.py` (`PrefillAdder`) and
+    `schedule_batch.py` (`retract_decode`). Ours: `new_token_ratio` is constant, where SGLang lowers
+    it until a retraction.
 
     Attributes:
       chunk: prompt tokens of a step (`chunked_prefill_size`).

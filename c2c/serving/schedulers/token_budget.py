@@ -1,10 +1,4 @@
-"""Steps of a budget of tokens: all decodes first, then prompts in chunks up to the rest.
-
-KV caches are taken as answers grow; without room the newest decode starts over.
-
-Sources: Sarathi-Serve (OSDI 2024), Algorithm 3; vLLM 0.8 and later, `v1/core/sched/scheduler.py`,
-where a prompt joins if all of it has room.
-"""
+"""Steps of a budget of tokens: all decodes first, then prompts in chunks up to the rest."""
 
 from __future__ import annotations
 
@@ -28,6 +22,8 @@ __all__ = ["Sarathi", "VllmV1"]
 class VllmV1(NamedTuple):
     """vLLM V1: a decode counts as a token of the budget.
 
+    Source: vLLM 0.8 and later, `v1/core/sched/scheduler.py`: a prompt joins if all of it has room.
+
     Attributes:
       max_tokens: tokens of a step (`max_num_batched_tokens`).
     """
@@ -38,6 +34,8 @@ class VllmV1(NamedTuple):
 class Sarathi(NamedTuple):
     """Sarathi-Serve: stall-free batches with chunks of prompts.
 
+    Source: Sarathi-Serve (OSDI 2024), Algorithm 3.
+
     Attributes:
       chunk: tokens of a step, a decode counts as one (`chunk_size`).
     """
@@ -45,6 +43,7 @@ class Sarathi(NamedTuple):
     chunk: Count = 512
 
 
+# KV caches are taken as answers grow; without room the newest decode starts over.
 @jitable
 def _fill_budget(w: Loop, i: int, budget: int, now_s: float) -> int:
     inst = w.s.instance[i]

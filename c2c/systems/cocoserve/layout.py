@@ -1,10 +1,4 @@
-"""Layouts for the serving loop: a batch over a node's devices, each variant a placement.
-
-A sequence's home gives the copy that computes each layer, and so the device of its keys and values.
-Boundaries are layers where copies begin or end. The layers between two boundaries are one work a
-device; activations that change devices are works on links. A change of variant copies layers and
-moves keys and values while serving goes on, by the loop's memories, homes and relayouts.
-"""
+"""Layouts for the serving loop: a batch over a node's devices, each variant a placement."""
 
 from __future__ import annotations
 
@@ -245,6 +239,10 @@ SYSTEM: Final = Mechanism(
 )
 
 
+# A sequence's home gives the copy that computes each layer, and so the device of its keys and
+# values. Boundaries are layers where copies begin or end. The layers between two boundaries are one
+# work a device; activations that change devices are works on links. A change of variant copies
+# layers and moves keys and values while serving goes on.
 class _Over:
     def __init__(
         self, given: Scaling, spec: ModelSpec, node: Node, rows: int, tokens: int,

@@ -1,7 +1,4 @@
-"""Modules of a model's layer: bytes and operations of each, as in the paper's Table 1.
-
-A module is a layer, its attention, its feed-forward block, one projection, or the layer's KV.
-"""
+"""Modules of a model's layer: bytes and operations of each, as in the paper's Table 1."""
 
 from __future__ import annotations
 

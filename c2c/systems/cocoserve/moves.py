@@ -1,8 +1,4 @@
-"""Effects of operations on a serving model: its spread and its requests' paths afterwards.
-
-The paper's operations change placements. A serving model also has requests, whose keys and values
-move to the devices that compute their layers.
-"""
+"""Effects of operations on a serving model: its spread and its requests' paths afterwards."""
 
 from __future__ import annotations
 

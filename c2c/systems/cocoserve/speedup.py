@@ -1,8 +1,4 @@
-"""Speedup of a placement over the unscaled model, by three estimates.
-
-`printed_speedup` is the paper's Eq. 4, `split_speedup` its Eqs. 1 to 3 with whole rows;
-`counted_speedup` counts transitions. Seconds are predicted by `c2c.systems.cocoserve.step`.
-"""
+"""Speedup of a placement over the unscaled model, by three estimates."""
 
 from __future__ import annotations
 

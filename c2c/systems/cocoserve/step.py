@@ -1,7 +1,4 @@
-"""Seconds of a decode step of a model whose layers have copies on several devices.
-
-`c2c.cost` times the rows of each copy; transfers of activations between devices are added.
-"""
+"""Seconds of a decode step of a model whose layers have copies on several devices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Executable graphs that batch sizes of the same topology share.
-
-35 executables need 35 instantiations and the device memory of each. Graphs that differ only in
-parameters share one: the driver updates the parameters before another batch size runs.
-"""
+"""Executable graphs that batch sizes of the same topology share."""
 
 from __future__ import annotations
 
@@ -30,6 +26,10 @@ def topology_of(graph: Graph) -> tuple[object, ...]:
 
 class Templates:
     """Executable graphs of a process, one for each topology.
+
+    Graphs that differ only in parameters share one: the driver updates the parameters before
+    another batch size runs. Each of 35 executables would take an instantiation and device memory of
+    its own.
 
     Args:
       device: device of the process.

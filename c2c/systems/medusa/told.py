@@ -1,8 +1,4 @@
-"""Told values: words of parameters that a process is told by name, such as rank and handles.
-
-Ranks of tensor parallelism run the same launches over the same buffers. They differ in addresses
-and in values that each process can name: its rank, its shard's begin, its communicator.
-"""
+"""Told values: words of parameters that a process is told by name, such as rank and handles."""
 
 from __future__ import annotations
 
@@ -18,6 +14,8 @@ Parameters = tuple[bytes, ...]
 Values = Mapping[str, int]
 
 
+# Ranks of tensor parallelism run the same launches over the same buffers. They differ in addresses
+# and in values that each process can name: its rank, its shard's begin, its communicator.
 def told_in(
     expected: Parameters,
     found: Parameters,

@@ -1,9 +1,4 @@
-"""Layout of models side by side on GPUs: a lane a model, on its shares of the SMs.
-
-A step is one work. It takes the time of its shares alone and draws the time of all SMs from its
-GPU: decodes that HBM bounds, or prompts on all SMs, slow each other down; decodes on few SMs and
-light prompts do not.
-"""
+"""Layout of models side by side on GPUs: a lane a model, on its shares of the SMs."""
 
 from __future__ import annotations
 
@@ -112,6 +107,9 @@ SYSTEM: Final = Mechanism(
 )
 
 
+# A step is one work. It takes the time of its shares alone and draws the time of all SMs from its
+# GPU: decodes that HBM bounds, or prompts on all SMs, slow each other down; decodes on few SMs and
+# light prompts do not.
 class _Muxed:
     def __init__(
         self, given: Muxing, models: Sequence[Deployment], platform: Platform, system: SystemSpec,

@@ -1,9 +1,4 @@
-"""Greedy placement of models on GPUs by their rates, and shares of SMs for their decodes.
-
-Source: MuxServe (ICML 2024), Algorithms 1 and 2, with the estimate of its public code
-(hao-ai-lab/MuxServe 2249cfa, `muxsched/placement.py`). Ours: every model has one GPU, so that no
-meshes are enumerated; of GPUs with equal gains the one with least work.
-"""
+"""Greedy placement of models on GPUs by their rates, and shares of SMs for their decodes."""
 
 from __future__ import annotations
 
@@ -94,6 +89,10 @@ def placed(
       models: the models, all with a rate above 0.
       gpus: number of GPUs.
       room: bytes for KV caches on a GPU with some models; 0 or less: they do not fit.
+
+    Source: MuxServe (ICML 2024), Algorithms 1 and 2, with the estimate of its public code
+    (hao-ai-lab/MuxServe 2249cfa, `muxsched/placement.py`). Ours: every model has one GPU, so that
+    no meshes are enumerated; of GPUs with equal gains the one with least work.
     """
     shares = {m.name: share_of(m, room([m])) for m in models}
     found: list[list[Served]] = [[] for _ in range(gpus)]

@@ -1,7 +1,4 @@
-"""A caching allocator: best fit in pools of segments, with splitting, reuse and merging.
-
-It runs on every device. Captures record and replay its allocations, not the driver's.
-"""
+"""A caching allocator: best fit in pools of segments, with splitting, reuse and merging."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""PTX of test kernels, whose outputs depend on every input.
-
-It is the GPU's counterpart of the emulated digest: one thread mixes the constants and the words
-read, and writes words that depend on their position. One wrong address changes the outputs.
-"""
+"""PTX of test kernels, whose outputs depend on every input."""
 
 from __future__ import annotations
 
@@ -18,6 +14,8 @@ _STEP = 0x9E3779B1
 _MIX = 0x01000193
 
 
+# One thread mixes the constants and the words read, and writes words that depend on their position:
+# one wrong address changes the outputs. It is the GPU's counterpart of the emulated digest.
 def body_of(entry: Entry) -> list[str]:
     """Return the lines of a kernel's body.
 

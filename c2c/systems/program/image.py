@@ -1,15 +1,4 @@
-"""Kernels of a PTX image: their parameters, and their memory accesses, stated in comments.
-
-A parameter is a pointer if LLVM marked it `.ptr`. Comments before an entry, which assemblers skip,
-state the bytes that the kernel reads and writes, for devices without a GPU:
-
-    // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
-
-A kernel may record the addresses that it accesses, as intervals. Comments state the interval of
-each address. The parameter that points to the intervals has no part in the kernel's results:
-
-    // record <parameter of the intervals> <number of the interval> <parameter> <byte in it>
-"""
+"""Kernels of a PTX image: their parameters, and their memory accesses, stated in comments."""
 
 from __future__ import annotations
 
@@ -117,6 +106,13 @@ def image_key(image: bytes) -> str:
 @lru_cache(maxsize=512)
 def entries_of(image: bytes) -> tuple[Entry, ...]:
     """Return the kernels of an image, in its order.
+
+    A parameter is a pointer if LLVM marked it `.ptr`. Comments before an entry state the bytes that
+    the kernel reads and writes, and the interval in which it records each address, for devices
+    without a GPU:
+
+        // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
+        // record <parameter of the intervals> <number of the interval> <parameter> <byte in it>
 
     Raises:
       DataError: the image is not PTX, has no kernel, or states an access outside of a parameter.

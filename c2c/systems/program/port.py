@@ -1,7 +1,4 @@
-"""Device port: the GPU driver calls that launch programs need, with plain values.
-
-`Emulated` and `Driver` implement it. Handles are integers, valid on their own device only.
-"""
+"""Device port: the GPU driver calls that launch programs need, with plain values."""
 
 from __future__ import annotations
 
@@ -95,6 +92,8 @@ class Device(Protocol):
     """A device with one stream: a GPU, an emulated GPU, or a fake driver library.
 
     A call that the device refuses raises `DeviceFault`.
+
+    Handles are integers, valid on their own device only.
     """
 
     # memory

@@ -1,11 +1,4 @@
-"""Contraction of kernels that the latency policy gains nothing by separating.
-
-A kernel is fixed on a GPU if it is faster there by at least the largest cost of its transfers. It
-joins a neighbour if separation costs at least as much as any other choice could save. Some best
-placement agrees with both rules, so the smaller program has the same optimum.
-
-Source: ours.
-"""
+"""Contraction of kernels that the latency policy gains nothing by separating."""
 
 from __future__ import annotations
 
@@ -35,7 +28,14 @@ class Contracted:
 def contracted(
     work: Work, gpus: Gpus, tied: Sequence[int], kept: Collection[int] = ()
 ) -> Contracted | None:
-    """Return groups that share a GPU in some placement of least latency, with the known GPUs."""
+    """Return groups that share a GPU in some placement of least latency, with the known GPUs.
+
+    A kernel is fixed on a GPU if it is faster there by at least the largest cost of its transfers.
+    It joins a neighbour if separation costs at least as much as any other choice could save. Some
+    best placement agrees with both rules.
+
+    Source: ours.
+    """
     pinned: dict[int, int] = {}
     for kernel, gpu in work.pinned.items():
         if pinned.setdefault(tied[kernel], gpu) != gpu:

@@ -1,11 +1,4 @@
-"""Minimum cut: the exact solution of the latency policy for two GPUs.
-
-Kernels on the source's side run on the first GPU. A kernel's edge to the sink costs its time on the
-first GPU, its edge from the source its time on the second. An edge between kernels costs its
-transfer.
-
-Source: ours; the paper solves the policy as an integer program.
-"""
+"""Minimum cut: the exact solution of the latency policy for two GPUs."""
 
 from __future__ import annotations
 
@@ -26,6 +19,12 @@ def minimum_cut(work: Work, gpus: Gpus) -> tuple[tuple[int, ...], float]:
     """Return the placement of least latency over two GPUs, and a lower bound on all others.
 
     The bound is below the optimum by the error of rounding seconds to 30 bits.
+
+    Kernels on the source's side run on the first GPU. A kernel's edge to the sink costs its time on
+    the first GPU, its edge from the source its time on the second. An edge between kernels costs
+    its transfer.
+
+    Source: ours; the paper solves the policy as an integer program.
     """
     count = len(work.names)
     source, sink = count, count + 1

@@ -1,11 +1,4 @@
-"""Data dependency graph of a program: edges from launches that write bytes to those that read them.
-
-Only reads after writes order launches. Reuse of memory orders nothing, since each GPU has its own
-copy of every version, and a write makes a new one.
-
-Source: Tessera, section III-A. Ours: ranges of bytes, not whole buffers; several writers of one
-launch's input; values that a step hands to the next one.
-"""
+"""Data dependency graph of a program: edges from launches that write bytes to their readers."""
 
 from __future__ import annotations
 
@@ -65,9 +58,15 @@ class Graph:
 def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
     """Return the graph of launches that touch memory in this order.
 
+    Only reads after writes order launches. Reuse of memory orders nothing, since each GPU has its
+    own copy of every version, and a write makes a new one.
+
     Args:
       touches: reads and writes of each launch.
       carried: slices whose content passes to the next step, such as a KV cache.
+
+    Source: Tessera, section III-A. Ours: ranges of bytes, not whole buffers; several writers of one
+    launch's input; values that a step hands to the next one.
     """
     memory: dict[int, _Writers] = {}
     edges: dict[tuple[int, int], int] = {}

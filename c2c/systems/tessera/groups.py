@@ -1,8 +1,4 @@
-"""Kernel groups of a placement: consecutive kernels of one GPU without communication.
-
-Source: Tessera, section III-D, which measures latency by group, and section III-C, which captures a
-graph of each.
-"""
+"""Kernel groups of a placement: consecutive kernels of one GPU without communication."""
 
 from __future__ import annotations
 
@@ -36,6 +32,8 @@ def groups_of(gpu_of: Sequence[int], transfers: Sequence[Transfer]) -> tuple[Gro
 
     A group ends before a kernel that receives and after a kernel that sends. Latency is measured,
     and a graph captured, for each group.
+
+    Source: Tessera, sections III-D (latency by group) and III-C (a graph of each).
     """
     into: dict[int, list[tuple[int, int]]] = {}
     outof: dict[int, list[tuple[int, int]]] = {}

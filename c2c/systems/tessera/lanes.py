@@ -1,8 +1,4 @@
-"""Lanes of a decoder over a pair: costs of a step by its size, for each layout.
-
-Each size has a plan of its own, as each CUDA graph has in the paper. `Lanes.joint` has one plan for
-all sizes, by parts of layers, so that a GPU keeps the weights of its own parts alone.
-"""
+"""Lanes of a decoder over a pair: costs of a step by its size, for each layout."""
 
 from __future__ import annotations
 
@@ -84,6 +80,8 @@ class Joint:
     weight_bytes: tuple[float, ...]
 
 
+# Each size has a plan of its own, as each CUDA graph has in the paper. `joint` has one plan for all
+# sizes, by parts of layers, so that a GPU keeps the weights of its own parts alone.
 @dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
 class Lanes:
     """A decoder over a pair.

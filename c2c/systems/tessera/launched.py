@@ -1,9 +1,4 @@
-"""Execution of a placed program by the CUDA driver: a graph for each segment, sends between them.
-
-Devices are streams of one context, or of several contexts in place of several GPUs. Each has its
-own copy of all buffers. The host never waits: events order the segments, and a send's source is not
-overwritten before the send has ended.
-"""
+"""Execution of a placed program by the CUDA driver: a graph each segment, sends between them."""
 
 from __future__ import annotations
 
@@ -42,6 +37,10 @@ def _no_library(kernel: object) -> int:
 @dataclass(slots=True)
 class Launched:
     """A placement captured as CUDA graphs.
+
+    Devices are streams of one context, or of several contexts in place of several GPUs, each with
+    its own copy of all buffers. The host never waits: events order the segments, and a send's
+    source is not overwritten before the send has ended.
 
     Attributes:
       devices: devices by number, each with memory for the whole program.

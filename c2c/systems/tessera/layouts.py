@@ -1,20 +1,4 @@
-"""Layouts of a pair of GPUs in the serving loop: lanes, and the resources of their steps.
-
-    kernels         every lane over both GPUs, kernels placed for each size of step; two variants of
-                    a step, the latency and the throughput policy's; with `plans=joint` one plan
-                    of layers' parts for all steps, by which a live worker serves
-    replicas        an independent lane on each GPU
-    attention_ffn   every lane over both GPUs, attention on one and the rest on the other
-    prefill_decode  lanes for prompts on one GPU, which send keys and values over the link to the
-                    decoding lane on the other GPU
-
-On slices of one chip (`node=slices`) transfers go over the chip's link to host memory; with
-`system.load=stream` each step also reads its weights over it.
-
-A step over both GPUs is one work that draws on both GPUs and both directions of the link in
-proportion to its kernels and transfers: the limit of many small works that take turns. A prompt's
-keys and values are sent by a work of their own after the prompt's.
-"""
+"""Layouts of a pair of GPUs in the serving loop: lanes, and the resources of their steps."""
 
 from __future__ import annotations
 
@@ -47,6 +31,17 @@ _SIDES: Final = get_args(Side)
 _ROWS: Final = 64  # rows of the decode step that directions are compared by
 
 
+# `way`:
+#
+#     kernels         every lane over both GPUs, kernels placed for each size of step; two variants
+#                     of a step, the latency and the throughput policy's
+#     replicas        an independent lane on each GPU
+#     attention_ffn   every lane over both GPUs, attention on one and the rest on the other
+#     prefill_decode  lanes for prompts on one GPU, which send keys and values over the link to the
+#                     decoding lane on the other GPU
+#
+# On slices of one chip (`node=slices`) transfers go over the chip's link to host memory; with
+# `system.load=stream` each step also reads its weights over it.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairLayout:
     """Settings of this mechanism: `system.layout` of a run with a `node`, for one model.
@@ -130,6 +125,8 @@ SYSTEM: Final = Mechanism(
 )  # fmt: skip
 
 
+# A step over both GPUs is one work that draws on both GPUs and both directions of the link in
+# proportion to its kernels and transfers: the limit of many small works that take turns.
 class _Over:
     def __init__(
         self, given: PairLayout, pair: Pair, spec: ModelSpec, rows: int, link_gbps: float | None

@@ -1,12 +1,4 @@
-"""Placement as a mixed-integer program, solved by HiGHS.
-
-x[k,g] is 1 if kernel k runs on GPU g. y[e,u,g] is at least x[i,u] + x[j,g] - 1 for a transfer e
-from i to j: it pays for the transfer if both are 1, and need not be an integer. Tied kernels share
-their x. Under the latency policy, `contracting` first removes kernels whose group or GPU is known.
-
-Source: Tessera, section III-B. Ours: memory, one transfer a producer, senders that pay, a limit on
-cuts.
-"""
+"""Placement as a mixed-integer program, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -60,7 +52,11 @@ def solve(
     time_limit_s: float,
     divisible: bool = False,
 ) -> Solved:
-    """Return the best placement found."""
+    """Return the best placement found.
+
+    Source: Tessera, section III-B. Ours: memory, one transfer a producer, senders that pay, a limit
+    on cuts; under the latency policy, `contracting` first removes kernels.
+    """
     if options.max_cuts is not None and options.max_cuts >= len(work.transfers):
         options = replace(options, max_cuts=None)
     asked = _asked(work, gpus, policy, options, tied)
@@ -121,6 +117,9 @@ def _silent() -> Iterator[None]:
         os.close(nowhere)
 
 
+# x[k,g] is 1 if kernel k runs on GPU g. y[e,u,g] is at least x[i,u] + x[j,g] - 1 for a transfer e
+# from i to j: it pays for the transfer if both are 1, and need not be an integer. Tied kernels
+# share their x.
 @dataclass(slots=True)
 class _Program:
     work: Work

@@ -1,18 +1,4 @@
-"""Event simulation of pipelined requests over the GPUs of a placement.
-
-A step consists of kernel groups. Each group runs on one GPU, in program order, once its transfers
-have arrived. A link carries one transfer at a time, in the order of sends. The mode chooses the
-group that runs, of those that are ready:
-
-    none      one request is in flight
-    naive     all share the GPU equally
-    priority  the oldest request's first; it preempts others, which resume later
-    shortest  the one with the least time left first; it preempts others, which resume later
-
-Source: Tessera, section III-C; its streams share SMs, with and without priorities. Ours: shortest.
-An older request's long group would delay a younger request's short one, which the other GPU waits
-for; the long group loses little by waiting. Pure.
-"""
+"""Event simulation of pipelined requests over the GPUs of a placement."""
 
 from __future__ import annotations
 
@@ -100,6 +86,14 @@ def pipelined(
 ) -> Pipelined:
     """Run requests: `in_flight` of them at time 0, each further one when one has ended.
 
+    A step's groups run in program order, each on one GPU once its transfers have arrived. A link
+    carries one transfer at a time, in the order of sends. The mode chooses among ready groups:
+
+        none      one request is in flight
+        naive     all share the GPU equally
+        priority  the oldest request's first; it preempts others, which resume later
+        shortest  the one with the least time left first; it preempts others, which resume later
+
     Args:
       kinds: kinds of steps, over the same GPUs.
       requests: [request], its kinds of steps in order.
@@ -108,6 +102,10 @@ def pipelined(
 
     Raises:
       SettingError: an unknown mode, or `in_flight` below 1.
+
+    Source: Tessera, section III-C; its streams share SMs, with and without priorities. Ours:
+    shortest, as an older request's long group loses little by waiting for one that the other GPU
+    waits for.
     """
     check_value(mode, Mode, "mode")
     check_value(in_flight, Count, "in_flight")

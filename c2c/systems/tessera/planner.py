@@ -1,10 +1,4 @@
-"""Placement of kernels on GPUs: exact for two GPUs and latency, else to a stated gap.
-
-    plan(work, gpus, "throughput")
-
-The solver starts from the best of a sweep over kernels' speed ratios between two GPUs. No plan
-costs more than this start, nor more than any single GPU that may run all kernels.
-"""
+"""Placement of kernels on GPUs: exact for two GPUs and latency, else to a stated gap."""
 
 from __future__ import annotations
 
@@ -40,6 +34,9 @@ def plan(
     time_limit_s: float = 60.0,
 ) -> Plan:
     """Return a placement: each kernel's GPU, with its cost and bound.
+
+    The solver starts from the best of a sweep over kernels' speed ratios between two GPUs. No plan
+    costs more than this start, nor more than any single GPU that may run all kernels.
 
     Args:
       work: kernels, times, transfers.

@@ -1,15 +1,4 @@
-"""Rehearsal: choice of a placement for each kind of step by simulation of pipelined requests.
-
-A plan's objective assumes that computation and transfers overlap perfectly. With few requests in
-flight they do not: long groups delay work that the other GPU waits for, and many transfers make a
-step long. Placements with objectives within a percent of one another can differ by a third.
-
-    first = [steps_of(work, gpus, p.gpu_of) for p in (plan(work, gpus, "throughput"),
-                                                      one_cut(work, gpus))]
-    rehearsed([first, second], requests, "priority", 4).chosen
-
-Source: ours. One cut is pipeline parallelism over unlike GPUs.
-"""
+"""Rehearsal: choice of a placement for each kind of step by simulation of pipelined requests."""
 
 from __future__ import annotations
 
@@ -47,6 +36,13 @@ def rehearsed(
 ) -> Rehearsed:
     """Return the placements that run requests in the least time; the first of equals.
 
+    A plan's objective assumes that computation and transfers overlap perfectly; with few requests
+    in flight they do not, and placements with objectives within a percent can differ by a third.
+
+        first = [steps_of(work, gpus, p.gpu_of) for p in (plan(work, gpus, "throughput"),
+                                                          one_cut(work, gpus))]
+        rehearsed([first, second], requests, "priority", 4).chosen
+
     Args:
       kinds: [kind of step][placement], over the same GPUs.
       requests: [request], its kinds of steps in order; see `pipelined`.
@@ -55,6 +51,8 @@ def rehearsed(
 
     Raises:
       SettingError: a kind without a placement, or an invalid mode or number.
+
+    Source: ours. One cut is pipeline parallelism over unlike GPUs.
     """
     if not kinds or not all(kinds):
         raise SettingError("kinds", [len(k) for k in kinds], "at least one placement a kind")

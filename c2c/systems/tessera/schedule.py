@@ -1,10 +1,4 @@
-"""Schedule of a placement: segments of launches on each GPU, and sends before them.
-
-A segment is a run of consecutive launches on one GPU, captured as one CUDA graph. Before it the GPU
-receives only the bytes that the segment reads and that another GPU wrote last.
-
-Source: Tessera, section III-C. Ours: sends of missing bytes, not of whole results.
-"""
+"""Schedule of a placement: segments of launches on each GPU, and sends before them."""
 
 from __future__ import annotations
 
@@ -76,6 +70,9 @@ def schedule(
 ) -> Schedule:
     """Return segments and sends of a placement.
 
+    A segment is captured as one CUDA graph. Before it the GPU receives only the bytes that the
+    segment reads and that another GPU wrote last.
+
     Args:
       touches: reads and writes of each launch; no other bytes are sent.
       gpu_of: each launch's GPU.
@@ -85,6 +82,8 @@ def schedule(
 
     Raises:
       SettingError: a placement of another length, or on a GPU that does not exist.
+
+    Source: Tessera, section III-C. Ours: sends of missing bytes, not of whole results.
     """
     where = list(gpu_of)
     if len(where) != len(touches) or not all(0 <= g < count for g in where):

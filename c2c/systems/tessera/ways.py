@@ -1,10 +1,4 @@
-"""Strategies to serve one model on two GPUs: one alone, both apart, or four splits.
-
-Each strategy gets the requests a second that it sustains under one load, which its slowest part
-limits, if the weights fit. `kernels` is Tessera's; `prefill_decode` and `attention_ffn` are the
-paper's baselines. The paper leaves out two: `replicas`, two independent GPUs without a link, and
-`layers`, the first layers on one GPU and the others on the other (pipeline parallelism in engines).
-"""
+"""Strategies to serve one model on two GPUs: one alone, both apart, or four splits."""
 
 from __future__ import annotations
 
@@ -67,6 +61,11 @@ def ways(
     blocks: int | None = None,
 ) -> tuple[Way, ...]:
     """Return all strategies, in the order of `WAYS`.
+
+    Each gets the requests a second that it sustains under one load, which its slowest part limits,
+    if the weights fit. `kernels` is Tessera's, `prefill_decode` and `attention_ffn` are the paper's
+    baselines. Ours: `replicas`, two GPUs without a link, and `layers`, the first layers on one GPU
+    and the others on the other.
 
     Args:
       served: the model and its load.

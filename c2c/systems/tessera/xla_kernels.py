@@ -1,9 +1,4 @@
-"""Operations and bytes of each launch of an XLA program, for the cost tables.
-
-Bytes are those of the slices that a launch reads and writes; flops of products follow from their
-weights. Only a launch's name tells that it uses a part of a slice: gathers read as much as they
-write, and an update in place writes as much as its other inputs hold.
-"""
+"""Operations and bytes of each launch of an XLA program, for the cost tables."""
 
 from __future__ import annotations
 
@@ -21,6 +16,9 @@ __all__ = ["program_work", "xla_kernels"]
 _ELEMENT_BYTES = 2
 
 
+# Bytes are those of the slices that a launch reads and writes; flops of products follow from their
+# weights. Only a launch's name tells that it uses a part of a slice: gathers read as much as they
+# write, and an update in place writes as much as its other inputs hold.
 def xla_kernels(step: XlaStep, touches: Sequence[Touch], tokens: int) -> tuple[StepKernel, ...]:
     """Return a kernel for each launch, in order.
 

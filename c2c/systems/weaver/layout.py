@@ -1,24 +1,4 @@
-"""Layouts of a hot model and a cold one, or several, over GPUs in the serving loop.
-
-    woven      keys and values of a share of the hot model's sequences are on the cold GPU, or in
-               equal parts on several, which compute their attention; see below
-    dedicated  a GPU for each model
-    temporal   both models over both GPUs with tensor parallelism, steps of the two in turn
-               (MuxServe)
-    spatial    as temporal, but at the same time, each model on a share of the SMs (MuxServe)
-
-A woven step is `rest`, then attention of sequences at home (K) in parallel with attention of
-sequences away (N), then `stall`. A layer takes max(K, N) + the mean of max(0, W - max(0, K - N)),
-which equals the mean of max(K, W + N). N is a work on the cold GPU with priority over the cold
-model's steps, which therefore grow by N; polls after each operator and splits lengthen them too. W
-is computed as if the cold model always ran.
-
-With `system.load=stream`, on slices of one chip, cold models' weights stay in host memory and each
-of their steps reads them over the chip's link, as transfers to receivers cross it.
-
-Prompts are computed on their model's GPU, whose step they lengthen by their time alone; or on
-devices of their own that send their keys and values; or they take no time.
-"""
+"""Layouts of a hot model and a cold one, or several, over GPUs in the serving loop."""
 
 from __future__ import annotations
 
@@ -199,6 +179,15 @@ SYSTEM: Final = Mechanism(
 )  # fmt: skip
 
 
+# A woven step is `rest`, then attention of sequences at home (K) in parallel with attention of
+# sequences away (N), then `stall`. A layer takes max(K, N) + the mean of max(0, W - max(0, K - N)),
+# which equals the mean of max(K, W + N). N is a work on the cold GPU with priority over the cold
+# model's steps, which therefore grow by N; polls after each operator and splits lengthen them too.
+# W is computed as if the cold model always ran.
+#
+# With `system.load=stream`, on slices of one chip, cold models' weights stay in host memory and
+# each of their steps reads them over the chip's link, as transfers to receivers cross it. Prompts
+# lengthen a step of their model's GPU by their time alone.
 class _Over:
     def __init__(
         self, given: Weaving, specs: tuple[ModelSpec, ...], node: Node, rows: int, tokens: int,

@@ -1,8 +1,4 @@
-"""Times of a woven pair by the cost model: K, N, the receiver's operators, effects of a cut.
-
-The sender is the hot model's GPU, the receiver the cold model's. Times are those of
-`c2c.cost.kernel_graph`; the paper profiles a running pair (section 4.2).
-"""
+"""Times of a woven pair by the cost model: K, N, the receiver's operators, effects of a cut."""
 
 from __future__ import annotations
 
@@ -35,6 +31,9 @@ def payload_bytes(spec: ModelSpec) -> tuple[int, int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """Times of one decode step each of a hot and a cold model on two GPUs.
+
+    The sender is the hot model's GPU, the receiver the cold model's. Times are those
+    of `c2c.cost.kernel_graph`; the paper profiles a running pair (section 4.2).
 
     Attributes:
       layers: layers of the hot model, each one task of a step.

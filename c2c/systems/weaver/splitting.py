@@ -1,13 +1,4 @@
-"""Cuts of a receiver's operators, which shorten the wait of a sender's attention for them.
-
-A task of the sender arrives while the receiver runs one of its own operators, and starts when that
-operator ends. The probability to meet an operator is proportional to its time T, and the wait W is
-then uniform in [0, T]. The sender's attention at home takes K seconds, the receiver's N seconds.
-With `slack` K - N, the sender's layer is late by max(0, W - slack).
-
-The paper computes `printed_stall` (the sum over the numerator is missing in print) and states
-`stated_objective`. `expected_stall` is the mean of max(0, W - slack) for a slack of any sign.
-"""
+"""Cuts of a receiver's operators, which shorten the wait of a sender's attention for them."""
 
 from __future__ import annotations
 
@@ -43,6 +34,13 @@ ThresholdOf = Literal["operator", "layer", "iteration"]
 MOST_SPLITS: Final = 100_000  # limit for Algorithm 1 as printed, which need not end
 
 
+# A task of the sender arrives while the receiver runs one of its own operators, and starts when
+# that operator ends. The probability to meet an operator is proportional to its time T, and the
+# wait W is then uniform in [0, T]. The sender's attention at home takes K seconds, the receiver's N
+# seconds. With `slack` K - N, the sender's layer is late by max(0, W - slack).
+#
+# The paper computes `printed_stall` (the sum over the numerator is missing in print) and states
+# `stated_objective`. `expected_stall` is the mean lateness for a slack of any sign.
 def printed_stall(ops: Sequence[float], slack: float) -> float:
     """Return the paper's estimate: sum max(T - slack, 0)^2 / (2 sum T).
 

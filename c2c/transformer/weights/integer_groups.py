@@ -1,10 +1,4 @@
-"""AWQ's and GPTQ's checkpoints: integers in groups with scales and zero points, several an int32.
-
-`x.qweight` has inputs as rows: AWQ packs outputs, in an order of its own; GPTQ packs inputs, whose
-groups `x.g_idx` has, and zero points less one. Widened as the reference does: the code less its
-zero point, times the scale, rounded to the type of the scales.
-Source: AutoAWQ, `WQLinear_GEMM`; AutoGPTQ, `QuantLinear`.
-"""
+"""AWQ's and GPTQ's checkpoints: packed integers in groups with scales and zero points."""
 
 from __future__ import annotations
 
@@ -34,6 +28,10 @@ def check_packing(config: Mapping[str, Any], file: Path) -> None:
             raise DataError(str(file), f"quantization_config.{field}={value!r}: expected {usual!r}")
 
 
+# `x.qweight` has inputs as rows: AWQ packs outputs, in an order of its own; GPTQ packs inputs,
+# whose groups `x.g_idx` has, and zero points less one. Widened as the reference does: the code less
+# its zero point, times the scale, rounded to the type of the scales. Source: AutoAWQ,
+# `WQLinear_GEMM`; AutoGPTQ, `QuantLinear`.
 class GroupedCheckpoint(SafetensorsCheckpoint):
     """A checkpoint with `x.weight` in place of the tensors of each packed matrix."""
 

@@ -1,8 +1,4 @@
-"""Layout of a model's parameters: the checkpoint tensors of each stack of weights.
-
-Projections with the same input are one matrix: q, k and v; gate and up. All are [N, K] (rows are
-outputs), as in checkpoints, so that loading needs no transposes.
-"""
+"""Layout of a model's parameters: the checkpoint tensors of each stack of weights."""
 
 from __future__ import annotations
 
@@ -165,6 +161,8 @@ def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
     return tuple(places)
 
 
+# Projections with the same input are one matrix: q, k and v; gate and up. All are [N, K] (rows are
+# outputs), as in checkpoints, so that loading needs no transposes.
 def layout(spec: ModelSpec) -> tuple[Stack, ...]:
     """Return all parameter arrays, the embedding first; `head` only if it is not tied."""
     h, vocab = spec.hidden, spec.vocab

@@ -1,7 +1,4 @@
-"""Packed matrices of published checkpoints: 8-bit floats and integers, int4 and NVFP4.
-
-Values are widened as the reference does: the code times its scale in float32, then rounded once.
-"""
+"""Packed matrices of published checkpoints: 8-bit floats and integers, int4 and NVFP4."""
 
 from __future__ import annotations
 
@@ -68,6 +65,7 @@ def is_read(form: WeightFormat) -> bool:
     )
 
 
+# Values are widened as the reference does: the code times its scale in float32, then rounded once.
 def packing(
     stored: str,
     shape: tuple[int, ...],

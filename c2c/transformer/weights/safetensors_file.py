@@ -1,9 +1,4 @@
-"""Reader of safetensors files, single or sharded, into memory owned by the caller.
-
-The `safetensors` library maps whole files, whose pages then count as a second copy of the weights,
-and has no bfloat16 for NumPy. This reader therefore reads tensors directly into their stack if type
-and order allow. The format is a JSON header and raw bytes.
-"""
+"""Reader of safetensors files, single or sharded, into memory owned by the caller."""
 
 from __future__ import annotations
 

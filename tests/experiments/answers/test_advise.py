@@ -101,6 +101,7 @@ def test_values_are_set_without_composing_again() -> None:
     [
         ("hardware=gh200,l40s", "mig=1x96gb,auto", "system=weaver,aegaeon"),
         ("system.max_batch=32,64", "hardware=gh200,rubin", "mig=7x12gb"),
+        ("system.max_batch=128,64", "system=weaver,c2cserve"),  # 128 is c2cserve's own
         ("hardware=rubin,gh200_144", "+hardware.gpu.usd_per_hour=9", "mig=1x288gb"),
         ("hardware=gh200,l40s", "hardware.gpu.hbm_gbps=1000", "mig=1x48gb"),
     ],

@@ -4,10 +4,9 @@ import pickle
 
 import pytest
 
-from c2c.config import load
 from c2c.config.schema import RunConf, SystemConf, WorkloadConf
 from c2c.errors import SettingError
-from experiments.sweeping.arguments import check_arguments, fixed, grid, quoted
+from experiments.sweeping.arguments import check_arguments, fixed, grid
 
 
 @pytest.mark.parametrize("schema", [RunConf, SystemConf, WorkloadConf])
@@ -26,11 +25,6 @@ def test_points_are_in_the_order_of_hydras_sweeper() -> None:
 def test_what_all_points_share() -> None:
     given = ["-m", "seed=0,1", "link=measured", "x=interval(0,1)", "y='a,b'", "--config-dir", "d"]
     assert fixed(given) == ["link=measured", "y='a,b'", "--config-dir", "d"]
-
-
-@pytest.mark.parametrize("text", ["a b", "it's", "${x}", r"back\slash", "c,d=e"])
-def test_quoted_comes_back(text: str) -> None:
-    assert load([f"out={quoted(text)}"]).out == text
 
 
 @pytest.mark.parametrize("key", ["run.dir", "sweep.dir", "sweep.subdir", "runtime.output_dir"])

@@ -1,11 +1,4 @@
-"""Layout changes of a serving spread model: copies in pieces between steps, then one switch.
-
-Until the switch each request stays on its devices, so that a failed or cancelled change leaves no
-trace. Later pieces copy positions that steps have written since, as in live migration of virtual
-machines.
-
-Source: CoCoServe, section 3.1, replication and migration of modules.
-"""
+"""Layout changes of a serving spread model: copies in pieces between steps, then one switch."""
 
 from __future__ import annotations
 
@@ -61,7 +54,14 @@ class _Going:
 
 
 class Relayout:
-    """A layout change, under way from its creation to `Moved`, `cancel` or an error."""
+    """A layout change, under way from its creation to `Moved`, `cancel` or an error.
+
+    Until the switch each request stays on its devices, so that a failed or cancelled change leaves
+    no trace. Later pieces copy positions that steps have written since, as in live migration of
+    virtual machines.
+
+    Source: CoCoServe, section 3.1, replication and migration of modules.
+    """
 
     def __init__(
         self,

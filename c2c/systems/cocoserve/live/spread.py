@@ -1,13 +1,4 @@
-"""Model over several devices: replicated layers, with a path through them per request.
-
-A layer's KV cache of a request is on the device that computes this layer for it. A step begins and
-ends on the first device. If the rows' devices change between layers, rows are gathered for each
-device and scattered back; indices are data, so that new paths need no compilation. Groups of rows
-are padded to the row classes of the runner's shapes. Weights in host memory are shared: a copy of a
-layer then takes only its small weights in device memory.
-
-Source: CoCoServe, section 3.1, scatter and gather at replicated layers.
-"""
+"""Model over several devices: replicated layers, with a path through them per request."""
 
 from __future__ import annotations
 
@@ -81,7 +72,15 @@ class Spread:
 
 
 class OverDevices(OverPools):
-    """A model whose layers have copies on several devices."""
+    """A model whose layers have copies on several devices.
+
+    A layer's KV cache of a request is on the device that computes this layer for it. A step begins
+    and ends on the first device. If the rows' devices change between layers, rows are gathered for
+    each device and scattered back; indices are data, and groups are padded to row classes, so that
+    new paths need no compilation. Copies of layers in host memory share its weights.
+
+    Source: CoCoServe, section 3.1, scatter and gather at replicated layers.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""Emulated kernels: writes that depend on a digest of name, constants and bytes read.
-
-One wrong word changes every byte written, and so all later results. The fake driver library
-(tests/systems/program/fake) computes the same in C.
-"""
+"""Emulated kernels: writes that depend on a digest of name, constants and bytes read."""
 
 from __future__ import annotations
 
@@ -27,6 +23,7 @@ def sealed(tensor_map: bytes, address: int) -> bytes:
     return body + struct.pack("<I", zlib.crc32(body, _SEAL))
 
 
+# The fake driver library (tests/systems/program/fake) computes the same in C.
 def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
     """Run a kernel: digest all bytes that its accesses read, write all that they write."""
     digest = zlib.crc32(entry.name.encode())

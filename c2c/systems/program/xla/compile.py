@@ -1,9 +1,6 @@
 """Compilation of a transformer's step for an absent GPU, with XLA's dumps.
 
-    PYTHONPATH=.venv-aot python -m c2c.systems.program.xla.compile OUT '{"layers": 2, ...}'
-
-It needs a process of its own, as XLA reads its flags on jax's first use. `read_dump` reads the
-dumps.
+PYTHONPATH=.venv-aot python -m c2c.systems.program.xla.compile OUT '{"layers": 2}'
 """
 
 from __future__ import annotations
@@ -94,6 +91,7 @@ def flags(folder: Path) -> str:
     )
 
 
+# It needs a process of its own, as XLA reads its flags on jax's first use.
 def compile_step(shape: StepShape, folder: Path) -> None:
     """Compile a step; write the distilled dumps to `folder`, see `distil`.
 

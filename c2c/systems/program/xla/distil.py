@@ -1,8 +1,4 @@
-"""Distillation of XLA's dumps to the parts that `read_dump` needs, without paths and metadata.
-
-A distilled folder has a PTX file for each kernel, named after it, and three texts: `hlo.txt`,
-`assignment.txt`, `thunks.txt`.
-"""
+"""Distillation of XLA's dumps to the parts that `read_dump` needs, without paths and metadata."""
 
 from __future__ import annotations
 
@@ -29,6 +25,9 @@ _CALLED = re.compile(r"(?:body|condition|to_apply|calls)=%([\w.\-]+)")
 
 def distil(raw: Path, folder: Path) -> None:
     """Write a distilled folder.
+
+    The folder has a PTX file for each kernel, named after it, and `hlo.txt`, `assignment.txt`,
+    `thunks.txt`.
 
     Args:
       raw: folder with XLA's dumps of one module.

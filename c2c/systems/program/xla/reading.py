@@ -1,8 +1,4 @@
-"""Reader of XLA's distilled dumps: a launch program without a GPU and without guesses.
-
-The thunk sequence has the launches, the PTX files their kernels, the scheduled HLO their operands,
-the buffer assignment each operand's bytes. Files that contradict each other raise an error.
-"""
+"""Reader of XLA's distilled dumps: a launch program without a GPU and without guesses."""
 
 from __future__ import annotations
 
@@ -108,6 +104,8 @@ def _images(folder: Path) -> dict[str, bytes]:
     return result
 
 
+# The thunk sequence has the launches, the PTX files their kernels, the scheduled HLO their
+# operands, the buffer assignment each operand's bytes.
 @dataclass(slots=True)
 class _Reader:
     source: str

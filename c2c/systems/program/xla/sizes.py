@@ -1,8 +1,4 @@
-"""Steps of several batch sizes as programs of one process, with shared memory and stated accesses.
-
-XLA plans each step alone. A process that serves several batch sizes has one set of weights and one
-KV cache, has input buffers for the largest step, and allocates temporaries while a step runs.
-"""
+"""Steps of several batch sizes as programs of one process over the same memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Model whose layers' parts are placed over devices, with transfers of what later parts read.
-
-Adjacent parts of a layer on one device are one executable. Keys and values of a layer are on the
-device of its attention. Source: Tessera, section III, with parts of layers in place of kernels.
-"""
+"""Model whose layers' parts are placed over devices, with transfers of what later parts read."""
 
 from __future__ import annotations
 
@@ -60,7 +56,13 @@ class _Segment:
 
 
 class Placed(OverPools):
-    """A model over the devices of several pools, by a placement of its layers' parts."""
+    """A model over the devices of several pools, by a placement of its layers' parts.
+
+    Adjacent parts of a layer on one device are one executable. Keys and values of a layer are on
+    the device of its attention.
+
+    Source: Tessera, section III, with parts of layers in place of kernels.
+    """
 
     def __init__(
         self,

@@ -1,12 +1,4 @@
-"""Instrumentation of PTX to record the addresses of its accesses: the paper's Listing 1, extended.
-
-Before each access to global memory, two atomics update the lowest and the highest address in a
-buffer, an extra parameter. For a tensor copy they record coordinates, one pair a dimension, since
-the descriptor makes its addresses.
-
-Source: Tessera, section III-A, Listing 1. Ours: the width of an access is part of its interval;
-predicates are kept; asynchronous and tensor copies.
-"""
+"""Instrumentation of PTX to record the addresses of its accesses."""
 
 from __future__ import annotations
 
@@ -72,12 +64,19 @@ class Injected:
 def inject(text: str, source: str = "PTX") -> Injected:
     """Return a module whose kernels have one more parameter and record their accesses.
 
+    Before each access to global memory, two atomics update the lowest and the highest address in a
+    buffer. For a tensor copy they record coordinates, one pair a dimension, since the descriptor
+    makes its addresses.
+
     Args:
       text: PTX of the module.
       source: file or other name, for errors.
 
     Raises:
       DataError: the text cannot be parsed, or a kernel's memory accesses are not all known.
+
+    Source: Tessera, section III-A, Listing 1. Ours: the width of an access is part of its interval;
+    predicates are kept; asynchronous and tensor copies.
     """
     pieces: list[tuple[int, str]] = []
     records: dict[str, tuple[Record, ...]] = {}

@@ -1,12 +1,4 @@
-"""Read and write sets of a kernel: the parameters that reach the address of each global access.
-
-The analysis is a fixed point over registers without regard to the order of instructions: every
-value that a register may hold anywhere in the kernel counts. An address that cannot be traced to a
-parameter makes the kernel opaque; it then runs on the GPU that has all its memory.
-
-Source: Tessera, section III-A, which records addresses at run time; ours needs no run, and covers
-descriptors of the tensor memory accelerator.
-"""
+"""Read and write sets of a kernel: the parameters that reach the address of each global access."""
 
 from __future__ import annotations
 
@@ -110,7 +102,15 @@ _NONE: _Values = frozenset()
 
 
 def reach(kernel: KernelText) -> KernelAccess:
-    """Return the accesses of a kernel, with the parameters that each reaches."""
+    """Return the accesses of a kernel, with the parameters that each reaches.
+
+    The analysis is a fixed point over registers without regard to the order of instructions: every
+    value that a register may hold anywhere in the kernel counts. An address that cannot be traced
+    to a parameter makes the kernel opaque; it then runs on the GPU that has all its memory.
+
+    Source: Tessera, section III-A, which records addresses at run time; ours needs no run, and
+    covers descriptors of the tensor memory accelerator.
+    """
     held = _Held(kernel)
     held.settle()
     accesses, opaque = [], []

@@ -1,10 +1,4 @@
-"""Receiver of woven steps: KV caches of another model's sequences in a local pool.
-
-A `KvHost` belongs to the thread that owns its pool's arrays. That thread calls `poll`, which
-processes the sender's requests, between the stages of its own model and while it is idle.
-
-Source: WEAVER, sections 3 and 4.1.
-"""
+"""Receiver of woven steps: KV caches of another model's sequences in a local pool."""
 
 from __future__ import annotations
 
@@ -66,7 +60,13 @@ class _Step:
 
 
 class KvHost:
-    """Keys and values of a sender's sequences, with attention over them."""
+    """Keys and values of a sender's sequences, with attention over them.
+
+    It belongs to the thread that owns its pool's arrays, which calls `poll` between the stages of
+    its own model and while it is idle.
+
+    Source: WEAVER, sections 3 and 4.1.
+    """
 
     def __init__(
         self,

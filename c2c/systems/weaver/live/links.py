@@ -1,10 +1,4 @@
-"""Links between sender and receiver of woven steps: messages and their transport.
-
-`SlotLink` and `SlotInbox` connect two processes: tasks use a slot of `pallas_kernels.woven`; blocks
-and ends of sequences use a socket.
-
-Source: WEAVER, section 4.1.
-"""
+"""Links of sender and receiver of woven steps: messages and transport (WEAVER, section 4.1)."""
 
 from __future__ import annotations
 
@@ -137,6 +131,7 @@ def check_slot(shape: SlotShape, wanted: SlotShape) -> None:
         )  # fmt: skip
 
 
+# Tasks use a slot of `pallas_kernels.woven`; blocks and ends of sequences use a socket.
 class SlotLink:
     """Sender's end of a link between two processes."""
 

@@ -1,11 +1,4 @@
-"""Polling model on a CPU: products in pieces of columns, with a poll after each.
-
-The time between two polls bounds the wait of a task. An executable cannot be interrupted, so each
-product is an executable of its own, and the rest of a layer is not compiled as a whole. Pieces are
-whole tiles of columns, so that results do not change.
-
-Source: WEAVER, section 4.2.
-"""
+"""Polling model on a CPU: products in pieces of columns, with a poll after each."""
 
 from __future__ import annotations
 
@@ -69,7 +62,14 @@ class Polled:
 
 
 class InPieces(OnDevice):
-    """A model on one device that polls after each piece of a product and after attention."""
+    """A model on one device that polls after each piece of a product and after attention.
+
+    The time between two polls bounds the wait of a task. An executable cannot be interrupted, so
+    each product is an executable of its own, and the rest of a layer is not compiled as a whole.
+    Pieces are whole tiles of columns, so that results do not change.
+
+    Source: WEAVER, section 4.2.
+    """
 
     ends_apart = True
 

@@ -1,9 +1,6 @@
-"""Worker processes of a hot model and a cold one: each has one model's lane of a woven layout.
+"""Worker processes of a hot model and a cold one.
 
 python -m c2c.systems.weaver.live.worker <socket> <place> <generation>
-
-The hot model's worker opens a slot and listens; the cold one's connects and answers tasks after
-each layer of its own steps and while it is idle. Without a connection all sequences stay at home.
 """
 
 from __future__ import annotations
@@ -39,6 +36,8 @@ _AGAIN_S = 0.2  # between two attempts to connect
 _IDLE_S = 2e-4  # between two polls of an idle receiver
 
 
+# The hot model's worker opens a slot and listens; the cold one's connects and answers tasks after
+# each layer of its own steps and while it is idle. Without a connection all sequences stay at home.
 class Weavers(Residents):
     """Instances of one of the two models, and the link to the other's worker."""
 

@@ -1,14 +1,4 @@
-"""Woven executor: KV caches of some sequences on another device, which computes their attention.
-
-A random draw decides whether a request is at home or away. The blocks of an away request are sent
-to the receiver once, at the end of its prompt. In each layer of a step the sender computes all
-rows, sends queries, keys and values of away rows over a link, attends to its own rows, and receives
-the other results. Away rows are gathered and scattered by indices that are data and padded to a row
-class, so that new counts need no compilation. Sequences stay whole: results equal those of a plain
-step.
-
-Source: WEAVER, sections 3 and 4.1.
-"""
+"""Woven executor: KV caches of some sequences on another device, which computes their attention."""
 
 from __future__ import annotations
 
@@ -73,7 +63,16 @@ def check_ratio(ratio: float) -> None:
 
 
 class Woven(SharesNothing):
-    """A model on one device, with a receiver for the KV caches of some requests."""
+    """A model on one device, with a receiver for the KV caches of some requests.
+
+    The blocks of an away request are sent to the receiver once, at the end of its prompt. In each
+    layer of a step the sender computes all rows, sends queries, keys and values of away rows over a
+    link, attends to its own rows, and receives the other results. Away rows are gathered and
+    scattered by indices that are data and padded to a row class, so that new counts need no
+    compilation. Sequences stay whole: results equal those of a plain step.
+
+    Source: WEAVER, sections 3 and 4.1.
+    """
 
     ends_apart = True
 

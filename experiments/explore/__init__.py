@@ -1,0 +1,1 @@
+"""A page whose pictures follow its controls."""
