@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from c2c.config import build, load
+from c2c.config import build
 from c2c.cost import Engine, calibration_for, load_constants
 from c2c.hardware import load_platform
 from c2c.models import Deployment, ModelSpec
@@ -100,6 +100,8 @@ def served(group: Group, spec: ModelSpec, engine: Engine, load: Load) -> tuple[F
 @cache
 def _base(group: Group, chunk_tokens: int) -> ServingSetup:
     """Return a plain engine on whole chips with a resident model, which callers replace."""
+    from c2c.config import load
+
     model = "qwen3-30b-a3b" if group.apart else "llama-3-3b"
     return build(load([
         f"hardware={group.platform}", "catalog=dense", f"catalog.models=[{{spec: {model}}}]",

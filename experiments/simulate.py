@@ -30,10 +30,15 @@ def main(arguments: Sequence[str]) -> int:
 
     def run() -> int:
         gc.disable()  # imported objects stay; collecting among them took a tenth of a run
-        from experiments.simulation.cli import run_command_line
-
+        if plain := not any(a.startswith("-") or "hydra" in a for a in arguments):
+            from experiments.simulation.alone import simulate_alone
+        else:
+            from experiments.simulation.cli import run_command_line
         gc.freeze()
         gc.enable()
-        return run_command_line(arguments)
+        if not plain:
+            return run_command_line(arguments)
+        simulate_alone(arguments)
+        return 0
 
     return command(run, arguments)

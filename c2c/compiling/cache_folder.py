@@ -9,9 +9,16 @@ import tempfile
 import warnings
 from pathlib import Path
 
-__all__ = ["prune", "writable"]
+__all__ = ["prune", "user_cache", "writable"]
 
 _KEPT = 4  # cache folders of earlier versions that are left for other checkouts
+
+
+def user_cache() -> Path:
+    """Return the folder of what can be made again: C2C_CACHE, or the user's cache."""
+    user = os.environ.get("XDG_CACHE_HOME")
+    default = (Path(user) if user else Path.home() / ".cache") / "c2c"
+    return Path(os.environ.get("C2C_CACHE") or default)
 
 
 def prune(current: Path, pattern: str = "*") -> None:

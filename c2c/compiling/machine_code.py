@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import hashlib
-import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from c2c.compiling.cache_folder import prune, writable
+from c2c.compiling.cache_folder import prune, user_cache, writable
 from c2c.compiling.decision import DecisionPoint, implementations, outside
 from c2c.compiling.entries import Tables, link
 from c2c.compiling.fingerprint import fingerprint
@@ -57,10 +56,8 @@ def _loaded_key() -> str:
 
 
 def cache_dir() -> Path:
-    """Return the folder of this version's machine code (env C2C_CACHE or the user's cache)."""
-    user = os.environ.get("XDG_CACHE_HOME")
-    default = (Path(user) if user else Path.home() / ".cache") / "c2c"
-    return Path(os.environ.get("C2C_CACHE") or default) / "numba" / _loaded_key()
+    """Return the folder of this version's machine code."""
+    return user_cache() / "numba" / _loaded_key()
 
 
 def variant_key(rules: Any) -> str | None:

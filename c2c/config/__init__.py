@@ -1,4 +1,10 @@
-"""Configuration of a run: schemas from dataclasses, `load`, `build` and `simulate`."""
+"""Configuration of a run: schemas from dataclasses, `load`, `build` and `simulate`.
+
+Names that need Hydra are imported on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from c2c.config.build import (
     Layout,
@@ -8,9 +14,7 @@ from c2c.config.build import (
     data_folders,
     input_files,
 )
-from c2c.config.keywords import Fleet, Workload, overrides_of, quoted
-from c2c.config.load import config_dir, load, register
-from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices, spelled
+from c2c.config.cache import composed
 from c2c.config.settings import Settings, checked, fits, plain_settings
 from c2c.config.simulate import (
     SimulationResult,
@@ -20,6 +24,11 @@ from c2c.config.simulate import (
     summary_of,
 )
 from c2c.config.user_code import code_in, load_code, settings_folder
+
+if TYPE_CHECKING:
+    from c2c.config.compose import config_dir, load, register
+    from c2c.config.keywords import Fleet, Workload, overrides_of, quoted
+    from c2c.config.refusals import SWEEP, as_setting_error, check_choices, choices, spelled
 
 __all__ = [
     "SWEEP",
@@ -36,6 +45,7 @@ __all__ = [
     "checked",
     "choices",
     "code_in",
+    "composed",
     "config_dir",
     "data_folders",
     "fits",
@@ -53,3 +63,14 @@ __all__ = [
     "spelled",
     "summary_of",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("config_dir", "load", "register"), "compose"),
+    **dict.fromkeys(("Fleet", "Workload", "overrides_of", "quoted"), "keywords"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"c2c.config.{_HOMES.get(name, 'refusals')}"), name)

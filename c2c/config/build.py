@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
-
-from omegaconf import DictConfig
+from typing import TYPE_CHECKING, Any, Final
 
 from c2c.config.bounds import (
     check_catalog_size,
@@ -19,7 +17,7 @@ from c2c.config.bounds import (
     free_bytes,
 )
 from c2c.config.fleets import GivenPart, given_parts, kept_off, of_devices
-from c2c.config.installed import load_installed, search_settings, source_folders
+from c2c.config.installed import plug_ins, search_settings, source_folders
 from c2c.config.layout import choose_layout, planned_requests
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.config.nodes import node_of
@@ -66,6 +64,9 @@ from c2c.workloads import (
     workload_config,
     workload_files,
 )
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 __all__ = [
     "Layout", "RunSetup", "build", "build_layout", "data_folders", "input_files",
@@ -136,7 +137,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     free = free_bytes()
     check_catalog_size(plain["catalog"], free)
     seed, rows = plain["seed"], plain["timeline"]["rows"]
-    load_installed()
+    plug_ins()
     load_code(plain["code"])
     search_settings(plain["conf"])
     mechanisms = mechanisms_of(plain)
@@ -264,9 +265,10 @@ def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
         *sorted(set(workload_files(_workload(settings["workload"])).values())),
         *(
             f
-            for one in settings["catalog"]["models"]
-            if "spec" in one
-            for f in spec_files(one["spec"])
+            for spec in dict.fromkeys(
+                one["spec"] for one in settings["catalog"]["models"] if "spec" in one
+            )
+            for f in spec_files(spec)
         ),
         *data_folders(settings),
         *(Path(file).expanduser().resolve() for file in settings["code"]),
@@ -275,7 +277,7 @@ def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
 
 def data_folders(settings: Mapping[str, Any]) -> list[Path]:
     """Return the folders of chips, calibrations and the like that a run of these settings reads."""
-    load_installed()
+    plug_ins()
     search_settings(settings["conf"])
     groups = (
         "hardware", "mig", "mig_table", "node", "fleet", "calibration", "collectives", "engines",

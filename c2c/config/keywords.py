@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from c2c.config.build import RunSetup, build
-from c2c.config.load import load, register
+from c2c.config.compose import load, register
 from c2c.config.refusals import is_group
 from c2c.config.simulate import SimulationResult
 from c2c.config.simulate import simulate as simulate_setup

@@ -12,13 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from hydra_zen import builds
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 import c2c.systems
 from c2c.config.installed import plug_ins
-from c2c.config.refusals import as_setting_error
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.serving import SystemSpec
 from c2c.systems.mechanism import Context, Mechanism
@@ -115,6 +110,12 @@ def _found(part: str, value: str | Mapping[str, Any], paths: Mapping[str, str]) 
 
 
 def _settings(mechanism: Mechanism, value: str | Mapping[str, Any]) -> Any:
+    from hydra_zen import builds
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from c2c.config.refusals import as_setting_error
+
     part, given = mechanism.part, _named(value)[1]
     schema = OmegaConf.structured(builds(mechanism.settings, populate_full_signature=True))
     try:

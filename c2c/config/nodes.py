@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from c2c.config.layout import AUTO, PLANNED
 from c2c.errors import SettingError
@@ -84,18 +84,20 @@ def _laid_out_systems() -> list[str]:
     folder = conf_dir() / "system"
 
     def lays_out(file: Path) -> bool:
-        data: Any = OmegaConf.load(file)
+        data = _read(file)
         defaults = [d for d in data.get("defaults", ()) if isinstance(d, Mapping)]
         names = [name for one in defaults for name in one.get("mechanism", ())]
         parts = [folder / "mechanism" / f"{name}.yaml" for name in names]
         own = data.get("layout", {"mechanism": None})  # of a mechanism over the run's chips
-        return "mechanism" not in own or any("layout" in OmegaConf.load(part) for part in parts)
+        return "mechanism" not in own or any("layout" in _read(part) for part in parts)
 
     return [file.stem for file in sorted(folder.glob("*.yaml")) if lays_out(file)]
 
 
 def _hardware_by_default() -> str:
-    groups = [
-        d for d in OmegaConf.load(conf_dir() / "config.yaml").defaults if isinstance(d, Mapping)
-    ]
+    groups = [d for d in _read(conf_dir() / "config.yaml")["defaults"] if isinstance(d, Mapping)]
     return next(str(group["hardware"]) for group in groups if "hardware" in group)
+
+
+def _read(file: Path) -> Any:
+    return yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -6,35 +6,17 @@ import copy
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from c2c.config.refusals import as_setting_error, check_renamed
-from c2c.config.schema import (
-    FailuresConf,
-    FleetConf,
-    RoutingConf,
-    RunConf,
-    ScaleConf,
-    SloConf,
-    TimelineConf,
-)
 from c2c.errors import SettingError, unknown_name
 from c2c.ranges import check_fields
 from c2c.serving import GROUPS, SystemSpec
 from c2c.workloads import Router, WorkloadConfig
 
-__all__ = ["Settings", "checked", "fits", "plain_settings"]
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-# Groups whose keys a schema lists; the other groups check their own keys.
-_SCHEMAS: Mapping[str, type] = {
-    "": RunConf, "slo": SloConf, "scale": ScaleConf, "timeline": TimelineConf,
-    "failures": FailuresConf, "fleet": FleetConf, "routing": RoutingConf, "router": Router,
-    "system": SystemSpec, **{f"system.{name}": group for name, group in GROUPS.items()},
-    "workload": WorkloadConfig,
-}  # fmt: skip
+__all__ = ["Settings", "checked", "fits", "plain_settings"]
 
 
 class Settings(dict[str, Any]):
@@ -65,7 +47,7 @@ class Settings(dict[str, Any]):
             fit = fits(node[last], value)
             is_plain = is_plain and fit
             node[last] = float(value) if fit and isinstance(node[last], float) else value
-        return plain if is_plain else checked(dict(plain))
+        return _in_range(plain) if is_plain else checked(dict(plain))
 
 
 def fits(before: object, value: object) -> bool:
@@ -77,6 +59,8 @@ def fits(before: object, value: object) -> bool:
 
 def plain_settings(composed: DictConfig) -> dict[str, Any]:
     """Return a composed configuration as the plain data that `build` keeps in its `settings`."""
+    from omegaconf import OmegaConf
+
     plain: Any = OmegaConf.to_container(composed, resolve=True)
     shown: dict[str, Any] = _without_targets(plain)
     return shown
@@ -89,7 +73,13 @@ def checked(cfg: DictConfig | Mapping[str, Any]) -> Settings:
       SettingError: an unknown setting, or a value that is not allowed.
     """
     if isinstance(cfg, Settings):
-        return _in_range(cfg)
+        return cfg
+    # Hydra and OmegaConf take a third of a second; settings that are known need neither.
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from c2c.config.refusals import as_setting_error
+
     try:
         given = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
         _refuse_unknown(given)
@@ -102,19 +92,41 @@ def checked(cfg: DictConfig | Mapping[str, Any]) -> Settings:
 
 def _in_range(settings: Settings) -> Settings:
     for name in ("", "slo", "scale", "timeline", "failures"):
-        check_fields(settings[name] if name else settings, name, _SCHEMAS[name])
+        check_fields(settings[name] if name else settings, name, _schemas()[name])
     return settings
 
 
 @cache
+def _schemas() -> Mapping[str, type]:
+    """Return the schemas of groups that list their keys; the other groups check their own."""
+    from c2c.config import schema
+
+    return {
+        "": schema.RunConf, "slo": schema.SloConf, "scale": schema.ScaleConf,
+        "timeline": schema.TimelineConf, "failures": schema.FailuresConf,
+        "fleet": schema.FleetConf, "routing": schema.RoutingConf, "router": Router,
+        "system": SystemSpec, **{f"system.{name}": group for name, group in GROUPS.items()},
+        "workload": WorkloadConfig,
+    }  # fmt: skip
+
+
+@cache
 def _schema() -> DictConfig:
+    from omegaconf import OmegaConf
+
+    from c2c.config.schema import RunConf
+
     schema: DictConfig = OmegaConf.structured(RunConf)
     return schema
 
 
 def _refuse_unknown(given: DictConfig) -> None:
+    from omegaconf import OmegaConf
+
+    from c2c.config.refusals import check_renamed
+
     plain: Any = OmegaConf.to_container(given, resolve=False)
-    for where, schema in _SCHEMAS.items():
+    for where, schema in _schemas().items():
         node = plain
         for key in filter(None, where.split(".")):
             node = node.get(key) if isinstance(node, dict) else None

@@ -94,7 +94,7 @@ def shares_of(
         None,
     )
     waited = np.where(concerned, waited, 0.0)
-    elsewhere = float(waited[~is_warm].sum() / max(waited.sum(), 1e-12))
+    elsewhere = _total(waited[~is_warm]) / max(_total(waited), 1e-12)
     first = np.minimum(np.nan_to_num(numbers_of(table, "first_token_s"), nan=until), until)
     to_first = np.where(concerned, np.clip(first - numbers_of(table, "arrival_s"), 0.0, None), 0.0)
     chip = numbers_of(table, "chip").astype(np.int64)
@@ -115,10 +115,15 @@ def shares_of(
         "slices": float(is_told.sum()),
         "engines": float(running.sum() / max(occupied.sum(), 1e-12)),
         "waited_for_a_slice": elsewhere,
-        "waited": float(waited.sum() / max(to_first.sum(), 1e-12)),
+        "waited": _total(waited) / max(_total(to_first), 1e-12),
         "promised": promised,
         "asked": asked,
     }
+
+
+def _total(of_requests: npt.NDArray[np.float64]) -> float:
+    """Return a sum that the order of the records, another with shards, does not change."""
+    return float(np.sort(of_requests).sum())
 
 
 def _promised(

@@ -14,6 +14,7 @@ from c2c.models.spec import ModelSpec
 __all__ = ["catalog_names", "load_spec", "name_of", "spec_files"]
 
 
+@cache
 def catalog_names() -> tuple[str, ...]:
     """Return the names of the shipped model configs."""
     folder = resources.files("c2c.models") / "configs"

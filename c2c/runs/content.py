@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -104,9 +105,17 @@ def plain(value: Any) -> Any:
 
 
 def _tree_key(folder: Path) -> str:
-    total = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in SOURCE_SUFFIXES and path.is_file():
-            total.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            total.update(file_key(path).encode())
+    total, begin = hashlib.sha256(), len(str(folder)) + 1
+    files = (  # in a tenth of pathlib's time
+        f"{at}{os.sep}{name}"[begin:].replace(os.sep, "/")
+        for at, _, names in os.walk(folder)
+        for name in names
+        if os.path.splitext(name)[1] in SOURCE_SUFFIXES  # noqa: PTH122
+    )
+    for name in sorted(files, key=lambda name: name.split("/")):
+        path = f"{folder}/{name}"
+        if os.path.isfile(path):  # noqa: PTH113
+            total.update(name.encode() + b"\0")
+            with open(path, "rb") as file:  # noqa: PTH123
+                total.update(hashlib.file_digest(file, "sha256").hexdigest().encode())
     return total.hexdigest()

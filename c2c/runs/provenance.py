@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -49,17 +50,14 @@ def _git() -> dict[str, Any]:
     git = shutil.which("git")
     if git is None:
         return {"commit": None, "dirty": None, "why": "git is not installed"}
-    here = Path(__file__).parent
-
-    def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603 (fixed arguments, no shell)
-            [git, *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=False
-        )
-
-    head = ask("rev-parse", "HEAD")
-    if head.returncode:
-        return {"commit": None, "dirty": None, "why": head.stderr.strip() or "no commit"}
-    return {"commit": head.stdout.strip(), "dirty": bool(ask("status", "--porcelain").stdout)}
+    status = subprocess.run(  # noqa: S603 (fixed arguments, no shell)
+        [git, "status", "--porcelain=v2", "--branch"],
+        cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False,
+    )  # fmt: skip
+    head = re.match(r"# branch\.oid ([0-9a-f]+)\n", status.stdout)
+    if head is None:
+        return {"commit": None, "dirty": None, "why": status.stderr.strip() or "no commit"}
+    return {"commit": head[1], "dirty": bool(re.search("^[^#]", status.stdout, re.MULTILINE))}
 
 
 def _version(package: str) -> str | None:

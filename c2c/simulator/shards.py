@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from c2c.simulator.groups import groups_of
 from c2c.simulator.run import RunStats
 from c2c.workloads import RequestBlock, Workload
 
-__all__ = ["Shard", "merged_stats", "merged_timeline", "only", "split"]
+__all__ = ["Shard", "by_part", "dealt", "merged_stats", "merged_timeline", "split"]
 
 _SAMPLE = 500_000  # requests that tell how much of the load each model has
 
@@ -58,14 +59,31 @@ def split(
     return tuple(made)
 
 
-def only(blocks: Iterable[RequestBlock], models: NDArray[np.int64]) -> Iterator[RequestBlock]:
-    """Yield the requests of some models, under their ids in the whole run."""
+def dealt(
+    blocks: Iterable[RequestBlock], shards: Sequence[Shard]
+) -> Iterator[tuple[int, RequestBlock]]:
+    """Yield each block's requests by shard, with its number, under their ids in the whole run."""
+    shard_of = np.zeros(sum(len(shard.models) for shard in shards), np.int64)
+    for k, shard in enumerate(shards):
+        shard_of[shard.models] = k
     first = 0
     for block in blocks:
-        rows = np.flatnonzero(np.isin(block.model, models, kind="table"))
-        ids = first + rows if block.ids is None else block.ids[rows]
+        ids = np.arange(first, first + len(block)) if block.ids is None else block.ids
         first += len(block)
-        yield replace(block.take(rows), ids=ids)
+        for k, rows in by_part(shard_of[block.model], len(shards)):
+            yield k, replace(block.take(rows), ids=ids[rows])
+
+
+def by_part(part_of: NDArray[np.int64], count: int) -> Iterator[tuple[int, Any]]:
+    """Yield the parts that have rows, with an index of their rows in ascending order."""
+    if count == 1:
+        yield 0, slice(None)
+        return
+    order = np.argsort(part_of, kind="stable")
+    edges = np.searchsorted(part_of[order], np.arange(count + 1))
+    for k in range(count):
+        if edges[k + 1] > edges[k]:
+            yield k, order[edges[k] : edges[k + 1]]
 
 
 def merged_stats(stats: Sequence[RunStats]) -> RunStats:

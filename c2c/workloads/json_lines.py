@@ -18,6 +18,7 @@ _MOST_LINE_BYTES = 1 << 26
 _LONG_LINE_BYTES = 4096
 _MOST_EXACT = 2.0**53  # whole numbers below it are exact as doubles
 _SEVERAL = {"requests", "input_lens", "wait_for"}  # of several requests, or of a graph
+_HASHES = pa.list_(pa.uint64())
 _MOST_DEPTH = 500  # Arrow parses by recursion: a hundred thousand levels end the process
 
 
@@ -32,7 +33,10 @@ def arrow_table(path: Path) -> pa.Table | None:
 
     try:
         blocks = (block.replace(b"\r\n", b"\n").strip(b"\n") for block in _blocks(path))
-        parts = [_part(text) for text in blocks if text]
+        parts: list[pa.Table] = []
+        for text in filter(None, blocks):
+            parts.append(_part(text, _wide(parts[-1:])))
+        parts = _alike(parts)
         table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
         table.validate(full=True)  # texts are UTF-8
         names = table.column_names
@@ -66,21 +70,24 @@ def _blocks(path: Path) -> Iterator[bytes]:
     yield rest
 
 
-def _part(text: bytes) -> pa.Table:
+def _part(text: bytes, wide: set[str]) -> pa.Table:
+    """Return lines as a table; columns in `wide` have 64-bit hashes, which a guess would miss."""
     import pyarrow.json as pa_json
 
     if b"\r" in text or _is_deep(text):
         raise _OtherReader
-    parse, dated = None, True
-    while dated:
+    parse = pa_json.ParseOptions(explicit_schema=pa.schema([(name, _HASHES) for name in wide]))
+    guessed = True
+    while guessed:
         table = pa_json.read_json(
             pa.py_buffer(text),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=parse,
         )
-        # Arrow takes texts that look like dates for such: read again, they stay texts.
-        schema = pa.schema([pa.field(f.name, _undated(f.type)) for f in table.schema])
-        dated = schema != table.schema
+        # Arrow takes texts that look like dates for such, and numbers from 2**63 on for fractions:
+        # read again, they stay texts and whole numbers.
+        schema = pa.schema([pa.field(f.name, _meant(f.type)) for f in table.schema])
+        guessed = schema != table.schema
         parse = pa_json.ParseOptions(explicit_schema=schema)
     # Each record is one line and one request, and each line one record.
     one_each = table.num_rows - 1 == text.count(b"}\n{") == text.count(b"\n")
@@ -89,6 +96,20 @@ def _part(text: bytes) -> pa.Table:
     while any(pa.types.is_struct(kind) for kind in table.schema.types):
         table = table.flatten()
     return table
+
+
+def _wide(parts: list[pa.Table]) -> set[str]:
+    return {field.name for part in parts for field in part.schema if field.type == _HASHES}
+
+
+def _alike(parts: list[pa.Table]) -> list[pa.Table]:
+    """Return the parts with 64-bit hashes in all of them where one part has such."""
+    wide = _wide(parts)
+
+    def kind(field: pa.Field) -> pa.Field:
+        return field.with_type(_HASHES) if field.name in wide else field
+
+    return [part.cast(pa.schema(map(kind, part.schema))) if wide else part for part in parts]
 
 
 def _is_deep(text: bytes) -> bool:
@@ -100,10 +121,12 @@ def _is_deep(text: bytes) -> bool:
     return any(text.count(b"[", *one) + text.count(b"{", *one) > _MOST_DEPTH for one in long)
 
 
-def _undated(kind: pa.DataType) -> pa.DataType:
+def _meant(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         fields = [kind.field(k) for k in range(kind.num_fields)]
-        return pa.struct([pa.field(f.name, _undated(f.type)) for f in fields])
+        return pa.struct([pa.field(f.name, _meant(f.type)) for f in fields])
+    if kind == pa.list_(pa.float64()):
+        return _HASHES
     return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
@@ -116,6 +139,6 @@ def _is_plain(column: pa.ChunkedArray) -> bool:
         return bool(pc.all(exact).as_py())  # not so for NaN
     if pa.types.is_list(kind):
         kind = kind.value_type
-        return bool(pa.types.is_int64(kind) or pa.types.is_null(kind))
+        return bool(kind in (pa.int64(), pa.uint64()) or pa.types.is_null(kind))
     several = pa.types.is_int64, pa.types.is_string, pa.types.is_boolean, pa.types.is_null
     return any(check(kind) for check in several)

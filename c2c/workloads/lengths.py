@@ -133,11 +133,12 @@ def synthetic_lengths(keep: LengthFilter) -> LengthPool:
     r = 2 * np.sin(np.pi * _RANK_CORRELATION / 6)
     normal = rng.standard_normal((_SYNTHETIC_PAIRS, 2))
     normal[:, 1] = r * normal[:, 0] + np.sqrt(1 - r * r) * normal[:, 1]
-    ranks = (np.argsort(np.argsort(normal, axis=0), axis=0) + 0.5) / _SYNTHETIC_PAIRS
-    prompt, output = (
-        np.rint(np.exp(np.interp(ranks[:, i], _LEVELS, np.log(table)))).astype(np.int64)
-        for i, table in enumerate((_PROMPT, _OUTPUT))
-    )
+    level = (np.arange(_SYNTHETIC_PAIRS) + 0.5) / _SYNTHETIC_PAIRS
+    prompt, output = np.empty((2, _SYNTHETIC_PAIRS), np.int64)
+    for tokens, column, table in ((prompt, 0, _PROMPT), (output, 1, _OUTPUT)):
+        tokens[np.argsort(normal[:, column])] = np.rint(
+            np.exp(np.interp(level, _LEVELS, np.log(table)))
+        )
     return _pool("synthetic (ShareGPT quantiles)", prompt, output, keep)
 
 

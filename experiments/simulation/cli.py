@@ -1,4 +1,4 @@
-"""Command line of `c2c simulate`: one run, or a sweep."""
+"""Command line of `c2c simulate` with options: sweeps, help, settings of one's own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from omegaconf import DictConfig
 
 from c2c.config import config_dir, load, spelled
 from c2c.errors import SettingError
+from experiments.simulation.alone import check_shared, objective_setting
 from experiments.simulation.help import help_text
 from experiments.simulation.own_settings import with_own_settings
-from experiments.simulation.point import (
-    check_shared,
-    objective_setting,
-    simulate_alone,
-    simulate_here,
-    simulate_point,
-)
+from experiments.simulation.point import simulate_here, simulate_point
 from experiments.simulation.report import console
 from experiments.simulation.runs_table import print_sweep
 from experiments.sweeping import (
@@ -63,9 +58,6 @@ def run_command_line(given: Sequence[str]) -> int:
         return 0
     if is_sweep(arguments):
         return _sweep(arguments)
-    if not any(a.startswith("-") or "hydra" in a for a in arguments):
-        simulate_alone(load(arguments))  # hydra.main would compose twice, to learn its mode
-        return 0
     hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")(point)()
     if raised:
         raise raised[0]

@@ -10,23 +10,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from omegaconf import DictConfig
 
-from c2c.config import RunSetup, data_folders, prefers_compiled, run_totals, summary_of
+from c2c.config import RunSetup, Settings, data_folders, prefers_compiled, run_totals, summary_of
 from c2c.errors import SettingError
 from c2c.metrics import SUMMARY_COLUMNS, Records, write_timeline
 from c2c.runs import NOT_INPUTS, RunDir, check_room, content_key, file_key, source_key
 from c2c.simulator import RunStats, phases_table
 from c2c.simulator.shards import Shard, split
 from experiments.children import usable_cores, worker_pool
+from experiments.ray_cluster import cluster_cores, cluster_is_named
 from experiments.simulation.freed_memory import keep_freed_memory
+from experiments.simulation.in_shards import serve_in_shards
 from experiments.simulation.measured import beside_simulated, has_measured
-from experiments.simulation.serving import Served, serve, serve_in_shards
+from experiments.simulation.serving import Served, serve
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 __all__ = [
     "Outcome",
@@ -34,6 +38,7 @@ __all__ = [
     "check_disk",
     "chosen_chunks",
     "code_keys",
+    "complete_folder",
     "execute",
     "finished",
     "folder_of",
@@ -156,6 +161,15 @@ def finished(
     return None
 
 
+def complete_folder(settings: Settings) -> Path | None:
+    """Return the folder of the complete run of these settings; None if there is none."""
+    out = Path(settings["out"]).expanduser()
+    folders = [Path(settings["folder"]).expanduser()] if settings["folder"] else sorted(
+        out.glob(f"*_{_digest(settings)}")
+    )  # fmt: skip
+    return next((folder for folder in folders if (folder / "DONE").is_file()), None)
+
+
 def execute(
     setup: RunSetup,
     *,
@@ -260,7 +274,7 @@ def _simulate(
     totals = _totals(setup, served.stats)
     if len(shards) > 1 and is_long:
         keep_freed_memory()
-        with worker_pool(len(shards), keep_freed_memory) as pool:
+        with worker_pool(min(len(shards), len(usable_cores())), keep_freed_memory) as pool:
             summary = summary_of(setup, records, totals, pool.map)
     else:
         summary = summary_of(setup, records, totals)
@@ -285,7 +299,12 @@ def _simulate(
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
     """Return the shards of a run: `shards` of the settings, fewer if chips share models."""
     asked, requests = setup.settings["shards"], int(setup.workload.description["requests"])
-    wanted = len(usable_cores()) if asked == "auto" else int(asked)
+    if asked == "auto":
+        wanted = (
+            cluster_cores(setup.settings["code"]) if cluster_is_named() else len(usable_cores())
+        )
+    else:
+        wanted = int(asked)
     if setup.workload.loop is not None:  # the next sender depends on all requests
         wanted = 1
     if wanted == 1 and requests <= PART_ROWS:

@@ -14,7 +14,6 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from c2c.config import build, load, simulate
 from c2c.errors import SettingError
 from c2c.runs import summary_fields
 
@@ -71,6 +70,8 @@ def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Va
 
 def known_fields() -> list[str]:
     """Return the fields of a summary, from a run of two requests (half a second)."""
+    from c2c.config import build, load, simulate
+
     tiny = ["workload=poisson", "workload.requests=2", "catalog=dense6"]
     return list(summary_fields(simulate(build(load(tiny)), compiled=False).summary))
 

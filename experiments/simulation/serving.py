@@ -1,18 +1,19 @@
-"""Simulation of a run: all models in this process, or shards in several processes."""
+"""Simulation of a run's models, all or those of a shard, in this process."""
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from c2c.config import RunSetup, build
-from c2c.errors import DataError
+from c2c.config import RunSetup, load_code
 from c2c.metrics import RECORD_SCHEMA
 from c2c.runs import ParquetStream
 from c2c.simulator import (
@@ -22,15 +23,11 @@ from c2c.simulator import (
     requests_table,
     run_blocks,
 )
-from c2c.simulator.shards import Shard, merged_stats, merged_timeline, only
-from experiments.children import gather
-from experiments.ray_cluster import cluster_is_named, started_ray
-from experiments.simulation.freed_memory import keep_freed_memory
+from c2c.simulator.shards import Shard, by_part
+from c2c.workloads import RequestBlock
 from experiments.simulation.measured import Measured, has_measured
 
-__all__ = ["Served", "serve", "serve_in_shards"]
-
-POLL_S = 0.2
+__all__ = ["Served", "serve", "serve_shard"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +81,7 @@ def serve(
       files: file of the records, or one file for each of the shard's parts.
       compiled: True for machine code, False for the interpreter.
       on_progress: called with the number of requests of all models that have arrived so far.
-      shard: models to serve; None for all.
+      shard: models to serve, of which all requests are; None for all.
     """
     prepared = setup.prepared
     simulation = Simulation.start(
@@ -105,14 +102,13 @@ def serve(
         part_of = _parts(len(prepared.setup.deployments), shard)
 
         def keep(records: Any) -> None:
-            for part, rows in _by_part(part_of[records["model"]], len(streams)):
+            for part, rows in by_part(part_of[records["model"]], len(streams)):
                 table = requests_table(prepared, records[rows])
                 streams[part].append(table if measured is None else measured.added(table))
 
-        mine = blocks if shard is None else only(blocks, shard.models)
         stats = run_blocks(
             simulation,
-            generating.over(mine if measured is None else measured.over(mine)),
+            generating.over(blocks if measured is None else measured.over(blocks)),
             recording.around(keep),
             lambda done, _: on_progress(float(done)),
         )
@@ -128,70 +124,39 @@ def serve(
     )
 
 
-def serve_in_shards(
-    setup: RunSetup,
-    shards: Sequence[Shard],
-    files: Sequence[Sequence[Path]],
-    *,
+def serve_shard(
+    code: Sequence[str],
+    setup: bytes,
+    shard: Shard,
+    requests: Path,
+    files: Sequence[Path],
     compiled: bool,
     on_progress: Callable[[float], None],
 ) -> Served:
-    """Simulate each shard in a process of its own and merge the totals.
+    """Simulate a shard in a process of its own.
 
-    If RAY_ADDRESS names a cluster, the processes are its tasks, on machines that see the files.
+    Args:
+      code: files of the user's policies, which the setup names.
+      setup: pickled setup of the run, without its requests.
+      shard: models to serve.
+      requests: pickled blocks of the shard's requests.
+      files: as of `serve`.
+      compiled: as of `serve`.
+      on_progress: called with the share of the run that is done.
     """
-    asked = [
-        (dict(setup.settings), shard, tuple(path.resolve() for path in paths), compiled)
-        for shard, paths in zip(shards, files, strict=True)
-    ]
-    if cluster_is_named():
-        found = _on_ray(asked)
-    else:
-        if compiled:  # once, not in every process
-            nothing = Simulation.start(setup.prepared, build_machine(setup.prepared), models=())
-            run_blocks(nothing, [], _drop)
-        found = gather(
-            _serve_shard,
-            asked,
-            workers=len(asked),
-            tell=lambda shares: on_progress(min(shares)),
-            begin=keep_freed_memory,
-            lost="that simulated a shard was ended (memory?); fewer shards need less",
-        )
-    slowest = max(found, key=lambda f: f.generate_s + f.events_s + f.records_s)
-    return Served(
-        stats=merged_stats([f.stats for f in found]),
-        timeline=merged_timeline([f.timeline for f in found], setup.timeline_rows),
-        generate_s=slowest.generate_s,
-        events_s=slowest.events_s,
-        records_s=slowest.records_s,
+    load_code(code)
+    whole: RunSetup = pickle.loads(setup)  # noqa: S301 (ours, as are the blocks)
+    total = max(1, int(whole.workload.description["requests"]))
+    own = replace(whole, workload=replace(whole.workload, source=partial(_blocks_of, requests)))
+    return serve(
+        own, files, compiled=compiled, shard=shard, on_progress=lambda n: on_progress(n / total)
     )
 
 
-def _on_ray(asked: Sequence[tuple[Any, ...]]) -> list[Served]:
-    ray = started_ray()
-    tasks = [ray.remote(_serve_shard).options(max_retries=0).remote(*one) for one in asked]
-    try:
-        result: list[Served] = ray.get(tasks)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from error
-    except ray.exceptions.RayError as error:
-        raise DataError("RAY_ADDRESS", f"a task was lost: {error}") from error
-    return result
-
-
-def _drop(records: Any) -> None:
-    """Discard records."""
-
-
-def _serve_shard(
-    settings: Mapping[str, Any],
-    shard: Shard,
-    files: Sequence[Path],
-    compiled: bool,
-    on_progress: Callable[[float], None] = lambda _: None,
-) -> Served:
-    return serve(build(settings), files, compiled=compiled, on_progress=on_progress, shard=shard)
+def _blocks_of(path: Path) -> Iterator[RequestBlock]:
+    with path.open("rb") as stream:
+        while stream.peek(1):
+            yield pickle.load(stream)  # noqa: S301
 
 
 def _parts(models: int, shard: Shard | None) -> Any:
@@ -199,14 +164,3 @@ def _parts(models: int, shard: Shard | None) -> Any:
     for k, part in enumerate(() if shard is None else shard.parts):
         result[part] = k
     return result
-
-
-def _by_part(parts: Any, count: int) -> Iterator[tuple[int, Any]]:
-    if count == 1:
-        yield 0, slice(None)
-        return
-    order = np.argsort(parts, kind="stable")
-    edges = np.searchsorted(parts[order], np.arange(count + 1))
-    for k in range(count):
-        if edges[k + 1] > edges[k]:
-            yield k, order[edges[k] : edges[k + 1]]

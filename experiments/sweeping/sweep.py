@@ -126,7 +126,7 @@ def sweep(
     if local_jobs and settings.hydra.sweeper.max_batch_size is None:
         # Submitit starts all points of a batch at once.
         more.append(f"hydra.sweeper.max_batch_size={os.cpu_count() or 1}")
-    if here is not None and settings.is_grid and launcher == BASIC:
+    if here and settings.is_grid and launcher == BASIC and not settings.hydra.callbacks:
         error = ""
         for number, plain in enumerate(settings_of(settings, expected)):
             here(plain, PointRecord(number=number, overrides=expected[number], at=at))

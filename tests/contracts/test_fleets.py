@@ -24,11 +24,11 @@ from c2c.policies import (
 )
 from c2c.serving import FAIL_NONE, Failures, Prepared, ServingSetup, prepare
 from c2c.simulator import build_machine
-from c2c.simulator.shards import merged_stats, only, split
+from c2c.simulator.shards import merged_stats, split
 from c2c.workloads import Workload
 from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve
-from tests.simulator.test_shards import run
+from tests.simulator.test_shards import of_shard, run
 from tests.simulator.worlds import part_of, random_requests, setup
 from tests.simulator.worlds import simulate as simulated
 
@@ -174,7 +174,10 @@ def test_failures_and_shards_are_those_of_the_whole() -> None:
     workload = Workload(models=MODELS, source=lambda: iter([block]))
     shards = split(prepared, workload, shards=2, requests=60, part_rows=10**9)
     assert len(shards) == 2
-    runs = [run(prepared, only([block], s.models), s.models.tolist()) for s in shards]
+    runs = [
+        run(prepared, of_shard(workload, shards, k), s.models.tolist())
+        for k, s in enumerate(shards)
+    ]
     records = np.concatenate([r for r, _, _ in runs])
     assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
     assert merged_stats([s for _, s, _ in runs]).finished == stats.finished

@@ -18,7 +18,7 @@ SEARCHES = {
     "ttft": "metrics.md",
     "alpha": "systems/c2cserve.md",
     "cite citation bibtex": "../CITATION.cff",
-    "slurm": "howto/compare.md#sweep-on-several-cores-or-a-cluster",
+    "slurm": "howto/clusters.md#a-sweep-on-slurm",
     "scheduler": "recipes.md#a-policy",
     "scheduling policy": "simulator.md#what-is-decided-where",
     "c2cserve_plus difference": "systems/c2cserve_plus.md",

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,16 +114,22 @@ def test_told_to_stop_all_processes_end_and_nothing_is_left(tmp_path: Path) -> N
 
 CLUSTER = """
 import sys
-import ray
-cluster = ray.init(num_cpus=2, include_dashboard=False)
-print(cluster.address_info["gcs_address"], flush=True)
-sys.stdin.read()
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+others = [cluster.add_node(num_cpus=1) for _ in range(2)]
+print(cluster.address, flush=True)
+for _ in sys.stdin:
+    cluster.remove_node(others.pop(), allow_graceful=False)
+cluster.shutdown()
 """
 
 
 @pytest.fixture
-def cluster(ray_installed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cluster of Ray that the environment names, of a process that may fork (jax's may not)."""
+def cluster(ray_installed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Three machines of Ray that the environment names; a call ends one of them.
+
+    They are processes of one that may fork (jax's may not).
+    """
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # the token is not handed to other processes
     command = [sys.executable, "-c", CLUSTER]
     with subprocess.Popen(
@@ -134,7 +140,13 @@ def cluster(ray_installed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         address = head.stdout.readline().strip()
         assert address, "the cluster did not start"
         monkeypatch.setenv("RAY_ADDRESS", address)
-        yield
+        stdin = head.stdin
+
+        def lose() -> None:
+            stdin.write("lose\n")
+            stdin.flush()
+
+        yield lose
         import ray
 
         ray.shutdown()  # before the cluster goes
@@ -145,7 +157,27 @@ def cluster(ray_installed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_shards_on_a_cluster_give_the_results_of_one_process(tmp_path: Path) -> None:
-    sharded = _done(tmp_path / "two", "cells=4", "shards=2", requests=600)
-    assert sharded.speed.shards == 2
+    sharded = _done(tmp_path / "two", "cells=4", "shards=auto", requests=600)
+    assert sharded.speed.shards == 3  # the cluster's cores
     _done(tmp_path / "one", "cells=4", requests=600)
+    _equal(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_a_lost_machine_costs_its_shards_alone(tmp_path: Path, cluster: Callable[[], None]) -> None:
+    requests, seen = 600_000, list[float]()
+
+    def on_progress(done: float) -> None:
+        if done > 0 and not any(seen):
+            cluster()
+        seen.append(done)
+
+    chosen = [*FLEET, "cells=4", f"workload.requests={requests}"]
+    setup = build(load([*chosen, "shards=4", f"folder={tmp_path / 'two'}"]))
+    execute(setup, on_progress=on_progress)
+    import ray
+
+    assert sum(node["Alive"] for node in ray.nodes()) == 2
+    assert next(done for done in seen if done) < 0.8 * requests  # it was in the middle
+    execute(build(load([*chosen, f"folder={tmp_path / 'one'}"])))
     _equal(tmp_path / "one", tmp_path / "two")

@@ -23,9 +23,9 @@ from c2c.policies import (
 from c2c.serving import FAIL_DEVICE, FAIL_NONE, Failure, Failures, ServingSetup, prepare
 from c2c.serving.state import HELD, IN_SERVICE
 from c2c.simulator.failures import FailureSchedule
-from c2c.simulator.shards import merged_stats, only, split
+from c2c.simulator.shards import merged_stats, split
 from c2c.workloads import Workload
-from tests.simulator.test_shards import run
+from tests.simulator.test_shards import of_shard, run
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 MODELS = ("llama-3-3b", "llama-3-8b") * 3
@@ -136,7 +136,10 @@ def test_a_shard_sees_the_failures_of_its_own_chips() -> None:
     workload = Workload(models=MODELS, source=lambda: iter([block]))
     whole, stats, _ = run(prepared, workload.blocks())
     shards = split(prepared, workload, shards=2, requests=250, part_rows=10**9)
-    runs = [run(prepared, only(workload.blocks(), s.models), s.models.tolist()) for s in shards]
+    runs = [
+        run(prepared, of_shard(workload, shards, k), s.models.tolist())
+        for k, s in enumerate(shards)
+    ]
     records = np.concatenate([r for r, _, _ in runs])
     assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
     together = merged_stats([s for _, s, _ in runs])

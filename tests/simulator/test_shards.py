@@ -15,7 +15,7 @@ from c2c.policies import RandomIdle
 from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
 from c2c.simulator.groups import groups_of, ranges_of
-from c2c.simulator.shards import merged_stats, merged_timeline, only, split
+from c2c.simulator.shards import Shard, dealt, merged_stats, merged_timeline, split
 from c2c.workloads import RequestBlock, Workload, build_workload
 from tests.simulator.worlds import random_requests, setup
 from tests.tiers import tiered
@@ -42,6 +42,10 @@ def run(
     return np.concatenate(found), stats, simulation.timeline()
 
 
+def of_shard(workload: Workload, shards: tuple[Shard, ...], number: int) -> list[RequestBlock]:
+    return [block for k, block in dealt(workload.blocks(), shards) if k == number]
+
+
 @pytest.mark.parametrize("more", tiered([{}, {"place": RandomIdle()}]))
 def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
     prepared = prepare(_fleet(4, **more))
@@ -50,7 +54,10 @@ def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
     whole, stats, timeline = run(prepared, workload.blocks())
     shards = split(prepared, workload, shards=3, requests=250, part_rows=10**9)
     assert len(shards) == 3
-    runs = [run(prepared, only(workload.blocks(), s.models), s.models.tolist()) for s in shards]
+    runs = [
+        run(prepared, of_shard(workload, shards, k), s.models.tolist())
+        for k, s in enumerate(shards)
+    ]
     records = np.concatenate([r for r, _, _ in runs])
     assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
     together = merged_stats([s for _, s, _ in runs])
@@ -70,8 +77,8 @@ def test_conversations_with_a_prefix_cache_in_shards_are_one_run() -> None:
     assert stats.prefix_hbm_tokens > 0
     shards = split(prepared, workload, shards=2, requests=300, part_rows=10**9)
     runs = [
-        run(prepared, only(workload.blocks(), s.models), s.models.tolist(), compiled=True)
-        for s in shards
+        run(prepared, of_shard(workload, shards, k), s.models.tolist(), compiled=True)
+        for k, s in enumerate(shards)
     ]
     records = np.concatenate([r for r, _, _ in runs])
     assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()

@@ -23,9 +23,10 @@ COUNT = st.integers(1, 3000)
 FRACTION = st.integers(1, 10**6).map(lambda n: n / 7 if n % 7 else n + 0.5)
 TEXT = st.sampled_from(["a", "b", "", " c", "5", "2024-01-01", "2024-01-01T00:00:05Z", "é\n\u0000"])
 LIST = st.lists(st.integers(0, 9), max_size=4)
+HASHES = st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([-1, 2**63, 2**64, 0.5]), max_size=4)
 OBJECT = st.fixed_dictionaries({"x": COUNT}, optional={"y": st.fixed_dictionaries({"z": TEXT})})
 # A column has one kind of values, as files do, or any of them.
-KINDS = [COUNT, FRACTION, TEXT, LIST, OBJECT, st.booleans(), st.none(), COUNT | st.none()]
+KINDS = [COUNT, FRACTION, TEXT, LIST, HASHES, OBJECT, st.booleans(), st.none(), COUNT | st.none()]
 ANY = st.one_of(*KINDS, st.integers(2**62, 2**66), st.lists(TEXT | FRACTION | LIST, max_size=2))
 TIMES = [
     COUNT, FRACTION, FRACTION.map(lambda at: 1.7e9 + at), COUNT.map(lambda at: 1_700_000_000 + at),
@@ -33,7 +34,8 @@ TIMES = [
 ]  # fmt: skip
 LIKELY = {
     "timestamp": st.sampled_from(TIMES), "input_length": st.just(COUNT),
-    "output_length": st.just(COUNT), "hash_ids": st.just(LIST), "model": st.just(TEXT),
+    "output_length": st.just(COUNT), "hash_ids": st.sampled_from([LIST, HASHES]),
+    "model": st.just(TEXT),
 }  # fmt: skip
 NAMES = (*LIKELY, "session_id", "turn", "usage", "note", " spaced ")
 ODD = st.sampled_from(
@@ -104,6 +106,16 @@ def test_a_usual_trace_is_read_by_arrow_in_pieces(tmp_path: Path) -> None:
         file.write('{"timestamp": "soon"}\n')  # another type, in the last piece
     assert arrow_table(path) is None
     assert read(path)[0]["bad_rows"] == {"unreadable_arrival": 1}
+
+
+@pytest.mark.parametrize("at", [0, 29_999])  # in the first piece, in a later one
+def test_hashes_of_64_bits_are_exact(tmp_path: Path, at: int) -> None:
+    path, hashes = tmp_path / "t.jsonl", [[2**64 - 1 - k if k == at else k] for k in range(60_000)]
+    row = '{{"timestamp": 1, "note": "' + "." * 99 + '", "hash_ids": {}}}\n'
+    path.write_text("".join(map(row.format, hashes)))
+    table = arrow_table(path)
+    assert table is not None
+    assert table["hash_ids"].to_pylist() == hashes
 
 
 @pytest.mark.parametrize("depth", [400, 5000, 200_000])

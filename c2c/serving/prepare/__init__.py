@@ -240,14 +240,11 @@ def prepare(setup: ServingSetup) -> Prepared:
         handed[:] = [system.layout.handed(slices, k) for k in slices]
     home_chip = np.array([c for h in where.chips for c in h], np.int64)
     deployment = np.zeros(len(setup.deployments), DEPLOYMENT_DTYPE).view(np.recarray)
-    for row, (d, demand) in enumerate(zip(setup.deployments, demands, strict=True)):
-        deployment[row].arch = arch_of[row]
-        deployment[row].demand_gbps = demand
-        deployment[row].ttft_slo_s = d.ttft_slo_s
-        deployment[row].tpot_slo_s = d.tpot_slo_s
-        deployment[row].max_context = d.spec.max_position
-        deployment[row].priority = d.priority
-        deployment[row].deadline_s = d.deadline_s
+    deployment.arch = arch_of
+    deployment.demand_gbps = demands
+    deployment.max_context = [d.spec.max_position for d in setup.deployments]
+    for name in ("ttft_slo_s", "tpot_slo_s", "priority", "deadline_s"):
+        deployment[name] = [getattr(d, name) for d in setup.deployments]
     fleet = Fleet(
         deployment=deployment,
         home_first=_starts([len(h) for h in where.chips]),

@@ -82,11 +82,11 @@ def homes(
     left = memory.copy()
     found: list[list[int]] = [[] for _ in sizes]
     held: list[dict[int, bool]] = [{} for _ in sizes]
-    roles_of = np.array(role_of_chip)
+    has_role = [np.array(role_of_chip) == role for role in sorted(set(role_of_chip))]
     for m in models:
         size = sizes[m]
-        for role in np.unique(roles_of):
-            may = (roles_of == role) & here[m]
+        for of_role in has_role:
+            may = of_role & here[m]
             if not may.any():
                 share = setup.system.disaggregation.prompt_share
                 raise SettingError(

@@ -13,10 +13,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from c2c.config.installed import load_installed, search_settings
+from c2c.config.installed import plug_ins, search_settings
 from c2c.config.layout import NAMELESS
 from c2c.config.refusals import SWEEP, as_setting_error, check_choices, spelled
 from c2c.config.schema import RunConf
+from c2c.config.search_path import extend_search_path
 from c2c.config.user_code import code_in, load_code, settings_folder
 from c2c.hardware import conf_dir
 from c2c.policies import DECISIONS, policy_settings
@@ -40,7 +41,8 @@ def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> 
         process; None keeps the registered ones.
       folder: folder of the user's settings, which becomes `conf` of every run; only with `code`.
     """
-    load_installed()
+    plug_ins()
+    extend_search_path()
     store = ConfigStore.instance()
     if code is not None:
         _own[:] = [] if folder is None else [folder]
