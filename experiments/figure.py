@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
+from importlib.util import resolve_name
 from inspect import getfile, unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
@@ -186,10 +187,7 @@ class FigureSpec:
     @property
     def files(self) -> tuple[Path, ...]:
         """Files of `experiments` that compute and draw it; the content key covers them too."""
-        if isinstance(self.draw, str):
-            drawn = f"{_DRAWINGS}.{self.draw.rpartition('.')[0]}"
-        else:
-            drawn = self.draw.__module__
+        drawn = self._drawn_by if isinstance(self.draw, str) else self.draw.__module__
         inside = imported_files([self.module, drawn])
         return inside if self.module.startswith(_WITHIN) else (*inside, self._file)
 
@@ -212,9 +210,12 @@ class FigureSpec:
         """Drawing function; loads matplotlib."""
         if not isinstance(self.draw, str):
             return self.draw
-        module, _, function = self.draw.rpartition(".")
-        result: Draw = getattr(import_module(f"{_DRAWINGS}.{module}"), function)
+        result: Draw = getattr(import_module(self._drawn_by), self.draw.rpartition(".")[2])
         return result
+
+    @property
+    def _drawn_by(self) -> str:
+        return resolve_name(str(self.draw).rpartition(".")[0], self.module.rpartition(".")[0])
 
 
 _FOUND: dict[str, FigureSpec] = {}
@@ -267,16 +268,16 @@ def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> A
     decorator returns, with the context alone.
 
         @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
-                draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))
+                draw=".papers.tessera.drawing.draw_online", needs=SYSTEMS, traces=(TRACE,))
         def compute(context: Context, experiment: Online) -> Computed: ...
 
     Args:
       name: name on the command line; C2CServe's figures have no prefix.
       experiment: dataclass of its settings, whose values are in `conf/experiment`.
       about: `title` on the page; `draw`, a function of tables and caption, or its name as
-        "module.function" of `experiments.figures`; `needs`, packages whose source the result
-        depends on, beside those of `experiments`; `traces`, files that it reads from the folder of
-        traces, if available; `profiles` in which `figures=all` includes it; `beyond`, whether no
+        "module.function" (".module.function": beside the computation); `needs`, packages whose
+        source the result depends on, beside those of `experiments`; `traces`, files that it reads;
+        `profiles` in which `figures=all` includes it; `beyond`, whether no
         paper has this figure.
     """
 
@@ -303,7 +304,7 @@ def modules_with_figures(
     """Return the modules of a folder's packages that register a figure, by their text."""
     return tuple(
         within + ".".join(path.relative_to(folder).with_suffix("").parts)
-        for path in sorted(folder.glob("*/*.py"))
+        for path in sorted([*folder.glob("*/*.py"), *folder.glob("papers/*/*.py")])
         if re.search(r"^\s*@?figure\(", path.read_text("utf-8"), re.MULTILINE)
     )
 

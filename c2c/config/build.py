@@ -53,7 +53,7 @@ from c2c.serving import (
     prepare,
 )
 from c2c.simulator import try_policies
-from c2c.simulator.groups import groups_of
+from c2c.simulator.arrivals.groups import groups_of
 from c2c.systems.mechanism import Context, Mechanism
 from c2c.workloads import (
     Router,

@@ -26,7 +26,7 @@ from c2c.metrics import (
     utilisation,
 )
 from c2c.serving import FleetPart, Prepared
-from c2c.serving.roles import DECODES
+from c2c.serving.tables.roles import DECODES
 from c2c.simulator import (
     RunStats,
     is_compiled,

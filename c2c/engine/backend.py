@@ -25,8 +25,8 @@ from c2c.engine.places import (
 from c2c.engine.record import StepRow
 from c2c.engine.store import Store
 from c2c.serving import Prepared
-from c2c.serving.costs import step_bytes
-from c2c.serving.port import (
+from c2c.serving.tables.costs import step_bytes
+from c2c.serving.tables.port import (
     Absent,
     Action,
     BlocksLost,
@@ -55,7 +55,7 @@ _log = logging.getLogger("c2c.engine")
 
 
 class LiveBackend:
-    """A `c2c.serving.port.Backend` whose events come from worker processes."""
+    """A `c2c.serving.tables.port.Backend` whose events come from worker processes."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from pathlib import Path
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
 from c2c.transformer import describe
-from c2c.transformer.rope import context_tokens, depends_on_length
+from c2c.transformer.layers.rope import context_tokens, depends_on_length
 from c2c.transformer.weights.adapter import CONFIG
 
 __all__ = ["Entry", "find_models"]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Arrival,
     BlocksLost,
     Cancelled,

@@ -22,8 +22,8 @@ from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError, SettingError
 from c2c.serving import Prepared
-from c2c.serving.pools import entry_of
-from c2c.serving.port import (
+from c2c.serving.tables.pools import entry_of
+from c2c.serving.tables.port import (
     DeviceLost,
     DropWeights,
     Event,
@@ -31,7 +31,7 @@ from c2c.serving.port import (
     ReleaseWeights,
     WeightsHere,
 )
-from c2c.serving.state import ABSENT
+from c2c.serving.tables.state import ABSENT
 
 __all__ = ["Models"]
 

@@ -14,7 +14,7 @@ from c2c.engine.frames import Connection
 from c2c.engine.ledger import Ledger
 from c2c.engine.messages import Fill, Run, Stepped, Submit
 from c2c.engine.record import StepRow
-from c2c.serving.port import Load, Relayout, RunSteps
+from c2c.serving.tables.port import Load, Relayout, RunSteps
 
 __all__ = [
     "RELAID",
@@ -45,7 +45,9 @@ class Doing:
     sent_s: float = 0.0
     done: int = 0  # steps
     seconds: float = 0.0  # of these steps
-    moved: tuple[float, float, float] | None = None  # bytes: see `c2c.serving.costs.step_bytes`
+    moved: tuple[float, float, float] | None = (
+        None  # bytes: see `c2c.serving.tables.costs.step_bytes`
+    )
     is_cold: bool = False  # True if it waited for weights
     is_interrupted: bool = False  # True if it must end early, even after a restart
     again: int = 0  # prompt tokens that are recomputed

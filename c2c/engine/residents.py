@@ -42,8 +42,8 @@ from c2c.transformer import (
     load,
     pieces,
 )
-from c2c.transformer.drawing import Score
 from c2c.transformer.executables import Executables, executables_at
+from c2c.transformer.running.drawing import Score
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
 

@@ -47,9 +47,9 @@ from c2c.serving import (
     Prepared,
 )
 from c2c.serving.loop import is_compiled
-from c2c.serving.port import Arrival, Cancelled, Event
 from c2c.serving.prepare.prefixes import with_blocks
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.serving.tables.port import Arrival, Cancelled, Event
+from c2c.transformer.layers.pages import PAGE_TOKENS
 
 __all__ = ["Engine"]
 

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from c2c.serving.loop import Step
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 
 __all__ = ["main"]
 

@@ -13,10 +13,10 @@ from typing import Any
 from c2c.engine.process import settle_memory, started
 from c2c.errors import PolicyError
 from c2c.serving.loop import Step, is_compiled
-from c2c.serving.port import Action, Event, Record
 from c2c.serving.prepare.memory import remember
-from c2c.serving.state import Fleet, Loop, Rules, Serving
-from c2c.serving.table_growth import grow_models
+from c2c.serving.tables.port import Action, Event, Record
+from c2c.serving.tables.state import Fleet, Loop, Rules, Serving
+from c2c.serving.tables.table_growth import grow_models
 
 __all__ = ["Stepping"]
 

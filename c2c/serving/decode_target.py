@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from c2c.policies import apart, jitable
-from c2c.serving.batch import generated, keep_decode, outstanding
-from c2c.serving.handover import carry, send
-from c2c.serving.hbm import capacity_bytes, place_bytes, request_bytes
+from c2c.serving.batches.handover import carry, send
+from c2c.serving.batches.turns import wake
+from c2c.serving.memory.hbm import capacity_bytes, place_bytes, request_bytes
 from c2c.serving.placement import place_decodes
 from c2c.serving.request_routing import is_too_busy, routed
-from c2c.serving.roles import DECODES
-from c2c.serving.state import FREE, IDLE, SLOT, Fleet, Loop, Serving
-from c2c.serving.turns import wake
+from c2c.serving.tables.batch import generated, keep_decode, outstanding
+from c2c.serving.tables.roles import DECODES
+from c2c.serving.tables.state import FREE, IDLE, SLOT, Fleet, Loop, Serving
 
 __all__ = ["hand_on"]
 

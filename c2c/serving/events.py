@@ -8,19 +8,23 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import jitable
-from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN, ACT_TIMER, emit
-from c2c.serving.block_table import clear
+from c2c.serving.batches.moments import after_arrival, after_steps, at_timer, before_arrival
+from c2c.serving.batches.timers import answer_timer, set_timer
 from c2c.serving.device_loss import bring_back, lose_devices
 from c2c.serving.early_end import earliest_deadline_s, end_request, expire, slot_of
-from c2c.serving.kv_homes import on_relaid
-from c2c.serving.moments import after_arrival, after_steps, at_timer, before_arrival
+from c2c.serving.memory.kv_homes import on_relaid
 from c2c.serving.pins import (
     drop_weights_of,
     keep_weights_of,
     release_weights_of,
     take_weights_of,
 )
-from c2c.serving.state import (
+from c2c.serving.step import on_arrival, on_carried, on_ready, start_asked
+from c2c.serving.step_end import account_step, end_step
+from c2c.serving.step_report import most_steps, not_in_step, take_finished, take_leaving
+from c2c.serving.tables.actions import ACT_INTERRUPT, ACT_RUN, ACT_TIMER, emit
+from c2c.serving.tables.block_table import clear
+from c2c.serving.tables.state import (
     FAIL_CANCELLED,
     FAIL_DEADLINE,
     GONE,
@@ -32,10 +36,6 @@ from c2c.serving.state import (
     Loop,
     Serving,
 )
-from c2c.serving.step import on_arrival, on_carried, on_ready, start_asked
-from c2c.serving.step_end import account_step, end_step
-from c2c.serving.step_report import most_steps, not_in_step, take_finished, take_leaving
-from c2c.serving.timers import answer_timer, set_timer
 from c2c.workloads import OF_MODEL
 
 __all__ = [

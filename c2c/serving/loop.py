@@ -13,7 +13,9 @@ from c2c.compiling.machine_code import compiled as compiled_entry
 from c2c.compiling.machine_code import is_kept
 from c2c.errors import BackendError
 from c2c.serving import events
-from c2c.serving.actions import (
+from c2c.serving.events import EVENT_DTYPE, Exchange, take, take_rare
+from c2c.serving.step_report import most_steps, not_in_step
+from c2c.serving.tables.actions import (
     ACT_ASIDE,
     ACT_FORGET,
     ACT_HAND,
@@ -23,8 +25,7 @@ from c2c.serving.actions import (
     ACT_RUN,
     ACT_TIMER,
 )
-from c2c.serving.events import EVENT_DTYPE, Exchange, take, take_rare
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Absent,
     Action,
     Arrival,
@@ -54,9 +55,17 @@ from c2c.serving.port import (
     Unload,
     WeightsHere,
 )
-from c2c.serving.state import ABSENT, PLAN_DTYPE, REPORT_DTYPE, SLOT, Fleet, Loop, Rules, Serving
-from c2c.serving.step_report import most_steps, not_in_step
-from c2c.serving.table_growth import grow_records, grow_requests
+from c2c.serving.tables.state import (
+    ABSENT,
+    PLAN_DTYPE,
+    REPORT_DTYPE,
+    SLOT,
+    Fleet,
+    Loop,
+    Rules,
+    Serving,
+)
+from c2c.serving.tables.table_growth import grow_records, grow_requests
 from c2c.workloads import OF_MODEL
 
 __all__ = ["Step", "is_compiled", "row_of", "step"]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from c2c.policies import AlphaObservation, AlphaState, adjust_alpha, inlined, jitable, note_end
-from c2c.serving.batch import keep_decode
-from c2c.serving.charges import spare_decodes
-from c2c.serving.costs import decode_alone_s, prompt_alone_s
+from c2c.serving.batches.handover import append_decode
+from c2c.serving.batches.moments import after_computing
+from c2c.serving.batches.preemption import is_cleared, set_aside
+from c2c.serving.batches.records import finish
+from c2c.serving.batches.scheduling import return_spare
 from c2c.serving.decode_target import hand_on
-from c2c.serving.handover import append_decode
-from c2c.serving.hbm import pair_of
-from c2c.serving.moments import after_computing
+from c2c.serving.memory.hbm import pair_of
 from c2c.serving.placement import make_room
-from c2c.serving.preemption import is_cleared, set_aside
 from c2c.serving.rebalance import deal
-from c2c.serving.records import finish
-from c2c.serving.roles import EVERYTHING
-from c2c.serving.scheduling import return_spare
-from c2c.serving.state import ENDS_AT, SLOT, Fleet, Loop, Rules, Serving
+from c2c.serving.tables.batch import keep_decode
+from c2c.serving.tables.charges import spare_decodes
+from c2c.serving.tables.costs import decode_alone_s, prompt_alone_s
+from c2c.serving.tables.roles import EVERYTHING
+from c2c.serving.tables.state import ENDS_AT, SLOT, Fleet, Loop, Rules, Serving
 from c2c.serving.vacancy import after_idle, go_elsewhere, go_on
 
 __all__ = ["account_step", "end_step"]

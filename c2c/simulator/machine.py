@@ -22,10 +22,10 @@ from c2c.serving import (
     tables,
 )
 from c2c.simulator.compiled import is_compiled
-from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
+from c2c.simulator.expert_cache.miss_table import DECODES, MissTable, measured_misses, no_misses
+from c2c.simulator.expert_cache.traces import Traces
 from c2c.simulator.run import Simulation, run_blocks
-from c2c.simulator.traces import Traces
-from c2c.simulator.world import Machine
+from c2c.simulator.works.world import Machine
 from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["build_machine"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c2c.serving import Prepared
-from c2c.simulator.groups import groups_of
+from c2c.simulator.arrivals.groups import groups_of
 from c2c.simulator.run import RunStats
 from c2c.workloads import RequestBlock, Workload
 

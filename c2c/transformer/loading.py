@@ -15,15 +15,15 @@ from c2c.errors import DataError, SettingError
 from c2c.hardware import memory_bytes
 from c2c.models import ModelSpec, from_hf_config, name_of, param_count, read_config
 from c2c.transformer.executables import Executables, executables_at
-from c2c.transformer.generate import Wanted, warm
-from c2c.transformer.linear import Hybrid, Linear, linear_by_name
+from c2c.transformer.layers.layout import EMBEDDING, FAMILIES, HEAD, check_supported
+from c2c.transformer.layers.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.model import Model
+from c2c.transformer.running.generate import Wanted, warm
 from c2c.transformer.weights.adapter import CONFIG, LowRank, low_rank
 from c2c.transformer.weights.checkpoint import expected_params, load_params
 from c2c.transformer.weights.formats import Quantization, Quantize, quantization_by_name
 from c2c.transformer.weights.fused_experts import split_experts
 from c2c.transformer.weights.integer_groups import GroupedCheckpoint, check_packing
-from c2c.transformer.weights.layout import EMBEDDING, FAMILIES, HEAD, check_supported
 from c2c.transformer.weights.leaves import Source
 from c2c.transformer.weights.packed import IS_READ, is_read
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint

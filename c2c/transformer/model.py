@@ -12,10 +12,13 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, param_count
 from c2c.ranges import Index, check_value
-from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.executables import Executables
-from c2c.transformer.executor import OnDevice
-from c2c.transformer.generate import (
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.params import Params
+from c2c.transformer.layers.rope import context_tokens
+from c2c.transformer.running.batch import Drawn, Request
+from c2c.transformer.running.executor import OnDevice
+from c2c.transformer.running.generate import (
     Bucket,
     Wanted,
     buckets_up_to,
@@ -23,11 +26,8 @@ from c2c.transformer.generate import (
     stream_batch,
     warm,
 )
-from c2c.transformer.kv_pool import KvPool, Lease
-from c2c.transformer.linear import Linear
-from c2c.transformer.params import Params
-from c2c.transformer.rope import context_tokens
-from c2c.transformer.sampling import Sampling
+from c2c.transformer.running.kv_pool import KvPool, Lease
+from c2c.transformer.running.sampling import Sampling
 from pallas_kernels.host_memory import PlacementReport, placement_report
 
 if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf

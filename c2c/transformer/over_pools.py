@@ -14,18 +14,18 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from c2c.models import ModelSpec
-from c2c.transformer.cache import Rows, rows_of
 from c2c.transformer.executables import Executables, Stage, in_host_memory
-from c2c.transformer.executor import SharesNothing, Stored, blocks_for, bound
-from c2c.transformer.forward import BEGIN, END, end, nameless
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import window_of
-from c2c.transformer.linear import Linear
-from c2c.transformer.pages import OutOfPages
-from c2c.transformer.params import Params
-from c2c.transformer.rope import angles
-from c2c.transformer.stays import Laid, Stay
-from c2c.transformer.weights.layout import feed_forward_places
+from c2c.transformer.layers.cache import Rows, rows_of
+from c2c.transformer.layers.forward import BEGIN, END, end, nameless
+from c2c.transformer.layers.layer import window_of
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.pages import OutOfPages
+from c2c.transformer.layers.params import Params
+from c2c.transformer.layers.rope import angles
+from c2c.transformer.running.executor import SharesNothing, Stored, blocks_for, bound
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.stays import Laid, Stay
 
 __all__ = ["STAND", "Kept", "OverPools", "Path"]
 

@@ -14,12 +14,12 @@ import numpy as np
 from c2c.atomic import write_json
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, read_json_object
-from c2c.transformer.linear import Reference
+from c2c.transformer.layers.layout import Part, layout
+from c2c.transformer.layers.linear import Reference
+from c2c.transformer.layers.params import Params
 from c2c.transformer.loading import describe
 from c2c.transformer.model import Model
-from c2c.transformer.params import Params
 from c2c.transformer.weights.checkpoint import DTYPES
-from c2c.transformer.weights.layout import Part, layout
 from pallas_kernels.host_memory import in_host_memory
 
 __all__ = ["plain", "plain_params", "save_model"]

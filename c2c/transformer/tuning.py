@@ -12,20 +12,20 @@ from jax import lax
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.cache import Rows
-from c2c.transformer.forward import BEGIN, END
-from c2c.transformer.layer import (
+from c2c.transformer.layers.cache import Rows
+from c2c.transformer.layers.forward import BEGIN, END
+from c2c.transformer.layers.layer import (
     Layer,
     after_attention,
     before_attention,
     turns_of,
     window_of,
 )
-from c2c.transformer.linear import Reference
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.linear import Reference
+from c2c.transformer.layers.params import Params, Projections
 from c2c.transformer.model import Model
-from c2c.transformer.params import Params, Projections
 from c2c.transformer.saving import plain, plain_params
-from c2c.transformer.weights.layout import feed_forward_places
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int32

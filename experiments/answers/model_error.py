@@ -6,10 +6,10 @@ from functools import cache
 from typing import Final
 
 from c2c.cost import calibration_for, load_constants
-from experiments.bench.measured.chips import FITTED
-from experiments.bench.measured.compare import Skipped, compare, errors_by
-from experiments.bench.measured.fit import GROUPS
-from experiments.bench.measured.rows import OWN, read_folder
+from experiments.measured.chips import FITTED
+from experiments.measured.compare import Skipped, compare, errors_by
+from experiments.measured.fit import GROUPS
+from experiments.measured.rows import OWN, read_folder
 
 __all__ = ["held_out_error"]
 

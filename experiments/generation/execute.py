@@ -15,7 +15,7 @@ from typing import Any
 from c2c.models import name_of
 from c2c.runs import RunDir, check_folder
 from c2c.transformer import Hybrid, Linear, Model, Request, load
-from c2c.transformer.linear import linear_by_name
+from c2c.transformer.layers.linear import linear_by_name
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.generation.settings import LinearSettings, Settings
 from experiments.generation.text import Answer, Asked, asked, tokenizer_of, wanted_of

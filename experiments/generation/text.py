@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
 from c2c.transformer import Model, Wanted, buckets_of
-from c2c.transformer.rope import context_tokens, depends_on_length
+from c2c.transformer.layers.rope import context_tokens, depends_on_length
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
 from experiments.generation.prompts import Prompt

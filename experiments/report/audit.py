@@ -10,7 +10,7 @@ from typing import Any
 from c2c.cost import load_constants
 from experiments.claims import PAPERS, Improvement, Row
 from experiments.claims.nulls import beside
-from experiments.gpu.verdicts import findings, read
+from experiments.lab.gpu.verdicts import findings, read
 
 __all__ = ["Table", "by_figure", "constants", "gains", "gpu", "nulls"]
 

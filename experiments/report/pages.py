@@ -14,7 +14,7 @@ from experiments.claims import Improvement, Row, totals
 from experiments.claims.fidelity import brief, ours, printed, public
 from experiments.figures.claims import CAPTION, draw_claims
 from experiments.figures.style import look
-from experiments.gpu.command import RESULTS
+from experiments.lab.gpu.command import RESULTS
 from experiments.report import audit
 from experiments.report.cards import GROUPS, Entry, cards_of, groups_of
 from experiments.report.pictures import Picture, without_texts

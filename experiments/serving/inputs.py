@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from c2c.engine.inputs import event_of
 from c2c.errors import DataError
-from c2c.serving.port import Arrival, BlocksLost, Cancelled, DeviceLost, Weights
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.serving.tables.port import Arrival, BlocksLost, Cancelled, DeviceLost, Weights
+from c2c.transformer.layers.pages import PAGE_TOKENS
 from c2c.workloads import OF_MODEL, RequestBlock
 
 __all__ = ["Inputs", "inputs_from"]

@@ -15,8 +15,9 @@ import pyarrow as pa
 from c2c.errors import DataError
 from c2c.serving import Prepared
 from c2c.serving.loop import Step
-from c2c.serving.pools import entry_of
-from c2c.serving.port import (
+from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.tables.pools import entry_of
+from c2c.serving.tables.port import (
     Action,
     Backend,
     Cancelled,
@@ -33,10 +34,9 @@ from c2c.serving.port import (
     WeightsHere,
     new_report,
 )
-from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 from c2c.simulator import requests_table
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.layers.pages import PAGE_TOKENS
 from experiments.serving.inputs import Inputs
 
 __all__ = ["Retold", "retell"]
@@ -60,7 +60,7 @@ class Retold:
 
 
 class _Recorded:
-    """Backend (`c2c.serving.port.Backend`) that repeats recorded events and times."""
+    """Backend (`c2c.serving.tables.port.Backend`) that repeats recorded events and times."""
 
     def __init__(self, prepared: Prepared, inputs: Inputs, steps: pa.Table) -> None:
         self._names = [d.name for d in prepared.setup.deployments]

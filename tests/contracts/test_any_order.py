@@ -22,8 +22,10 @@ from hypothesis.stateful import (
 )
 
 from c2c.serving import Prepared, Serving, prepare
+from c2c.serving.batches.schedulers.prompts_alone import PromptsAlone
 from c2c.serving.loop import Step, step
-from c2c.serving.port import (
+from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.tables.port import (
     Action,
     Arrival,
     BlocksLost,
@@ -46,9 +48,7 @@ from c2c.serving.port import (
     WeightsHere,
     new_report,
 )
-from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.schedulers.prompts_alone import PromptsAlone
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 from tests.contracts.systems import FLEETS, ON_FLEETS, SYSTEMS, prepared
 from tests.contracts.test_serving import AS_DRAWN
 from tests.contracts.watching import Watch

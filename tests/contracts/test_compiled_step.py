@@ -12,7 +12,7 @@ from c2c.engine import stepping
 from c2c.engine.stepping import Stepping
 from c2c.errors import BackendError
 from c2c.serving.loop import Step, step
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Action,
     Arrival,
     Cancelled,
@@ -24,7 +24,7 @@ from c2c.serving.port import (
     StepEnd,
     new_report,
 )
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 from tests.contracts.recorded import Recorded
 from tests.contracts.systems import models, prepared
 from tests.simulator.worlds import random_requests

@@ -22,7 +22,7 @@ from c2c.errors import SettingError
 from c2c.models import from_hf_config, kv_bytes_per_token
 from c2c.transformer import block_elements
 from c2c.transformer import load as load_model
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.layers.pages import PAGE_TOKENS
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.checkpoints import make_catalog
 from tests.engine.live import Live, make_step, served

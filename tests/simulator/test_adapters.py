@@ -1,4 +1,4 @@
-"""Laws of adapters over a shared base: `c2c.serving.adapters`."""
+"""Laws of adapters over a shared base: `c2c.serving.memory.adapters`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from c2c.models import Adapter, adapter_bytes, load_catalog, load_spec, weight_bytes
 from c2c.policies import Resident
 from c2c.serving import Prepared, prepare
-from c2c.serving.schedulers.token_budget import VllmV1
+from c2c.serving.batches.schedulers.token_budget import VllmV1
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 BYTES = 83_886_080  # rank 16 on all of Llama 3 8B: 41.94 million parameters in bf16

@@ -21,7 +21,7 @@ from c2c.policies import (
     WhileRoom,
 )
 from c2c.serving import FAIL_DEVICE, FAIL_NONE, Failure, Failures, ServingSetup, prepare
-from c2c.serving.state import HELD, IN_SERVICE
+from c2c.serving.tables.state import HELD, IN_SERVICE
 from c2c.simulator.failures import FailureSchedule
 from c2c.simulator.shards import merged_stats, split
 from c2c.workloads import Workload

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from c2c.config import choices
-from experiments.bench.simulator import BenchSettings, by_system, measure_point
+from experiments.lab.bench.simulator import BenchSettings, by_system, measure_point
 
 # C2C_LONG: fewer requests. C2C_LONG_OUT=<file>: what each run took, a line of JSON each.
 REQUESTS = int(os.environ.get("C2C_LONG", "1000000"))

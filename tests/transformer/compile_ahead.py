@@ -40,8 +40,8 @@ def report(
 
     from c2c.models import ModelSpec
     from c2c.transformer import Cache, Executables, Hybrid
-    from c2c.transformer.forward import run
-    from c2c.transformer.linear import linear_by_name
+    from c2c.transformer.layers.forward import run
+    from c2c.transformer.layers.linear import linear_by_name
     from c2c.transformer.weights.checkpoint import abstract_params
     from c2c.transformer.weights.formats import quantization_by_name
 

@@ -60,7 +60,7 @@ def _row(spec: ModelSpec, error: Callable[[str], str]) -> str:
 def _error(name: str) -> str:
     """Compute the largest error of a chunked prompt beyond the windows."""
     from c2c.transformer import load
-    from c2c.transformer.generate import prompt_logits
+    from c2c.transformer.running.generate import prompt_logits
     from tests.transformer.plain_model import plain_logits
     from tests.transformer.random_checkpoints import config_of, tensors_of, write
 

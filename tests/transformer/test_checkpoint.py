@@ -51,7 +51,7 @@ def test_every_type_is_read_into_every_other(stored: Any, wanted: str, tmp_path:
 @pytest.mark.parametrize("family", sorted(CONFIGS))
 def test_every_tensor_is_used_exactly_once(family: str) -> None:
     from c2c.models import from_hf_config
-    from c2c.transformer.weights.layout import layout
+    from c2c.transformer.layers.layout import layout
 
     config = config_of(family)
     parts = [part for stack in layout(from_hf_config(config, "m")) for part in stack.parts]

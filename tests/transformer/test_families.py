@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from c2c.errors import DataError, SettingError
 from c2c.models import param_count
 from c2c.transformer import Reference, Staged, describe, load, save_model
-from c2c.transformer.generate import prompt_logits
+from c2c.transformer.running.generate import prompt_logits
 from tests.models.published import CONFIGS as PUBLISHED
 from tests.tiers import tiered
 from tests.transformer import family_table

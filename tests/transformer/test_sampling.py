@@ -10,7 +10,7 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.transformer import Sampling, sample, sampling_rows
-from c2c.transformer.sampling import penalised
+from c2c.transformer.running.sampling import penalised
 from tests.tiers import tiered
 
 VOCAB = 12

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from c2c.engine.block_keys import block_keys
 from c2c.transformer import Executables, Model, Sampling
-from c2c.transformer.kv_pool import KvPool, Lease, superblock_elements
-from c2c.transformer.runner import Runner, Step
-from c2c.transformer.shapes import Shapes
+from c2c.transformer.running.kv_pool import KvPool, Lease, superblock_elements
+from c2c.transformer.running.runner import Runner, Step
+from c2c.transformer.running.shapes import Shapes
 from tests.compilations import compilations
 from tests.tiers import tiered
 

@@ -21,14 +21,15 @@ from c2c.policies import (
     route,
 )
 from c2c.ranges import AboveZero, Count, FromZero
-from c2c.serving.batch import batch_size, outstanding
-from c2c.serving.hbm import request_bytes, room_bytes
-from c2c.serving.instances import evict
+from c2c.serving.batches.instances import evict
+from c2c.serving.batches.queues import append_waiting, end_waiting, return_waiting, unlink
+from c2c.serving.batches.scheduling import compute_prompts, join
+from c2c.serving.batches.turns import begin_load, wake
+from c2c.serving.memory.hbm import request_bytes, room_bytes
 from c2c.serving.placement import drop_claim, make_active
-from c2c.serving.pools import could_hold_weights, homes_of
-from c2c.serving.queues import append_waiting, end_waiting, return_waiting, unlink
-from c2c.serving.scheduling import compute_prompts, join
-from c2c.serving.state import (
+from c2c.serving.tables.batch import batch_size, outstanding
+from c2c.serving.tables.pools import could_hold_weights, homes_of
+from c2c.serving.tables.state import (
     ASSIGNED,
     COLD,
     FREE,
@@ -42,7 +43,6 @@ from c2c.serving.state import (
     WARM,
     Loop,
 )
-from c2c.serving.turns import begin_load, wake
 
 __all__ = ["AtLook", "NoEngine", "NoSlice", "PolledRouter"]
 

@@ -15,8 +15,8 @@ from c2c.errors import SettingError
 from c2c.hardware import Slice, link_gbps
 from c2c.models import ModelSpec
 from c2c.policies import ChunkChoice
-from c2c.serving.costs import stack_tables
-from c2c.serving.new_state import new_serving
+from c2c.serving.batches.timers import start_timers
+from c2c.serving.memory.new_state import new_serving
 from c2c.serving.placement import start_active
 from c2c.serving.prepare.adapters import adapter_tables, check_adapters, slot_room_bytes
 from c2c.serving.prepare.checks import check, check_memory, check_parts, refusals
@@ -61,8 +61,8 @@ from c2c.serving.prepare.tables import (
     shared_weights,
     switch_s,
 )
-from c2c.serving.state import Fleet, Loop, Rules, Serving
-from c2c.serving.timers import start_timers
+from c2c.serving.tables.costs import stack_tables
+from c2c.serving.tables.state import Fleet, Loop, Rules, Serving
 
 __all__ = [
     "GROUPS",
@@ -144,7 +144,7 @@ class Prepared:
         active: bool = True,
         rules: Rules | None = None,
     ) -> Serving:
-        """Return the state before the first event; see `c2c.serving.new_state.new_serving`.
+        """Return the state before the first event; see `c2c.serving.memory.new_state.new_serving`.
 
         Args:
           models: models that may be active at the start; None: all.

@@ -11,7 +11,7 @@ from c2c.errors import SettingError
 from c2c.serving.prepare.adapters import base_rows
 from c2c.serving.prepare.settings import ServingSetup
 from c2c.serving.prepare.speculation import stored_bytes
-from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
+from c2c.serving.tables.roles import DECODES, EVERYTHING, PROMPTS
 
 __all__ = ["Homes", "homes", "host_fits", "roles"]
 

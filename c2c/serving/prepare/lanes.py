@@ -14,7 +14,7 @@ from c2c.errors import SettingError
 from c2c.hardware import Platform, Slice
 from c2c.models import CacheShape, ModelSpec, kv_bytes_per_token
 from c2c.ranges import AboveZero, FromZero, Index, check_fields
-from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
+from c2c.serving.tables.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
 
 _TOKENS: Final = CacheShape(1, 0, 0, 0)  # a token is a place
 

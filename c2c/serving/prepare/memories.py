@@ -11,8 +11,8 @@ from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.ranges import AboveZero, check_value
-from c2c.serving.optional_tables import KvHomes
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout
+from c2c.serving.tables.optional_tables import KvHomes
 
 __all__ = ["kv_homes", "lane_tokens"]
 

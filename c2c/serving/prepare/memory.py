@@ -8,7 +8,7 @@ import numpy as np
 
 from c2c.errors import PolicyError
 from c2c.policies import Both, Nothing, Own, System
-from c2c.serving.state import Fleet
+from c2c.serving.tables.state import Fleet
 
 __all__ = ["copied", "own_memory", "remember"]
 

@@ -41,12 +41,12 @@ from c2c.policies import (
     link_demand_gbps,
     weights_in,
 )
-from c2c.serving.costs import CostTables, KeptTables
 from c2c.serving.prepare.lanes import layout_table
 from c2c.serving.prepare.memories import lane_tokens
 from c2c.serving.prepare.parts import SliceKind
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.speculation import draft_of, pass_size, speculates
+from c2c.serving.tables.costs import CostTables, KeptTables
 
 __all__ = [
     "DEPLOYMENT_DTYPE",

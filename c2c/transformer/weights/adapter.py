@@ -12,8 +12,8 @@ import numpy as np
 
 from c2c.errors import DataError
 from c2c.models import ModelSpec, read_json_object
-from c2c.transformer.params import Params
-from c2c.transformer.weights.layout import Part, Stack, layout
+from c2c.transformer.layers.layout import Part, Stack, layout
+from c2c.transformer.layers.params import Params
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 __all__ = ["CONFIG", "LowRank", "low_rank"]

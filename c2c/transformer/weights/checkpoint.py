@@ -16,10 +16,10 @@ import numpy as np
 
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.embedding import Table
-from c2c.transformer.params import Params, Placement, Transposed
+from c2c.transformer.layers.embedding import Table
+from c2c.transformer.layers.layout import HEAD, check_supported, layout
+from c2c.transformer.layers.params import Params, Placement, Transposed
 from c2c.transformer.weights.formats import Quantization
-from c2c.transformer.weights.layout import HEAD, check_supported, layout
 from c2c.transformer.weights.leaves import Leaf, Source, leaves
 from c2c.transformer.weights.random_source import RandomSource
 from pallas_kernels.host_memory import HostArray, SharedPool, TensorSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from c2c.errors import SettingError
-from c2c.transformer.weights.layout import Stack
+from c2c.transformer.layers.layout import Stack
 from pallas_kernels.quantized_gemm import KINDS, SCALE_DTYPES, Kind
 
 __all__ = ["Format", "Quantization", "Quantize", "format_of", "is_exact", "quantization_by_name"]

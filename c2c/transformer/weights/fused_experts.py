@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from c2c.transformer.weights.layout import NAMES
+from c2c.transformer.layers.layout import NAMES
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 __all__ = ["split_experts"]

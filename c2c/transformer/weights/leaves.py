@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from c2c.models import ModelSpec
-from c2c.transformer.params import Placement
+from c2c.transformer.layers.layout import Part, Stack, layout
+from c2c.transformer.layers.params import Placement
 from c2c.transformer.weights.formats import Format, Quantization, Stored, format_of, is_exact
-from c2c.transformer.weights.layout import Part, Stack, layout
 from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory import TensorSpec
 from pallas_kernels.quantized_gemm import (

@@ -14,9 +14,9 @@ from c2c.errors import SettingError
 from c2c.systems.cocoserve.live.relayout import Relayout
 from c2c.systems.cocoserve.live.spread import OverDevices, Spread, layer_bytes
 from c2c.transformer import KvPool, Model, Runner, Sampling, Shapes, Step, block_elements, load
-from c2c.transformer.linear import Reference
+from c2c.transformer.layers.linear import Reference
+from c2c.transformer.layers.pages import OutOfPages
 from c2c.transformer.over_pools import Path
-from c2c.transformer.pages import OutOfPages
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 

@@ -15,12 +15,12 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.ranges import Count, check_value
 from c2c.systems.cocoserve.live.spread import OverDevices, Spread, layer_bytes
-from c2c.transformer.cache import Pooled, cached_heads
 from c2c.transformer.executables import Stage, in_host_memory
-from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.layers.cache import Pooled, cached_heads
+from c2c.transformer.layers.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.over_pools import Path
-from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.stays import Stay
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.stays import Stay
 
 __all__ = ["PIECE_BYTES", "Moved", "Relayout", "ready_to_move"]
 

@@ -16,15 +16,15 @@ from jax.sharding import SingleDeviceSharding
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.cache import Pooled, Rows
 from c2c.transformer.executables import Executables, Stage, in_host_memory
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import Layer, layer_of, run_layer, turns_of, window_of
-from c2c.transformer.linear import Linear
+from c2c.transformer.layers.cache import Pooled, Rows
+from c2c.transformer.layers.layer import Layer, layer_of, run_layer, turns_of, window_of
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.params import Params
 from c2c.transformer.over_pools import OverPools, Path
-from c2c.transformer.params import Params
-from c2c.transformer.shapes import Shapes
-from c2c.transformer.stays import Laid, Stay
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.shapes import Shapes
+from c2c.transformer.running.stays import Laid, Stay
 from pallas_kernels.arguments import Choice
 
 __all__ = ["OverDevices", "Spread", "layer_bytes"]

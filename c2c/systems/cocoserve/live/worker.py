@@ -19,8 +19,8 @@ from c2c.errors import SettingError
 from c2c.systems.cocoserve.live.relayout import Moved, Relayout, ready_to_move
 from c2c.systems.cocoserve.live.spread import OverDevices, Spread
 from c2c.transformer import KvPool, Lease, Model, Runner
+from c2c.transformer.layers.pages import OutOfPages
 from c2c.transformer.over_pools import Path
-from c2c.transformer.pages import OutOfPages
 
 __all__ = ["Spreading"]
 

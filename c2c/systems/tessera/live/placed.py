@@ -14,10 +14,9 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.systems.tessera.lanes import PARTS
-from c2c.transformer.cache import Pooled, Rows
 from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import (
+from c2c.transformer.layers.cache import Pooled, Rows
+from c2c.transformer.layers.layer import (
     Layer,
     attention,
     attention_out,
@@ -27,10 +26,11 @@ from c2c.transformer.layer import (
     turns_of,
     window_of,
 )
-from c2c.transformer.linear import Linear
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.params import Params
 from c2c.transformer.over_pools import OverPools, Path
-from c2c.transformer.params import Params
-from c2c.transformer.stays import Laid, Stay
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.stays import Laid, Stay
 from pallas_kernels.arguments import Choice
 
 __all__ = ["Placed"]

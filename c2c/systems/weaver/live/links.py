@@ -14,8 +14,8 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.cache import cached_heads
-from c2c.transformer.shapes import Shapes
+from c2c.transformer.layers.cache import cached_heads
+from c2c.transformer.running.shapes import Shapes
 from pallas_kernels.woven import (
     Receiver,
     Sender,

@@ -25,7 +25,7 @@ from c2c.systems.weaver.live.links import Link, LinkLost, SlotInbox, SlotLink, s
 from c2c.systems.weaver.live.woven import Woven
 from c2c.transformer import Lease, Model, Runner, Step, pieces
 from c2c.transformer.executables import Executables
-from c2c.transformer.executor import GaveWay
+from c2c.transformer.running.executor import GaveWay
 from pallas_kernels.woven import Slot, SlotShape
 
 __all__ = ["Weavers"]

@@ -19,11 +19,10 @@ from c2c.models import ModelSpec
 from c2c.ranges import Share, check_value
 from c2c.systems.weaver.live.hosting import ATTEND, TAKE, bare
 from c2c.systems.weaver.live.links import Link, LinkLost
-from c2c.transformer.cache import Rows
 from c2c.transformer.executables import Stage
-from c2c.transformer.executor import GaveWay, OnDevice, SharesNothing, Stored, bound
-from c2c.transformer.forward import BEGIN, nameless
-from c2c.transformer.layer import (
+from c2c.transformer.layers.cache import Rows
+from c2c.transformer.layers.forward import BEGIN, nameless
+from c2c.transformer.layers.layer import (
     Layer,
     after_attention,
     before_attention,
@@ -31,11 +30,12 @@ from c2c.transformer.layer import (
     place_in,
     turns_of,
 )
-from c2c.transformer.linear import Linear
-from c2c.transformer.pages import PAGE_TOKENS
-from c2c.transformer.shapes import Shapes
-from c2c.transformer.stays import Laid, Stay
-from c2c.transformer.weights.layout import feed_forward_places
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.pages import PAGE_TOKENS
+from c2c.transformer.running.executor import GaveWay, OnDevice, SharesNothing, Stored, bound
+from c2c.transformer.running.shapes import Shapes
+from c2c.transformer.running.stays import Laid, Stay
 from pallas_kernels.arguments import Choice
 from pallas_kernels.woven import Status, TaskFailed
 
