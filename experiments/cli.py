@@ -114,22 +114,22 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
 def main() -> int:
     """Run the subcommand of this process's command line; return the exit status."""
     words = sys.argv[1:]
-    name, known = "c2c", COMMANDS
-    while words and words[0] in known:
+    name, commands = "c2c", COMMANDS
+    while words and words[0] in commands:
         name += f" {words[0]}"
-        one = known[words.pop(0)]
+        one = commands[words.pop(0)]
         if isinstance(one, Command):
             # Hydra reads this process's arguments.
             sys.argv[:] = [name, *words]
             status: int | None = import_module(one.module).main(words)
             return status or 0
-        known = one.commands
+        commands = one.commands
     if not words or words[0] in ("-h", "--help"):
-        print(_help(name, known))
+        print(_help(name, commands))
         return 0
     from c2c.errors import unknown_name
 
-    print(f"error: {unknown_name('command', words[0], known)}", file=sys.stderr)
+    print(f"error: {unknown_name('command', words[0], commands)}", file=sys.stderr)
     return 2
 
 

@@ -42,9 +42,9 @@ def read_experiment[T](
       quick: whether the values under `quick` in the file replace others.
     """
     paper, _, figure = name.rpartition("/")
-    given = read_yaml(f"experiment/{paper}", figure)
-    smaller = given.pop(_QUICK, {})
-    node = OmegaConf.create({"experiment": given})
+    entries = read_yaml(f"experiment/{paper}", figure)
+    smaller = entries.pop(_QUICK, {})
+    node = OmegaConf.create({"experiment": entries})
     try:
         if quick:
             node.merge_with({"experiment": smaller})
@@ -99,12 +99,14 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
             raise SettingError(where, value, "a mapping")
         return {str(k): _converted(v, items[1], f"{where}.{k}") for k, v in value.items()}
     if kind is tuple:
-        each = items[:1] * len(value) if isinstance(value, list) and items[-1] is ... else items
-        if not isinstance(value, list) or len(value) != len(each):
+        part_hints = (
+            items[:1] * len(value) if isinstance(value, list) and items[-1] is ... else items
+        )
+        if not isinstance(value, list) or len(value) != len(part_hints):
             count = "" if items[-1] is ... else f" of {len(items)}"
             raise SettingError(where, value, f"a list{count}, such as [a,b]")
-        parts = enumerate(zip(value, each, strict=True))
-        return tuple(_converted(v, of, f"{where}[{i}]") for i, (v, of) in parts)
+        parts = enumerate(zip(value, part_hints, strict=True))
+        return tuple(_converted(v, part_hint, f"{where}[{i}]") for i, (v, part_hint) in parts)
     return typed(value, hint, where)
 
 

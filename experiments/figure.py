@@ -202,8 +202,8 @@ class FigureSpec:
 
     def __reduce__(self) -> Any:
         """Pickle the figure by its name and its file, which the other process imports."""
-        own = None if self.module.startswith(_WITHIN) else self._file
-        return _registered, (self.name, self.module, own)
+        path = None if self.module.startswith(_WITHIN) else self._file
+        return _registered, (self.name, self.module, path)
 
     @property
     def drawing(self) -> Draw:
@@ -338,20 +338,20 @@ def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpe
     Raises:
       SettingError: a name does not exist, or no name is given.
     """
-    found = figures()
-    wanted = [names] if isinstance(names, str) else list(names)
-    wanted = [part.strip() for name in wanted for part in str(name).split(",") if part.strip()]
-    wanted = [name.removeprefix(f"{_PAPER}.") for name in wanted]
-    systems = {spec.paper for spec in found.values()}
-    allowed = f"papers, all, or names among {', '.join((*sorted(systems), *found))}"
-    if not wanted:
+    specs = figures()
+    words = [names] if isinstance(names, str) else list(names)
+    words = [part.strip() for name in words for part in str(name).split(",") if part.strip()]
+    words = [name.removeprefix(f"{_PAPER}.") for name in words]
+    systems = {spec.paper for spec in specs.values()}
+    allowed = f"papers, all, or names among {', '.join((*sorted(systems), *specs))}"
+    if not words:
         raise SettingError("figures", names, allowed)
-    for name in wanted:
-        if name not in (*_GROUPS, *systems, *found):
+    for name in words:
+        if name not in (*_GROUPS, *systems, *specs):
             raise SettingError("figures", name, allowed)
     return tuple(
         spec
-        for spec in found.values()
-        if {*wanted} & {spec.name, spec.paper}
-        or (profile in spec.profiles and {*wanted} & {*_GROUPS[spec.beyond :]})
+        for spec in specs.values()
+        if {*words} & {spec.name, spec.paper}
+        or (profile in spec.profiles and {*words} & {*_GROUPS[spec.beyond :]})
     )

@@ -273,8 +273,9 @@ OF_EXTRAS = {
     "engine": (
         "c2c/engine", "c2c/systems/cocoserve/live", "c2c/systems/tessera/live",
         "c2c/systems/weaver/live", "c2c/transformer",
-        "experiments/lab/bench", "experiments/explore", "experiments/lab/gpu", "experiments/serving",
-        "experiments/simulated", "experiments/warm.py",
+        "experiments/explore", "experiments/lab/bench", "experiments/lab/gpu",
+        "experiments/measured", "experiments/serving", "experiments/simulated",
+        "experiments/warm.py",
     ),
     "sweep": ("experiments/answers", "experiments/sweeping"),
     "ray": ("experiments/answers", "experiments/ray_cluster.py", "experiments/sweeping"),

@@ -175,14 +175,14 @@ def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run
     """
     action = doing.action
     assert isinstance(action, RunSteps)
-    asked = requests_in(action) if doing.alone is None else doing.alone
-    wanted = [request for request in asked if ledger.get(request) is not None]
+    requests = requests_in(action) if doing.alone is None else doing.alone
+    candidates = [request for request in requests if ledger.get(request) is not None]
     if doing.alone is not None:
-        doing.alone, wanted = wanted, wanted[:1]
+        doing.alone, candidates = candidates, candidates[:1]
     homes = dict(zip(requests_in(action), action.kv_homes, strict=False))
     submits, fills, decodes, freed = [], [], [], []
     for request, first, tokens in action.prefills:
-        if request not in wanted:
+        if request not in candidates:
             continue
         if first == 0 and request in place.held:
             freed.append(request)
@@ -193,7 +193,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run
             submits.append(_submit(ledger, request, homes))
             fills.append(Fill(request=request, tokens=first + tokens))
     for request in action.decodes:
-        if request not in wanted:
+        if request not in candidates:
             continue
         if request in place.held:
             decodes.append(request)

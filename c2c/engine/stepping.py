@@ -92,14 +92,14 @@ class Stepping:
 
     async def _make(self) -> bool:
         try:
-            what = pickle.dumps((self.fleet, self._rules, self.state))
+            payload = pickle.dumps((self.fleet, self._rules, self.state))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             _log.warning("the loop's step stays interpreted: %s", error)
             return False
         self._process = await started("the compiler of the loop's step", _new_maker)
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(len(what).to_bytes(8, "little") + what)
+            self._process.stdin.write(len(payload).to_bytes(8, "little") + payload)
             await self._process.stdin.drain()
         status = await self._process.wait()
         if status != 0 and not self._is_closed:

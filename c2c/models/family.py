@@ -142,8 +142,8 @@ def deepseek_v2(read: Reader) -> dict[str, Any]:
         value_dim=read.whole("v_head_dim"),
         q_rank=0 if rank is None else read.whole("q_lora_rank"),
     )
-    own = {"latent": latent, "head_dim": latent.nope_dim + latent.rope_dim}
-    return shared_experts(read) | own
+    fields = {"latent": latent, "head_dim": latent.nope_dim + latent.rope_dim}
+    return shared_experts(read) | fields
 
 
 def deepseek_v3(read: Reader) -> dict[str, Any]:

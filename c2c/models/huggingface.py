@@ -159,8 +159,8 @@ def _rope_scaling(read: Reader, where: str, kind: str, rope: Mapping[str, Any]) 
 
 def _windows(read: Reader, family: Family, layers: int) -> dict[str, Any]:
     # -1 and 0 mean none.
-    given = read.config.get("sliding_window")
-    window = 0 if not given or given == -1 else read.whole("sliding_window")
+    size = read.config.get("sliding_window")
+    window = 0 if not size or size == -1 else read.whole("sliding_window")
     if not window or family.windowed is None:
         return {}
     has_switch = family.windowed is the_last or str(read.config["model_type"]).startswith("qwen")

@@ -16,10 +16,10 @@ def _deepseek_v32(read: Reader) -> dict[str, Any]:
     every = tuple(range(layers))
     if kinds is not None and (not isinstance(kinds, list) or len(kinds) < layers):
         raise SettingError(f"{read.where}.indexer_types", kinds, f"a list of {layers} names")
-    own = every if kinds is None else tuple(i for i in every if kinds[i] == "full")
+    index_layers = every if kinds is None else tuple(i for i in every if kinds[i] == "full")
     index = Indexer(
         heads=read.whole("index_n_heads"), dim=read.whole("index_head_dim"),
-        top_k=read.whole("index_topk"), layers=own, sparse=every,
+        top_k=read.whole("index_topk"), layers=index_layers, sparse=every,
     )  # fmt: skip
     return deepseek_v3(read) | {"index": index}
 

@@ -38,21 +38,21 @@ def hand_on(w: Loop, i: int, now_s: float) -> None:
             carry(w, inst.on_device, now_s)
         return
     is_lane = w.fleet.hands_to[inst.kind] >= 0
-    kept = 0
+    count = 0
     for k in range(inst.n_decode):
         slot = w.s.decoding[i, k, SLOT]
-        made = generated(w.s, i, k)
-        j = _lane_for(w.fleet, w.s, i, slot) if is_lane else _taker(w, i, slot, made, now_s)
+        tokens = generated(w.s, i, k)
+        j = _lane_for(w.fleet, w.s, i, slot) if is_lane else _taker(w, i, slot, tokens, now_s)
         if j >= 0:
             through_host = not is_lane and not w.fleet.hands_directly
-            send(w, i, slot, made, j, through_host, now_s)
+            send(w, i, slot, tokens, j, through_host, now_s)
             wake(w, j)
             if w.fleet.hands_directly:
                 carry(w, w.s.instance[j].on_device, now_s)
             continue
-        keep_decode(w.s, i, k, kept)
-        kept += 1
-    inst.n_decode = kept
+        keep_decode(w.s, i, k, count)
+        count += 1
+    inst.n_decode = count
 
 
 @jitable

@@ -381,19 +381,19 @@ def _begin(w: Loop, x: Exchange, e: Any) -> int:
 @jitable
 def _answer(w: Loop, x: Exchange, e: Any) -> int:
     # Let devices look for work, and write what is asked.
-    s, asked = w.s, x.asked
+    s, reply = w.s, x.asked
     start_asked(w, s.count[0].now_s)
     _emit_timer(w, e)
-    asked[0] = s.count[0].dropped - asked[0]
+    reply[0] = s.count[0].dropped - reply[0]
     n = 1
     for k in range(s.count[0].actions):
         if _is_vain(s, k):
             continue
-        asked[n] = s.actions[k, 0]
-        asked[n + 1] = s.actions[k, 1]
+        reply[n] = s.actions[k, 0]
+        reply[n + 1] = s.actions[k, 1]
         n += 2
         if s.actions[k, 0] == ACT_RUN:
-            n = _write_run(s, s.actions[k, 1], asked, n)
+            n = _write_run(s, s.actions[k, 1], reply, n)
     s.count[0].actions = 0
     return n
 

@@ -169,9 +169,9 @@ class Step:
             n = self._applied(event)
         if n < 0:
             raise self._error(event, -n)
-        asked = self._x.asked[:n].tolist()
-        actions = self._actions(asked)
-        if asked[0] > 0:
+        reply = self._x.asked[:n].tolist()
+        actions = self._actions(reply)
+        if reply[0] > 0:
             _tell_absent(self._w, actions)
         if self._gone[0]:
             _tell_forgotten(self._w.s, actions)
@@ -249,12 +249,12 @@ class Step:
 
     def _actions(self, asked: list[int]) -> list[Action]:
         actions: list[Action] = []
-        at, past, w = 1, len(asked), self._w
-        while at < past:
-            code, where = asked[at], asked[at + 1]
-            at += 2
+        index, past, w = 1, len(asked), self._w
+        while index < past:
+            code, where = asked[index], asked[index + 1]
+            index += 2
             if code == ACT_RUN:
-                run, at = self._run(where, asked, at)
+                run, index = self._run(where, asked, index)
                 actions.append(run)
             elif code == ACT_INTERRUPT:
                 actions.append(Interrupt(device=where))
@@ -284,12 +284,12 @@ class Step:
 def _exchange(w: Loop, ended: int) -> Exchange:
     s, most = w.s, w.fleet.max_batch
     # Each device may be told of a run, of a whole batch.
-    asked = np.zeros(1 + 2 * len(s.actions) + len(s.device) * (2 + 4 * most), np.int64)
+    reply = np.zeros(1 + 2 * len(s.actions) + len(s.device) * (2 + 4 * most), np.int64)
     return Exchange(
         np.zeros(1, EVENT_DTYPE).view(np.recarray),
         np.zeros(max(most, ended), np.int64),
         np.zeros(s.blocks.keys.shape[1], np.int64),
-        asked,
+        reply,
     )
 
 

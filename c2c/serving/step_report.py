@@ -176,9 +176,9 @@ def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
     i = req.instance
     inst = w.s.instance[i]
     k = place_among_decodes(w.s, i, slot)
-    made = 0
+    tokens = 0
     if k >= 0:
-        made = generated(w.s, i, k)
+        tokens = generated(w.s, i, k)
         remove_decode(w.s, i, k)
     else:
         k = 0
@@ -195,6 +195,6 @@ def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
             req.from_hbm = inst.sum_hbm
         req.first_token_s = now_s
     leave(w, i, slot)
-    req.output = made
+    req.output = tokens
     w.s.count[0].failed += 1
     write_record(w.s, slot, now_s, req.ending)

@@ -191,9 +191,9 @@ class Simulation:
         if why == DRAINED:
             self.done = True
             count = self.state.count
-            left = count[0].arrived - count[0].finished - count[0].failed
-            if left != 0:
-                lost = RuntimeError(f"{left} of {count[0].arrived} requests were never served")
+            backlog = count[0].arrived - count[0].finished - count[0].failed
+            if backlog != 0:
+                lost = RuntimeError(f"{backlog} of {count[0].arrived} requests were never served")
                 raise policy_error(lost, self.rules)
 
     def _allow(self, block: RequestBlock) -> None:
@@ -282,10 +282,10 @@ class Simulation:
         try:
             return self._drive(*arguments)
         except Exception as error:
-            found = policy_error(error, self.rules)
-            if found is error:
+            problem = policy_error(error, self.rules)
+            if problem is error:
                 raise
-            raise found from error
+            raise problem from error
 
     @property
     def next_s(self) -> float:
@@ -384,8 +384,8 @@ class Simulation:
 
     def timeline(self) -> Any:
         """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""
-        kept = int(self.world.n_timeline[0]) if self.timeline_rows > 0 else 0
-        return self.world.timeline[:kept].copy()
+        rows = int(self.world.n_timeline[0]) if self.timeline_rows > 0 else 0
+        return self.world.timeline[:rows].copy()
 
     def take_timeline(self) -> Any:
         """Return the phases kept since the last call, and make room for further ones."""

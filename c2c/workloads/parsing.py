@@ -206,8 +206,8 @@ def number_lists(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> Lists:
     flat, negative = _whole_numbers(_plain(pc.list_flatten(array)))
     row = np.repeat(np.arange(len(array)), counts)
     for bad, kind in ((negative, "negative"), (flat.is_null(), "unreadable")):
-        at = row[values(bad)]
-        _judge(verdict, np.bincount(at, minlength=len(array)) > 0, f"{kind}_{name}")
+        rows = row[values(bad)]
+        _judge(verdict, np.bincount(rows, minlength=len(array)) > 0, f"{kind}_{name}")
     return Lists(
         first=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
         values=values(filled(flat, 0)),
@@ -231,21 +231,21 @@ def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def _measured(raw: pa.Array) -> NDArray[np.float64]:
     judged = np.full(len(raw), GOOD, np.int8)  # apart: a row without measurement is not bad
-    found = _numbers(_plain(raw), judged, "tokens")
-    return np.where(judged == GOOD, found, np.nan)
+    numbers = _numbers(_plain(raw), judged, "tokens")
+    return np.where(judged == GOOD, numbers, np.nan)
 
 
 def _wishes(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> NDArray[np.float64]:
     array = _plain(raw)
     missing, judged = nulls(array), np.full(len(array), GOOD, np.int8)
-    found = _numbers(array, judged, "tokens")
+    numbers = _numbers(array, judged, "tokens")
     if name == "priority":
         judged[judged == kind_code("negative_tokens")] = GOOD
     is_whole = name in ("priority", "max_output_tokens")
-    least = found < 0.0 if name == "think_s" else found <= 0.0
-    bad = (judged != GOOD) | (found != np.floor(found) if is_whole else least)
+    least = numbers < 0.0 if name == "think_s" else numbers <= 0.0
+    bad = (judged != GOOD) | (numbers != np.floor(numbers) if is_whole else least)
     _judge(verdict, bad & ~missing, f"unreadable_{name}")
-    return np.where(missing, np.nan, found)
+    return np.where(missing, np.nan, numbers)
 
 
 def _truths(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> NDArray[np.bool_]:
@@ -393,8 +393,8 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
 
 
 def _tokens(raw: pa.Array, verdict: NDArray[np.int8], zero_kind: str) -> NDArray[np.int32]:
-    found = _numbers(_plain(raw), verdict, "tokens")
-    finite = np.where(np.isfinite(found), found, 0.0)
+    numbers = _numbers(_plain(raw), verdict, "tokens")
+    finite = np.where(np.isfinite(numbers), numbers, 0.0)
     _judge(verdict, finite != np.floor(finite), "fractional_tokens")
     if zero_kind:
         _judge(verdict, finite == 0, zero_kind)

@@ -45,12 +45,12 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     first = next(records, None)
     records = chain([first], records) if first is not None else records
     if first is not None and (is_weka(first) or {"request_id", "resourceSpans"} & first.keys()):
-        held = list(records)
+        objects = list(records)
         if "resourceSpans" in first:
-            return span_table(path, held)
-        if is_weka(first) or is_graph(held):
-            return agent_table(path, held)
-        records = iter(held)
+            return span_table(path, objects)
+        if is_weka(first) or is_graph(objects):
+            return agent_table(path, objects)
+        records = iter(objects)
     for record in records:
         if record is None:
             broken += 1
@@ -64,7 +64,9 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
         raise DataError(str(path), "it has no record")
     parts.append(_table(rows))
     table = pa.concat_tables(parts, promote_options="default")
-    outer = {name[:at] for name in table.column_names for at, c in enumerate(name) if c == "."}
+    outer = {
+        name[:index] for name in table.column_names for index, c in enumerate(name) if c == "."
+    }
     # A null in place of an object is no column beside those of the object.
     absent = [n for n in table.column_names if n in outer and table[n].null_count == len(table)]
     return table.drop_columns(absent), broken
@@ -183,22 +185,24 @@ def _decoded(path: Path) -> Iterator[Any]:
     with _text(path) as file:
         buffer = file.read(_PIECE).lstrip()
         in_list = buffer.startswith("[")
-        at, ended = int(in_list), False
+        offset, ended = int(in_list), False
         while True:
-            at = _end_of(between.match(buffer, at), at)
-            if in_list and buffer.startswith("]", at):
+            offset = _end_of(between.match(buffer, offset), offset)
+            if in_list and buffer.startswith("]", offset):
                 return
             try:
-                record, at = decoder.raw_decode(buffer, at)
+                record, offset = decoder.raw_decode(buffer, offset)
             except json.JSONDecodeError as error:
                 if not ended:  # the record continues in the next piece
-                    if len(buffer) - at >= _MOST:
-                        raise DataError(str(path), _too_long(buffer[at : at + 40])) from None
-                    more = file.read(max(_PIECE, len(buffer) - at))
+                    if len(buffer) - offset >= _MOST:
+                        raise DataError(
+                            str(path), _too_long(buffer[offset : offset + 40])
+                        ) from None
+                    more = file.read(max(_PIECE, len(buffer) - offset))
                     ended = not more
-                    buffer, at = buffer[at:] + more, 0
+                    buffer, offset = buffer[offset:] + more, 0
                     continue
-                if at == len(buffer) and not in_list:
+                if offset == len(buffer) and not in_list:
                     return
                 raise DataError(str(path), f"broken or truncated JSON: {error.msg}") from error
             except (ValueError, RecursionError) as error:

@@ -109,15 +109,15 @@ class _Sessions:
         for k, name in enumerate(names):
             if name is None:
                 continue
-            known = self.of.get(name if parents is None else parents[k] or "")
-            if known is None:
+            number = self.of.get(name if parents is None else parents[k] or "")
+            if number is None:
                 if parents is not None and self.orphan is None and parents[k] not in _NO_PARENT:
                     self.orphan = parents[k]
-                known = len(self.turns)
+                number = len(self.turns)
                 self.turns.append(0)
-            self.of[name] = known
-            self.turns[known] += 1
-            session[k], turn[k] = known, self.turns[known]
+            self.of[name] = number
+            self.turns[number] += 1
+            session[k], turn[k] = number, self.turns[number]
         return session, turn
 
 
@@ -142,10 +142,10 @@ class _Tally:
     def add(self, verdict: NDArray[np.int8], numbers: NDArray[np.int64]) -> None:
         self.rows += verdict.size
         for code in np.unique(verdict[verdict != GOOD]).tolist():
-            at = np.flatnonzero(verdict == code)
-            self.bad[KINDS[code]] += at.size
+            rows = np.flatnonzero(verdict == code)
+            self.bad[KINDS[code]] += rows.size
             shown = self.first_rows.setdefault(KINDS[code], [])
-            shown.extend(numbers[at[: _SHOWN_ROWS - len(shown)]].tolist())
+            shown.extend(numbers[rows[: _SHOWN_ROWS - len(shown)]].tolist())
 
     def malformed(self) -> None:
         self.rows += 1
@@ -342,13 +342,13 @@ def _judge_duplicates(
     texts = [repr(row) for row in batch.take(to_arrow(good[compare])).to_pylist()]
     seen = set(earlier) if same[0] else set()
     current = run[compare[0]]
-    for at, text in zip(compare.tolist(), texts, strict=True):
-        if run[at] != current:
-            current, seen = run[at], set()
+    for place, text in zip(compare.tolist(), texts, strict=True):
+        if run[place] != current:
+            current, seen = run[place], set()
         if text in seen:
             tally.duplicates += 1
             if are_bad:
-                rows.verdict[good[at]] = kind_code("duplicate")
+                rows.verdict[good[place]] = kind_code("duplicate")
         seen.add(text)
     return seen
 
@@ -376,8 +376,8 @@ def _with_more(
         parents = None if rows.parent is None else rows.parent.take(chosen).to_pylist()
         session, turn = tally.sessions.add(rows.session.take(chosen).to_pylist(), parents)
         if rows.turn is not None:
-            told = np.clip(rows.turn[good], 0, 2**31 - 1).astype(np.int32)
-            turn = np.where(told > 0, told, turn)
+            marks = np.clip(rows.turn[good], 0, 2**31 - 1).astype(np.int32)
+            turn = np.where(marks > 0, marks, turn)
         block = replace(block, session=session, turn=turn)
     if rows.waits_for is not None:
         parents = rows.waits_for.take(good)
@@ -389,8 +389,8 @@ def _with_more(
         block = replace(block, calls_tool=rows.calls_tool[good])
     if rows.measured:
         measured = {name: values[good] for name, values in rows.measured.items()}
-        told = np.logical_or.reduce([~np.isnan(values) for values in measured.values()])
-        tally.measured += int(np.count_nonzero(told))
+        marks = np.logical_or.reduce([~np.isnan(values) for values in measured.values()])
+        tally.measured += int(np.count_nonzero(marks))
         unknown = np.full(len(block), np.nan)
         block = replace(
             block,
@@ -400,8 +400,8 @@ def _with_more(
     wishes: dict[str, Any] = {}
     for name, values in rows.wishes.items():
         unset = block.output_tokens if name == "max_output_tokens" else WISHES[name]
-        kept = np.where(np.isnan(values[good]), unset, values[good])
-        wishes[name] = kept if name.endswith("_s") else kept.astype(np.int64)
+        column = np.where(np.isnan(values[good]), unset, values[good])
+        wishes[name] = column if name.endswith("_s") else column.astype(np.int64)
     block = replace(block, **wishes)
     if rows.hashes is None:
         return block
@@ -419,6 +419,8 @@ def _listed(tally: _Tally) -> str:
     parts = []
     for kind in KINDS:
         if count := tally.bad.get(kind, 0):
-            at = ", ".join(map(str, tally.first_rows.get(kind, [])))
-            parts.append(f"{kind} {count}" + (f" (rows {at}{', ...' * (count > 3)})" if at else ""))
+            places = ", ".join(map(str, tally.first_rows.get(kind, [])))
+            parts.append(
+                f"{kind} {count}" + (f" (rows {places}{', ...' * (count > 3)})" if places else "")
+            )
     return ": " + "; ".join(parts)

@@ -31,8 +31,8 @@ class Chip:
 
     def trying(self, values: Mapping[str, float]) -> Chip:
         """Return the chip with other values of some constants, which are not validated."""
-        known = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
-        unchecked: Any = SimpleNamespace(**{**known, **values})
+        constants = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
+        unchecked: Any = SimpleNamespace(**{**constants, **values})
         return replace(self, constants=unchecked)
 
 
@@ -43,9 +43,9 @@ def shipped() -> set[str]:
 
 def whole(platform: str, constants: Constants | None = None) -> Chip:
     """Return the undivided chip of a platform; its own calibration if `constants` is None."""
-    known = load_platform(platform)
+    hardware = load_platform(platform)
     return Chip(
         platform=platform,
-        slice_=slices(known, known.mig[0])[0],
+        slice_=slices(hardware, hardware.mig[0])[0],
         constants=load_constants(calibration_for(platform)) if constants is None else constants,
     )

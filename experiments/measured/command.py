@@ -76,7 +76,7 @@ class MeasuredSettings(MeasurementSettings):
 
 def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out: Console) -> None:
     """Compare, print the tables and write the results."""
-    own = read_folder(OWN)
+    own_tables = read_folder(OWN)
     if settings.fit and settings.data is None:
         _fit(tables, out)
     elif settings.fit and settings.data is not None:
@@ -85,7 +85,7 @@ def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out
         for line in fit_own(Path(settings.data), tables):
             out.print(line, markup=False, highlight=False)
     skipped = Skipped()
-    rows = compare(tables, own, skipped)
+    rows = compare(tables, own_tables, skipped)
     out.print(op_table(rows))
     unseen = unseen_chips(tables, jointly=settings.jointly)
     if unseen:
@@ -105,9 +105,9 @@ def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out
     for line in skipped.lines():
         out.print(line)
     folder.write_json("measured", _as_data(rows, engines, opened, unseen, skipped))
-    for name, found in (("rows", rows), ("engines", engines)):
-        if found:
-            folder.write_table(name, pa.Table.from_pylist([asdict(row) for row in found]))
+    for name, entries in (("rows", rows), ("engines", engines)):
+        if entries:
+            folder.write_table(name, pa.Table.from_pylist([asdict(row) for row in entries]))
     if rows:
         _draw(folder, rows)
 
@@ -162,8 +162,8 @@ def _as_data(
     def grouped(of: list[Comparison], *names: str) -> list[dict[str, Any]]:
         return [
             dict(zip(names, key, strict=True))
-            | {"in_sample": _plain(fitted), "held_out": _plain(held)}
-            for key, (fitted, held) in errors_by(of, *names).items()
+            | {"in_sample": _plain(fitted), "held_out": _plain(holdout)}
+            for key, (fitted, holdout) in errors_by(of, *names).items()
         ]
 
     return {
@@ -172,11 +172,11 @@ def _as_data(
         "engines": [
             {"by": grouping, "group": name, "held_out": half}
             | {
-                figure: _plain(error_of(1.0 + of[figure], np.ones(len(of[figure]))))
-                for figure in of
+                figure: _plain(error_of(1.0 + errors[figure], np.ones(len(errors[figure]))))
+                for figure in errors
             }
             for half in (False, True)
-            for (grouping, name), of in group_errors(
+            for (grouping, name), errors in group_errors(
                 [e for e in engines if e.held_out == half]
             ).items()
         ],

@@ -54,9 +54,9 @@ class Skipped:
     def lines(self) -> list[str]:
         """Return a line for each kind of unknown name."""
         return [
-            f"skipped, {what} unknown: "
+            f"skipped, {subject} unknown: "
             + ", ".join(f"{name} ({count} rows)" for name, count in sorted(counted.items()))
-            for what, counted in (("chip", self.chips), ("model or precision", self.models))
+            for subject, counted in (("chip", self.chips), ("model or precision", self.models))
             if counted
         ]
 
@@ -73,8 +73,8 @@ def compare(
       skipped: counter of skipped rows, to which this adds.
     """
     ours = shipped()
-    known = [*op_rows(own), *(x for x in op_rows(tables) if chip_of(x[1]) not in ours)]
-    seen = {(op.name, key) for op, _, rows in known for key in _identities(op, rows)}
+    entries = [*op_rows(own), *(x for x in op_rows(tables) if chip_of(x[1]) not in ours)]
+    seen = {(op.name, key) for op, _, rows in entries for key in _identities(op, rows)}
     result = []
     for op, system, rows in op_rows(tables):
         platform = chip_of(system)
@@ -152,8 +152,11 @@ def errors_by(
     for row in rows:
         groups.setdefault(tuple(getattr(row, n) for n in names), []).append(row)
     return {
-        key: (_error([r for r in of if r.in_sample]), _error([r for r in of if not r.in_sample]))
-        for key, of in groups.items()
+        key: (
+            _error([r for r in members if r.in_sample]),
+            _error([r for r in members if not r.in_sample]),
+        )
+        for key, members in groups.items()
     }
 
 

@@ -29,8 +29,8 @@ class Error:
 
 def error_of(predicted: np.ndarray, measured: np.ndarray) -> Error | None:
     """Return the errors of predictions without NaN, or None if there are none."""
-    known = np.isfinite(predicted)
-    error = predicted[known] / measured[known] - 1.0
+    mask = np.isfinite(predicted)
+    error = predicted[mask] / measured[mask] - 1.0
     if not len(error):
         return None
     size = np.abs(error)

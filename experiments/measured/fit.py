@@ -138,9 +138,9 @@ def fit_group(
         ]  # fmt: skip
         return float(np.mean(missed) + PULL * np.mean(steps**2))
 
-    found = minimize(loss, np.zeros(len(names)), method="L-BFGS-B", jac="3-point",
+    optimum = minimize(loss, np.zeros(len(names)), method="L-BFGS-B", jac="3-point",
                      bounds=[(-FARTHEST, FARTHEST)] * len(names))  # fmt: skip
-    return {n: float(f"{v:.6g}") for n, v in values(found.x).items()}
+    return {n: float(f"{v:.6g}") for n, v in values(optimum.x).items()}
 
 
 def _free(name: str, value: float) -> float:
@@ -152,8 +152,8 @@ def _bounded(name: str, free: float) -> Any:
 
 
 def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
-    held = np.array([is_held_out(key) for key in rows.keys(op.shape)])
-    return rows.take(~held), rows.take(held)
+    holdout = np.array([is_held_out(key) for key in rows.keys(op.shape)])
+    return rows.take(~holdout), rows.take(holdout)
 
 
 def fit_chip(
@@ -174,13 +174,13 @@ def fit_chip(
         if group.op not in ours or not (wanted is None or {*group.typical} & {*wanted}):
             continue
         op, rows = ours[group.op]
-        fitted, held = _halves(op, rows)
+        fitted, holdout = _halves(op, rows)
         if len(fitted) < len(group.typical):
             allowed = f"at least {len(group.typical)} in the fitted half of {op.name}'s shapes"
             raise SettingError(f"{op.file}.csv: rows of {platform}", len(fitted), allowed)
         constants = fit_group(group, op, [(fitted, chip)])
         chip = replace(chip, constants=chip.constants.having(constants))
-        bound = held.take(op.is_bound(held)) if op.is_bound(held).any() else held
+        bound = holdout.take(op.is_bound(holdout)) if op.is_bound(holdout).any() else holdout
         error = error_of(op.predict(bound, chip), bound[op.measured])
         result |= {name: (value, _said(error)) for name, value in constants.items()}
     return result
@@ -198,9 +198,9 @@ def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str
         group = next(g for g in GROUPS if g.op == op.name.split()[0])
         if group.op == "gemm":
             group = NARROW_GEMM
-        fitted, held = _halves(op, rows)
+        fitted, holdout = _halves(op, rows)
         constants = fit_group(group, op, [(fitted, chip)], 0.1 * UNBOUND_WEIGHT)
-        error = error_of(op.predict(held, chip.trying(constants)), held[op.measured])
+        error = error_of(op.predict(holdout, chip.trying(constants)), holdout[op.measured])
         entry = result.setdefault(op.kernel, {"source": [], "constants": {}})
         if entry.get("operand_bytes", op.operand_bytes) != op.operand_bytes:
             entry.update(source=[], constants={})
@@ -212,7 +212,7 @@ def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str
 
 def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]:
     """Fit and store the files of `conf/kernels`; return the log."""
-    said = []
+    notes = []
     for platform in chips:
         sections = fit_kernels(platform, tables)
         lines = [
@@ -224,9 +224,9 @@ def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]
             lines += [f"{name}:", f"  operand_bytes: {entry['operand_bytes']:g}", "  source: >-"]
             lines += [_indented(source), "  constants:"]
             lines += [f"    {n}: {yaml_float(v)}" for n, v in entry["constants"].items()]
-            said.append(f"{platform}.{name}: {source}")
+            notes.append(f"{platform}.{name}: {source}")
         write_text(conf_dir() / "kernels" / f"{platform}.yaml", "\n".join(lines) + "\n")
-    return said
+    return notes
 
 
 def from_others(platform: str | None, constants: Constants) -> Constants:
@@ -235,9 +235,9 @@ def from_others(platform: str | None, constants: Constants) -> Constants:
     names = [n for g in GROUPS for n in g.typical]
     values = {}
     for name in names:
-        own = [getattr(c, name) for c in others if c.sources[name].kind == "fitted"]
-        if own:
-            middle = math.exp(statistics.median(map(math.log, own)))
+        numbers = [getattr(c, name) for c in others if c.sources[name].kind == "fitted"]
+        if numbers:
+            middle = math.exp(statistics.median(map(math.log, numbers)))
             values[name] = float(f"{middle:.6g}")
     return constants.having(values)
 
@@ -256,7 +256,7 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
         return {}
     ((op, _), *_) = samples.values()
     return {
-        platform: fit_group(group, op, [each for name, (_, each) in samples.items()
+        platform: fit_group(group, op, [sample for name, (_, sample) in samples.items()
                                         if name != platform])
         for platform in samples
     }  # fmt: skip
@@ -264,23 +264,23 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:
     """Fit and store the files of chips with rows, then that of chips without; return the log."""
-    said = []
+    lines = []
     systems = {chip_of(s) for _, s, _ in op_rows(tables)}
     for platform in sorted(s for s in systems if s):
         stored = load_constants(platform)
         marked = {n for n, s in stored.sources.items() if s.kind == "fitted" and s.rows}
         fits = fit_chip(platform, tables, wanted=marked)
-        found = {n: v for n, v in fits.items() if n in marked}
-        said += [
+        updates = {n: v for n, v in fits.items() if n in marked}
+        lines += [
             f"{platform}.{n}: {getattr(stored, n):.6g} -> {v:.6g} (held out: {error})"
-            for n, (v, error) in found.items()
+            for n, (v, error) in updates.items()
         ]
-        _store(platform, stored, found)
+        _store(platform, stored, updates)
     generic = load_constants(GENERIC)
     means = from_others(None, generic)
     marked = {n for n, s in generic.sources.items() if s.kind == "fitted"}
     _store(GENERIC, generic, {n: (getattr(means, n), generic.sources[n].held_out) for n in marked})
-    return said
+    return lines
 
 
 def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
@@ -292,19 +292,19 @@ def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
       SettingError: no rows of a chip of the folder, rows of a chip of the project, or a group with
         fewer rows than constants.
     """
-    own = {path.stem for path in (folder / "hardware").glob("*.yaml")} - shipped()
+    names = {path.stem for path in (folder / "hardware").glob("*.yaml")} - shipped()
     chips = sorted({str(system) for _, system, _ in op_rows(tables)})
-    if not chips or not set(chips) <= own:
-        other = next((c for c in chips if c not in own), "")
+    if not chips or not set(chips) <= names:
+        other = next((c for c in chips if c not in names), "")
         raise SettingError(
-            "system", other, f"a chip of {folder}/hardware ({', '.join(sorted(own)) or 'none'})",
+            "system", other, f"a chip of {folder}/hardware ({', '.join(sorted(names)) or 'none'})",
             "A file with defaults: [h100_sxm, _self_] makes one of a chip of the project.",
         )  # fmt: skip
-    said = []
+    lines = []
     for chip in chips:
-        known = (base for base in bases("hardware", chip) if base in calibration_names())
-        base = load_constants(next(known, GENERIC))
-        found = fit_chip(chip, tables, base)
+        ancestors = (base for base in bases("hardware", chip) if base in calibration_names())
+        base = load_constants(next(ancestors, GENERIC))
+        fits = fit_chip(chip, tables, base)
         sources = {
             name: Source(kind="carried", why=f"No row of {chip} determines it.", claims=(),
                          chip=source.chip or base.name)
@@ -312,15 +312,15 @@ def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
         } | {
             name: Source(kind="fitted", why=f"Own rows of {chip}.", claims=(),
                          rows=", ".join(f"{t}.csv" for t in tables), held_out=error)
-            for name, (_, error) in found.items()
+            for name, (_, error) in fits.items()
         }  # fmt: skip
         path = folder / "calibration" / f"{chip}.yaml"
         path.parent.mkdir(exist_ok=True)
         head = f"# {chip}: `c2c bench measured data={folder} fit=true`\n\n"
-        write_text(path, head + as_yaml({n: v for n, (v, _) in found.items()}, sources))
-        said += [f"{chip}.{n}: {v:.6g} (held out: {error})" for n, (v, error) in found.items()]
-        said.append(f"written: {path}")
-    return said
+        write_text(path, head + as_yaml({n: v for n, (v, _) in fits.items()}, sources))
+        lines += [f"{chip}.{n}: {v:.6g} (held out: {error})" for n, (v, error) in fits.items()]
+        lines.append(f"written: {path}")
+    return lines
 
 
 def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
@@ -381,7 +381,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
 
 def store_engines(rows: Rows) -> list[str]:
     """Fit and store each engine's part of a step, a layer and a request; return the log."""
-    said = []
+    lines = []
     for engine, (values, source) in fit_engines(rows).items():
         path = conf_dir() / "engines" / f"{engine}.yaml"
         text = path.read_text(encoding="utf-8")
@@ -391,8 +391,8 @@ def store_engines(rows: Rows) -> list[str]:
             if count != 1:
                 raise DataError(str(path), f"expected one {key}, found {count}")
         write_text(path, text)
-        said.append(f"{engine}: {values} ({source})")
-    return said
+        lines.append(f"{engine}: {values} ({source})")
+    return lines
 
 
 def _said(error: Error | None) -> str:

@@ -67,8 +67,8 @@ def shapes() -> Mapping[str, ModelSpec]:
 @cache
 def _chip(name: str) -> Chip:
     like, other = _ALIKE.get(name, (name, {}))
-    known = load_platform(like)
-    changed = replace(known, gpu=replace(known.gpu, **other))  # type: ignore[arg-type]
+    platform = load_platform(like)
+    changed = replace(platform, gpu=replace(platform.gpu, **other))  # type: ignore[arg-type]
     return replace(whole(like), slice_=slices(changed, changed.mig[0])[0])
 
 
@@ -96,13 +96,13 @@ def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
         prompt = int(tokens)
         batches = here["batch"].astype(int)
         ours = _steps_s(model, chip, engine, prompt, batches, prompt + DECODES / 2.0)
-        for what, times in zip(("prefill", "decode"), ours, strict=True):
+        for phase, times in zip(("prefill", "decode"), ours, strict=True):
             result += [
                 Launched(
-                    model=model, chip=chip, engine=f"{engine.name}-{engine.version}", what=what,
+                    model=model, chip=chip, engine=f"{engine.name}-{engine.version}", what=phase,
                     prompt_tokens=prompt, batch=int(batch), measured_s=ms / 1e3, ours_s=ours_s,
                 )
-                for batch, ms, ours_s in zip(batches, here[f"{what}_ms"], times, strict=True)
+                for batch, ms, ours_s in zip(batches, here[f"{phase}_ms"], times, strict=True)
             ]  # fmt: skip
     return result
 
@@ -115,12 +115,12 @@ def _steps_s(
     Prompts of a batch attend to their own tokens only: their attention is that of one prompt, as
     often as there are prompts.
     """
-    spec, at = shapes()[model], _chip(chip)
-    platform = load_platform(at.platform)
-    constants = engine.constants(at.constants, platform.host.host_factor)
+    spec, machine = shapes()[model], _chip(chip)
+    platform = load_platform(machine.platform)
+    constants = engine.constants(machine.constants, platform.host.host_factor)
     most = int(batches.max())
     table = step_table(
-        spec, at.slice_, constants, link_gbps(platform.link, "datasheet"),
+        spec, machine.slice_, constants, link_gbps(platform.link, "datasheet"),
         max_tokens=most * prompt, max_rows=most, alphas=(0.0,), weights="hbm",
     )  # fmt: skip
     pairs_s = table.attn_s_per_pair * prompt * (prompt + 1) / 2.0

@@ -41,11 +41,11 @@ def gemm_us(
     rows: Rows, chip: Chip, *, element_bytes: float = 2, stored: float | None = None
 ) -> Any:
     """Return the predicted microseconds of GEMM rows of one chip."""
-    found = resident_gemm_time(
+    estimate = resident_gemm_time(
         rows["m"], rows["n"], rows["k"], slice_=chip.slice_, constants=chip.constants,
         repeats=GEMM_REPEATS, turns=GEMM_TURNS, element_bytes=element_bytes, stored=stored,
     )  # fmt: skip
-    return 1e6 * found.total_s
+    return 1e6 * estimate.total_s
 
 
 def prefill_us(rows: Rows, chip: Chip) -> Any:
@@ -81,7 +81,7 @@ def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> np.ndarray:
 
 def moe_us(rows: Rows, chip: Chip) -> np.ndarray:
     """Return the predicted microseconds of fused experts on one chip; NaN for unknown models."""
-    found = []
+    parts = []
     for model, distribution in sorted(set(zip(rows["model"], rows["distribution"], strict=True))):
         spec, routing = spec_of(model), _routing(distribution)
         if spec is None or not spec.experts or routing is None:
@@ -92,8 +92,8 @@ def moe_us(rows: Rows, chip: Chip) -> np.ndarray:
             experts=spec.experts, experts_per_token=spec.experts_per_token, slice_=chip.slice_,
             constants=chip.constants, routing=routing,
         )  # fmt: skip
-        found.append((here, 1e6 * layer.total_s))
-    return _joined(found, len(rows))
+        parts.append((here, 1e6 * layer.total_s))
+    return _joined(parts, len(rows))
 
 
 def experts_us(
@@ -129,7 +129,7 @@ def _routing(distribution: str) -> Routing | None:
 
 def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
     """Return the predicted microseconds of one product of a layer; NaN for unknown models."""
-    found = []
+    parts = []
     for model in sorted(set(rows["model"])):
         if (spec := spec_of(model)) is None:
             continue
@@ -138,13 +138,13 @@ def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
         product = resident_gemm_time(
             rows["tokens"][here], gemm.n, gemm.k, slice_=chip.slice_, constants=chip.constants
         )
-        found.append((here, 1e6 * product.total_s))
-    return _joined(found, len(rows))
+        parts.append((here, 1e6 * product.total_s))
+    return _joined(parts, len(rows))
 
 
 def elementwise_us(rows: Rows, chip: Chip) -> np.ndarray:
     """Return the predicted microseconds of elementwise kernels of a layer; NaN if unknown."""
-    found = []
+    parts = []
     rate = chip.slice_.hbm_gbps * 1e9 * chip.constants.elementwise_efficiency
     for model in sorted(set(rows["model"])):
         if (spec := spec_of(model)) is None:
@@ -152,5 +152,5 @@ def elementwise_us(rows: Rows, chip: Chip) -> np.ndarray:
         here = rows["model"] == model
         moved = rows["tokens"][here] * (elementwise_bytes_per_token(spec) / spec.layers)
         floor_s = UNFUSED_KERNELS * chip.constants.elementwise_s
-        found.append((here, 1e6 * (floor_s + moved / rate)))
-    return _joined(found, len(rows))
+        parts.append((here, 1e6 * (floor_s + moved / rate)))
+    return _joined(parts, len(rows))

@@ -139,10 +139,10 @@ def _read(path: Path, columns: Sequence[tuple[str, str]]) -> Rows:
              if line.strip() and not line.startswith("#")]  # fmt: skip
     if not lines:
         raise DataError(str(path), "no header")
-    header, wanted = next(csv.reader([lines[0][1]])), [name for name, _ in columns]
-    if missing := [name for name in wanted if name not in header]:
+    header, names = next(csv.reader([lines[0][1]])), [name for name, _ in columns]
+    if missing := [name for name in names if name not in header]:
         raise DataError(f"{path}, row {lines[0][0]}", f"no column {', '.join(missing)}")
-    values: dict[str, list[Any]] = {name: [] for name in wanted}
+    values: dict[str, list[Any]] = {name: [] for name in names}
     for number, line in lines[1:]:
         cells = next(csv.reader([line]))
         if len(cells) != len(header):

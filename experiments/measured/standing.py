@@ -43,47 +43,47 @@ _KEYS: Final = ("chip", "engine", "model", "kind", "precision", "load", "isl", "
 def errors_of_runs(runs: Iterable[EngineRun]) -> Iterator[RunError]:
     """Yield the error of each run; all NaN if the simulator refuses it."""
     for run in runs:
-        figures, of = run_figures(run), run.measured
+        figures, truth = run_figures(run), run.measured
         nan = float("nan")
         ours = figures or Figures(ttft_s=nan, tpot_s=nan, tokens_s=nan)
         yield RunError(
             chip=run.platform, engine=run.backend, model=run.model.rpartition("/")[2],
             kind=run.kind, precision=run.precision, load=run.load, isl=run.isl, osl=run.osl,
             clients=run.concurrency, tp=run.tp, held_out=run.held_out,
-            tpot=ours.tpot_s / of.tpot_s - 1.0,
-            ttft=ours.ttft_s / of.ttft_s - 1.0 if of.ttft_s > SHORT_TTFT_S else nan,
-            tokens_s=ours.tokens_s / of.tokens_s - 1.0,
+            tpot=ours.tpot_s / truth.tpot_s - 1.0,
+            ttft=ours.ttft_s / truth.ttft_s - 1.0 if truth.ttft_s > SHORT_TTFT_S else nan,
+            tokens_s=ours.tokens_s / truth.tokens_s - 1.0,
         )  # fmt: skip
 
 
 def group_errors(errors: Sequence[RunError]) -> dict[tuple[str, str], dict[str, np.ndarray]]:
     """Return the errors of each figure by grouping and group, without NaN."""
-    found: dict[tuple[str, str], list[RunError]] = {}
+    groups: dict[tuple[str, str], list[RunError]] = {}
     for one in errors:
         for grouping, name in GROUPINGS.items():
-            found.setdefault((grouping, name(one)), []).append(one)
+            groups.setdefault((grouping, name(one)), []).append(one)
     return {
         key: {
-            figure: np.array([v for e in of if np.isfinite(v := getattr(e, figure))])
+            figure: np.array([v for e in members if np.isfinite(v := getattr(e, figure))])
             for figure in FIGURES
         }
-        for key, of in sorted(
-            found.items(), key=lambda kv: (list(GROUPINGS).index(kv[0][0]), kv[0])
+        for key, members in sorted(
+            groups.items(), key=lambda kv: (list(GROUPINGS).index(kv[0][0]), kv[0])
         )
     }
 
 
 def as_markdown(errors: Sequence[RunError]) -> str:
     """Return the page's table: median and 90th percentile by group of held-out runs."""
-    held = group_errors([e for e in errors if e.held_out])
+    holdout = group_errors([e for e in errors if e.held_out])
     lines = [
         "| held-out runs | runs | TPOT: signed, median, p90 | TTFT above 50 ms | tokens/s |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for (grouping, name), of in held.items():
-        cells = [_cell(of[figure]) for figure in FIGURES]
+    for (grouping, name), values in holdout.items():
+        cells = [_cell(values[figure]) for figure in FIGURES]
         lead = name if grouping in ("all", "precision") else f"{grouping}: {name}"
-        lines.append(f"| {lead} | {len(of['tpot'])} | {' | '.join(cells)} |")
+        lines.append(f"| {lead} | {len(values['tpot'])} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

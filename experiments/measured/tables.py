@@ -26,10 +26,10 @@ def op_table(rows: list[Comparison]) -> Table:
     by_size = errors_by(rows, "chip", "op", "size")
     bound = errors_by([r for r in rows if r.is_bound], "chip", "op")
     for chip, op in dict.fromkeys(key[:2] for key in sorted(by_size)):
-        of = [key for key in sorted(by_size) if key[:2] == (chip, op)]
-        for _, _, size in of:
+        keys = [key for key in sorted(by_size) if key[:2] == (chip, op)]
+        for _, _, size in keys:
             table.add_row(chip, op, size, *_cells(by_size[chip, op, size]))
-        if (chip, op) in bound and len(of) > 1:
+        if (chip, op) in bound and len(keys) > 1:
             cells = _cells(bound[chip, op])
             table.add_row(chip, op, BOUND, *cells, style="bold")
         table.add_section()
@@ -47,8 +47,8 @@ def engine_table(errors: Sequence[RunError]) -> Table:
     for half in (False, True):
         table.add_row("held out" if half else "fitted", "", "", "", "", "", style="bold")
         some = [e for e in errors if e.held_out == half]
-        for (grouping, name), of in group_errors(some).items():
-            sizes = [100 * np.abs(of[figure]) for figure in ("tpot", "ttft", "tokens_s")]
+        for (grouping, name), values in group_errors(some).items():
+            sizes = [100 * np.abs(values[figure]) for figure in ("tpot", "ttft", "tokens_s")]
             cells = [
                 f"{np.median(size):.1f} {np.quantile(size, 0.9):.0f}" if len(size) else "-"
                 for size in sizes

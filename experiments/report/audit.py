@@ -75,9 +75,9 @@ def gpu(results: Path) -> dict[str, Table]:
     return {
         device: [
             ("aim", "status", "measured"),
-            *((one.aim, one.status, one.measured) for one in found),
+            *((one.aim, one.status, one.measured) for one in verdicts),
         ]
-        for device, found in (judged or {"no device yet": findings([])}).items()
+        for device, verdicts in (judged or {"no device yet": findings([])}).items()
     }
 
 

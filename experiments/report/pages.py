@@ -46,7 +46,7 @@ def report_pages(
       results: folder of `make gpu`, with one folder for each device.
     """
     cards = cards_of(out, entries, rows)
-    found = totals(rows)
+    summary = totals(rows)
     environment = Environment(
         loader=PackageLoader("experiments.report"),
         autoescape=True,
@@ -59,14 +59,14 @@ def report_pages(
         "profile": profile,
         "commit": str((provenance.get("git") or {}).get("commit"))[:12],
         "papers": GROUPS,
-        "totals": found,
+        "totals": summary,
         "groups": groups_of(cards),
         "rows": rows,
         "figure_of": {name: card.entry.name for card in cards for name in card.entry.claims},
-        "picture": _claims_picture(rows) if found["out_of_sample"]["numbers"] else None,
+        "picture": _claims_picture(rows) if summary["out_of_sample"]["numbers"] else None,
         "picture_caption": CAPTION,
         "constants": audit.constants(),
-        "nulls": audit.nulls(found),
+        "nulls": audit.nulls(summary),
         "by_figure": audit.by_figure(rows),
         "improvements": audit.gains(improvements),
         "gpu": audit.gpu(results),
@@ -76,8 +76,8 @@ def report_pages(
 
 
 def _claims_picture(rows: Sequence[Row]) -> Picture:
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     with look(), mpl.rc_context({"svg.hashsalt": "c2c"}):
-        draw_claims(rows).savefig(held, format="svg", metadata={"Date": None})
-    svg, (_, _, width, height), _ = without_texts(held.getvalue())
+        draw_claims(rows).savefig(buffer, format="svg", metadata={"Date": None})
+    svg, (_, _, width, height), _ = without_texts(buffer.getvalue())
     return Picture(svg=svg, width=width, height=height)

@@ -45,8 +45,8 @@ def context_of(settings: dict[str, object], overrides: Sequence[str] = ()) -> Co
         raise SettingError("seeds", seeds, "a whole number or a list of them: seeds=[0,1,2]")
     traces = settings["traces"]
     if traces == "auto":
-        found = shared_dir() / "traces"
-        folder = found if found.is_dir() else None
+        path = shared_dir() / "traces"
+        folder = path if path.is_dir() else None
     elif traces in (None, "none"):
         folder = None
     else:
@@ -98,9 +98,9 @@ def run(settings: dict[str, object], overrides: Sequence[str] = ()) -> int:
 
 
 def _folder(settings: dict[str, object], overrides: Sequence[str]) -> Path:
-    given = settings["out"]
+    out = settings["out"]
     name = folder_name(context_of(settings, overrides))
-    return Path(str(given)) if given else Path("runs/reproduce") / name
+    return Path(str(out)) if out else Path("runs/reproduce") / name
 
 
 def folder_name(context: Context) -> str:
@@ -108,8 +108,8 @@ def folder_name(context: Context) -> str:
     link = "" if context.link_variant == "measured" else f"_{context.link_variant}"
     usual = context.seeds == SEEDS[context.profile]
     seeds = "" if usual else "_s" + "-".join(str(seed) for seed in context.seeds)
-    own = "".join(f"_{_short(one)}" for one in context.overrides)
-    return context.profile + link + seeds + own
+    suffix = "".join(f"_{_short(one)}" for one in context.overrides)
+    return context.profile + link + seeds + suffix
 
 
 def _short(override: str) -> str:
@@ -143,12 +143,12 @@ def main(arguments: list[str]) -> int:
     """Run the command line; return the exit status. See the module's docstring."""
 
     def work() -> int:
-        given = as_lists(with_own_settings(arguments))
-        for folder in (one.partition("=")[2] for one in given if one.startswith("--config-dir=")):
+        words = as_lists(with_own_settings(arguments))
+        for folder in (one.partition("=")[2] for one in words if one.startswith("--config-dir=")):
             load_code(figure_files(Path(folder)))
-        if is_sweep(given):
-            return _each(given)
-        rest, overrides = overrides_in(given)
+        if is_sweep(words):
+            return _each(words)
+        rest, overrides = overrides_in(words)
         settings = settings_of(rest)
         # empty after options such as --help, which Hydra answers
         return run(settings, overrides) if settings else 0

@@ -132,9 +132,9 @@ def _report(study: optuna.Study, folder: Path) -> None:
     single = len(study.directions) == 1
     complete = any(trial.state is TrialState.COMPLETE for trial in study.trials)
     best = ([study.best_trial] if single else study.best_trials) if complete else []
-    found = [{"params": dict(t.params), "values": list(t.values)} for t in best]
+    solutions = [{"params": dict(t.params), "values": list(t.values)} for t in best]
     where = folder / RESULTS
-    write_text(where, yaml.safe_dump({"name": "optuna", "solutions": found}, sort_keys=False))
+    write_text(where, yaml.safe_dump({"name": "optuna", "solutions": solutions}, sort_keys=False))
     if not best:
         raise EmptySearch(
             f"the search has no result: none of its {len(study.trials)} points has a value of the "

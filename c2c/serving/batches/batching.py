@@ -124,28 +124,30 @@ def _plan_weights(w: Loop, i: int, now_s: float) -> None:
     if most > 0:
         drop_older(w.fleet, w.s, i, most)
     plan.kept = inst.kept
-    left = w.fleet.layers[arch] - inst.kept
-    if left == 0:
+    rest_layers = w.fleet.layers[arch] - inst.kept
+    if rest_layers == 0:
         return
     d = inst.on_device
     room = room_bytes(w.s, d) + idle_weight_bytes(w.fleet, w.s, d)
-    fill = layers_to_keep(w.rules.system.keep, room, w.fleet.layer_bytes[arch], left)
+    fill = layers_to_keep(w.rules.system.keep, room, w.fleet.layer_bytes[arch], rest_layers)
     displaces = False
     least = w.rules.traits.keep.displacing_share * w.fleet.layers[arch]
-    if fill < left and inst.kept + left >= least:
+    if fill < rest_layers and inst.kept + rest_layers >= least:
         others = w.s.device[d].weight_bytes - kept_bytes(w.fleet, w.s, i)
         all_room = room_bytes(w.s, d) + others
-        most = layers_to_keep(w.rules.system.keep, all_room, w.fleet.layer_bytes[arch], left)
+        most = layers_to_keep(w.rules.system.keep, all_room, w.fleet.layer_bytes[arch], rest_layers)
         if most > fill and inst.kept + most >= least:
             is_last = w.s.device[d].holder == i
             displaces = is_last or left_of_stay_s(w, d, now_s) <= 0.0
         if displaces:
             fill, room = most, all_room
-    if fill == left and w.fleet.head_bytes[arch] + fill * w.fleet.layer_bytes[arch] > room:
+    if fill == rest_layers and w.fleet.head_bytes[arch] + fill * w.fleet.layer_bytes[arch] > room:
         fill -= 1  # the head comes with the last layer
     if fill <= 0:
         return
-    need = fill * w.fleet.layer_bytes[arch] + (w.fleet.head_bytes[arch] if fill == left else 0.0)
+    need = fill * w.fleet.layer_bytes[arch] + (
+        w.fleet.head_bytes[arch] if fill == rest_layers else 0.0
+    )
     drop_weights(w, d, need, not displaces, i)
     if displaces and w.s.device[d].holder != i:
         w.s.device[d].holder, w.s.device[d].held_since_s = i, now_s

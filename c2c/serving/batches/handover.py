@@ -216,8 +216,8 @@ def _carry_to(w: Loop, i: int, now_s: float) -> None:
 def begin_again(s: Serving, slot: int) -> None:
     """Restart a handed-over request whose KV cache is gone."""
     keep_charge(s, slot)
-    made = s.request[slot].made
+    tokens = s.request[slot].made
     s.request[slot].made = 0
     s.request[slot].held_by = -1
     s.request[slot].handed_bytes = 0.0
-    start_over(s, slot, made)
+    start_over(s, slot, tokens)

@@ -167,12 +167,12 @@ def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
 @jitable
 def compute_prompts(w: Loop, i: int, budget: int) -> int:
     """Put prompts of the batch into the next step, first come first served; return their tokens."""
-    left = min(budget, longest_prompt(w))
+    rest = min(budget, longest_prompt(w))
     taken = 0
     for k in range(w.s.instance[i].n_prefill):
         req = w.s.request[w.s.prefilling[i, k]]
-        req.step_tokens = max(0, min(left, req.prompt - req.prefilled))
-        left -= req.step_tokens
+        req.step_tokens = max(0, min(rest, req.prompt - req.prefilled))
+        rest -= req.step_tokens
         taken += req.step_tokens
     return int(taken)
 
@@ -181,10 +181,10 @@ def compute_prompts(w: Loop, i: int, budget: int) -> int:
 def preempt(w: Loop, i: int, k: int) -> None:
     """Set decode `k` of instance `i` aside, first in its queue: it computes its KV cache again."""
     slot = w.s.decoding[i, k, SLOT]
-    made = generated(w.s, i, k)
+    tokens = generated(w.s, i, k)
     remove_decode(w.s, i, k)
     leave(w, i, slot)
-    start_over(w.s, slot, made)
+    start_over(w.s, slot, tokens)
     emit(w.s, ACT_ASIDE, w.s.request[slot].id)
     w.s.count[0].preempted += 1
     push_waiting(w.s, i, slot)
@@ -227,9 +227,9 @@ def return_spare(w: Loop, i: int) -> None:
     """Free what decodes of instance `i` took for steps that its run, now ended, did not do."""
     for k in range(w.s.instance[i].n_decode):
         slot = w.s.decoding[i, k, SLOT]
-        left = tokens_left(w.s, i, k)
-        if w.s.request[slot].unreserved < left:
-            release_kv(w.fleet, w.s, i, slot, -_set_unreserved(w, i, slot, left))
+        rest = tokens_left(w.s, i, k)
+        if w.s.request[slot].unreserved < rest:
+            release_kv(w.fleet, w.s, i, slot, -_set_unreserved(w, i, slot, rest))
 
 
 @jitable
@@ -250,9 +250,9 @@ def extend(w: Loop, i: int, now_s: float) -> int:
     places = 0
     for k in range(n):
         slot = w.s.decoding[i, k, SLOT]
-        left = tokens_left(w.s, i, k)
-        if w.s.request[slot].unreserved > left - steps:
-            places += _set_unreserved(w, i, slot, left - steps)
+        rest = tokens_left(w.s, i, k)
+        if w.s.request[slot].unreserved > rest - steps:
+            places += _set_unreserved(w, i, slot, rest - steps)
     inst.kv_used += places
     w.s.device[inst.on_device].kv_bytes += place_bytes(w.fleet, w.s, i, places)
     return int(steps)

@@ -150,11 +150,11 @@ def _look_at_lines(rules: Rules, s: Serving, i: int, tpot_s: float, now_s: float
     inst.line_until_s = math.inf
     for k in range(inst.n_decode):
         req = s.request[s.decoding[i, k, SLOT]]
-        made = generated(s, i, k)
-        until_s = given_up_s(rules.system.turn, req.first_token_s, made, tpot_s)
+        tokens = generated(s, i, k)
+        until_s = given_up_s(rules.system.turn, req.first_token_s, tokens, tpot_s)
         if now_s > until_s:
             continue
-        due_s = token_due_s(rules.system.turn, req.first_token_s, made, inst.last_token_s, tpot_s)
+        due_s = token_due_s(rules.system.turn, req.first_token_s, tokens, inst.last_token_s, tpot_s)
         inst.kept_up += 1
         inst.line_due_s = min(inst.line_due_s, due_s)
         inst.line_until_s = min(inst.line_until_s, until_s)
@@ -249,12 +249,12 @@ def _watch(w: Loop, d: int, of_chip: bool, now_s: float) -> None:
             w.s.ranked[k, 0] = value
             w.s.ranked[k, 1] = i
             n += 1
-    left = share * chip.link_gbps
+    rest_gbps = share * chip.link_gbps
     for k in range(n):
         i = int(w.s.ranked[k, 1])
         demand = _streamed_gbps(w.fleet, w.s, i)
-        if demand <= left:
-            left -= demand
+        if demand <= rest_gbps:
+            rest_gbps -= demand
             w.s.engines[i - first].is_protected = 1
     if share > 0.0:
         _watch_others(w.fleet, w.s, begin, end, chip.link_gbps)
@@ -381,12 +381,12 @@ def _next_turn(
     i, _, n = _most_urgent(w, d, now_s)
     if i < 0:
         return -1, 0
-    at = w.s.device[d].first - w.s.device[w.s.chip[c].first].first
-    row = w.s.engines[at + i - w.s.device[d].first]
-    left = turn_taken(
-        w.rules.system.turn, w.rules.own.turn, w.s.engines, at, w.fleet.residents, row, now_s
+    first = w.s.device[d].first - w.s.device[w.s.chip[c].first].first
+    row = w.s.engines[first + i - w.s.device[d].first]
+    steps = turn_taken(
+        w.rules.system.turn, w.rules.own.turn, w.s.engines, first, w.fleet.residents, row, now_s
     )
-    return i, _UNLIMITED if n == 1 else max(1, int(left))
+    return i, _UNLIMITED if n == 1 else max(1, int(steps))
 
 
 @inlined

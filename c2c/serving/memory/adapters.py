@@ -26,12 +26,12 @@ def _has_slots(values: Mapping[type, Any]) -> bool:
 @jitable
 def _slot_of(w: Loop, i: int, m: int) -> int:
     # The slot of adapter m on instance i, or the one that it may take; -1: all are in use.
-    held, best = w.s.adapters, -1
+    slots, best = w.s.adapters, -1
     for k in range(w.fleet.adapters.slots):
-        if held.model[i, k] == m:
+        if slots.model[i, k] == m:
             return k
-        is_free = held.users[i, k] == 0
-        if is_free and (best < 0 or held.used_at[i, k] < held.used_at[i, best]):
+        is_free = slots.users[i, k] == 0
+        if is_free and (best < 0 or slots.used_at[i, k] < slots.used_at[i, best]):
             best = k
     return best
 
@@ -49,26 +49,26 @@ def has_adapter_slot(w: Loop, i: int, slot: int) -> bool:
 @apart("claim_adapter", needed=_has_slots)
 def claim_adapter(w: Loop, i: int, slot: int) -> int:
     """Take the slot for a request that joins; the least recently claimed adapter gives way."""
-    m, held = w.s.request[slot].entry, w.s.adapters
+    m, slots = w.s.request[slot].entry, w.s.adapters
     if w.fleet.adapters.nbytes[m] == 0.0:
         return 0
     k = _slot_of(w, i, m)
-    if held.model[i, k] != m:
-        held.model[i, k] = m
-        held.coming_bytes[i] += w.fleet.adapters.nbytes[m]
-    held.users[i, k] += 1
-    held.clock[0] += 1
-    held.used_at[i, k] = held.clock[0]
+    if slots.model[i, k] != m:
+        slots.model[i, k] = m
+        slots.coming_bytes[i] += w.fleet.adapters.nbytes[m]
+    slots.users[i, k] += 1
+    slots.clock[0] += 1
+    slots.used_at[i, k] = slots.clock[0]
     return 0
 
 
 @apart("release_adapter", needed=_has_slots)
 def release_adapter(w: Loop, i: int, slot: int) -> int:
     """Note that a request has left instance `i`; its adapter stays until the slot is needed."""
-    m, held = w.s.request[slot].entry, w.s.adapters
+    m, slots = w.s.request[slot].entry, w.s.adapters
     for k in range(w.fleet.adapters.slots):
-        if held.model[i, k] == m:
-            held.users[i, k] -= 1
+        if slots.model[i, k] == m:
+            slots.users[i, k] -= 1
     return 0
 
 
@@ -85,25 +85,25 @@ def forget_adapters(w: Loop, i: int) -> None:
 @jitable
 def _add_rows(w: Loop, d: int, slot: int, kind: int, tokens: int) -> float:
     # Add a request's rows to the plan; return its adapter's bytes unless the step has counted them.
-    m, held, of = w.s.request[slot].entry, w.s.adapters, w.fleet.adapters
-    if of.nbytes[m] == 0.0:
+    m, slots, costs = w.s.request[slot].entry, w.s.adapters, w.fleet.adapters
+    if costs.nbytes[m] == 0.0:
         return 0.0
-    w.s.plan[d].adapter_s += of.token_s[m, kind] * tokens
-    w.s.plan[d].adapter_hbm_bytes += of.token_bytes[m] * tokens
-    if held.counted_at[m] == held.clock[0]:
+    w.s.plan[d].adapter_s += costs.token_s[m, kind] * tokens
+    w.s.plan[d].adapter_hbm_bytes += costs.token_bytes[m] * tokens
+    if slots.counted_at[m] == slots.clock[0]:
         return 0.0
-    held.counted_at[m] = held.clock[0]
-    return float(of.nbytes[m])
+    slots.counted_at[m] = slots.clock[0]
+    return float(costs.nbytes[m])
 
 
 @apart("plan_adapters", needed=_has_adapters)
 def plan_adapters(w: Loop, i: int) -> int:
     """Add what the adapters of its rows cost to the next step of instance `i`."""
-    inst, held, of = w.s.instance[i], w.s.adapters, w.fleet.adapters
+    inst, slots, costs = w.s.instance[i], w.s.adapters, w.fleet.adapters
     d, kind = inst.on_device, inst.kind
     plan = w.s.plan[d]
     plan.adapter_s, plan.adapter_link_bytes, plan.adapter_hbm_bytes = 0.0, 0.0, 0.0
-    held.clock[0] += 1
+    slots.clock[0] += 1
     nbytes = 0.0
     for k in range(inst.n_prefill):
         slot = w.s.prefilling[i, k]
@@ -113,15 +113,15 @@ def plan_adapters(w: Loop, i: int) -> int:
         nbytes += _add_rows(w, d, w.s.decoding[i, k, SLOT], kind, 1)
     plan.adapter_link_bytes = nbytes
     if nbytes > 0.0:
-        plan.adapter_s += of.launch_s[w.fleet.deployment[inst.model].arch, kind]
-    if of.slots > 0:
-        plan.adapter_link_bytes = held.coming_bytes[i]
-        plan.adapter_hbm_bytes += nbytes + held.coming_bytes[i]
-        plan.adapter_s += nbytes / of.hbm_rate[kind]
-        if held.coming_bytes[i] > 0.0:
+        plan.adapter_s += costs.launch_s[w.fleet.deployment[inst.model].arch, kind]
+    if costs.slots > 0:
+        plan.adapter_link_bytes = slots.coming_bytes[i]
+        plan.adapter_hbm_bytes += nbytes + slots.coming_bytes[i]
+        plan.adapter_s += nbytes / costs.hbm_rate[kind]
+        if slots.coming_bytes[i] > 0.0:
             plan.steps = 1  # the next ones copy nothing
-            held.coming_bytes[i] = 0.0
-    plan.adapter_s += plan.adapter_link_bytes / of.link_rate[kind]
+            slots.coming_bytes[i] = 0.0
+    plan.adapter_s += plan.adapter_link_bytes / costs.link_rate[kind]
     return 0
 
 

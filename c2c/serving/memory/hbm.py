@@ -203,13 +203,13 @@ def _within(
     fleet: Fleet, s: Serving, i: int, room: float, floor: float, ceiling: float
 ) -> float:  # fmt: skip
     dev = s.device[s.instance[i].on_device]
-    own = place_bytes(fleet, s, i, s.instance[i].kv_used)
-    left = min(room, ceiling * dev.capacity_bytes - own)
+    kv_bytes = place_bytes(fleet, s, i, s.instance[i].kv_used)
+    rest_bytes = min(room, ceiling * dev.capacity_bytes - kv_bytes)
     for j in range(dev.first, dev.first + fleet.residents):
         if j != i and _is_there(s, j):
             used = place_bytes(fleet, s, j, s.instance[j].kv_used)
-            left -= max(0.0, floor * dev.capacity_bytes - used)
-    return float(left)
+            rest_bytes -= max(0.0, floor * dev.capacity_bytes - used)
+    return float(rest_bytes)
 
 
 @inlined

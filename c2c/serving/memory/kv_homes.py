@@ -62,10 +62,10 @@ def take_memory(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> Non
 def _copied(fleet: Fleet, s: Serving, d: int, k: int) -> float:
     # The weights that the variant of lane d, and the one to come, need in memory k.
     move, kind = s.relayout[d], s.device[d].kind
-    held = fleet.kv.copied_bytes[kind, move.version, k]
+    copy_bytes = fleet.kv.copied_bytes[kind, move.version, k]
     if move.state != SETTLED:
-        held = max(held, fleet.kv.copied_bytes[kind, move.wanted, k])
-    return float(held)
+        copy_bytes = max(copy_bytes, fleet.kv.copied_bytes[kind, move.wanted, k])
+    return float(copy_bytes)
 
 
 @jitable
@@ -163,12 +163,12 @@ def choose_home(w: Loop, i: int, slot: int) -> int:
             _row(w.fleet, w.s, i, h, n, False)
             n += 1
     tokens = req.prompt + req.output
-    at = kv_home(
+    index = kv_home(
         w.rules.system.vary, w.rules.own.vary, w.s.homes, n, i, req.id, tokens, w.rules.seed
     )
-    if at < 0 or w.s.homes[at].room_tokens < tokens:
+    if index < 0 or w.s.homes[index].room_tokens < tokens:
         return -1
-    return int(w.s.homes[at].home)
+    return int(w.s.homes[index].home)
 
 
 @apart("take_home", needed=_has_memories)
@@ -183,8 +183,8 @@ def take_home(w: Loop, i: int, slot: int, h: int) -> None:
 @apart("settle_memories", needed=_has_memories)
 def settle_memories(w: Loop) -> None:
     """Propagate the room that an event freed on the chips of the devices it marked."""
-    for at in range(w.s.count[0].asked):
-        _settle(w.fleet, w.s, w.s.device[w.s.asked[at]].chip)
+    for index in range(w.s.count[0].asked):
+        _settle(w.fleet, w.s, w.s.device[w.s.asked[index]].chip)
 
 
 @jitable
@@ -338,14 +338,14 @@ def _ask_home(w: Loop, i: int, slot: int) -> None:
                 row.room_tokens += req.prompt + req.output
             n += 1
     tokens = req.prompt + req.output
-    at = kv_home(
+    index = kv_home(
         w.rules.system.vary, w.rules.own.vary, w.s.homes, n, i, req.id, tokens, w.rules.seed
     )
-    if at < 0:  # it stays, if it can
-        at = 0
+    if index < 0:  # it stays, if it can
+        index = 0
         for k in range(n):
-            at = k if w.s.homes[k].is_here != 0 else at
-    _rehome(w.fleet, w.s, i, slot, int(w.s.homes[at].home))
+            index = k if w.s.homes[k].is_here != 0 else index
+    _rehome(w.fleet, w.s, i, slot, int(w.s.homes[index].home))
 
 
 # A relayout copies weights into memories, and sequences change their homes. Memory on both sides is

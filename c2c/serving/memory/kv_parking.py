@@ -19,20 +19,20 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
     """
     dev = s.device[s.instance[i].on_device]
     chip, plan = s.chip[dev.chip], s.plan[s.instance[i].on_device]
-    left = min(missing_bytes, chip.kv_room_bytes)
+    rest_bytes = min(missing_bytes, chip.kv_room_bytes)
     for back in range(1, fleet.residents):
         j = dev.first + (i - dev.first - back) % fleet.residents
         other = s.instance[j]
-        if left <= 0.0:
+        if rest_bytes <= 0.0:
             return
         if other.kv_used == 0:
             continue
-        moved = min(left, place_bytes(fleet, s, j, other.kv_used) - other.parked_bytes)
+        moved = min(rest_bytes, place_bytes(fleet, s, j, other.kv_used) - other.parked_bytes)
         other.parked_bytes += moved
         dev.kv_bytes -= moved
         chip.kv_room_bytes -= moved
         plan.kv_out_bytes += moved
-        left -= moved
+        rest_bytes -= moved
 
 
 @jitable

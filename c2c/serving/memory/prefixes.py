@@ -74,22 +74,22 @@ def _seek(s: Serving, i: int, slot: int) -> tuple[int, int]:
     # them. Their rows are written down.
     b, req, inst = s.blocks, s.request[slot], s.instance[i]
     prompt = int(req.prompt - req.carried)
-    pool, here, found = int(inst.on_device), 0, 0
+    pool, here, count = int(inst.on_device), 0, 0
     for j in range(req.prompt_blocks):
         k = find(b, pool, b.keys[slot, j])
-        if k < 0 and found == here:
+        if k < 0 and count == here:
             pool = len(s.device) + int(inst.chip)
             k = find(b, pool, b.keys[slot, j])
-        own = _tokens_of(b, prompt, j)
-        if k < 0 or b.entry[k].tokens > own:
+        tokens = _tokens_of(b, prompt, j)
+        if k < 0 or b.entry[k].tokens > tokens:
             break
         b.rows[slot, j] = k
-        found += 1
+        count += 1
         if pool < len(s.device):
             here += 1
-        if b.entry[k].tokens < own:
+        if b.entry[k].tokens < tokens:
             break
-    return here, found
+    return here, count
 
 
 @jitable
@@ -128,7 +128,7 @@ def claim_prefix(
     """Assign a request that joins the batch of instance `i` the prefix blocks in memory."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d = int(inst.on_device)
-    here, found = _seek(w.s, i, slot)
+    here, end = _seek(w.s, i, slot)
     tokens, shared = 0, 0
     for j in range(here):
         e = b.entry[b.rows[slot, j]]
@@ -136,18 +136,18 @@ def claim_prefix(
         if e.pins > 0:
             shared += e.tokens
         pin(b, int(b.rows[slot, j]))
-    tokens_here, held, moved = tokens, here, 0.0
-    while held < found:
-        e = b.entry[b.rows[slot, held]]
-        parent = int(b.rows[slot, held - 1]) if held > 0 else NO_ROW
-        k = add(b, d, b.keys[slot, held], parent, int(e.tokens), e.bytes)
+    tokens_here, index, moved = tokens, here, 0.0
+    while index < end:
+        e = b.entry[b.rows[slot, index]]
+        parent = int(b.rows[slot, index - 1]) if index > 0 else NO_ROW
+        k = add(b, d, b.keys[slot, index], parent, int(e.tokens), e.bytes)
         if k < 0:
             break
-        b.rows[slot, held] = k
+        b.rows[slot, index] = k
         tokens += e.tokens
         moved += e.bytes
-        held += 1
-    for j in range(held - 1, here - 1, -1):
+        index += 1
+    for j in range(index - 1, here - 1, -1):
         touch(b, find(b, len(w.s.device) + int(inst.chip), b.keys[slot, j]))
     reused = min(tokens, req.prompt - 1)  # the last token's step makes the first one
     if req.again == 0 and req.carried == 0:
@@ -157,7 +157,7 @@ def claim_prefix(
         table.asked_tokens += req.prompt
         table.found_hbm_tokens += req.found_hbm
         table.found_host_tokens += req.found_host
-    req.held, req.reused, req.prefilled = held, reused, reused
+    req.held, req.reused, req.prefilled = index, reused, reused
     inst.backlog -= reused
     b.pool[d].in_bytes += moved
     w.s.plan[d].kv_in_bytes += moved
@@ -172,29 +172,29 @@ def note_computed(w: Loop, i: int, slot: int) -> None:
     """
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d, prompt = int(inst.on_device), int(req.prompt - req.carried)
-    each = w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL]
-    token_bytes = place_bytes(w.fleet, w.s, i, each)
+    width = w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL]
+    token_bytes = place_bytes(w.fleet, w.s, i, width)
     done = 0
     if req.held > 0:
         done = (req.held - 1) * b.table[0].block_tokens + b.entry[b.rows[slot, req.held - 1]].tokens
     while req.held < req.prompt_blocks:
         j = int(req.held)
-        own = _tokens_of(b, prompt, j)
-        if j * b.table[0].block_tokens != done or done + own > req.prefilled:
+        tokens = _tokens_of(b, prompt, j)
+        if j * b.table[0].block_tokens != done or done + tokens > req.prefilled:
             return
         k = find(b, d, b.keys[slot, j])
         if k >= 0:
-            if b.entry[k].tokens != own:
+            if b.entry[k].tokens != tokens:
                 return
             if b.entry[k].pins > 0:
-                inst.kv_used -= own * each
-                w.s.device[d].kv_bytes -= own * token_bytes
+                inst.kv_used -= tokens * width
+                w.s.device[d].kv_bytes -= tokens * token_bytes
             pin(b, k)
             b.rows[slot, j] = k
             req.held += 1
-        elif not _append(b, d, req, slot, own, own * token_bytes):
+        elif not _append(b, d, req, slot, tokens, tokens * token_bytes):
             return
-        done += own
+        done += tokens
 
 
 @jitable

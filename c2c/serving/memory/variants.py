@@ -31,8 +31,8 @@ def vary_now(w: Loop, i: int, now_s: float) -> int:
     memories, a relayout precedes the change (`c2c.serving.memory.kv_homes`).
     """
     inst, variants = w.s.instance[i], len(w.s.alone_s)
-    policy, own = w.rules.system.vary, w.rules.own.vary
-    chosen = min(variant(policy, own, inst.chip, i, _waiting_on(w.s, i), now_s), variants - 1)
+    policy, memory = w.rules.system.vary, w.rules.own.vary
+    chosen = min(variant(policy, memory, inst.chip, i, _waiting_on(w.s, i), now_s), variants - 1)
     if len(w.fleet.kv.room_bytes) > 0:
         return int(want_version(w, i, chosen))
     alpha = chosen / max(1, variants - 1)

@@ -217,13 +217,13 @@ def drop(b: Blocks, k: int) -> None:
     _unlink_idle(b, k)
     e = b.entry[k]
     spot = _bucket_of(b, int(e.pool), e.key)
-    at = int(b.bucket[spot]) - 1
-    if at == k:
+    index = int(b.bucket[spot]) - 1
+    if index == k:
         b.bucket[spot] = e.chain + 1
     else:
-        while b.entry[at].chain != k:
-            at = int(b.entry[at].chain)
-        b.entry[at].chain = e.chain
+        while b.entry[index].chain != k:
+            index = int(b.entry[index].chain)
+        b.entry[index].chain = e.chain
     if e.parent >= 0:
         b.entry[e.parent].children -= 1
     if len(b.gone) > 0:

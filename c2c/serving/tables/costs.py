@@ -134,7 +134,7 @@ def held_places(costs: CostTables, pair: int, tokens: int) -> int:
 def _filled(tables: Sequence[KeptTables], part: str) -> np.ndarray:
     if not tables:
         return np.zeros((0, 0, 2, 3))
-    fields = [f"{part}_{what}" for what in ("s", "link_bytes", "hbm_bytes")]
+    fields = [f"{part}_{suffix}" for suffix in ("s", "link_bytes", "hbm_bytes")]
     return np.array(
         [
             [[getattr(t, f)[:, 0] for f in fields] for t in (pair.copied, pair.kept)]
@@ -213,8 +213,8 @@ def _mixed(
 def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
     """Return the seconds of prompts of so many tokens alone, in their own steps, at first alpha."""
     most = costs.body_s.shape[1] - 1
-    held = max(0, min(tokens, most))
-    alone_s = costs.body_s[pair, held, 0] + costs.prefill_attention_s[pair, held]
+    row = max(0, min(tokens, most))
+    alone_s = costs.body_s[pair, row, 0] + costs.prefill_attention_s[pair, row]
     return float(alone_s * max(1.0, tokens / most))
 
 

@@ -61,8 +61,8 @@ def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
     for i in range(first, last):
         if s.instance[i].state == IDLE:
             other = s.instance[i].model
-            held = entry_of(fleet, other, fleet.home_chip[k])
-            if s.hold[held].pins == _idle_from(s, other, i, last):  # none busy, none before i
+            entry = entry_of(fleet, other, fleet.home_chip[k])
+            if s.hold[entry].pins == _idle_from(s, other, i, last):  # none busy, none before i
                 room += fleet.weight_bytes[other]
     return bool(room >= fleet.weight_bytes[m])
 

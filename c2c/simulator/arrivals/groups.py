@@ -60,9 +60,9 @@ def _components(fleet: Fleet, chips: int) -> NDArray[np.int64]:
     lowest = np.arange(chips)
     while True:
         of_model = np.minimum.reduceat(lowest[fleet.home_chip], fleet.home_first[:-1])
-        found = lowest.copy()
-        np.minimum.at(found, fleet.home_chip, of_model[fleet.home_model])
-        found = found[found]
-        if np.array_equal(found, lowest):
+        labels = lowest.copy()
+        np.minimum.at(labels, fleet.home_chip, of_model[fleet.home_model])
+        labels = labels[labels]
+        if np.array_equal(labels, lowest):
             return lowest
-        lowest = found
+        lowest = labels

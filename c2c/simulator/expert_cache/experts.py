@@ -48,10 +48,12 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
     copy_gbps = np.array([min(k.slice.link_cap_gbps, k.link_gbps) for k in kinds])
     on = [k.constants.on(k.slice) for k in kinds]
     kernel_gbps = [
-        float(kernel_link_gbps(k.slice, own, k.link_gbps)) for k, own in zip(kinds, on, strict=True)
+        float(kernel_link_gbps(k.slice, constants, k.link_gbps))
+        for k, constants in zip(kinds, on, strict=True)
     ]
     hbm_gbps = [
-        k.slice.hbm_gbps * own.expert_hbm_efficiency for k, own in zip(kinds, on, strict=True)
+        k.slice.hbm_gbps * constants.expert_hbm_efficiency
+        for k, constants in zip(kinds, on, strict=True)
     ]
     longer = 1.0 / np.array(kernel_gbps) - 1.0 / np.array(hbm_gbps)
     tables = ExpertTables(
@@ -83,10 +85,10 @@ def build_experts(prepared: Prepared, state: Serving) -> Experts:
 
 def _held_for_good(prepared: Prepared) -> Any:
     every = [[expert_layers(s) * s.experts] for s in prepared.architectures]
-    held = prepared.expert_slots >= np.array(every)
+    is_resident = prepared.expert_slots >= np.array(every)
     if prepared.setup.system.traits.prefetch.rows > 0:
-        held &= held.all(axis=1, keepdims=True)
-    return held
+        is_resident &= is_resident.all(axis=1, keepdims=True)
+    return is_resident
 
 
 def _layer_factors(prepared: Prepared) -> Any:
@@ -442,15 +444,15 @@ def walk_experts(
         now_s = max(now_s + host_s, ready_s)
         _used(x, d, layer, n)
         if how.rows > 0:
-            found, alike = compare_layer(x.traces, 0 if how.of_token else d, layer, cache.model)
+            trace_row, alike = compare_layer(x.traces, 0 if how.of_token else d, layer, cache.model)
             if how.ahead > 0:
-                if found >= 0 and layer + how.ahead < layers:
+                if trace_row >= 0 and layer + how.ahead < layers:
                     _predict_layers(
-                        prefetch, x, d, found, alike, layer + how.ahead, layer + how.ahead + 1
+                        prefetch, x, d, trace_row, alike, layer + how.ahead, layer + how.ahead + 1
                     )
-            elif found >= 0 and found != row:
-                _predict_layers(prefetch, x, d, found, alike, layer + 1, layers)
-            row = found
+            elif trace_row >= 0 and trace_row != row:
+                _predict_layers(prefetch, x, d, trace_row, alike, layer + 1, layers)
+            row = trace_row
             free_s = max(free_s, now_s)
             free_s = _fetch_ahead(
                 policy, prefetch, x, arch, kind, d, layer, free_s, now_s + layer_s

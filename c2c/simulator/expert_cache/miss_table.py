@@ -48,13 +48,13 @@ def no_misses() -> MissTable:
 @jitable
 def _decodes_until(table: MissTable, arch: int, row: int, steps: int, what: int) -> float:
     # Of the first `steps` decode steps of a request.
-    known = table.decode.shape[2] - 1
-    if steps <= known:
+    last_step = table.decode.shape[2] - 1
+    if steps <= last_step:
         return float(table.decode[arch, row, steps, what])
-    late = known - known // 4
-    last = table.decode[arch, row, known, what]
-    each = (last - table.decode[arch, row, late, what]) / (known - late)
-    return float(last + (steps - known) * each)
+    late = last_step - last_step // 4
+    last = table.decode[arch, row, last_step, what]
+    slope = (last - table.decode[arch, row, late, what]) / (last_step - late)
+    return float(last + (steps - last_step) * slope)
 
 
 @inlined
@@ -69,8 +69,8 @@ def steps_missing(
     if plan.prefill > 0:
         tokens = min(int(plan.prefill), table.prompt.shape[2] - 1)
         return table.prompt[arch, row, tokens, 0], table.prompt[arch, row, tokens, 1]
-    left = state.decoding[i, 0, ENDS_AT] - state.instance[i].decode_clock
-    length = state.decoding[i, 0, LENGTH] - left
+    rest = state.decoding[i, 0, ENDS_AT] - state.instance[i].decode_clock
+    length = state.decoding[i, 0, LENGTH] - rest
     done = int(length - state.request[state.decoding[i, 0, SLOT]].prompt - 1)
     steps = int(plan.steps)
     seconds = _decodes_until(table, arch, row, done + steps, 0)
@@ -169,12 +169,12 @@ def _means(rows: np.ndarray, skip: int, longest: int) -> tuple[np.ndarray, np.nd
 
     rows = rows[rows[:, 0] >= skip] if skip else rows
     decodes, prompts = rows[rows[:, 1] == 0], rows[rows[:, 1] > 0]
-    each = np.array([decodes[decodes[:, 2] == k + 1, 3:].mean(axis=0) for k in range(DECODES)])
+    means = np.array([decodes[decodes[:, 2] == k + 1, 3:].mean(axis=0) for k in range(DECODES)])
     sizes = np.unique(prompts[:, 1])
     of_size = np.array([prompts[prompts[:, 1] == n, 3:].mean(axis=0) for n in sizes])
     if len(sizes) == 1:
-        return np.cumsum(each, axis=0), np.repeat(of_size, longest + 1, axis=0)
+        return np.cumsum(means, axis=0), np.repeat(of_size, longest + 1, axis=0)
     # The more tokens, the more find their experts fetched for others: a line over an octave would
     # lie below.
     every = np.log2(np.clip(np.arange(longest + 1), sizes[0], sizes[-1]))
-    return np.cumsum(each, axis=0), PchipInterpolator(np.log2(sizes), of_size)(every)
+    return np.cumsum(means, axis=0), PchipInterpolator(np.log2(sizes), of_size)(every)

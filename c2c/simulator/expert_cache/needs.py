@@ -66,8 +66,8 @@ def draw_step(x: Experts, state: Serving, arch: int, i: int, d: int) -> None:
             _take_prompt(x, d, arch, req.prefilled, req.prefilled + req.step_tokens)
     for k in range(state.plan[d].decodes):
         req = state.request[state.decoding[i, k, SLOT]]
-        left = state.decoding[i, k, ENDS_AT] - inst.decode_clock
-        position = state.decoding[i, k, LENGTH] - left - 1
+        rest = state.decoding[i, k, ENDS_AT] - inst.decode_clock
+        position = state.decoding[i, k, LENGTH] - rest - 1
         follow(router, x.followed, d, arch, req.id)
         draw_token(router, x.followed, d, arch, position)
         for layer in range(router.layers[arch]):

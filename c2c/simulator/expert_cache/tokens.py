@@ -107,13 +107,13 @@ def _go_back(
 ) -> None:
     # Find where each place of the token at `position` was drawn.
     for k in range(tables.per_token[arch]):
-        at, own, drawn = position, f.here[layer], f.drawn[k, layer]
-        while at > 0 and drawn < tables.kept:
-            at -= 1
-            own = hashed(f.key[d, layer], at)
-            drawn = hashed(own, k)
-        row = _NOT_KEPT if at > 0 else _ANY
-        f.origin[d, k, layer] = own
+        index, origin, drawn = position, f.here[layer], f.drawn[k, layer]
+        while index > 0 and drawn < tables.kept:
+            index -= 1
+            origin = hashed(f.key[d, layer], index)
+            drawn = hashed(origin, k)
+        row = _NOT_KEPT if index > 0 else _ANY
+        f.origin[d, k, layer] = origin
         f.first[d, k, layer] = _expert(tables, arch, f.topic[d], layer, row, drawn)
 
 

@@ -102,9 +102,9 @@ def begin_compare(traces: Traces, model: int) -> None:
 @jitable
 def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
     # Adds the cosine of a layer to what each row of the model has.
-    own = traces.square[k, layer] ** 0.5
+    norm = traces.square[k, layer] ** 0.5
     for row in range(traces.count[model]):
-        both = own * traces.length[model, layer, row]
+        both = norm * traces.length[model, layer, row]
         if both > 0.0:
             traces.seen[row] += traces.dots[k, layer, row] / both
 

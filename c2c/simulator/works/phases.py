@@ -100,12 +100,12 @@ def _steps_within(p: Any, first: int, most: int, seconds: float) -> int:
         limited = 0
         if p.base_s + p.slope_s * first < p.limit_s:
             limited = math.ceil((p.limit_s - p.base_s) / p.slope_s) - first
-        left = seconds - limited * p.limit_s
-        if left <= 0.0:
+        rest_s = seconds - limited * p.limit_s
+        if rest_s <= 0.0:
             guess = seconds / p.limit_s
         else:
             b = p.base_s + p.slope_s * (first + limited) - 0.5 * p.slope_s
-            guess = limited + 2.0 * left / (b + math.sqrt(b * b + 2.0 * p.slope_s * left))
+            guess = limited + 2.0 * rest_s / (b + math.sqrt(b * b + 2.0 * p.slope_s * rest_s))
     n = int(min(max(guess, 0.0), float(most)))
     while n < most and span_s(p.base_s, p.slope_s, p.limit_s, first, n + 1) <= seconds:
         n += 1

@@ -106,10 +106,10 @@ def new_works(rows: int, works: int, chips: int, unit: Any) -> Works:
 
 @inlined
 def _cost(plans: Plans, p: int, w: int, column: int, prefill: int, rows: int, cached: int) -> float:
-    at = plans.at[p, w, column]
-    by_prefill = plans.cost[at[0, 0] + min(prefill, at[0, 1])]
-    by_rows = plans.cost[at[1, 0] + min(rows, at[1, 1])]
-    by_both = plans.cost[at[2, 0] + min(prefill + rows, at[2, 1])]
+    bounds = plans.at[p, w, column]
+    by_prefill = plans.cost[bounds[0, 0] + min(prefill, bounds[0, 1])]
+    by_rows = plans.cost[bounds[1, 0] + min(rows, bounds[1, 1])]
+    by_both = plans.cost[bounds[2, 0] + min(prefill + rows, bounds[2, 1])]
     return float(by_prefill + by_rows + by_both + plans.cached[p, w, column] * cached)
 
 
@@ -237,9 +237,9 @@ def walk(works: Works, d: int, p: Any) -> None:
         if passed > 0.0 and work.end_s <= passed:
             work.state = _ENDED
         elif passed > 0.0 and work.end_s - seconds <= passed:
-            left = (work.end_s - passed) / seconds
+            share = (work.end_s - passed) / seconds
             _start(work, p.at_s)
-            work.left = left
+            work.left = share
     _go_on(works, d, p, p.at_s)
 
 
@@ -272,11 +272,11 @@ def _begin_ready(works: Works, d: int, p: Any, at_s: float) -> None:
     for w in range(works.step[d].works):
         work = works.work[d, w]
         if work.state == _WAITS:
-            held = False
+            must_wait = False
             for v in range(w):
                 if (work.after >> v) & 1 != 0 and works.work[d, v].state != _ENDED:
-                    held = True
-            if not held:
+                    must_wait = True
+            if not must_wait:
                 _start(work, at_s)
                 is_idle = work.beside != 0 and works.step[d].others & work.beside == 0
                 if is_idle or work.alone_s + work.slope_s * p.done <= 0.0:
@@ -288,8 +288,8 @@ def _begin_ready(works: Works, d: int, p: Any, at_s: float) -> None:
 def _bring(work: Any, seconds: float, now_s: float) -> None:
     passed = (now_s - work.at_s) * work.speed
     if passed > 0.0:
-        left = work.left - passed / seconds
-        work.left = left if left > ROUNDING else 0.0  # it ends now, whoever else asks
+        share = work.left - passed / seconds
+        work.left = share if share > ROUNDING else 0.0  # it ends now, whoever else asks
     work.at_s = max(work.at_s, now_s)
 
 

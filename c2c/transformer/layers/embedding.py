@@ -41,13 +41,13 @@ def lookup(
     table: Table, ids: Int32[Array, " t"], rows: Rows, *, dtype: Any
 ) -> Float[Array, "t hidden"]:
     """Return the embeddings of tokens."""
-    found = rows(table.data, ids)
+    vectors = rows(table.data, ids)
     if table.kind is not None:
         scales, offsets = (
             None if array is None else rows(array, ids).T for array in (table.scales, table.offsets)
         )
-        found = widen(found, scales, offsets, kind=table.kind, group=table.group)
-    return found[:, : table.columns].astype(dtype)
+        vectors = widen(vectors, scales, offsets, kind=table.kind, group=table.group)
+    return vectors[:, : table.columns].astype(dtype)
 
 
 def widen(data: Any, scales: Any, offsets: Any, *, kind: Kind, group: int | None) -> jax.Array:

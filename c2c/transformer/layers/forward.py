@@ -128,10 +128,10 @@ def run[C: (Cache, Pooled)](
             return stage.jitted
         return executables.bind_ahead(stage) if ahead else executables.bind(stage)
 
-    given = params, tokens, positions, cache
+    arguments = params, tokens, positions, cache
     static: dict[str, Any] = {"spec": spec, "decode_rows": decode_rows, "backend": backend}
     if not linear.placement.by_layer:
-        whole: tuple[jax.Array, C] = compiled(_WHOLE)(*given, linear, wanted, **static)
+        whole: tuple[jax.Array, C] = compiled(_WHOLE)(*arguments, linear, wanted, **static)
         return whole
     end = compiled(END) if has_logits else _without_logits
     is_short = tokens.size == cache.tables.shape[0] and params.device.platform == "cpu"
@@ -139,7 +139,7 @@ def run[C: (Cache, Pooled)](
         begin=compiled(BEGIN), layers=compiled(_LAYERS), end=end, between=between,
         at_once=_AT_ONCE if is_short and between is None else 1,
     )  # fmt: skip
-    return _compute(*given, linear=linear, wanted=wanted, stages=stages, **static)
+    return _compute(*arguments, linear=linear, wanted=wanted, stages=stages, **static)
 
 
 def end(
@@ -225,17 +225,19 @@ def _layers(
     backend: Choice,
     sparse: bool,
 ) -> tuple[jax.Array, Any]:
-    for k, own in enumerate(projections):
-        at, to = number + k, None if place is None else place + k
-        layer = Layer(small=layers, projections=own, linear=linear, at=at, which=which, place=to)
+    for k, matrices in enumerate(projections):
+        index, to = number + k, None if place is None else place + k
+        layer = Layer(
+            small=layers, projections=matrices, linear=linear, at=index, which=which, place=to
+        )
         x, cache = run_layer(
             layer,
             x,
             cache,
             rows,
-            turns_of(turns, spec, at),
-            page=at,
-            window=window_of(spec, at),
+            turns_of(turns, spec, index),
+            page=index,
+            window=window_of(spec, index),
             spec=spec,
             backend=backend,
             sparse=sparse,
@@ -306,7 +308,7 @@ def _compute(
     shape, count = tokens.shape, cache.tables.shape[0]
     decode_rows = _check_shapes(tokens, positions, count, decode_rows)
     # A flat array is not reshaped: reshaping on a device needs a compilation.
-    flat = tuple(each if len(shape) == 1 else each.reshape(-1) for each in (tokens, positions))
+    flat = tuple(array if len(shape) == 1 else array.reshape(-1) for array in (tokens, positions))
     x, rows, turns = stages.begin(
         params.embed,
         *flat,
@@ -339,14 +341,14 @@ def _compute(
             sparse, place = places[group[0]]
             weights = [
                 {
-                    name: each[place_in(name, number, places[number][1])]
-                    for name, each in layered.items()
+                    name: array[place_in(name, number, places[number][1])]
+                    for name, array in layered.items()
                     if needed(name, sparse)
                 }
                 for number in group
             ]
-            at = np.int32(group[0]), None, np.int32(place) if spec.dense_layers else None
-            x, cache = run_layers(at, sparse, weights, x, cache)
+            indices = np.int32(group[0]), None, np.int32(place) if spec.dense_layers else None
+            x, cache = run_layers(indices, sparse, weights, x, cache)
             if stages.between is not None:
                 cache = stages.between(cache)
     else:
@@ -361,13 +363,13 @@ def _compute(
 
         first = 0
         for sparse, alike in itertools.groupby(places, key=lambda each: each[0]):
-            of = np.array([place for _, place in alike], np.int32)
-            numbers = np.arange(first, first + len(of), dtype=np.int32)
-            over = numbers, of if spec.dense_layers else None
+            place_array = np.array([place for _, place in alike], np.int32)
+            numbers = np.arange(first, first + len(place_array), dtype=np.int32)
+            over = numbers, place_array if spec.dense_layers else None
             step = functools.partial(body, sparse=sparse)
             (x, k, v), _ = lax.scan(step, (x, cache.k, cache.v), over)
             cache = replace(cache, k=k, v=v)
-            first += len(of)
+            first += len(place_array)
     head = params.projections.get("head", params.embed.data)
     shape = () if wanted is not None else tuple(shape)
     ended = _SEEN_AT_END(spec)

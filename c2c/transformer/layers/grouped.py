@@ -44,8 +44,8 @@ def _row_by_row(x: jax.Array, w: jax.Array, group_sizes: jax.Array) -> jax.Array
 
 
 def _ragged(x: jax.Array, w: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    made: Any = lax.RaggedDotDimensionNumbers  # untyped
-    numbers = made(
+    factory: Any = lax.RaggedDotDimensionNumbers  # untyped
+    numbers = factory(
         dot_dimension_numbers=(((1,), (2,)), ((), ())),
         lhs_ragged_dimensions=[0],
         rhs_group_dimensions=[0],

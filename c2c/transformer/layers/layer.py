@@ -119,8 +119,8 @@ def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> La
     small, projections = {}, {}
     for name, stack in params.layers.items():
         if needed(name, sparse):
-            at = place_in(name, number, place)
-            small[name] = np.asarray(stack)[at : at + 1]
+            index = place_in(name, number, place)
+            small[name] = np.asarray(stack)[index : index + 1]
     for name, matrices in params.projections.items():
         if name != "head" and needed(name, sparse):
             projections[name] = matrices[place_in(name, number, place)] if by_layer else matrices
@@ -144,10 +144,10 @@ def before_attention(
     split = (spec.heads * spec.head_dim, (spec.heads + spec.kv_heads) * spec.head_dim)
     q, k, v = jnp.split(layer.project("qkv", seen), split, axis=-1)
     if spec.qk_norm_whole:
-        q, k = (_normed(layer, name, of, spec) for name, of in (("q_norm", q), ("k_norm", k)))
+        q, k = (_normed(layer, name, array, spec) for name, array in (("q_norm", q), ("k_norm", k)))
     q, k, v = (part.reshape(x.shape[0], -1, spec.head_dim) for part in (q, k, v))
     if spec.qk_norm and not spec.qk_norm_whole:
-        q, k = (_normed(layer, name, of, spec) for name, of in (("q_norm", q), ("k_norm", k)))
+        q, k = (_normed(layer, name, array, spec) for name, array in (("q_norm", q), ("k_norm", k)))
     if spec.qk_unit:
         unit = (rms_norm(part, jnp.ones((), x.dtype), spec.norm_eps) for part in (q, k))
         q, k = (jnp.where(turns.is_rotated, u, p) for u, p in zip(unit, (q, k), strict=True))

@@ -168,9 +168,11 @@ def _check_rope(spec: ModelSpec, where: str) -> None:
         for name in ("short_factor", "long_factor"):
             count = len(getattr(scaling, name))
             if count != turned(spec) // 2:
-                what = "head_dim / 2" if spec.rotary_fraction == 1.0 else "half of what is turned"
+                quantity = (
+                    "head_dim / 2" if spec.rotary_fraction == 1.0 else "half of what is turned"
+                )
                 raise SettingError(
-                    f"{where}.{name}", f"{count} numbers", f"{what} = {turned(spec) // 2}"
+                    f"{where}.{name}", f"{count} numbers", f"{quantity} = {turned(spec) // 2}"
                 )
 
 
@@ -328,8 +330,8 @@ def _experts(spec: ModelSpec) -> list[Stack]:
                 first = 0
                 for matrix, size in rows:
                     tensor = f"model.layers.{layer}.{folder}.experts.{expert}.{matrix}.weight"
-                    at = (place, expert)
-                    yield Part(tensor=tensor, shape=(size, columns), at=at, first=first)
+                    index = (place, expert)
+                    yield Part(tensor=tensor, shape=(size, columns), at=index, first=first)
                     first += size
 
     def stack(name: str, rows: tuple[tuple[str, int], ...], columns: int) -> Stack:
@@ -353,8 +355,8 @@ def _experts(spec: ModelSpec) -> list[Stack]:
     if spec.router_bias:
         stacks.append(beside("router_bias", ((names.router_bias, count),), None))
     if wide := spec.shared_intermediate:
-        at = names.shared
-        both = tuple((f"{at}.{name}.weight", wide) for name in (gate, up))
+        prefix = names.shared
+        both = tuple((f"{prefix}.{name}.weight", wide) for name in (gate, up))
         stacks.append(beside("shared_gate_up", both, h))
-        stacks.append(beside("shared_down", ((f"{at}.{down}.weight", h),), wide))
+        stacks.append(beside("shared_down", ((f"{prefix}.{down}.weight", h),), wide))
     return stacks

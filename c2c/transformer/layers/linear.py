@@ -69,10 +69,10 @@ def linear_by_name(name: str) -> Linear:
     Raises:
       SettingError: the name is unknown.
     """
-    made = {"reference": Reference, "hybrid": Hybrid, "staged": Staged}
-    if name not in made:
-        raise SettingError("linear", name, f"one of {', '.join(made)}")
-    strategy: Linear = made[name]()
+    strategies = {"reference": Reference, "hybrid": Hybrid, "staged": Staged}
+    if name not in strategies:
+        raise SettingError("linear", name, f"one of {', '.join(strategies)}")
+    strategy: Linear = strategies[name]()
     return strategy
 
 
@@ -258,17 +258,17 @@ class Hybrid:
     ) -> jax.Array:
         """Return each row times the transpose of its expert's W; inactive experts are not read."""
         w: PackedWeights | QuantizedWeights = projections[name]
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "layer": layer,
             "cluster": self.cluster,
             "sm_limit": self.sm_limit,
             "backend": self.backend,
         }
         if isinstance(w, QuantizedWeights):
-            return grouped_gemm(x, w, group_sizes, **given)
+            return grouped_gemm(x, w, group_sizes, **options)
         columns = w.data.shape[-1]  # padded K
         x = jnp.pad(x, ((0, 0), (0, columns - w.k)))
-        product = grouped_gemm(x, w.data, group_sizes, w_layout="nk", **given)
+        product = grouped_gemm(x, w.data, group_sizes, w_layout="nk", **options)
         return product[:, : w.n]
 
 
@@ -296,14 +296,14 @@ def _plain(w: Any, dtype: Any) -> jax.Array:
 
 
 def _matmul(x: jax.Array, w: Any, out_dtype: Any) -> jax.Array:
-    at = 1
+    axis = 1
     if isinstance(w, Transposed):
-        at, w = 0, w.data
+        axis, w = 0, w.data
     w = _plain(w, x.dtype)
     product = lax.dot_general(
-        jnp.pad(x, ((0, 0), (0, w.shape[at] - x.shape[1]))),  # a table's rows may be padded
+        jnp.pad(x, ((0, 0), (0, w.shape[axis] - x.shape[1]))),  # a table's rows may be padded
         w,
-        (((1,), (at,)), ((), ())),
+        (((1,), (axis,)), ((), ())),
         # the default rounds float32 to fewer bits on some devices
         precision=lax.Precision.HIGHEST,
         preferred_element_type=jnp.float32,

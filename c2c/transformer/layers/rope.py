@@ -64,9 +64,9 @@ def frequencies(spec: ModelSpec) -> np.ndarray:
     if scaling.kind == "longrope":
         return _one / (np.asarray(scaling.short_factor, np.float32) * powers)
     if scaling.kind == "yarn":
-        kept = _kept(spec, scaling)
+        share = _kept(spec, scaling)
         slow = _one / (np.float32(scaling.factor) * powers)
-        return np.asarray(slow * (_one - kept) + turns * kept, np.float32)
+        return np.asarray(slow * (_one - share) + turns * share, np.float32)
     slow = turns / np.float32(scaling.factor)
     if scaling.kind == "linear":
         return slow
@@ -93,8 +93,8 @@ def angles(
     if spec.local_rope_theta:
         local = replace(spec, rope_theta=spec.local_rope_theta, rope_scaling=None)
         kinds = (replace(spec, local_rope_theta=0.0), replace(local, local_rope_theta=0.0))
-        found = [angles(positions, lengths, kind) for kind in kinds]
-        return jnp.stack([each[0] for each in found]), jnp.stack([each[1] for each in found])
+        tables = [angles(positions, lengths, kind) for kind in kinds]
+        return jnp.stack([pair[0] for pair in tables]), jnp.stack([pair[1] for pair in tables])
     turns = jnp.asarray(frequencies(spec))
     if depends_on_length(spec):
         turns = _of_length(turns, lengths, spec)

@@ -105,8 +105,8 @@ def serve(
     decoding: dict[int, None] = {}
 
     def has_room(number: int) -> bool:
-        held = sum(requests[each].pages for each in runner.requests)
-        fits = held + requests[number].pages <= pages or not runner.requests
+        used_pages = sum(requests[index].pages for index in runner.requests)
+        fits = used_pages + requests[number].pages <= pages or not runner.requests
         return fits and len(runner.requests) < runner.seats
 
     while waiting or runner.requests:

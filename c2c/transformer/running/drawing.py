@@ -101,9 +101,9 @@ def _draw(
     logits = lax.cond(jnp.any(rows.changes | (biased > 0)), changed, lambda logits: logits, logits)
     token = sample(logits, rows, step, hot=hot)
     count = seats.held.at[seat, token].get(mode="clip")
-    held = seats.held.at[seat, token].set(jnp.minimum(count, MOST_HELD - 2) + 2, mode="drop")
+    counts = seats.held.at[seat, token].set(jnp.minimum(count, MOST_HELD - 2) + 2, mode="drop")
     drawn = seats.drawn.at[seat].set(token, mode="drop")
-    return token, replace(seats, held=held, drawn=drawn)
+    return token, replace(seats, held=counts, drawn=drawn)
 
 
 def _mask(logits: jax.Array, allowed: jax.Array) -> jax.Array:
@@ -113,9 +113,9 @@ def _mask(logits: jax.Array, allowed: jax.Array) -> jax.Array:
 
 def _score(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    own = jnp.take_along_axis(logits, token[:, None], axis=-1) - total
+    log_prob = jnp.take_along_axis(logits, token[:, None], axis=-1) - total
     top, which = lax.top_k(logits, min(SCORED, logits.shape[1]))
-    return own[:, 0], which, top - total
+    return log_prob[:, 0], which, top - total
 
 
 FEED = Stage(name="feed", function=_feed)

@@ -48,9 +48,9 @@ def prompt_scores(prompt: Prompt) -> tuple[int, int, tuple[Score, ...]]:
     count = prompt.stay.prompt_scores
     assert count is not None
     scores = [
-        score_of(told, row, count)
+        score_of(arrays, row, count)
         for rows, part in zip(prompt.counts, prompt.parts, strict=True)
-        for told in (tuple(map(np.asarray, part)),)
+        for arrays in (tuple(map(np.asarray, part)),)
         for row in range(rows)
     ]
     return prompt.stay.request, prompt.first, tuple(scores)

@@ -172,15 +172,15 @@ class OnDevice:
 
         Earlier calls write these blocks, and calls are computed in order.
         """
-        kept, held = self.pool.kept, self._blocks.setdefault(stay, [])
+        cache, blocks = self.pool.kept, self._blocks.setdefault(stay, [])
         for key in stay.keys[stay.shared : most]:
-            if key not in kept:
+            if key not in cache:
                 break
-            kept[key] = kept.pop(key)  # most recently used
-            first = kept[key][1]
+            cache[key] = cache.pop(key)  # most recently used
+            first = cache[key][1]
             self.lease.share(first)
-            self.lease.give(held[stay.shared :])  # part of the same block, at most
-            held[stay.shared :] = [first]
+            self.lease.give(blocks[stay.shared :])  # part of the same block, at most
+            blocks[stay.shared :] = [first]
             stay.shared += 1
         return stay.shared
 
@@ -189,15 +189,15 @@ class OnDevice:
 
         Only one of two copies is kept.
         """
-        held, whole = self._blocks[stay], min(len(stay.keys), stay.filled // PAGE_TOKENS)
+        blocks, whole = self._blocks[stay], min(len(stay.keys), stay.filled // PAGE_TOKENS)
         for number in range(stay.shared, whole):
             key = stay.keys[number]
             if key in self.pool.kept:
-                self.lease.give([held[number]])
-                held[number] = self.pool.kept[key][1]
-                self.lease.share(held[number])
+                self.lease.give([blocks[number]])
+                blocks[number] = self.pool.kept[key][1]
+                self.lease.share(blocks[number])
             else:
-                self.pool.keep(key, self.lease, held[number])
+                self.pool.keep(key, self.lease, blocks[number])
         stay.shared = whole
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
@@ -259,8 +259,8 @@ class OnDevice:
         )
 
     def _growth(self, stored: Stored) -> list[tuple[Stay, int]]:
-        wanted = ((s, blocks_for(n) - len(self._blocks.get(s, ()))) for s, n in stored)
-        return [(stay, count) for stay, count in wanted if count > 0]
+        counts = ((s, blocks_for(n) - len(self._blocks.get(s, ()))) for s, n in stored)
+        return [(stay, count) for stay, count in counts if count > 0]
 
 
 def blocks_for(positions: int) -> int:
@@ -274,14 +274,14 @@ def blocks_for(positions: int) -> int:
 
 def bound(executables: Executables | None) -> Callable[[Any], Callable[..., Any]]:
     """Return a caching binder of stages, compiled for this process or from the store."""
-    found: dict[Any, Callable[..., Any]] = {}
+    functions: dict[Any, Callable[..., Any]] = {}
 
     def call(stage: Any) -> Callable[..., Any]:
         if executables is None:
             run: Callable[..., Any] = stage.jitted
             return run
-        if stage not in found:
-            found[stage] = executables.bind(stage)
-        return found[stage]
+        if stage not in functions:
+            functions[stage] = executables.bind(stage)
+        return functions[stage]
 
     return call

@@ -111,11 +111,11 @@ def stream_batch(
     if cache_tokens is not None and cache_tokens < PAGE_TOKENS:
         allowed = f"at least {PAGE_TOKENS}, one page of the cache"
         raise SettingError("cache_tokens", cache_tokens, allowed)
-    asked = [request for request in requests if request.max_new_tokens]
-    if not asked:
+    queue = [request for request in requests if request.max_new_tokens]
+    if not queue:
         return iter(())
-    rows = min(rows, bucket(len(asked)))
-    needed = sorted((request.pages for request in asked), reverse=True)
+    rows = min(rows, bucket(len(queue)))
+    needed = sorted((request.pages for request in queue), reverse=True)
     pages = bucket(sum(needed[:rows]), _LEAST_PAGES)
     if cache_tokens is not None:
         pages = cache_tokens // PAGE_TOKENS
@@ -126,7 +126,7 @@ def stream_batch(
                 f"at most {pages * PAGE_TOKENS + 1} together, the size of the cache",
                 "Request fewer new tokens or a larger cache.",
             )  # fmt: skip
-    budgets = budgets_for(spec, max(len(request.ids) for request in asked), chunk)
+    budgets = budgets_for(spec, max(len(request.ids) for request in queue), chunk)
     width = bucket(needed[0], _LEAST_PAGES)
     classes = (1, rows) if rows > 1 else (1,)
     shapes = Shapes(rows=classes, budgets=budgets, width=width, mixes=rows > 1)
@@ -228,7 +228,7 @@ def buckets_up_to(context: int) -> tuple[Bucket, ...]:
     contexts = [_LEAST_PAGES * PAGE_TOKENS]
     while contexts[-1] < largest:
         contexts.append(2 * contexts[-1])
-    return tuple(Bucket(tokens, each) for each in contexts for tokens in (0, *BUDGETS))
+    return tuple(Bucket(tokens, length) for length in contexts for tokens in (0, *BUDGETS))
 
 
 def warm(
@@ -250,14 +250,14 @@ def warm(
       wanted: shapes and settings to prepare.
       done: callback after each shape.
     """
-    for context in dict.fromkeys(each.context for each in wanted.buckets):
-        here = [each for each in wanted.buckets if each.context == context]
-        budgets = tuple(sorted({each.tokens for each in here} - {0})) or BUDGETS[:1]
+    for context in dict.fromkeys(size.context for size in wanted.buckets):
+        here = [size for size in wanted.buckets if size.context == context]
+        budgets = tuple(sorted({size.tokens for size in here} - {0})) or BUDGETS[:1]
         pages = context // PAGE_TOKENS
         shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
         runner = _runner(params, spec, linear, shapes, pages, executables)
         runner.warm(
-            decodes=any(not each.tokens for each in here), draws=wanted.draws, scores=wanted.scores
+            decodes=any(not size.tokens for size in here), draws=wanted.draws, scores=wanted.scores
         )
-        for each in here:
-            done(each)
+        for size in here:
+            done(size)

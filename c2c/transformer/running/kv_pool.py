@@ -40,9 +40,9 @@ def _page_elements(spec: ModelSpec) -> int:
 
 def superblock_elements(specs: Iterable[ModelSpec], *, blocks: int = _BLOCKS_A_SUPERBLOCK) -> int:
     """Return a superblock size that all these models can divide into their pages."""
-    known = list(specs)
-    step = math.lcm(*map(_page_elements, known))
-    return -(-blocks * max(map(block_elements, known)) // step) * step
+    models = list(specs)
+    step = math.lcm(*map(_page_elements, models))
+    return -(-blocks * max(map(block_elements, models)) // step) * step
 
 
 def superblocks_for(blocks: int) -> int:

@@ -276,10 +276,10 @@ class Runner:
         early = self._early
         assert early is not None
         later = self._early_stays().keys() - set(step.decode)
-        asked = tuple((stay, row) for stay, row in early.rows if stay.request not in later)
-        left = tuple((stay, row) for stay, row in early.rows if stay.request in later)
-        self._early = Drawn(left, early.tokens, early.scores) if left else None
-        return Drawn(asked, early.tokens, early.scores)
+        rows = tuple((stay, row) for stay, row in early.rows if stay.request not in later)
+        rest = tuple((stay, row) for stay, row in early.rows if stay.request in later)
+        self._early = Drawn(rest, early.tokens, early.scores) if rest else None
+        return Drawn(rows, early.tokens, early.scores)
 
     def _begin(self, step: Step) -> Drawn:
         executor = self.executor
@@ -346,43 +346,43 @@ class Runner:
         counts, parts = [], []
         for first in range(0, len(follow), rows):
             count = min(rows, len(follow) - first)
-            wanted, token = np.zeros((2, rows), np.int32)
-            wanted[:count] = np.arange(first, first + count)
+            places, token = np.zeros((2, rows), np.int32)
+            places[:count] = np.arange(first, first + count)
             token[:count] = follow[first : first + count]
             counts.append(count)
-            parts.append(self._compiled(SCORE)(logits_of(wanted), token))
+            parts.append(self._compiled(SCORE)(logits_of(places), token))
         return Prompt(stay, stay.filled + 1, tuple(counts), tuple(parts))
 
     def finish(self, ticket: Ticket) -> Result:
         """Wait for a step and return its result; ended requests are removed."""
-        known = [tokens_of(drawn) for drawn in ticket.drawn]
+        token_rows = [tokens_of(drawn) for drawn in ticket.drawn]
         now_s = time.perf_counter()
         seconds = now_s - max(ticket.begun_s, self._read_s)
         self._read_s = now_s
-        found: list[tuple[int, int, Ended | None]] = []
+        outcomes: list[tuple[int, int, Ended | None]] = []
         scores: dict[int, Score] = {}
         hidden: dict[int, np.ndarray] = {}
         prompts = []
         dropped = 0
-        for drawn, tokens in zip(ticket.drawn, known, strict=True):
+        for drawn, tokens in zip(ticket.drawn, token_rows, strict=True):
             if drawn.prompt is not None and self._stays.get(drawn.prompt.stay.request) is (
                 drawn.prompt.stay
             ):
                 prompts.append(prompt_scores(drawn.prompt))
-            told = None if drawn.scores is None else tuple(map(np.asarray, drawn.scores))
+            arrays = None if drawn.scores is None else tuple(map(np.asarray, drawn.scores))
             for stay, row in drawn.rows:
                 if self._stays.get(stay.request) is not stay:
                     dropped += 1
                     continue
                 token = int(tokens[row])
-                found.append((stay.request, token, self._give(stay, token)))
-                if told is not None and stay.scores is not None:
-                    scores[stay.request] = score_of(told, row, stay.scores)
+                outcomes.append((stay.request, token, self._give(stay, token)))
+                if arrays is not None and stay.scores is not None:
+                    scores[stay.request] = score_of(arrays, row, stay.scores)
                 if stay.embeds and drawn.hidden is not None:
-                    x, at = drawn.hidden
-                    hidden[stay.request] = np.asarray(x)[at].astype(np.float32)
+                    x, index = drawn.hidden
+                    hidden[stay.request] = np.asarray(x)[index].astype(np.float32)
         return Result(
-            tokens=tuple(found), seconds=seconds, dropped=dropped, scores=scores,
+            tokens=tuple(outcomes), seconds=seconds, dropped=dropped, scores=scores,
             prompts=tuple(prompts), hidden=hidden,
         )  # fmt: skip
 
@@ -434,17 +434,17 @@ class Runner:
             if not chunk and not decodes:
                 continue
             laid = self._empty(chunk, rows)
-            wanted = laid.wanted
+            shape = laid.wanted
             tokens = ahead(FEED)(laid.given, seats.drawn, laid.source)
             logits = self.executor.ready(laid, tokens)
             for hot in draws:
-                settings = sampling_rows([_NEUTRAL] * len(wanted))
-                stands = np.zeros((len(wanted), 4), np.int32)
+                settings = sampling_rows([_NEUTRAL] * len(shape))
+                stands = np.zeros((len(shape), 4), np.int32)
                 token, _ = ahead(DRAW)(logits, seats, settings, stands, hot=hot)
             if scores:
                 ahead(SCORE)(logits, token)
             if masks:
-                ahead(MASK)(logits, np.zeros((len(wanted), words(self.spec.vocab)), np.uint32))
+                ahead(MASK)(logits, np.zeros((len(shape), words(self.spec.vocab)), np.uint32))
             done()
 
     def _fresh(self) -> Seats:

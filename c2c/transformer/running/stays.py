@@ -84,9 +84,9 @@ class Stay:
     def held(self, vocab: int) -> np.ndarray:
         """Return the initial occurrence of tokens, see `penalised`: int16 [vocab]."""
         prompt = len(self.ids) - self.before
-        found = 2 * np.bincount(self.ids[prompt:], minlength=vocab)
-        found[np.asarray(self.ids[:prompt])] += 1
-        return np.minimum(found, MOST_HELD).astype(np.int16)
+        counts = 2 * np.bincount(self.ids[prompt:], minlength=vocab)
+        counts[np.asarray(self.ids[:prompt])] += 1
+        return np.minimum(counts, MOST_HELD).astype(np.int16)
 
     def biases(self) -> list[tuple[int, float]]:
         """Return the logit biases of tokens; -inf for tokens that are barred at first."""
@@ -132,8 +132,8 @@ class Laid:
         """Add one decode of a request, whose input is its last token."""
         if not stay.started or stay.filled < len(stay.ids):
             raise ValueError(f"request {stay.request}: its prompt is not computed yet")
-        at, row = self.chunk + row, self._first + row
-        self.source[at] = stay.seat
-        self.positions[at] = len(stay.ids) + stay.started - 1
+        index, row = self.chunk + row, self._first + row
+        self.source[index] = stay.seat
+        self.positions[index] = len(stay.ids) + stay.started - 1
         self.rows[row] = stay
-        self.wanted[row], self.drawing[row] = at, stay
+        self.wanted[row], self.drawing[row] = index, stay

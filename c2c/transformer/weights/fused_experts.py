@@ -21,18 +21,18 @@ def split_experts(checkpoint: SafetensorsCheckpoint, family: str) -> None:
         return
     folder, (gate, up, down) = named
     for name in checkpoint.names:
-        found = _FUSED.fullmatch(name)
-        if found is None:
+        match = _FUSED.fullmatch(name)
+        if match is None:
             continue
-        path, shape = f"{found[1]}.{folder}", checkpoint.shape(name)
-        if found[2] == "gate.weight":
-            checkpoint.divide(name, {f"{path}.{found[2]}": shape})
+        path, shape = f"{match[1]}.{folder}", checkpoint.shape(name)
+        if match[2] == "gate.weight":
+            checkpoint.divide(name, {f"{path}.{match[2]}": shape})
             continue
         if len(shape) != 3:
             continue
         count, rows, columns = shape
-        matrices = (down,) if found[2].endswith("down_proj") else (gate, up)
-        each = rows // len(matrices), columns
-        if each[0] * len(matrices) == rows:
+        matrices = (down,) if match[2].endswith("down_proj") else (gate, up)
+        part_shape = rows // len(matrices), columns
+        if part_shape[0] * len(matrices) == rows:
             parts = (f"{path}.experts.{i}.{name}.weight" for i in range(count) for name in matrices)
-            checkpoint.divide(name, dict.fromkeys(parts, each))
+            checkpoint.divide(name, dict.fromkeys(parts, part_shape))

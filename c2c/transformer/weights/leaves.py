@@ -186,7 +186,7 @@ def leaves(
       source: source of the tensors.
       quantization: quantisation of the projections; None for floats.
     """
-    made: list[Leaf] = []
+    result: list[Leaf] = []
     host = placement.memory == "host"
 
     def add(stack: Stack, shape: Sequence[int], layer: int | None, **settings: Any) -> None:
@@ -197,7 +197,7 @@ def leaves(
             name = f"{stack.name}/{layer}"
         is_matrix = stack.projection and len(shape) == 2 and not settings.get("table")
         turned = placement.transposed and is_matrix and settings["format"].kind is None
-        made.append(
+        result.append(
             Leaf(
                 name=name, stack=stack, layer=layer, shape=tuple(shape), parts=parts,
                 transposed=turned, **settings,
@@ -224,4 +224,4 @@ def leaves(
             else:
                 for layer in range(stack.shape[0]):
                     add(stack, shape[1:], layer, format=chosen, in_host_memory=host)
-    return tuple(made)
+    return tuple(result)

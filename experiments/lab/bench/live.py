@@ -80,10 +80,10 @@ def streamed(
                 f"{address}{path}", answer.read().decode(), "The server sent this error."
             )
         for event in _events(answer):
-            found = tokens_in(event)
-            if found and not tokens:
+            new_tokens = tokens_in(event)
+            if new_tokens and not tokens:
                 first_s = time.perf_counter() - began_s
-            tokens += found
+            tokens += new_tokens
     finally:
         connection.close()
     last_s = time.perf_counter() - began_s
@@ -121,11 +121,11 @@ class Engine:
                 stdout=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
         end_s = time.monotonic() + _START_S
-        while " at http" not in (said := self._log.read_text()):
+        while " at http" not in (log_text := self._log.read_text()):
             if self._process.poll() is not None or time.monotonic() > end_s:
-                raise DataError("c2c serve", said[-2000:], "It did not start.")
+                raise DataError("c2c serve", log_text[-2000:], "It did not start.")
             time.sleep(0.05)
-        self.address = next(word for word in said.split() if word.startswith("http"))
+        self.address = next(word for word in log_text.split() if word.startswith("http"))
         while not self._live()["is_compiled"]:
             if time.monotonic() > end_s:
                 raise DataError("c2c serve", "is_compiled is false", "The log has the reason.")

@@ -141,8 +141,8 @@ class LlamaCpp:
             if line.startswith(b"http"):
                 return process, line.decode().strip()
         process.communicate()
-        said = self._log.read_text(errors="replace")[-2000:]
-        raise DataError(self.name, said, f"It did not load {name}.")
+        log_text = self._log.read_text(errors="replace")[-2000:]
+        raise DataError(self.name, log_text, f"It did not load {name}.")
 
     def ask(self, request: Request) -> Answer:
         """Send a request and return its answer."""
@@ -180,7 +180,7 @@ def _measure(
         cpu_s, memory = server.cpu_s() - cpu_s, pss_mb(server.processes())
     finally:
         server.stop()
-    first, last = ([getattr(a, at) for a in answers] for at in ("first_s", "last_s"))
+    first, last = ([getattr(a, moment) for a in answers] for moment in ("first_s", "last_s"))
     return {
         "server": server.name,
         "ready_s": ready_s,
@@ -205,17 +205,17 @@ def _run(settings: LlamaCppSettings, folder: RunDir, out: Console) -> None:
     )
     requests = trace(mix, settings.requests, settings.rate, settings.seed)
     rows: list[dict[str, Any]] = []
-    told = {"settings": asdict(settings), "version": _version(settings.peer), "rows": rows}
+    record = {"settings": asdict(settings), "version": _version(settings.peer), "rows": rows}
     context = settings.prompt[1] + settings.new[1]
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
         models = write_models(settings.shapes, settings.models, settings.seed, here / "models")
-        given = (
+        overrides = (
             f"workers={settings.cores}", f"rows={sorted({1, settings.slots})}", f"context={context}"
         )  # fmt: skip
         files = {name: write_gguf(path, here / f"{name}.gguf") for name, path in models.items()}
         servers = (
-            Engine(here / "models", here / "engine.log", given),
+            Engine(here / "models", here / "engine.log", overrides),
             LlamaCpp(
                 settings.peer, files, here / "llama_cpp.log", slots=settings.slots,
                 context=context, threads=settings.cores,
@@ -229,7 +229,7 @@ def _run(settings: LlamaCppSettings, folder: RunDir, out: Console) -> None:
                     texts.append([answer.tokens for answer in answers])
                     row["equal"] = sum(a == b for a, b in zip(texts[0], texts[-1], strict=True))
                     rows.append(row)
-                    folder.write_json("servers", told)  # a later run may fail
+                    folder.write_json("servers", record)  # a later run may fail
                     advance(len(rows))
     out.print(_table(settings, rows))
 

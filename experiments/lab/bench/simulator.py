@@ -265,10 +265,10 @@ def _check(settings: BenchSettings) -> None:
         raise SettingError(
             "superchips", settings.superchips, "at least 3, which hold the 89 models"
         )
-    known = sorted(path.stem for path in (config_dir() / "system").glob("*.yaml"))
+    names = sorted(path.stem for path in (config_dir() / "system").glob("*.yaml"))
     for system in settings.systems:
-        if system not in known:
-            raise SettingError("systems", system, f"names of systems: {', '.join(known)}")
+        if system not in names:
+            raise SettingError("systems", system, f"names of systems: {', '.join(names)}")
     if not settings.systems:
         raise SettingError("systems", [], "at least one system")
     if not settings.fleets:
@@ -318,8 +318,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return the exit status."""
 
     def work(settings: BenchSettings, folder: RunDir, out: Console) -> None:
-        found = run(settings, out)
-        folder.write_json("simulator", found)
+        results = run(settings, out)
+        folder.write_json("simulator", results)
         rows = [
             {"over": over, **point}
             for over in (
@@ -330,7 +330,7 @@ def main(arguments: Sequence[str]) -> int:
                 "by_cells",
                 "by_turns",
             )
-            for point in found[over]
+            for point in results[over]
         ]
         folder.write_table("points", pa.Table.from_pylist(rows))
 

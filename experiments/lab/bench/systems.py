@@ -66,21 +66,21 @@ def default_settings(system: str) -> list[str]:
     A system that keeps some experts in HBM needs a catalog of mixtures of experts. A system that
     gives every model a slice of its own needs as many slices as models.
     """
-    given = [f"system={system}", "workload=poisson"]
-    cfg = load(given)
+    overrides = [f"system={system}", "workload=poisson"]
+    cfg = load(overrides)
     if cfg.system.experts.policy != "all_experts":
-        given.append("catalog=moe")
+        overrides.append("catalog=moe")
     if cfg.system.one_each:
-        given.append(f"superchips={len(load(given).catalog.models)}")
-    return given
+        overrides.append(f"superchips={len(load(overrides).catalog.models)}")
+    return overrides
 
 
 def measure(settings: SystemsSettings, system: str) -> dict[str, Any]:
     """Return the speed of a system, from its run in `settings.runs` if there is one."""
-    given = [*default_settings(system), f"seed={settings.seed}", "figures=false", "shards=1"]
+    overrides = [*default_settings(system), f"seed={settings.seed}", "figures=false", "shards=1"]
 
     def of(requests: int) -> DictConfig:
-        return load([*given, f"workload.requests={requests}", f"folder={folder}"])
+        return load([*overrides, f"workload.requests={requests}", f"folder={folder}"])
 
     def compiles(_: bool) -> None:
         simulate(build(of(FEW)), compiled=True)
@@ -89,9 +89,9 @@ def measure(settings: SystemsSettings, system: str) -> dict[str, Any]:
     cfg = of(settings.requests)
     cfg.resume, cfg.overwrite = not settings.again, True
     setup = build(cfg)
-    found = execute(setup, before=compiles)
-    speed = json.loads((found.folder / "speed.json").read_text(encoding="utf-8"))
-    run = found.summary["run"]
+    outcome = execute(setup, before=compiles)
+    speed = json.loads((outcome.folder / "speed.json").read_text(encoding="utf-8"))
+    run = outcome.summary["run"]
     return {
         "system": system,
         "catalog": cfg.catalog.name,
@@ -104,9 +104,9 @@ def measure(settings: SystemsSettings, system: str) -> dict[str, Any]:
         "simulate_s": speed["simulate_s"],
         "steps": run["steps"],
         "walked": run["walked"],
-        "finished": found.summary["finished"],
-        "slo_attainment": found.summary["attainment"]["both"],
-        "kept": found.skipped,
+        "finished": outcome.summary["finished"],
+        "slo_attainment": outcome.summary["attainment"]["both"],
+        "kept": outcome.skipped,
     }
 
 
@@ -128,10 +128,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _check(settings: SystemsSettings) -> None:
-    known = systems()
+    names = systems()
     for system in settings.systems:
-        if system not in known:
-            raise SettingError("systems", system, f"names of systems: {', '.join(known)}")
+        if system not in names:
+            raise SettingError("systems", system, f"names of systems: {', '.join(names)}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -49,8 +49,8 @@ def _decode(spec: Mapping[str, Any], settings: Settings) -> tuple[Any, tuple[Any
 def _prefill(spec: Mapping[str, Any], settings: Settings) -> tuple[Any, tuple[Any, ...]]:
     heads = (spec["q_heads"], spec["kv_heads"], spec["kv_heads"])
     arrays = tuple(
-        _normal((spec["batch"], spec["length"], of, spec["head"]), settings.seed + i)
-        for i, of in enumerate(heads)
+        _normal((spec["batch"], spec["length"], head_count, spec["head"]), settings.seed + i)
+        for i, head_count in enumerate(heads)
     )
     _, _, rival = spec["what"].partition("_")
     call: Any = functools.partial(prefill_attention, causal=True, backend=settings.backend)

@@ -42,13 +42,13 @@ class Measured:
 def rates(rows: Sequence[Row]) -> dict[str, float]:
     """Return the measured rates of `pallas_kernels.gemm.Machine`, by field."""
     real = [row for row in rows if not row.get("dry_run")]
-    found = {
+    gbps_of = {
         "link_gbps": verdicts.sm_rate(real),
         "copy_gbps": verdicts.copy_rate(real),
         "hbm_gbps": verdicts.bound(real, "hbm", "gbps"),
         "bf16_tflops": verdicts.bound(real, "tensor_cores", "tflops"),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in gbps_of.items() if value is not None}
 
 
 def constants(rows: Sequence[Row]) -> dict[str, Measured]:
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(devices) != 1:
         raise DataError(str(options.rows), f"expected rows of one device, not of {devices}")
     measured = rates(rows.all)
-    found = constants(rows.all) if devices == [DEVICE] else {}
+    updates = constants(rows.all) if devices == [DEVICE] else {}
     if not measured:
         print("No rate was measured: nothing is written.", file=sys.stderr)
         return 1
@@ -121,12 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, value in measured.items():
         print(f"{name:20s} {value:10.1f}")
     stored = load_constants(NAME)
-    for name, one in found.items():
+    for name, one in updates.items():
         old = getattr(stored, name)
         print(f"{name:20s} stored {old:<10.4g} measured {one.value:<10.4g} {one.why}")
     if options.write:
-        if found:
-            store_constants(NAME, *updated(stored, found, f"({devices[0]}, {date})"))
+        if updates:
+            store_constants(NAME, *updated(stored, updates, f"({devices[0]}, {date})"))
         print(f"wrote {_store_rates(devices[0], measured, date)}")
     return 0
 

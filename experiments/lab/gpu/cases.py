@@ -64,8 +64,8 @@ class Case:
     @property
     def group(self) -> tuple[str, str]:
         """Stage and kind; of tests the function."""
-        what = self.spec.get("what") or str(self.spec.get("test", "")).partition("[")[0]
-        return self.stage, str(what)
+        name = self.spec.get("what") or str(self.spec.get("test", "")).partition("[")[0]
+        return self.stage, str(name)
 
 
 class Unmeasurable(Exception):
@@ -109,16 +109,16 @@ def _decode(tiny: bool) -> Iterator[dict[str, Any]]:
         for alpha in (1.0, 0.0):
             yield gemm("kernel", m, tiny, alpha=alpha)
         yield gemm("chosen", m, tiny)
-    for what in ("ring", "serial", "resident"):
-        yield gemm(what, 16, tiny)
+    for variant in ("ring", "serial", "resident"):
+        yield gemm(variant, 16, tiny)
     for layout in LAYOUTS[1:]:
         for alpha in (1.0, 0.0):
             yield gemm("kernel", 64, tiny, alpha=alpha, layout=layout)
     for sms in (4, 2) if tiny else FEW_SMS:
         for alpha in (1.0, 0.0):
             yield gemm("kernel", 64, tiny, alpha=alpha, sms=sms)
-    for what in ("ring", "serial"):
-        yield gemm(what, 64, tiny)
+    for variant in ("ring", "serial"):
+        yield gemm(variant, 64, tiny)
     for layout in LAYOUTS[1:]:
         yield gemm("kernel", 1, tiny, alpha=1.0, layout=layout)
 
@@ -141,8 +141,8 @@ def _mixes(tiny: bool) -> Iterator[dict[str, Any]]:
 
 def _tall(tiny: bool) -> Iterator[dict[str, Any]]:
     for m in TALL_ROWS[:1] if tiny else TALL_ROWS:
-        for what in ("chosen", "best", "ring", "resident"):
-            yield gemm(what, m, tiny)
+        for variant in ("chosen", "best", "ring", "resident"):
+            yield gemm(variant, m, tiny)
 
 
 def _attention(tiny: bool) -> Iterator[dict[str, Any]]:
@@ -153,14 +153,14 @@ def _attention(tiny: bool) -> Iterator[dict[str, Any]]:
     )
     long = 128 if tiny else 4096
     yield heads | {"what": "decode", "batch": 2 if tiny else 16, "length": long}
-    for what in ("prefill", "prefill_xla") if tiny else ("prefill", "prefill_cudnn"):
-        yield heads | {"what": what, "batch": 1, "length": long}
+    for variant in ("prefill", "prefill_xla") if tiny else ("prefill", "prefill_cudnn"):
+        yield heads | {"what": variant, "batch": 1, "length": long}
 
 
 def _woven(tiny: bool) -> Iterator[dict[str, Any]]:
     size = {"tokens": 70, "rows": 2} if tiny else {"tokens": 1024, "rows": 64}
-    for what in ("task", "empty_poll", "alone"):
-        yield size | {"what": what}
+    for variant in ("task", "empty_poll", "alone"):
+        yield size | {"what": variant}
 
 
 def _steps(tiny: bool) -> Iterator[dict[str, Any]]:

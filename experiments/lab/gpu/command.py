@@ -42,8 +42,8 @@ _SMI: Final = "driver_version,pcie.link.gen.max,pcie.link.width.max,clocks.max.s
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    return command(lambda: _main(given), given, once=True)
+    argv = sys.argv[1:] if arguments is None else list(arguments)
+    return command(lambda: _main(argv), argv, once=True)
 
 
 def _main(given: Sequence[str]) -> int:
@@ -92,8 +92,8 @@ def _run(
     labels = {"run": number} | ({"dry_run": True} if options.dry_run else {})
 
     def alive() -> str:
-        found = look(where, LOOK_S)
-        return found if isinstance(found, str) else ""
+        state = look(where, LOOK_S)
+        return state if isinstance(state, str) else ""
 
     def page(dead: str = "") -> None:
         write_text(rows.path.with_suffix(".md"), verdicts.summary(rows.all, rows.runs, dead))

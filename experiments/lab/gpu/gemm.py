@@ -57,8 +57,8 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
 
 def compile_all(specs: Sequence[Mapping[str, Any]], settings: Settings) -> None:
     """Compile the kernels of all cases, in as many threads as there are cores."""
-    wanted = {_name(spec): spec for spec in specs if spec["what"] in _COMPILED}
-    missing = [spec for name, spec in wanted.items() if name not in _programs]
+    spec_of = {_name(spec): spec for spec in specs if spec["what"] in _COMPILED}
+    missing = [spec for name, spec in spec_of.items() if name not in _programs]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         list(threads.map(functools.partial(_compile, settings=settings), missing))
 
@@ -71,10 +71,10 @@ def _compile(spec: Mapping[str, Any], settings: Settings) -> None:
     device = jax.devices()[0]
     copies = _copies(spec, settings)
     host = SingleDeviceSharding(device, memory_kind="pinned_host")
-    of: Any = jax.ShapeDtypeStruct  # untyped
-    x = of((spec["m"], spec["k"]), jnp.bfloat16, sharding=SingleDeviceSharding(device))
-    w = of(_shape(spec, copies), jnp.bfloat16, sharding=host)
-    layer = of((), jnp.int32, sharding=SingleDeviceSharding(device))
+    struct: Any = jax.ShapeDtypeStruct  # untyped
+    x = struct((spec["m"], spec["k"]), jnp.bfloat16, sharding=SingleDeviceSharding(device))
+    w = struct(_shape(spec, copies), jnp.bfloat16, sharding=host)
+    layer = struct((), jnp.int32, sharding=SingleDeviceSharding(device))
     try:
         _programs[_name(spec)] = _function(spec, settings).lower(x, w, layer).compile()
     except Exception as error:  # noqa: BLE001 - the case raises it again, whatever it is

@@ -67,9 +67,9 @@ class Rows:
         with self.path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)
             try:
-                left = memoryview(json.dumps(line).encode() + b"\n")
-                while left:
-                    left = left[file.write(left) :]
+                rest = memoryview(json.dumps(line).encode() + b"\n")
+                while rest:
+                    rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
             except OSError:
                 file.truncate(before)

@@ -78,7 +78,7 @@ def run_cases(
     """
     finished = rows.finished(retry_failed=retry_failed)
     todo = [case for case in cases if case.key not in finished]
-    found, lost, child = Outcome(left=len(todo)), Counter[tuple[str, str]](), None
+    outcome, lost, child = Outcome(left=len(todo)), Counter[tuple[str, str]](), None
     try:
         for number, case in enumerate(todo):
             if lost[case.group] >= _LOST_OF_GROUP:
@@ -90,7 +90,7 @@ def run_cases(
             if case.stage not in child.compiled:
                 same = [c for c in todo[number:] if c.stage == case.stage]
                 if child.compile_all(same, until)["lost"] and (reason := alive()):
-                    found.dead = f"the device does not answer before {case.key}: {reason}"
+                    outcome.dead = f"the device does not answer before {case.key}: {reason}"
                     break
             rows.begin(case.key)
             begun = time.monotonic()
@@ -105,19 +105,19 @@ def run_cases(
             }  # fmt: skip
             measured = [common | row for row in answer["rows"]] or [common]
             rows.add(measured)
-            found.counts[answer["lost"] or answer["status"]] += 1
-            found.left -= 1
+            outcome.counts[answer["lost"] or answer["status"]] += 1
+            outcome.left -= 1
             print(line(case, measured), flush=True)
             after()
             if answer["lost"]:
                 lost[case.group] += 1
                 if reason := alive():
-                    found.dead = f"the device does not answer after {case.key}: {reason}"
+                    outcome.dead = f"the device does not answer after {case.key}: {reason}"
                     break
     finally:
         if child is not None:
             child.close()
-    return found
+    return outcome
 
 
 def _restart(old: _Child | None, case: Case, settings: Settings) -> _Child:

@@ -80,8 +80,8 @@ def in_order(names: Sequence[str]) -> list[str]:
     ['a::f[1]', 'a::f[3]', 'b::g', 'a::f[2]']
     """
     first: list[str] = []
-    for _, of in groupby(names, key=lambda name: name.partition("[")[0]):
-        tests = list(of)
+    for _, members in groupby(names, key=lambda name: name.partition("[")[0]):
+        tests = list(members)
         first += tests if len(tests) <= _ENDS else [tests[0], tests[-1]]
     return [*first, *(name for name in names if name not in set(first))]
 

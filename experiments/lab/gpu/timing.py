@@ -57,9 +57,9 @@ def time_launches(
     once = max(time.perf_counter() - start, 1e-9)
     in_a_row = max(1, min(MOST_IN_A_ROW, math.ceil(ROW_S / once))) if target_s else 1
     fewest, most = repetitions
-    wanted = max(fewest, min(most, math.floor(target_s / (once * in_a_row))))
+    count = max(fewest, min(most, math.floor(target_s / (once * in_a_row))))
     seconds, number = [], 2
-    for _ in range(wanted):
+    for _ in range(count):
         start = time.perf_counter()
         for _ in range(in_a_row):
             last = launch(number)

@@ -84,15 +84,15 @@ def sm_rate(rows: Sequence[Row]) -> float | None:
 
 def copy_rate(rows: Sequence[Row]) -> float | None:
     """Return the copy engine's rate in GB/s: the probe's, or jax's copies without a probe."""
-    found = _of(rows, "probe", of="copy_engine", pages="runtime")
-    found = found or _of(rows, "decode", what="bound", of="copy_engine")
-    return max((row["gbps"] for row in found), default=None)
+    probes = _of(rows, "probe", of="copy_engine", pages="runtime")
+    probes = probes or _of(rows, "decode", what="bound", of="copy_engine")
+    return max((row["gbps"] for row in probes), default=None)
 
 
 def bound(rows: Sequence[Row], of: str, column: str) -> float | None:
     """Return the measured rate of "hbm" or "tensor_cores", None without."""
-    found = _of(rows, "decode", what="bound", of=of)
-    return float(found[0][column]) if found else None
+    matches = _of(rows, "decode", what="bound", of=of)
+    return float(matches[0][column]) if matches else None
 
 
 def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dict[int, Row]:
@@ -174,19 +174,19 @@ def _mixes(rows: Sequence[Row]) -> Finding:
     cores = bound(rows, "tensor_cores", "tflops")
     if link is None or hbm is None or cores is None:
         return _unmeasured(aim, "no rates of link, device memory and tensor cores")
-    told, holds, faster = [], [], 0
+    texts, holds, faster = [], [], 0
     for mix in MIXES:
         k, n, m, cluster, sms, alpha = mix
         size = {"k": k, "n": n, "m": m, "cluster": cluster, "sms": sms}
-        of = {row["alpha"]: row["time_s"] for row in _of(rows, "mix", **size)}
-        if not {0.0, alpha, 1.0} <= set(of):
+        time_of = {row["alpha"]: row["time_s"] for row in _of(rows, "mix", **size)}
+        if not {0.0, alpha, 1.0} <= set(time_of):
             return _unmeasured(aim, f"no rows of K {k}, N {n}, M {m}")
         asym, mixed, sym = predicted_s(mix, link_gbps=link, hbm_gbps=hbm, bf16_tflops=cores)
-        expected, gain = min(asym, sym) / mixed, min(of[0.0], of[1.0]) / of[alpha]
-        told.append(f"{gain:.2f} (predicted {expected:.2f})")
+        expected, gain = min(asym, sym) / mixed, min(time_of[0.0], time_of[1.0]) / time_of[alpha]
+        texts.append(f"{gain:.2f} (predicted {expected:.2f})")
         holds.append(abs(gain - expected) <= NEAR * expected)
         faster += gain > SEEN
-    text = f"{', '.join(told)}; faster than both in {faster} of {len(MIXES)} cells"
+    text = f"{', '.join(texts)}; faster than both in {faster} of {len(MIXES)} cells"
     return _judged(aim, all(holds), text)
 
 
@@ -266,7 +266,9 @@ def summary(rows: Sequence[Row], runs: Sequence[Mapping[str, Any]], dead: str = 
             row["case"]: row.get("lost") or row["status"] for row in rows if row["stage"] == stage
         }
         counts = Counter(cases.values())
-        lines.append(f"| {stage} | " + " | ".join(str(counts[of]) for of in _OUTCOMES) + " |")
+        lines.append(
+            f"| {stage} | " + " | ".join(str(counts[outcome]) for outcome in _OUTCOMES) + " |"
+        )
     lines += ["", *_rates(rows), "", *_times(rows)]
     lost = [row for row in rows if row["status"] != "ok"]
     lines += [
@@ -283,14 +285,14 @@ _OUTCOMES: Final = ("ok", "failed", "hung", "crashed", "skipped")
 
 
 def _rates(rows: Sequence[Row]) -> list[str]:
-    found = _of(rows, "probe")
-    if not found:
+    probes = _of(rows, "probe")
+    if not probes:
         return ["No rates of the link: the probe has not run."]
     head = ["| read by | layout | promotion | SMs | pages | GB/s |", "| --- " * 6 + "|"]
     return head + [
         f"| {r['of']} | {r.get('layout', '')} | {r.get('promotion', '')} | {r.get('sms', '')} | "
         f"{r['pages']} | {r['gbps']:.1f} |"
-        for r in found
+        for r in probes
     ]
 
 

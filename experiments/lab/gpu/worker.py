@@ -82,11 +82,11 @@ def main(arguments: list[str]) -> None:
     settings = Settings(**json.loads(arguments[0]))
     with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as answers:
         for line in sys.stdin:
-            found = answer(json.loads(line), settings)
-            found["broken"] = bool(BROKEN.search(found.get("reason", "")))
-            answers.write(json.dumps(found) + "\n")
+            reply = answer(json.loads(line), settings)
+            reply["broken"] = bool(BROKEN.search(reply.get("reason", "")))
+            answers.write(json.dumps(reply) + "\n")
             answers.flush()
-            if found["broken"]:
+            if reply["broken"]:
                 return
 
 

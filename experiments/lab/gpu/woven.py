@@ -48,8 +48,8 @@ def _launches(spec: Mapping[str, Any], settings: Settings) -> Callable[[int], An
     tables, lengths = order.reshape(rows, pages), np.full(rows, tokens, np.int32)
     if spec["what"] == "alone":
         attend = jax.jit(functools.partial(decode_attention, backend=settings.backend))
-        given = (q, *pools, jnp.asarray(tables), jnp.asarray(lengths))
-        return lambda _: attend(*given)
+        operands = (q, *pools, jnp.asarray(tables), jnp.asarray(lengths))
+        return lambda _: attend(*operands)
     shape = SlotShape(
         rows=rows, heads=heads, kv_heads=kv_heads, head_dim=head, outstanding=2, pages=pages
     )

@@ -70,8 +70,8 @@ def _number(session: str) -> int:
 
 
 def _version() -> str:
-    found = next(_PYTHON.parents[1].glob("lib/python*/site-packages/aisimulate-*.dist-info"))
-    return found.name.removesuffix(".dist-info").replace("-", " ")
+    path = next(_PYTHON.parents[1].glob("lib/python*/site-packages/aisimulate-*.dist-info"))
+    return path.name.removesuffix(".dist-info").replace("-", " ")
 
 
 def _settings(scenario: Scenario, trace: Path) -> dict[str, Any]:

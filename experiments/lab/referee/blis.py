@@ -62,7 +62,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
     head, data, result = (trace.with_suffix(f".blis.{end}") for end in ("yaml", "csv", "json"))
     head.write_text(_HEAD, encoding="ascii")
     _write(scenario, requests, data)
-    given = {
+    flags = {
         "trace-header": head, "trace-data": data, "results-path": result,
         "model": _MODELS[scenario.model],
         "model-config-folder": _FOLDER / "model_configs" / _MODELS[scenario.model],
@@ -72,8 +72,8 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
         "max-num-batched-tokens": scenario.tokens, "max-num-seqs": scenario.sequences,
     }  # fmt: skip
     if scenario.step_s is not None:  # BLIS's seventh term is constant a step, in microseconds
-        given |= {"alpha-coeffs": "0,0,0", "beta-coeffs": f"0,0,0,0,0,0,{1e6 * scenario.step_s}"}
-    options = [word for name, value in given.items() for word in (f"--{name}", value)]
+        flags |= {"alpha-coeffs": "0,0,0", "beta-coeffs": f"0,0,0,0,0,0,{1e6 * scenario.step_s}"}
+    options = [word for name, value in flags.items() for word in (f"--{name}", value)]
     cpu_s, wall_s, _ = timed(NAME, [_FOLDER / "blis", "replay", *options], limit_s=limit_s)
     ttft_s, end_s = np.full((2, len(requests.prompt)), np.nan)
     for row in json.loads(result.read_text(encoding="utf-8")):
@@ -91,17 +91,17 @@ def _write(scenario: Scenario, requests: Requests, path: Path) -> None:
         columns = (requests.arrival_s, requests.prompt, requests.output, requests.group)
         for k, (at_s, prompt, output, group) in enumerate(zip(*columns, strict=True)):
             at_us = round(1e6 * at_s)
-            own = {
+            cells = {
                 "request_id": k, "input_tokens": prompt - scenario.shared_tokens,
                 "output_tokens": output, "arrival_time_us": at_us, "send_time_us": at_us,
                 "prefix_group": f"group {group}" if scenario.shared_tokens else "",
             }  # fmt: skip
-            writer.writerow(always | own)
+            writer.writerow(always | cells)
 
 
 def _version() -> str:
-    found = subprocess.run(  # noqa: S603 (git, of a folder of ours)
+    process = subprocess.run(  # noqa: S603 (git, of a folder of ours)
         ["git", "-C", str(_FOLDER), "rev-parse", "--short=8", "HEAD"],  # noqa: S607
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return f"blis {found.stdout.strip()}"
+    return f"blis {process.stdout.strip()}"

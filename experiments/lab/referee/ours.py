@@ -45,18 +45,18 @@ def main(arguments: list[str]) -> int:
 
     name, trace, result = arguments
     scenario = next(one for one in SCENARIOS if one.name == name)
-    given = [
+    overrides = [
         f"hardware={scenario.chip}", "workload=file", f"workload.path={json.dumps(trace)}",
         "workload.format=mooncake", f"workload.block_tokens={BLOCK_TOKENS}",
         "system.check_slo=false", f"superchips={scenario.gpus}",
         f"tensor_parallel={scenario.gpus}",
     ]  # fmt: skip
     if scenario.settings:
-        setup = build(load([*given, *scenario.settings]))
+        setup = build(load([*overrides, *scenario.settings]))
         serving = setup.serving
     else:
         setup = build(load([
-            *given, "catalog=dense", f"catalog.models=[{{spec: {scenario.model}}}]",
+            *overrides, "catalog=dense", f"catalog.models=[{{spec: {scenario.model}}}]",
             "system=serverlessllm", "system.starts_active=true",
             f"system.profile.chunks=[{scenario.tokens}]",
             f"system.max_batch={scenario.sequences}",

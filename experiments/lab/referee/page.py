@@ -93,9 +93,9 @@ def _shown(name: str, value: float) -> str:
 
 def _difference(scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     ratios = {name: row[name] / mine[name] - 1.0 for name in _TIMES}
-    told = ", ".join(f"{_TIMES[name]} {100 * ratio:+.1f} %" for name, ratio in ratios.items())
+    text = ", ".join(f"{_TIMES[name]} {100 * ratio:+.1f} %" for name, ratio in ratios.items())
     line = (
-        f"{row['simulator']}: {told}; {row['cpu_s'] / mine['cpu_s']:.1f} times c2c's CPU seconds."
+        f"{row['simulator']}: {text}; {row['cpu_s'] / mine['cpu_s']:.1f} times c2c's CPU seconds."
     )
     if max(map(abs, ratios.values())) <= AGREES:
         return line

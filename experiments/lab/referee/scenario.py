@@ -150,10 +150,10 @@ def write_trace(scenario: Scenario, requests: Requests, path: Path) -> None:
         columns = (requests.arrival_s, requests.prompt, requests.output, requests.group)
         for at_s, prompt, output, group in zip(*(c.tolist() for c in columns), strict=True):
             blocks = -(-prompt // BLOCK_TOKENS)
-            own = max(0, blocks - shared)
-            hashes = [*range(group * shared, group * shared + blocks - own)]
-            hashes += range(fresh, fresh + own)
-            fresh += own
+            tail_blocks = max(0, blocks - shared)
+            hashes = [*range(group * shared, group * shared + blocks - tail_blocks)]
+            hashes += range(fresh, fresh + tail_blocks)
+            fresh += tail_blocks
             row = {
                 "timestamp": round(1e3 * at_s),
                 "input_length": prompt,

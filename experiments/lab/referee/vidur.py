@@ -43,23 +43,23 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
 
     folder = trace.with_suffix(".vidur")
     folder.mkdir(exist_ok=True)
-    given = {
+    inputs = {
         "chunk": scenario.tokens, "max_batch": scenario.sequences, "date": DATE,
         "trace": str(folder / "trace.csv"), "context": CONTEXT, "granularity": GRANULARITY,
         "folder": str(folder),
     }  # fmt: skip
     values = (requests.arrival_s, requests.prompt, requests.output)
     columns = {"Date": [DATE] * len(requests.prompt)} | dict(zip(COLUMNS, values, strict=True))
-    pyarrow.csv.write_csv(pa.table(columns), given["trace"])
+    pyarrow.csv.write_csv(pa.table(columns), inputs["trace"])
     setup = serving(scenario.tokens, scenario.sequences)
     ((table,),) = prepare(setup).tables
     write_predictions(
         folder, table, layers=setup.deployments[0].spec.layers, chunk=scenario.tokens,
         max_batch=scenario.sequences, context=CONTEXT,
     )  # fmt: skip
-    command = [_PYTHON, vidur_process.__file__, json.dumps(given)]
+    command = [_PYTHON, vidur_process.__file__, json.dumps(inputs)]
     # It simulates once for each line on its standard input.
     cpu_s, wall_s, answer = timed(NAME, command, limit_s=limit_s, told="once\n")
-    found = json.loads(answer)
-    ttft_s = np.array(found["first_s"])
-    return Ran(ttft_s, ttft_s + np.array(found["rest_s"]), cpu_s, wall_s, found["version"])
+    output = json.loads(answer)
+    ttft_s = np.array(output["first_s"])
+    return Ran(ttft_s, ttft_s + np.array(output["rest_s"]), cpu_s, wall_s, output["version"])

@@ -78,10 +78,10 @@ def _keep_it_here(folder: str) -> None:
 
 def main(argument: str) -> None:
     """Simulate the requests once for each line on standard input."""
-    given = json.loads(argument)
+    inputs = json.loads(argument)
     answers = os.fdopen(os.dup(1), "w")  # separate from Vidur's own prints
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    _keep_it_here(given["folder"])
+    _keep_it_here(inputs["folder"])
     simulator_class = import_module("vidur.simulator").Simulator
     replica_class = import_module("vidur.entities").Replica
 
@@ -89,7 +89,7 @@ def main(argument: str) -> None:
         # ids count on over all simulators of a process, but its scheduler expects them from 0
         replica_class._id = -1  # noqa: SLF001
         start = time.perf_counter()
-        simulator = simulator_class(_configure(given))
+        simulator = simulator_class(_configure(inputs))
         # Vidur keeps no list of its requests; each is in the event of its arrival.
         requests = [event._request for _, event in simulator._event_queue]  # noqa: SLF001
         begun, begun_cpu = time.perf_counter(), time.process_time()

@@ -257,7 +257,7 @@ def totals(got: SimulationResult, windows: Windows) -> dict[str, Any]:
 def _results(
     summary: list[dict[str, Any]], context: Context, experiment: Replay, compression: float
 ) -> tuple[Result, ...]:
-    found = _Readings(context, experiment, compression)
+    lookup = _Readings(context, experiment, compression)
 
     def middle(system: str, column: str) -> float:
         return float(np.median([r[column] for r in summary if r["system"] == system]))
@@ -288,9 +288,9 @@ def _results(
                 if is_default:
                     values = [middle(system, column) for column in columns]
                 elif len(columns) == 1:
-                    values = [found.totals(reading["load"])[columns[0]]]
+                    values = [lookup.totals(reading["load"])[columns[0]]]
                 else:
-                    values = found.band(system, **reading)
+                    values = lookup.band(system, **reading)
                 return values if len(values) > 1 else values[0]
 
             yield answer(f"c2cserve.{name}", value, note, link_variant=context.link_variant)

@@ -112,7 +112,7 @@ def _results(
         got = replay(context, compression, experiment.of("C2CServe"), seeds[0])
         return bands(*served_ttft_s(got), experiment.windows)
 
-    said = (
+    remark = (
         "5th and 95th percentile of the windows' 95th percentiles; the load is set by "
         "ServerlessLLM's busy time, see the figure's assumptions."
     )
@@ -120,7 +120,7 @@ def _results(
 
     def answers(statistic: str, load: str) -> Iterator[Result]:
         is_default = (statistic, load) == ("p95", "half_busy")
-        for name, ours, note in (("c2cserve.ttft", band, said), ("baselines_peak", peak, least)):
+        for name, ours, note in (("c2cserve.ttft", band, remark), ("baselines_peak", peak, least)):
             yield answer(
                 f"c2cserve.fig12.moe.{name}",
                 ours if is_default else lambda: replayed(load)[statistic],

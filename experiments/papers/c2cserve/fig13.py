@@ -140,7 +140,7 @@ def compute(context: Context, experiment: Hybrids) -> Computed:
     default = (*_results(context, rows), _seventy(context, experiment, seventy.ttft_s))
     results = _under_readings(context, experiment, rows, default, compression)
     return Computed(
-        tables={name: table(found) for name, found in tables.items() if found}
+        tables={name: table(content) for name, content in tables.items() if content}
         | {"readings": readings_table(results)},
         results=results,
         caption=caption,
@@ -235,8 +235,8 @@ def _printed(row: dict[str, Any]) -> float | None:
     if row["model"] not in ("dense6", MIXTRAL) or row["host_for"] != "use":
         return None
     base = row["system"].removesuffix("_hybrid")
-    what = "before" if base == row["system"] else "after"
-    return float(claim(f"c2cserve.fig13.{SHORT[base]}.{what}").value)
+    side = "before" if base == row["system"] else "after"
+    return float(claim(f"c2cserve.fig13.{SHORT[base]}.{side}").value)
 
 
 def _mean(
@@ -253,31 +253,31 @@ def _by_model(
 
 
 def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]:
-    found = []
+    results = []
     for system, short in SHORT.items():
         if not _by_model(rows, system) or not _by_model(rows, f"{system}_hybrid"):
             continue
         before, after = _mean(rows, system), _mean(rows, f"{system}_hybrid")
         befores, afters = _by_model(rows, system), _by_model(rows, f"{system}_hybrid")
         cuts = {model: _cut(befores[model], afters[model]) for model in befores}
-        for what, ours, by_model in (
+        for side, ours, by_model in (
             ("before", before, befores),
             ("after", after, afters),
             ("reduction", _cut(before, after), cuts),
         ):
-            found.append(
+            results.append(
                 answer(
-                    f"c2cserve.fig13.{short}.{what}",
+                    f"c2cserve.fig13.{short}.{side}",
                     ours,
                     "Neither model nor load nor the cache's size is printed; see the figure's "
                     "assumptions."
-                    + _another_reading(rows, system, what)
-                    + _would_take(rows, system, what),
+                    + _another_reading(rows, system, side)
+                    + _would_take(rows, system, side),
                     link_variant=context.link_variant,
                     by_model=by_model,
                 )
             )
-    return tuple(found)
+    return tuple(results)
 
 
 def _cut(before: float, after: float) -> float:
@@ -321,12 +321,12 @@ def _under_readings(
     default: tuple[Result, ...], compression: float,
 ) -> tuple[Result, ...]:  # fmt: skip
     loads = {"half_busy": compression, "own_speed": 1.0, "twice": 2.0}
-    kept: dict[tuple[Any, ...], float] = {}
+    cache: dict[tuple[Any, ...], float] = {}
 
     def once(key: tuple[Any, ...], value: Callable[[], float]) -> float:
-        if key not in kept:
-            kept[key] = value()
-        return kept[key]
+        if key not in cache:
+            cache[key] = value()
+        return cache[key]
 
     def of_turns(hybrid: bool, reading: Mapping[str, Any]) -> float:
         scheduler, load = reading["aegaeon_system"], reading["load"]
@@ -349,11 +349,11 @@ def _under_readings(
             return once(key, lambda: of_turns(hybrid, reading))
         kind, model = system + "_hybrid" * hybrid, reading["fig13_model"]
         models = experiment.caches.models if model == "mean" else (model,)
-        found = [once((kind, m, engine), partial(of_cache, kind, m, engine)) for m in models]
-        return float(np.mean(found))
+        times_s = [once((kind, m, engine), partial(of_cache, kind, m, engine)) for m in models]
+        return float(np.mean(times_s))
 
     def of_claim(result: Result, reading: Mapping[str, Any]) -> float:
-        _, _, system, what = result.claim_id.split(".")
+        _, _, system, quantity = result.claim_id.split(".")
         if system == "sllm_70b":
             return serve_alone(
                 context, experiment.seventy, "serverlessllm_hybrid", output=2, requests=2,
@@ -362,7 +362,7 @@ def _under_readings(
             ).ttft_s  # fmt: skip
         name = next(n for n, short in SHORT.items() if short == system)
         before, after = (ttft_s(name, hybrid, reading) for hybrid in (False, True))
-        return {"before": before, "after": after, "reduction": _cut(before, after)}[what]
+        return {"before": before, "after": after, "reduction": _cut(before, after)}[quantity]
 
     def answers(**reading: Any) -> Iterator[Result]:
         is_default = all(v == readings("c2cserve")[n].default for n, v in reading.items())

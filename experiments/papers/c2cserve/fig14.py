@@ -51,9 +51,12 @@ class Ablations:
     def __post_init__(self) -> None:
         for name in ("one", "four", "unlike", "long"):
             named(self.runs, name, "runs")
-        known = {**self.variants, **{name: of for of in self.variants.values() for name in of}}
+        variants = {
+            **self.variants,
+            **{name: group for group in self.variants.values() for name in group},
+        }
         for name in self.left_out:
-            named(known, name, "variants")
+            named(variants, name, "variants")
 
     @property
     def variants_run(self) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -94,15 +97,15 @@ def _rows(
 ) -> tuple[list[dict[str, Any]], float]:
     rows: list[dict[str, Any]] = []
     prompts, link_gbps = 0.0, 0.0
-    seeds, of = context.seeds[: experiment.seeds], experiment.runs
+    seeds, panel_runs = context.seeds[: experiment.seeds], experiment.runs
     runs = [(variant, seed) for variant in experiment.variants_run for seed in seeds]
     for (panel, name, overrides), seed in context.each(runs):
         base, load = {
-            "placement": (of["four"], loads.four),
-            UNLIKE: (of["unlike"], loads.one * experiment.unlike_share),
+            "placement": (panel_runs["four"], loads.four),
+            UNLIKE: (panel_runs["unlike"], loads.one * experiment.unlike_share),
             # the same prompt tokens a second
-            LONG: (of["long"], loads.one * prompts / experiment.long_tokens),
-        }.get(panel, (of["one"], loads.one))
+            LONG: (panel_runs["long"], loads.one * prompts / experiment.long_tokens),
+        }.get(panel, (panel_runs["one"], loads.one))
         got = replay(context, load, (*base, *overrides), seed)
         if (panel, name) == WHOLE:
             prompts = float(np.mean(got.requests["prompt_tokens"].to_numpy()))
@@ -134,8 +137,8 @@ def compute(context: Context, experiment: Ablations) -> Computed:
     rows, link_gbps = _rows(context, experiment, loads)
     printed = {("all", "full system"): "full", **{v: k for k, v in ABLATED.items()}}
     for row in rows:
-        if known := printed.get((row["panel"], row["variant"])):
-            row["published_p99_s"] = float(claim(f"c2cserve.fig14.{known}.p99_ttft").value)
+        if claim_name := printed.get((row["panel"], row["variant"])):
+            row["published_p99_s"] = float(claim(f"c2cserve.fig14.{claim_name}.p99_ttft").value)
     caption = (
         "Bars: p99 TTFT with one component replaced, median over seeds; whiskers: range; diamonds: "
         "paper. Below a bar: requests within the TPOT target, where not all are. GH200, "
@@ -254,8 +257,8 @@ def _results(
     def order(of: Mapping[str, float]) -> dict[str, list[str]]:
         return {"order": [short[name] for name in sorted(of, key=lambda n: -of[n])]}
 
-    each = [order({n: over[n][i] for n in over}) for i in range(len(over["random_placement"]))]
-    out.append(result("order", order(ratios), "By p99 TTFT, largest first.", each))
+    orders = [order({n: over[n][i] for n in over}) for i in range(len(over["random_placement"]))]
+    out.append(result("order", order(ratios), "By p99 TTFT, largest first.", orders))
     return tuple(out)
 
 

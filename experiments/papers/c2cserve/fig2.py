@@ -42,16 +42,16 @@ def compute(context: Context, experiment: Generated) -> Computed:
     """Return hourly rates, active-hour shares and the statistics of each source."""
     seed = context.seeds[0]
     generator = {"kind": "synthetic", "lengths": "fixed", **asdict(experiment)}
-    found = {SYNTHETIC: _measure(generator, seed, experiment.models)}
+    measures = {SYNTHETIC: _measure(generator, seed, experiment.models)}
     if context.traces and (context.traces / GENTD26).is_file():
-        found = {REAL: _measure(PUBLISHED, seed, experiment.models), **found}
+        measures = {REAL: _measure(PUBLISHED, seed, experiment.models), **measures}
     results: list[Result] = []
-    for source, statistics in found.items():
+    for source, statistics in measures.items():
         results += _results(source, statistics)
     real = (
         "GenTD26 is used as published (26,823 requests); it is of image generation, so only its "
         "arrivals and models are used."
-        if REAL in found
+        if REAL in measures
         else "The public GenTD26 file is not at hand."
     )
     caption = (
@@ -67,10 +67,10 @@ def compute(context: Context, experiment: Generated) -> Computed:
         "No link is involved.",
     )
     return Computed(
-        tables=_tables(found),
+        tables=_tables(measures),
         results=tuple(results),
         caption=caption,
-        finding=_finding(found),
+        finding=_finding(measures),
         assumptions=assumptions,
     )
 

@@ -65,8 +65,8 @@ class Pairs:
     def spec(self, name: str) -> ModelSpec:
         """Return a model's spec by its name, "deep" or that of a file."""
         if name == "deep":
-            of = self.deep
-            return replace(load_spec(of.spec), name=f"{of.spec}-deep", layers=of.layers)
+            model = self.deep
+            return replace(load_spec(model.spec), name=f"{model.spec}-deep", layers=model.layers)
         if name == "llama-3-1b":
             return from_hf_config(LLAMA_1B, name)
         return load_spec(name)
@@ -181,11 +181,11 @@ def _prefill(table: StepTable, chunk: int, mode: str, prompt: int) -> tuple[floa
             step_time(
                 table,
                 prefill_tokens=chunk,
-                context_tokens=at,
-                head_rows=int(at + chunk == prompt),
+                context_tokens=offset,
+                head_rows=int(offset + chunk == prompt),
                 alpha_index=alpha_index,
             )
-            for at in range(0, prompt, chunk)
+            for offset in range(0, prompt, chunk)
         ]
         return sum(s.alone_s for s in steps), sum(s.link_bytes for s in steps)
 
@@ -210,10 +210,10 @@ def _shared(loads: Sequence[tuple[float, float, float]], capacity_gbps: float) -
 
 def _needs(name: str, ours: Mapping[str, Any], capacity_gbps: float) -> str:
     printed = float(claim(f"c2cserve.fig6{name}").value)
-    each = capacity_gbps / (1.0 - printed / 100.0) / 2.0
+    alone_gbps = capacity_gbps / (1.0 - printed / 100.0) / 2.0
     return (
         f"A gap of {printed:g}% for two loads on {capacity_gbps:g} GB/s means that each draws "
-        f"{each:.0f} GB/s alone; ours draw {ours['demand_gbps'] / 2.0:.0f}."
+        f"{alone_gbps:.0f} GB/s alone; ours draw {ours['demand_gbps'] / 2.0:.0f}."
     )
 
 

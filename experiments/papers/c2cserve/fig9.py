@@ -113,14 +113,14 @@ def _served(
 
 
 def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
-    of = {(r["model"], r["system"]): r for r in rows if not r["out_of_memory"]}
+    row_of = {(r["model"], r["system"]): r for r in rows if not r["out_of_memory"]}
     ratios = {
-        what: [
-            row[what] / of[model, "serverlessllm"][what]
-            for (model, system), row in of.items()
-            if system == "c2cserve" and (model, "serverlessllm") in of
+        metric: [
+            row[metric] / row_of[model, "serverlessllm"][metric]
+            for (model, system), row in row_of.items()
+            if system == "c2cserve" and (model, "serverlessllm") in row_of
         ]
-        for what in ("ttft_s", "tpot_s")
+        for metric in ("ttft_s", "tpot_s")
     }
     if not ratios["ttft_s"]:
         return "No model is served by both C2CServe and ServerlessLLM"
@@ -135,10 +135,10 @@ def _printed(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[
     model, system = row["model"], row["system"]
     ours = next((r for r in rows if (r["model"], r["system"]) == (model, "c2cserve")), None)
     result: dict[str, Any] = {}
-    for what in ("ttft", "tpot"):
-        name = RATIOS.get(("dense" if model in DENSE else model, system, what))
+    for metric in ("ttft", "tpot"):
+        name = RATIOS.get(("dense" if model in DENSE else model, system, metric))
         ratio = None if name is None else float(claim(f"c2cserve.fig9.{name}").value)
-        result[f"published_{what}_s"] = ratio * ours[f"{what}_s"] if ratio and ours else None
+        result[f"published_{metric}_s"] = ratio * ours[f"{metric}_s"] if ratio and ours else None
     return result
 
 
@@ -155,7 +155,7 @@ def _why() -> str:
 
 def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
     """Return the answers to claims whose models and systems are all among the rows."""
-    of = {(r["model"], r["system"]): r for r in rows}
+    row_of = {(r["model"], r["system"]): r for r in rows}
     qwen, mixtral = MOE
     dense, moe = (
         ("c2cserve", "serverlessllm", "aegaeon"),
@@ -163,13 +163,13 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
     )
 
     def mean(system: str, what: str) -> float:
-        return float(np.mean([of[m, system][what] for m in DENSE]))
+        return float(np.mean([row_of[m, system][what] for m in DENSE]))
 
     def over(model: str, system: str, what: str) -> float:
-        return float(of[model, system][what] / of[model, "c2cserve"][what])
+        return float(row_of[model, system][what] / row_of[model, "c2cserve"][what])
 
     def ttft_order() -> dict[str, Any]:
-        ttft = {s: of[mixtral, s]["ttft_s"] for s in moe}
+        ttft = {s: row_of[mixtral, s]["ttft_s"] for s in moe}
         return {
             "lowest": NAMES[min(ttft, key=lambda s: ttft[s])],
             "c2cserve": ttft["c2cserve"],
@@ -184,7 +184,7 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
         ("dense.tpot_vs_aegaeon", DENSE, ("c2cserve", "aegaeon"),
          lambda: mean("aegaeon", "tpot_s") / mean("c2cserve", "tpot_s")),
         ("llama70b.oom", (SEVENTY,), dense,
-         lambda: {NAMES[s]: of[SEVENTY, s]["out_of_memory"] for s in dense}),
+         lambda: {NAMES[s]: row_of[SEVENTY, s]["out_of_memory"] for s in dense}),
         ("qwen3_30b.ttft_vs_sllm", (qwen,), ("c2cserve", "serverlessllm"),
          lambda: over(qwen, "serverlessllm", "ttft_s")),
         ("qwen3_30b.ttft_vs_moeinf", (qwen,), ("c2cserve", "moe_infinity"),
@@ -213,7 +213,7 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
             link_variant=context.link_variant,
         )
         for name, models, systems, ours in answers
-        if all((m, s) in of for m in models for s in systems)
+        if all((m, s) in row_of for m in models for s in systems)
     )
 
 

@@ -39,8 +39,8 @@ class Fleets:
 
     def points(self) -> list[tuple[int, tuple[str, ...]]]:
         """Return each number of models with the settings of its catalog."""
-        own = [(n, (f"catalog={name}",)) for name, n in self.catalogs.items() if n]
-        return [(n, catalog(n)) for n in self.models] + own
+        catalogs = [(n, (f"catalog={name}",)) for name, n in self.catalogs.items() if n]
+        return [(n, catalog(n)) for n in self.models] + catalogs
 
     @property
     def part(self) -> tuple[str, ...]:

@@ -29,14 +29,14 @@ def measures(got: SimulationResult) -> dict[str, Any]:
     `both_percent` is the share of requests that met both targets, `worst_percent` its minimum over
     models.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for column, (path, factor) in _PATHS.items():
         value: Any = got.summary
         for key in path:
             value = value[key]
-        found[column] = None if value is None else factor * value
+        values[column] = None if value is None else factor * value
     models = got.summary["models"].values()
-    return found | {"worst_percent": 100.0 * min(m["attainment"]["both"] for m in models)}
+    return values | {"worst_percent": 100.0 * min(m["attainment"]["both"] for m in models)}
 
 
 def medians(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def medians(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[s
     for row in rows:
         groups.setdefault(tuple(row[column] for column in by), []).append(row)
     return [
-        {name: value for name, value in found[0].items() if name != "seed"}
-        | {name: median(r[name] for r in found) for name in MEASURES if found[0][name] is not None}
-        for found in groups.values()
+        {name: value for name, value in group[0].items() if name != "seed"}
+        | {name: median(r[name] for r in group) for name in MEASURES if group[0][name] is not None}
+        for group in groups.values()
     ]

@@ -92,18 +92,18 @@ def busy_share(got: SimulationResult) -> float:
 def describe(context: Context, *compressions: float) -> str:
     """Return the part of a caption that names the replayed trace and its loads."""
     if _files(context) is not None:
-        what = "GenTD26's public arrivals with ShareGPT lengths"
+        source = "GenTD26's public arrivals with ShareGPT lengths"
     else:
-        what = (
+        source = (
             f"our generator's arrivals ({SYNTHETIC_REQUESTS:,} requests over {SYNTHETIC_DAYS} "
             "days; the public traces are not at hand) with synthetic lengths"
         )
-    times = " or ".join(f"{each:g}" for each in compressions)
-    return f"{what}, time compressed {times} times; seeds {list(context.seeds)}"
+    times = " or ".join(f"{factor:g}" for factor in compressions)
+    return f"{source}, time compressed {times} times; seeds {list(context.seeds)}"
 
 
 def _files(context: Context) -> tuple[Path, Path] | None:
     if context.traces is None:
         return None
-    found = context.traces / ARRIVALS, context.traces / LENGTHS
-    return found if all(path.is_file() for path in found) else None
+    paths = context.traces / ARRIVALS, context.traces / LENGTHS
+    return paths if all(path.is_file() for path in paths) else None

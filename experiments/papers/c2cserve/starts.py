@@ -223,8 +223,8 @@ def cold_s(context: Context, experiment: Starts, model: str, system: str) -> flo
 def switch_s(context: Context, experiment: Starts, rival: str, model: str, system: str) -> float:
     """Return the seconds to bring a model in host memory onto a GPU that ran a rival."""
     served = _requests(context, experiment, [rival, model], system, "host")
-    asked = next(r for r in served if r["model"] == model)
-    return float(asked["started_s"] - asked["arrival_s"])
+    request = next(r for r in served if r["model"] == model)
+    return float(request["started_s"] - request["arrival_s"])
 
 
 def _requests(

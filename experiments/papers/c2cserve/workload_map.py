@@ -115,8 +115,8 @@ def compute(context: Context, experiment: Map) -> Computed:
     runs = [(point, name, seed) for point, name in experiment.points() for seed in seeds]
     rows = []
     for point, name, seed in context.each(runs):
-        found = _run(context, experiment, point, name, seed)
-        rows.append(asdict(point) | {"system": name, "seed": seed, **found})
+        figures = _run(context, experiment, point, name, seed)
+        rows.append(asdict(point) | {"system": name, "seed": seed, **figures})
     middle = medians(rows, (*_WORKLOAD, "memory_gb", "system"))
     best = [
         _with_band(
@@ -241,7 +241,7 @@ def _with_band(
     best: dict[str, Any], rows: Sequence[dict[str, Any]], experiment: Map
 ) -> dict[str, Any]:
     seeds = dict.fromkeys(r["seed"] for r in rows)
-    each = [best_of([r for r in rows if r["seed"] == seed], experiment) for seed in seeds]
+    winners = [best_of([r for r in rows if r["seed"] == seed], experiment) for seed in seeds]
     whose = {"paper": best["paper_form"], "plus": best["plus_form"], "opponent": best["opponent"]}
     bands = {w: [r["both_percent"] for r in rows if r["system"] == whose[w]] for w in whose}
     return (
@@ -249,7 +249,7 @@ def _with_band(
         | {f"{w}_low_percent": min(values) for w, values in bands.items()}
         | {f"{w}_high_percent": max(values) for w, values in bands.items()}
         | {
-            f"{w}_behind": all(b[f"{w}_lead_points"] < -experiment.close_points for b in each)
+            f"{w}_behind": all(b[f"{w}_lead_points"] < -experiment.close_points for b in winners)
             for w in ("paper", "plus")
         }
     )

@@ -38,8 +38,8 @@ def copied_layers(gamma: str | float = 0.0, t_up: float = 0.3) -> int:
     free = (1.0 - t_up) * gpu.hbm_bytes - operation_costs().process_bytes
     copied = module_of(spec, "layer").allocated_bytes
     room = room_of({1: free}, {}, layer_bytes=copied, layers=spec.layers)
-    made = scale_up(Placement.unscaled(spec.layers), room, Estimate.printed(float(gamma)))
-    return sum(count > 1 for count in made.counts)
+    placement = scale_up(Placement.unscaled(spec.layers), room, Estimate.printed(float(gamma)))
+    return sum(count > 1 for count in placement.counts)
 
 
 def vllm(base: Served) -> Served:
@@ -60,8 +60,8 @@ def coco(
 
 def under(base: Served, reading: Mapping[str, Any]) -> tuple[Served, dict[str, Any]]:
     """Return a server under a reading, and the fields of the reading that it lacks."""
-    said = {name: value for name, value in reading.items() if name in SAID}
-    return replace(base, **said), {k: v for k, v in reading.items() if k not in SAID}
+    changes = {name: value for name, value in reading.items() if name in SAID}
+    return replace(base, **changes), {k: v for k, v in reading.items() if k not in SAID}
 
 
 def gain(ours: float, theirs: float) -> float:

@@ -96,8 +96,8 @@ _PRINTED: Final[dict[Any, str]] = {"replicate": "replication", "migrate": "migra
 
 
 def _printed(count: int, name: str) -> float | None:
-    found = load_claims().get(f"cocoserve.table2.n{count}")
-    return float(found.value[name]) if found else None
+    entry = load_claims().get(f"cocoserve.table2.n{count}")
+    return float(entry.value[name]) if entry else None
 
 
 def _finding(operations: list[dict[str, Any]]) -> str:
@@ -116,15 +116,17 @@ def _results(
     experiment: Operations, modules: list[dict[str, Any]], operations: list[dict[str, Any]]
 ) -> Iterator[Result]:
     spec, costs, tokens = load_spec(experiment.model), operation_costs(), experiment.tokens
-    of = {m["module"]: {k: m[k] for k in ("memory_mb", "gflops")} for m in modules}
+    costs_of = {m["module"]: {k: m[k] for k in ("memory_mb", "gflops")} for m in modules}
     for name, module in (
         ("qkvo", "q"), ("self_attn", "attention"), ("ffn_proj", "gate"), ("decoder_layer", "layer"),
     ):  # fmt: skip
-        yield _answer(f"table1.{name}", of[module])
+        yield _answer(f"table1.{name}", costs_of[module])
     scores = module_of(spec, "attention").flops(tokens) - 4 * module_of(spec, "q").flops(tokens)
     yield _answer("sec33.attn_score", scores / 1e9)
     for name, module in (("attn", "attention"), ("ffn", "gate")):
-        yield _answer(f"sec33.{name}_density", of[module]["gflops"] / of[module]["memory_mb"])
+        yield _answer(
+            f"sec33.{name}_density", costs_of[module]["gflops"] / costs_of[module]["memory_mb"]
+        )
     yield _answer("sec2.params_per_layer", module_of(spec, "layer").bytes / spec.dtype_bytes)
     d = spec.hidden
     square = module_of(spec, "q").bytes == d * d * spec.dtype_bytes
@@ -141,11 +143,11 @@ def _results(
         {"order": "0.1 to a few" if _in_order(kv_bytes(spec, 1) * spec.layers) else "other"},
         "Batches of 1 to 15 with 128 to 341 tokens each, all layers.",
     )
-    at = {(r["layers"], r["kind"]): r for r in operations}
+    row_of = {(r["layers"], r["kind"]): r for r in operations}
     if not {*COUNTS} <= {*experiment.layers}:
         return  # the rest compares the printed operations
     for count in COUNTS:
-        copied, moved = at[count, "replicate"], at[count, "migrate"]
+        copied, moved = row_of[count, "replicate"], row_of[count, "migrate"]
         yield _answer(
             f"table2.n{count}",
             {
@@ -154,11 +156,13 @@ def _results(
             },
             "Memory and times count as one here; memory alone agrees to the MiB.",
         )  # fmt: skip
-    seconds = [at[count, "replicate"]["seconds"] for count in (1, 40)]
+    seconds = [row_of[count, "replicate"]["seconds"] for count in (1, 40)]
     yield _answer("table2.time_factor", seconds[1] / seconds[0])
-    memory = [at[count, "replicate"]["memory_mb"] for count in COUNTS]
+    memory = [row_of[count, "replicate"]["memory_mb"] for count in COUNTS]
     steps = np.diff(memory) / np.diff(COUNTS)
-    same = all(at[n, "replicate"]["memory_mb"] == at[n, "migrate"]["memory_mb"] for n in COUNTS)
+    same = all(
+        row_of[n, "replicate"]["memory_mb"] == row_of[n, "migrate"]["memory_mb"] for n in COUNTS
+    )
     yield _answer(
         "table2.memory_linear",
         {

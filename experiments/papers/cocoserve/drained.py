@@ -133,17 +133,17 @@ def drained(served: Served, rate: int, seed: int = 0) -> Drained:
     the batch outgrows the first card. It restarts and serves the batch again in two halves.
     """
     alone = replace(served, instances=1)
-    each = [_alone(alone, n, seed) for n in even_rows(rate, served.instances) if n]
-    if len(each) == 1:
-        return each[0]
-    latencies = tuple(s for one in each for s in one.latencies_s)
+    runs = [_alone(alone, n, seed) for n in even_rows(rate, served.instances) if n]
+    if len(runs) == 1:
+        return runs[0]
+    latencies = tuple(s for one in runs for s in one.latencies_s)
     return Drained(
-        throughput_rps=len(latencies) / max(one.makespan_s for one in each),
+        throughput_rps=len(latencies) / max(one.makespan_s for one in runs),
         latency_s=float(np.mean(latencies)),
         latencies_s=latencies,
-        failed=sum(one.failed for one in each),
-        failed_batches=sum(one.failed_batches for one in each),
-        batches=sum(one.batches for one in each),
+        failed=sum(one.failed for one in runs),
+        failed_batches=sum(one.failed_batches for one in runs),
+        batches=sum(one.batches for one in runs),
     )
 
 
@@ -178,13 +178,13 @@ def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS
     workload = build_workload(_workload(served, rate, tokens), [served.model], seed, [served.model])
     files, values = _system(served)  # which do not depend on the load
     prepared = _prepared(files, json.dumps(values))
-    found = simulate_in_memory(prepared, workload).records
-    arrived, ended = found["arrival_s"], found["finished_s"]
+    records = simulate_in_memory(prepared, workload).records
+    arrived, ended = records["arrival_s"], records["finished_s"]
     return Drained(
-        throughput_rps=len(found) / float(ended.max() - arrived.min()),
+        throughput_rps=len(records) / float(ended.max() - arrived.min()),
         latency_s=float((ended - arrived).mean()),
         latencies_s=tuple(map(float, ended - arrived)),
-        batches=-(-len(found) // batch_of(served)),
+        batches=-(-len(records) // batch_of(served)),
     )
 
 
@@ -195,9 +195,9 @@ def first_bytes(served: Served, rows: int, tokens: int) -> float:
     adds half a layer.
     """
     spec = load_spec(served.model)
-    each, outside = layer_bytes(spec)
+    layer_size, outside = layer_bytes(spec)
     layers = spec.layers // served.split - served.migrated
-    weights = outside + layers * each + operation_costs().process_bytes
+    weights = outside + layers * layer_size + operation_costs().process_bytes
     return weights + rows * tokens * kv_bytes(spec) * (layers + 0.5)
 
 
@@ -214,10 +214,10 @@ def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> D
         "five": np.linspace(low, high, 5), "ends": np.array([low, high]),
         "middle": np.array([(low + high) / 2]),
     }[average]  # fmt: skip
-    each = [drained(served, round(float(rate))) for rate in rates]
+    runs = [drained(served, round(float(rate))) for rate in rates]
     return Drained(
-        throughput_rps=float(np.mean([one.throughput_rps for one in each])),
-        latency_s=float(np.mean([one.latency_s for one in each])),
+        throughput_rps=float(np.mean([one.throughput_rps for one in runs])),
+        latency_s=float(np.mean([one.latency_s for one in runs])),
     )
 
 
@@ -255,10 +255,10 @@ def batch_of(served: Served) -> int:
     if not served.layers or served.grown_batch == "fixed":
         return int(served.batch)
     spec = load_spec(served.model)
-    asked = Scaling(replicated=served.layers, copies=served.copies)
-    held = placement_of(asked, spec, load_node(NODE), 0).copies
+    scaling = Scaling(replicated=served.layers, copies=served.copies)
+    copies = placement_of(scaling, spec, load_node(NODE), 0).copies
     away = 1.0 if served.grown_batch == "replicas_all" else 1.0 - 1.0 / served.copies
-    layers = sum(len(devices) > 1 for devices in held)
+    layers = sum(len(devices) > 1 for devices in copies)
     if away == 1.0 and layers == spec.layers:
         return _MOST_ROWS  # the first device has no sequence; the copies' memory limits a batch
     return int(int(served.batch) * headroom(layers, away, of=spec.layers))

@@ -49,19 +49,19 @@ def draw_gains(tables: Tables, caption: str) -> Figure:
             some = sorted(
                 [(1, 0.0), *((r["copies"], r[name]) for r in mine if r["layers"] == copied)]
             )
-            for each, points in ((by_layers, two), (by_copies, some)):
+            for panel, points in ((by_layers, two), (by_copies, some)):
                 x, y = zip(*points, strict=True)
-                each.plot(x, y, style, marker="o", color=BLUE, label=f"{load}, ours")
+                panel.plot(x, y, style, marker="o", color=BLUE, label=f"{load}, ours")
         by_layers.set_xlabel("layers with two copies")
         by_copies.set_xlabel(f"copies of {copied} layers")
         by_copies.set_xticks([1, 2, 3, 4])
-        for each in (by_layers, by_copies):
-            each.set_ylabel(title)
+        for panel in (by_layers, by_copies):
+            panel.set_ylabel(title)
     gains = {n: claim(f"cocoserve.fig6a.rep{n}").value for n in (20, 25, 30)}
     four = claim("cocoserve.fig6c.dop4_peak").value
-    for each, printed in ((axes[0], gains), (axes[2], {4: four})):
-        each.plot([*printed], [*printed.values()], **PUBLISHED, label="peak, paper")
-        each.legend()
+    for panel, printed in ((axes[0], gains), (axes[2], {4: four})):
+        panel.plot([*printed], [*printed.values()], **PUBLISHED, label="peak, paper")
+        panel.legend()
     return finish(figure, "CoCoServe: throughput and latency by copies of layers", caption)
 
 
@@ -165,16 +165,16 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
     titles = {"throughput_rps": "requests a second", "latency_s": "mean latency (s)"}
     for row, model in enumerate(("13b", "70b")):
         for column, (name, title) in enumerate(titles.items()):
-            each = axes[2 * row + column]
+            panel = axes[2 * row + column]
             for system, colour in _COLOURS.items():
                 mine = rows_of(tables["rates"], model=model, system=system)
                 if mine:
                     x, y = [r["rate"] for r in mine], [r[name] for r in mine]
                     style = ":" if system.endswith("static") else "-"
-                    each.plot(x, y, style, marker="o", color=colour, label=system)
-            each.set_xlabel(f"requests at once, {model.upper()}")
-            each.set_ylabel(title)
-            each.set_ylim(bottom=0)
+                    panel.plot(x, y, style, marker="o", color=colour, label=system)
+            panel.set_xlabel(f"requests at once, {model.upper()}")
+            panel.set_ylabel(title)
+            panel.set_ylim(bottom=0)
         axes[2 * row].legend()
     return finish(figure, "CoCoServe: throughput and latency of one instance", caption)
 
@@ -194,9 +194,9 @@ def draw_used(tables: Tables, caption: str) -> Figure:
     for k, system in enumerate(("HFT", "vLLM")):
         mine = rows_of(tables["idle"], system=system)
         for name, hatch in (("memory", ""), ("compute", "//")):
-            at = [3 * j + 1.2 * (name == "compute") + 0.5 * k for j in range(len(mine))]
+            places = [3 * j + 1.2 * (name == "compute") + 0.5 * k for j in range(len(mine))]
             right.bar(
-                at, [r[name] for r in mine], 0.5, color=_COLOURS[system], hatch=hatch,
+                places, [r[name] for r in mine], 0.5, color=_COLOURS[system], hatch=hatch,
                 label=f"{system}, {name}",
             )  # fmt: skip
     rates = dict.fromkeys(r["rate"] for r in rows_of(tables["idle"]))
@@ -215,16 +215,16 @@ def draw_instances(tables: Tables, caption: str) -> Figure:
         "throughput_rps": "requests a second", "latency_s": "mean latency (s)",
         "memory_mib": "memory (GiB)",
     }  # fmt: skip
-    for each, (name, title) in zip(axes, titles.items(), strict=True):
+    for panel, (name, title) in zip(axes, titles.items(), strict=True):
         scale = 1 / 1024 if name == "memory_mib" else 1.0
         for k, (load, alpha) in enumerate((("low", 0.45), ("high", 1.0))):
             mine = rows_of(tables["instances"], load=load)
-            at = [j + 0.4 * k for j in range(len(mine))]
+            places = [j + 0.4 * k for j in range(len(mine))]
             colours = [BLUE if "CoCoServe" in system else VERMILION for system in names]
-            each.barh(at, [scale * r[name] for r in mine], 0.4, color=colours, alpha=alpha)
-        each.set_yticks([j + 0.2 for j in range(len(names))], names if each is axes[0] else [])
-        each.invert_yaxis()
-        each.set_xlabel(title)
+            panel.barh(places, [scale * r[name] for r in mine], 0.4, color=colours, alpha=alpha)
+        panel.set_yticks([j + 0.2 for j in range(len(names))], names if panel is axes[0] else [])
+        panel.invert_yaxis()
+        panel.set_xlabel(title)
     loads = [Patch(color=INK, alpha=alpha, label=f"{load} load")
              for load, alpha in (("low", 0.45), ("high", 1.0))]  # fmt: skip
     axes[0].legend(handles=loads)
@@ -238,15 +238,15 @@ def draw_two_cards(tables: Tables, caption: str) -> Figure:
     rows = rows_of(tables["steps"])
     colours = (INK, SKY, BLUE, ORANGE, GREEN, VERMILION)
     styles = {"second instance": "--", "pipeline": ":"}  # distinct where curves overlap
-    for each, (name, title) in zip(axes, titles.items(), strict=True):
+    for panel, (name, title) in zip(axes, titles.items(), strict=True):
         scale = 1e3 if name == "step_s" else 1.0
         for way, colour in zip(dict.fromkeys(r["way"] for r in rows), colours, strict=True):
             mine = [r for r in rows if r["way"] == way]
             x, y = [r["rows"] for r in mine], [scale * r[name] for r in mine]
             style = styles.get(way, "-")
-            each.plot(x, y, style, marker="o", markersize=3, color=colour, label=way)
-        each.set_xlabel("sequences at once")
-        each.set_ylabel(title)
-        each.set_ylim(bottom=0)
+            panel.plot(x, y, style, marker="o", markersize=3, color=colour, label=way)
+        panel.set_xlabel("sequences at once")
+        panel.set_ylabel(title)
+        panel.set_ylim(bottom=0)
     axes[0].legend()
     return finish(figure, "CoCoServe: copies of layers and other uses of two cards", caption)

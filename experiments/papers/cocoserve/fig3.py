@@ -62,11 +62,11 @@ def compute(context: Context, experiment: Memory) -> Computed:
     server = experiment.server
     takes_all = replace(server, batch="memory")
     rows = [
-        {"batch": str(base.batch), "migrated": migrated, "rate": rate, **_told(found)}
+        {"batch": str(base.batch), "migrated": migrated, "rate": rate, **_told(outcome)}
         for base in (server, takes_all)
         for migrated in (0, 1)
         for rate in experiment.rates
-        for found in (drained(replace(base, migrated=migrated), rate),)
+        for outcome in (drained(replace(base, migrated=migrated), rate),)
     ]
     fits = [
         {
@@ -144,7 +144,7 @@ def compute_failures(context: Context, experiment: Failures) -> Computed:
     failures = [
         {
             "system": name, "batch": str(served.batch), "rate": rate,
-            **{f"{of}_percent": _failed_percent(served, rate, of) for of in _POPULATIONS},
+            **{f"{unit}_percent": _failed_percent(served, rate, unit) for unit in _POPULATIONS},
         }
         for group in (systems, everything)
         for name, served in group.items()
@@ -201,8 +201,8 @@ def _failing(rows: list[dict[str, Any]]) -> str:
 
 
 def _in_time(served: Served, rate: int, target_s: float) -> float:
-    found = drained(served, rate).latencies_s
-    return sum(s <= target_s for s in found) / len(found)
+    times_s = drained(served, rate).latencies_s
+    return sum(s <= target_s for s in times_s) / len(times_s)
 
 
 def _last_full(served: Served, target_s: float, rates: Sequence[int]) -> int:
@@ -240,8 +240,8 @@ def _fig11(
 
 
 def _failed_percent(served: Served, rate: int, of: str) -> float:
-    found = drained(served, rate)
+    run = drained(served, rate)
     return 100.0 * {
-        "requests": found.failed / rate, "batches": found.failed_batches / max(1, found.batches),
-        "runs": float(found.failed > 0),
+        "requests": run.failed / rate, "batches": run.failed_batches / max(1, run.batches),
+        "runs": float(run.failed > 0),
     }[of]  # fmt: skip

@@ -85,22 +85,22 @@ def _finding(rows: list[dict[str, Any]]) -> str:
 
 
 def _rows(experiment: Copies, context: Context) -> Iterator[dict[str, Any]]:
-    asked = [(n, 2 if n else 1) for n in experiment.layers]
-    asked += [(experiment.copied_layers, c) for c in experiment.copies if c > 2]
+    cases = [(n, 2 if n else 1) for n in experiment.layers]
+    cases += [(experiment.copied_layers, c) for c in experiment.copies if c > 2]
     done = 0
     for load in ("low", "peak"):
         before: Drained | None = None
-        for layers, copies in asked:
-            found = _served(experiment, layers, copies, load)
-            before = before or found
+        for layers, copies in cases:
+            run = _served(experiment, layers, copies, load)
+            before = before or run
             done += 1
             if context.progress:
-                context.progress(done, 2 * len(asked))
+                context.progress(done, 2 * len(cases))
             yield {
                 "load": load, "layers": layers, "copies": copies,
-                "throughput_rps": found.throughput_rps, "latency_s": found.latency_s,
-                "throughput_gain_percent": 100 * (found.throughput_rps / before.throughput_rps - 1),
-                "latency_cut_percent": 100 * (1 - found.latency_s / before.latency_s),
+                "throughput_rps": run.throughput_rps, "latency_s": run.latency_s,
+                "throughput_gain_percent": 100 * (run.throughput_rps / before.throughput_rps - 1),
+                "latency_cut_percent": 100 * (1 - run.latency_s / before.latency_s),
             }  # fmt: skip
 
 
@@ -112,13 +112,13 @@ def _served(experiment: Copies, layers: int, copies: int, load: str) -> Drained:
 
 
 def _results(rows: Iterable[dict[str, Any]]) -> Iterator[Result]:
-    at = {(r["load"], r["layers"], r["copies"]): r for r in rows}
+    row_of = {(r["load"], r["layers"], r["copies"]): r for r in rows}
 
     def gain(load: str, layers: int, copies: int = 2) -> float:
-        return float(at[load, layers, copies]["throughput_gain_percent"])
+        return float(row_of[load, layers, copies]["throughput_gain_percent"])
 
     def cut(load: str, layers: int, copies: int = 2) -> float:
-        return float(at[load, layers, copies]["latency_cut_percent"])
+        return float(row_of[load, layers, copies]["latency_cut_percent"])
 
     def mean(of: Callable[[str, int], float], layers: int) -> float:
         return (of("low", layers) + of("peak", layers)) / 2
@@ -138,9 +138,9 @@ def _results(rows: Iterable[dict[str, Any]]) -> Iterator[Result]:
         *((f"fig6a.rep{n}", partial(gain, "peak", n), peak) for n in (20, 25, 30)),
         ("fig6.rep25_second", lambda: gain("peak", 25), "The paper's second number of 25 layers."),
         ("fig6a.rep30_ratio", lambda: 1 + gain("peak", 30) / 100, peak),
-        ("fig6b.baseline_latency", lambda: at["peak", 0, 1]["latency_s"], "Fitted."),
+        ("fig6b.baseline_latency", lambda: row_of["peak", 0, 1]["latency_s"], "Fitted."),
         ("fig6b.rep30_latency",
-         lambda: max(at[load, 30, 2]["latency_s"] for load in ("low", "peak")),
+         lambda: max(row_of[load, 30, 2]["latency_s"] for load in ("low", "peak")),
          "The worse of low load and peak."),
         ("fig6b.rep30_avg", lambda: mean(cut, 30), both),
         ("fig6.rep15_throughput", lambda: mean(gain, 15), both),

@@ -94,12 +94,12 @@ def compute(context: Context, experiment: Comparison) -> Computed:
     by_rate = [
         {
             "model": model, "system": name, "rate": rate,
-            "throughput_rps": found.throughput_rps, "latency_s": found.latency_s,
+            "throughput_rps": run.throughput_rps, "latency_s": run.latency_s,
         }
         for model, server in experiment.servers(experiment.server).items()
         for name, served in _systems(server).items()
         for rate in experiment.rates
-        for found in (drained(served, rate),)
+        for run in (drained(served, rate),)
     ]  # fmt: skip
 
     def answers(**reading: Any) -> Iterator[Result]:
@@ -188,18 +188,20 @@ def memory_mib(served: Served, rate: int) -> float:
 
 def _ratios(rows: list[dict[str, Any]]) -> str:
     most = max(r["rate"] for r in rows)
-    at = {r["system"]: r["throughput_rps"] for r in rows
+    rps_of = {r["system"]: r["throughput_rps"] for r in rows
           if r["rate"] == most and r["model"] == "13b"}  # fmt: skip
-    others = ", ".join(f"{name} {at[name] / at['HFT']:.1f} times" for name in at if name != "HFT")
+    others = ", ".join(
+        f"{name} {rps_of[name] / rps_of['HFT']:.1f} times" for name in rps_of if name != "HFT"
+    )
     return f"Throughput of 13B with {most} requests at once, against HFT: {others}"
 
 
 def _half(rows: list[dict[str, Any]]) -> str:
-    at = {r["system"]: r for r in rows if r["load"] == "high"}
-    four = at["4 HFT"]
+    row_of = {r["system"]: r for r in rows if r["load"] == "high"}
+    four = row_of["4 HFT"]
     shares = ", ".join(
-        f"{name} {100 * at[name]['throughput_rps'] / four['throughput_rps']:.0f} % with "
-        f"{100 * at[name]['memory_mib'] / four['memory_mib']:.0f} % of the memory"
+        f"{name} {100 * row_of[name]['throughput_rps'] / four['throughput_rps']:.0f} % with "
+        f"{100 * row_of[name]['memory_mib'] / four['memory_mib']:.0f} % of the memory"
         for name in ("2 CoCoServe", "2 CoCoServe, static")
     )
     return f"Throughput at high load against four instances of HFT: {shares}"
@@ -235,8 +237,8 @@ def _results(experiment: Comparison, base: Served, **reading: Any) -> Iterator[R
         if (model, load) == ("13b", "high"):
             continue  # not printed
         # over HFT a factor is printed, over vLLM a gain in percent
-        told = gain(value, 1.0) if (name, metric) == ("vllm", "throughput") else value
-        yield answer(f"cocoserve.fig8.{key}", told)
+        number = gain(value, 1.0) if (name, metric) == ("vllm", "throughput") else value
+        yield answer(f"cocoserve.fig8.{key}", number)
     for name in ("hft", "vllm"):
         for metric in ("latency", "throughput"):
             values = [v for k, v in ours.items() if k.endswith(f"{name}.{metric}")]
@@ -264,12 +266,12 @@ def _of_instances(
         return 100.0 - sum(lost) / len(lost)
 
     for load in experiment.loads:
-        for of in ("hft2", "hft4"):
-            is_two = of == "hft2"
-            latency = partial(gained, "latency_s", load, of, ours_first=not is_two)
-            throughput = partial(gained, "throughput_rps", load, of, ours_first=is_two)
-            yield answer(f"cocoserve.fig10.{load}.{of}.latency", latency)
-            yield answer(f"cocoserve.fig10.{load}.{of}.throughput", throughput)
+        for rival in ("hft2", "hft4"):
+            is_two = rival == "hft2"
+            latency = partial(gained, "latency_s", load, rival, ours_first=not is_two)
+            throughput = partial(gained, "throughput_rps", load, rival, ours_first=is_two)
+            yield answer(f"cocoserve.fig10.{load}.{rival}.latency", latency)
+            yield answer(f"cocoserve.fig10.{load}.{rival}.throughput", throughput)
     hft2, hft4, coco2 = (
         memory_mib(replace(one, instances=n), experiment.peak)
         for one, n in ((base, 2), (base, 4), (scaled, 2))

@@ -103,7 +103,7 @@ def _results(
     servers = (coco(base, **reading), base, vllm(base))
     used = [bytes_used(served, experiment.peak, base.hbm_bytes) / 1e9 for served in servers]
     ours, hft, paged = used
-    left, hft_left, vllm_left = (base.hbm_bytes / 1e9 - gb for gb in used)
+    free_gb, hft_left, vllm_left = (base.hbm_bytes / 1e9 - gb for gb in used)
     shares = [
         idle_percent(served, rate)[idle] for served in servers[1:] for rate in experiment.low_rates
     ]
@@ -112,8 +112,8 @@ def _results(
     yield answer("cocoserve.fig9.used", ours, first)
     yield answer("cocoserve.fig9.waste_vs_hft", ours - hft, first)
     yield answer("cocoserve.fig9.waste_vs_vllm", ours - paged, first)
-    yield answer("cocoserve.fig9.frag_vs_hft", hft_left / left, first)
-    yield answer("cocoserve.fig9.frag_vs_vllm", vllm_left / left, first)
+    yield answer("cocoserve.fig9.frag_vs_hft", hft_left / free_gb, first)
+    yield answer("cocoserve.fig9.frag_vs_vllm", vllm_left / free_gb, first)
 
 
 def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> float:

@@ -144,12 +144,14 @@ def _row_bytes(here: _Slice) -> float:
 
 
 def _batch(here: _Slice, layers: int, where: Where, there_bytes: float) -> int:
-    each, share = _row_bytes(here), layers / here.spec.layers
-    first = (here.room_bytes - weight_bytes(here.spec)) / (each * (1.0 - share / 2.0))
+    row_bytes, share = _row_bytes(here), layers / here.spec.layers
+    first = (here.room_bytes - weight_bytes(here.spec)) / (row_bytes * (1.0 - share / 2.0))
     second = there_bytes - layers * layer_bytes(here.spec)[0] * (where == "device")
     if second < 0.0:
         return 0
-    return int(min(first, second / (each * share / 2.0) if layers else first, here.of.most_rows))
+    return int(
+        min(first, second / (row_bytes * share / 2.0) if layers else first, here.of.most_rows)
+    )
 
 
 def _copied(here: _Slice, layers: int, where: Where, batch: int) -> float:

@@ -157,7 +157,7 @@ def scaled(
     executables = model.executables
     assert executables is not None
     spec, shapes, dtype = model.spec, shapes_of(settings), model.params.dtype
-    asked = random_requests(
+    requests = random_requests(
         settings.requests, prompt=settings.prompt, new=settings.new, vocab=spec.vocab,
         seed=settings.seed,
     )  # fmt: skip
@@ -171,7 +171,7 @@ def scaled(
     plain = OnDevice(model.params, spec, model.linear, pool(devices[0]), executables=executables)
     runner = Runner(plain, shapes)
     runner.warm(draws=(False,), scores=False)
-    *_, alone = _done(runner, asked)
+    *_, alone = _done(runner, requests)
     over = OverDevices(
         model.params, spec, model.linear, tuple(map(pool, devices)), shapes,
         executables=executables,
@@ -188,7 +188,7 @@ def scaled(
     under_way: Relayout | None = None
     row: dict[str, Any] = {}
     done = alone
-    for done in _done(runner, asked):
+    for done in _done(runner, requests):
         if under_way is None and len(done.operations) + done.failed < settings.operations:
             change = drawn(over, draws)
             if change is not None:
@@ -236,12 +236,12 @@ def _counted(moved: Moved) -> dict[str, Any]:
 
 def _as_predicted(over: OverDevices, sizes: Sequence[int]) -> bool:
     """Return whether each device but the first holds exactly the bytes of its pool and layers."""
-    held: Counter[Any] = Counter()
+    device_bytes: Counter[Any] = Counter()
     for array in _jax.live_arrays():
         if len(array.devices()) == 1 and not in_host_memory(array):
-            held[next(iter(array.devices()))] += array.nbytes
+            device_bytes[next(iter(array.devices()))] += array.nbytes
     return all(
-        held[pool.device]
+        device_bytes[pool.device]
         == over.held_bytes(d)
         == pool.nbytes + sum(sizes[n] for n, on in enumerate(over.spread.copies) if d in on)
         for d, pool in enumerate(over.pools)

@@ -144,10 +144,11 @@ class Problem:
 
     def free_bytes(self) -> dict[int, float]:
         """Return the free bytes of each device after a process's own memory."""
-        held = self.held(self.start)
+        memory = self.held(self.start)
         process = self.costs.process_bytes
         return {
-            d: size - (held[d].total if d in held else process) for d, size in self.capacity.items()
+            d: size - (memory[d].total if d in memory else process)
+            for d, size in self.capacity.items()
         }
 
     def room(self) -> dict[int, int]:
@@ -266,8 +267,8 @@ def _split(problem: Problem, placement: Placement) -> float:
     most = next(iter(gbps.values()), 1.0)
     return split_speedup(
         placement.shares(problem.batch), problem.gamma,
-        rates=[[layer_s[first] / layer_s[d] for d in each] for each in placement.copies],
-        links=[[gbps.get(d, most) / most for d in each] for each in placement.copies],
+        rates=[[layer_s[first] / layer_s[d] for d in devices] for devices in placement.copies],
+        links=[[gbps.get(d, most) / most for d in devices] for devices in placement.copies],
     )  # fmt: skip
 
 
@@ -277,8 +278,8 @@ def operated(problem: Problem, texts: Sequence[str]) -> Placement:
     for k, text in enumerate(texts):
         kind, layers, device, module = _parsed(text, f"operations[{k}]", problem.spec)
         if device not in problem.capacity:
-            known = ", ".join(map(str, problem.capacity))
-            raise SettingError(f"operations[{k}]", text, f"a device among {known}")
+            devices = ", ".join(map(str, problem.capacity))
+            raise SettingError(f"operations[{k}]", text, f"a device among {devices}")
         try:
             if kind == "replicate":
                 placement = placement.replicated(layers, device)
@@ -318,17 +319,17 @@ def _parsed(text: str, where: str, spec: ModelSpec) -> tuple[str, list[int], int
 
 
 def _read(path: Path, spec: ModelSpec) -> Placement:
-    found = read_json_object(path)
-    for name, wanted in (("model", spec.name), ("layers", spec.layers)):
-        if found.get(name) != wanted:
+    content = read_json_object(path)
+    for name, target in (("model", spec.name), ("layers", spec.layers)):
+        if content.get(name) != target:
             raise SettingError(
-                f"plan.{name}", found.get(name), f"{wanted!r}, as the plan must be of this model"
+                f"plan.{name}", content.get(name), f"{target!r}, as the plan must be of this model"
             )
     try:
         copies, rows = (
-            tuple(tuple(map(int, each)) for each in found[k]) for k in ("copies", "rows")
+            tuple(tuple(map(int, row)) for row in content[k]) for k in ("copies", "rows")
         )
-        parts = tuple(Part(int(a), str(b), int(c)) for a, b, c in found["parts"])
+        parts = tuple(Part(int(a), str(b), int(c)) for a, b, c in content["parts"])
     except (KeyError, TypeError, ValueError):
         raise DataError(str(path), "not a plan with copies, rows and parts") from None
     if len(copies) != spec.layers:
@@ -378,7 +379,7 @@ def _print(settings: PlanSettings) -> Ran:
         )  # fmt: skip
     out.print(table)
     for placement in dict.fromkeys(plans.values()):
-        for name in (name for name, each in plans.items() if each == placement):
+        for name in (name for name, candidate in plans.items() if candidate == placement):
             out.print(f"{name}: {ALGORITHMS.get(name, 'given operations')}")
         for line in (*_lines(problem, placement), *_memory(problem, placement)):
             out.print(f"  {line}")
@@ -419,11 +420,11 @@ def _lines(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
-    for device, held in problem.held(placement).items():
-        free = problem.capacity[device] - held.total
+    for device, use in problem.held(placement).items():
+        free = problem.capacity[device] - use.total
         yield (
-            f"device {device}: weights {held.weights / 2**20:,.0f} MiB, KV {held.kv / 2**20:,.0f}, "
-            f"process {held.process / 2**20:,.0f}, free {free / 2**20:,.0f}"
+            f"device {device}: weights {use.weights / 2**20:,.0f} MiB, KV {use.kv / 2**20:,.0f}, "
+            f"process {use.process / 2**20:,.0f}, free {free / 2**20:,.0f}"
         )
 
 

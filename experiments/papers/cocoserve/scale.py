@@ -62,11 +62,11 @@ class ScaleSettings(Load):
 
 def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:
     """Return the change of a random operation, or None if the operation is impossible."""
-    found = operation_on(over, draws)
-    if found is None:
+    choice = operation_on(over, draws)
+    if choice is None:
         return None
-    operation, requests = found
-    paths = {stay.request: kept.path for stay, kept in over.kept.items()}
+    operation, requests = choice
+    paths = {stay.request: record.path for stay, record in over.kept.items()}
     spread, homes = after(operation, over.spread, paths, requests=requests)
     return Change(kind=operation.kind, layers=len(operation.layers), spread=spread, homes=homes)
 
@@ -88,10 +88,10 @@ def operation_on(over: OverDevices, draws: random.Random) -> tuple[Operation, li
         source = draws.choice(copies[first])
         moved = tuple(n for n in run if source in copies[n] and device not in copies[n])
         if moved:
-            each = Operation(
+            operation = Operation(
                 kind="migrate", layers=moved, source=source, device=device, with_kv=True
             )
-            return each, []
+            return operation, []
     elif kind == "evict":
         several = [n for n in run if len(copies[n]) > 1 and device in copies[n]]
         to = next((d for n in several for d in copies[n] if d != device), None)
@@ -99,9 +99,9 @@ def operation_on(over: OverDevices, draws: random.Random) -> tuple[Operation, li
         if several and to is not None:
             return Operation(kind="evict", layers=tuple(several), source=device, device=to), []
     else:
-        held = tuple(n for n in run if device in copies[n])
-        if held and some:
-            return Operation(kind="migrate", layers=held, device=device, with_kv=True), some
+        run_layers = tuple(n for n in run if device in copies[n])
+        if run_layers and some:
+            return Operation(kind="migrate", layers=run_layers, device=device, with_kv=True), some
     return None
 
 

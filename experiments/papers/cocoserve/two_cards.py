@@ -121,19 +121,19 @@ def seconds_of(devices: Devices, context: int) -> Mapping[str, Callable[[int], f
 def most_rows(devices: Devices, tokens: int) -> dict[str, int]:
     """Return, by method, the most sequences whose KV cache the cards hold."""
     spec, cost = devices.spec, operation_costs()
-    each, outside = layer_bytes(spec)
+    layer_size, outside = layer_bytes(spec)
     card = devices.node.platforms[0].gpu.hbm_bytes - cost.process_bytes
     copied, row = module_of(spec, "layer").allocated_bytes, tokens * kv_bytes(spec)
-    n, first = spec.layers, card - outside - spec.layers * each
+    n, first = spec.layers, card - outside - spec.layers * layer_size
     alone = first / (n * row)
 
     def by_copies(layers: int) -> float:
         on_first = first / ((n - layers / 2) * row)
         return min(on_first, (card - layers * copied) / (layers / 2 * row))
 
-    shared = (2 * card - outside - n * each) / (n * row)
-    found = (alone, by_copies(20), by_copies(n), 2 * int(alone), shared, shared)
-    return dict(zip(WAYS, map(int, found), strict=True))
+    shared = (2 * card - outside - n * layer_size) / (n * row)
+    rows = (alone, by_copies(20), by_copies(n), 2 * int(alone), shared, shared)
+    return dict(zip(WAYS, map(int, rows), strict=True))
 
 
 def _step(devices: Devices, context: int, placement: Placement, rows: int) -> float:
@@ -142,8 +142,8 @@ def _step(devices: Devices, context: int, placement: Placement, rows: int) -> fl
 
 def _pipelined(devices: Devices, context: int, runs: Placement, rows: int) -> float:
     """Return the seconds of a round of two batches in flight: a whole step, or two stages."""
-    found = step_time(runs, devices, batch=rows, context=context)
-    return max(found.seconds, 2 * (found.layers_s / 2 + found.rest_s))
+    step = step_time(runs, devices, batch=rows, context=context)
+    return max(step.seconds, 2 * (step.layers_s / 2 + step.rest_s))
 
 
 def _in_ranks(devices: Devices, context: int, rows: int) -> float:

@@ -134,8 +134,8 @@ def _setup(context: Context, experiment: FineTunes) -> tuple[str, ...]:
         f"{len(context.seeds)} seed{'s'[: len(context.seeds) > 1]}.",
         "Without slots each step reads the adapters of its rows over the link, once each.",
         *(
-            f"{name}: {', '.join(of)}."
-            for name, of in (experiment.adapters | experiment.whole).items()
+            f"{name}: {', '.join(overrides)}."
+            for name, overrides in (experiment.adapters | experiment.whole).items()
         ),
     )
 

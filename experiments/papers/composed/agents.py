@@ -98,7 +98,10 @@ def compute(context: Context, experiment: AgentsOnAChip) -> Computed:
             "before the last of them and after the last session's begin do not count.",
             f"The search ends within {100 * experiment.tolerance:g} % of the number of agents; "
             f"it uses seed {context.seeds[0]}.",
-            *(f"{name}: {', '.join(of) or 'defaults'}." for name, of in experiment.tiers.items()),
+            *(
+                f"{name}: {', '.join(overrides) or 'defaults'}."
+                for name, overrides in experiment.tiers.items()
+            ),
         ),
         report=_report(most),
     )
@@ -123,8 +126,12 @@ def _search(
 ) -> Iterator[dict[str, Any]]:
     agents, tried = replace(_AGENTS, start=start), dict[float, bool]()
     while values := next_values(agents, tried, experiment.tolerance, 1):
-        found = bracket_of(agents, tried)
-        if found.met and found.missed and found.missed <= found.met * (1 + experiment.tolerance):
+        bracket = bracket_of(agents, tried)
+        if (
+            bracket.met
+            and bracket.missed
+            and bracket.missed <= bracket.met * (1 + experiment.tolerance)
+        ):
             return
         row = _run(context, experiment, case, int(values[0]))
         tried[values[0]] = row["met_percent"] >= experiment.met_percent
@@ -143,7 +150,7 @@ def _run(
     ]  # fmt: skip
     setup = build(composed(settings, {"seed": context.seeds[0]}))
     got = simulate(setup)
-    stats, asked = got.stats, max(1, got.stats.prefix_asked_tokens)
+    stats, lookup_tokens = got.stats, max(1, got.stats.prefix_asked_tokens)
     return {
         "chip": case.chip,
         "tier": case.tier,
@@ -151,8 +158,8 @@ def _run(
         "agents": agents,
         "met_percent": _met_percent(setup.workload, got.requests, ramp_s),
         "link_gbps": stats.link_capacity_gbps,
-        "found_hbm_percent": 100.0 * stats.prefix_hbm_tokens / asked,
-        "found_host_percent": 100.0 * stats.prefix_host_tokens / asked,
+        "found_hbm_percent": 100.0 * stats.prefix_hbm_tokens / lookup_tokens,
+        "found_host_percent": 100.0 * stats.prefix_host_tokens / lookup_tokens,
         **measures(got),
     }
 

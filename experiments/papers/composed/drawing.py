@@ -44,9 +44,9 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
             mine = sorted((r for r in here if r["mechanism"] == name), key=lambda r: r["rate_rps"])
             if not mine:  # it does nothing under these arrivals
                 continue
-            at = [x + (k - (len(names) - 1) / 2) * width for x in range(len(rates))]
+            places = [x + (k - (len(names) - 1) / 2) * width for x in range(len(rates))]
             axes.bar(
-                at, [r["points"] for r in mine], width=width, color=COLOURS[k % len(COLOURS)],
+                places, [r["points"] for r in mine], width=width, color=COLOURS[k % len(COLOURS)],
                 yerr=[r["half"] or 0.0 for r in mine], error_kw={"linewidth": 0.8, "ecolor": INK},
                 label=name,
             )  # fmt: skip
@@ -75,9 +75,9 @@ def draw_pairs(tables: Tables, caption: str) -> Figure:
         rates = sorted({r["rate_rps"] for r in here})
         for k, system in enumerate(dict.fromkeys(r["system"] for r in here)):
             mine = [r for r in here if r["system"] == system]
-            each = [[r["both_percent"] for r in mine if r["rate_rps"] == at] for at in rates]
+            by_rate = [[r["both_percent"] for r in mine if r["rate_rps"] == rate] for rate in rates]
             axes.plot(
-                rates, [sum(values) / len(values) for values in each], marker="o", markersize=3,
+                rates, [sum(values) / len(values) for values in by_rate], marker="o", markersize=3,
                 color=COLOURS[k], linewidth=2.4 if k == 0 else 1.2, label=system,
             )  # fmt: skip
         axes.set_title(pair, fontsize=9.5)

@@ -136,12 +136,14 @@ def _run(context: Context, experiment: Prefixes, case: Case) -> dict[str, Any]:
     ]  # fmt: skip
     got = simulate(build(composed(settings, {"seed": context.seeds[0]})))
     stats = got.stats
-    found = {"hbm": stats.prefix_hbm_tokens, "host": stats.prefix_host_tokens}
-    asked = max(1, stats.prefix_asked_tokens)
+    hits = {"hbm": stats.prefix_hbm_tokens, "host": stats.prefix_host_tokens}
+    lookup_tokens = max(1, stats.prefix_asked_tokens)
     return {
         **{name: getattr(case, name) for name in ("part", "chip", "weights", "host_gb", "speed")},
         "link_gbps": stats.link_capacity_gbps,
-        **{f"found_{tier}_percent": 100.0 * tokens / asked for tier, tokens in found.items()},
+        **{
+            f"found_{tier}_percent": 100.0 * tokens / lookup_tokens for tier, tokens in hits.items()
+        },
         "link_tb": float(stats.chip_link_bytes.sum()) / 1e12,
         "blocks_tb": stats.prefix_loaded_bytes / 1e12,
         "prompt_tokens": got.summary["prompt_tokens"],
@@ -177,13 +179,13 @@ def _setup(context: Context, experiment: Prefixes) -> tuple[str, ...]:
             f"{experiment.max_total_tokens:,} tokens.",
         )
     else:
-        of = experiment.conversations
+        talk = experiment.conversations
         load = (
             "Load: conversations by the generator; Mooncake's trace is not at hand.",
-            f"A conversation has {of.turns:g} turns of {of.text_tokens:,} tokens, {of.think_s:g} s "
-            f"apart, and answers of {of.answer_tokens} tokens.",
-            f"All prompts share their first {of.system_tokens:,} tokens.",
-            f"{of.requests:,} requests arrive at {of.rate_rps:g} turns/s.",
+            f"A conversation has {talk.turns:g} turns of {talk.text_tokens:,} tokens, "
+            f"{talk.think_s:g} s apart, and answers of {talk.answer_tokens} tokens.",
+            f"All prompts share their first {talk.system_tokens:,} tokens.",
+            f"{talk.requests:,} requests arrive at {talk.rate_rps:g} turns/s.",
         )
     return (
         *load,
@@ -192,7 +194,7 @@ def _setup(context: Context, experiment: Prefixes) -> tuple[str, ...]:
         "(b) One whole chip gets all of it; the third chip is an H100 with GH200's link.",
         "Over PCIe weights are staged by copy engine; public runs measured "
         f"{load_platform('h100_sxm').link.sm_reads} by host for kernels that read them.",
-        *(f"With {name}: {', '.join(of)}." for name, of in experiment.systems.items()),
+        *(f"With {name}: {', '.join(talk)}." for name, talk in experiment.systems.items()),
     )
 
 
@@ -215,9 +217,9 @@ def _told(experiment: Prefixes, rows: Sequence[Mapping[str, Any]]) -> tuple[str,
 
     least, most = experiment.host_gb[0], experiment.host_gb[-1]
     none, full = at("slices", least), at("slices", most)
-    found = max(1.0, full["found_host_percent"] / 100.0 * full["prompt_tokens"])
+    hit_tokens = max(1.0, full["found_host_percent"] / 100.0 * full["prompt_tokens"])
     without_mb = 1e6 * none["link_tb"] / none["prompt_tokens"]
-    block_mb = 1e6 * full["blocks_tb"] / found
+    block_mb = 1e6 * full["blocks_tb"] / hit_tokens
     text = [
         f"(a) Without blocks the link carries {_number(without_mb)} MB of weights a prompt token.",
         f"(a) A token found in host memory takes {_number(block_mb)} MB, so that a hit "
@@ -246,10 +248,12 @@ def _binds(row: Mapping[str, Any]) -> str:
     how = "binds" if row["link_percent"] >= 50.0 else "does not bind"
     blocks = _number(_share(row))
     if _share(row) >= 50.0:
-        what = f"{blocks} % of its bytes are blocks"
+        detail = f"{blocks} % of its bytes are blocks"
     else:
-        what = f"{blocks} % of its bytes are blocks, the rest is weights that gave way to KV caches"
-    return f"PCIe {how}: it is {_number(row['link_percent'])} % used, and {what}."
+        detail = (
+            f"{blocks} % of its bytes are blocks, the rest is weights that gave way to KV caches"
+        )
+    return f"PCIe {how}: it is {_number(row['link_percent'])} % used, and {detail}."
 
 
 def _number(value: float) -> str:

@@ -30,8 +30,8 @@ _WIDTH: Final = 0.38  # of a bar
 def draw_prefix(tables: Tables, caption: str) -> Figure:
     """Draw latency and cached tokens over host memory; below, latency and link bytes by chip."""
     slices, chips = (rows_of(tables["runs"], part=part) for part in ("slices", "chips"))
-    figure, (late, found, wait, link) = canvas(11.0, 7.4, columns=2, rows=2)
-    _over_memory(late, found, slices)
+    figure, (late, hits, wait, link) = canvas(11.0, 7.4, columns=2, rows=2)
+    _over_memory(late, hits, slices)
     _by_chip(wait, chips, "ttft_p50_s")
     wait.set(ylabel="TTFT p50 (s)", title="(b) One whole chip: wait")
     wait.legend(loc="upper right")
@@ -58,13 +58,13 @@ def _over_memory(late: Axes, found: Axes, rows: Sequence[dict[str, Any]]) -> Non
     late.yaxis.set_major_formatter("{x:g}")
     late.yaxis.set_minor_formatter(NullFormatter())
     late.legend(loc="upper right")
-    at = np.arange(len(rows))
+    places = np.arange(len(rows))
     hbm, host = ([r[f"found_{tier}_percent"] for r in rows] for tier in ("hbm", "host"))
-    found.bar(at, host, 0.6, color=BLUE, label="in host memory")
-    bars = found.bar(at, hbm, 0.6, bottom=host, color=SKY, label="in HBM")
+    found.bar(places, host, 0.6, color=BLUE, label="in host memory")
+    bars = found.bar(places, hbm, 0.6, bottom=host, color=SKY, label="in HBM")
     totals = [a + b for a, b in zip(hbm, host, strict=True)]
     found.bar_label(bars, [f"{total:.1f}" for total in totals], padding=2, fontsize=8)
-    found.set_xticks(at, [str(gb) for gb in x])
+    found.set_xticks(places, [str(gb) for gb in x])
     found.set(xlabel="host memory for blocks (GB)", ylabel="prompt tokens found (%)",
               ylim=(0, 1.15 * max(1.0, *totals)),
               title="(a) Seven slices of a GH200: found")  # fmt: skip
@@ -95,7 +95,7 @@ def _by_chip(axes: Axes, rows: Sequence[dict[str, Any]], column: str) -> None:
     )
     weights = list(dict.fromkeys(name for name, _ in places))
     for name in weights:
-        middle = float(np.mean([x for (own, _), x in where.items() if own == name]))
+        middle = float(np.mean([x for (chip_name, _), x in where.items() if chip_name == name]))
         axes.text(middle, -0.17, name, transform=axes.get_xaxis_transform(), ha="center",
                   va="top", color=INK)  # fmt: skip
 

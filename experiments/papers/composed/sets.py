@@ -62,22 +62,22 @@ def shapley(worth: Mapping[Set, float]) -> dict[str, float]:
       ValueError: an invalid set has several largest valid subsets.
     """
     names = sorted(frozenset().union(*worth))
-    whole = {each: worth[_largest(each, worth)] for each in subsets(names)}
+    whole = {subset: worth[_largest(subset, worth)] for subset in subsets(names)}
     count = len(names)
     orders = [factorial(k) * factorial(count - k - 1) / factorial(count) for k in range(count)]
     return {
         name: sum(
-            orders[len(each)] * (whole[each | {name}] - whole[each])
-            for each in whole
-            if name not in each
+            orders[len(subset)] * (whole[subset | {name}] - whole[subset])
+            for subset in whole
+            if name not in subset
         )
         for name in names
     }
 
 
 def _largest(names: Set, worth: Mapping[Set, float]) -> Set:
-    inside = [each for each in worth if each <= names]
+    inside = [subset for subset in worth if subset <= names]
     largest = max(inside, key=len)
-    if any(not each <= largest for each in inside):
+    if any(not subset <= largest for subset in inside):
         raise ValueError(f"{sorted(names)} has several largest sets that can work")
     return largest

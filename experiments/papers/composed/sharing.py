@@ -73,15 +73,15 @@ def compute(context: Context, experiment: Sharing) -> Computed:
         settings = [*experiment.systems[name], *catalog(models)]
         settings += [f"superchips={experiment.gpus}"]
         settings += [f"workload.max_requests={experiment.max_requests}"]
-        if name in experiment.placed and (known := rates.get(point[:-1])):
-            settings.append(f"system.layout.rates_rps={known}")
-        found = _served(context, compression, settings, seed, chip)
-        if found is not None:
-            rates.setdefault(point[:-1], _rates_rps(*found))
-        numbers = dict.fromkeys(MEASURES) if found is None else measures(found[1])
+        if name in experiment.placed and (rates_rps := rates.get(point[:-1])):
+            settings.append(f"system.layout.rates_rps={rates_rps}")
+        outcome = _served(context, compression, settings, seed, chip)
+        if outcome is not None:
+            rates.setdefault(point[:-1], _rates_rps(*outcome))
+        numbers = dict.fromkeys(MEASURES) if outcome is None else measures(outcome[1])
         rows.append(
             dict(zip(_POINT, point[:3], strict=True))
-            | {"system": name, "seed": seed, "fits": found is not None, **numbers}
+            | {"system": name, "seed": seed, "fits": outcome is not None, **numbers}
         )
     middle = medians(rows, (*_POINT, "system"))
     best = [{**row, **_best(experiment, here)} for row, here in _by_point(middle)]
@@ -115,8 +115,8 @@ def _served(
     context: Context, compression: float, settings: Sequence[str], seed: int, chip: str
 ) -> tuple[tuple[str, ...], SimulationResult] | None:
     """Return the models and their replay; None: the system has no room for all of them."""
-    given = replay_settings(context, compression, settings, seed, chip=[f"hardware={chip}"])
-    cfg = composed(*given)
+    overrides = replay_settings(context, compression, settings, seed, chip=[f"hardware={chip}"])
+    cfg = composed(*overrides)
     try:
         setup = build(cfg)
     except SettingError as error:

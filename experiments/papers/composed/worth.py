@@ -81,10 +81,10 @@ class Worth:
     def each_load(self) -> list[Load]:
         """Return the loads one by one."""
         return [
-            Load(fleet=of.fleet, bursts=bursts, rate_rps=rate)
-            for of in self.loads
-            for bursts in of.bursts
-            for rate in of.rates_rps
+            Load(fleet=load.fleet, bursts=bursts, rate_rps=rate)
+            for load in self.loads
+            for bursts in load.bursts
+            for rate in load.rates_rps
         ]
 
     def chips(self, load: Load) -> int:
@@ -122,19 +122,19 @@ class Load:
 def compute(context: Context, experiment: Worth) -> Computed:
     """Compute attainment of every set of mechanisms under every load, and Shapley values."""
     loads = experiment.each_load()
-    sets = [each for each in subsets(experiment.mechanisms) if refusal(each, GH200) is None]
+    sets = [subset for subset in subsets(experiment.mechanisms) if refusal(subset, GH200) is None]
     runs = [
-        (load, each, seed)
+        (load, subset, seed)
         for load in loads
-        for each in sets
+        for subset in sets
         for seed in experiment.seeds_of(load, context.seeds)
-        if each <= set(experiment.mechanisms_of(load))
+        if subset <= set(experiment.mechanisms_of(load))
     ]
     rows: list[dict[str, Any]] = []
-    for load, each, seed in context.each(runs):
-        names = [name for name in experiment.mechanisms if name in each]
-        found = _run(context, experiment, load, names, seed)
-        rows.append(asdict(load) | {"set": " + ".join(names) or NOTHING, "seed": seed, **found})
+    for load, subset, seed in context.each(runs):
+        names = [name for name in experiment.mechanisms if name in subset]
+        figures = _run(context, experiment, load, names, seed)
+        rows.append(asdict(load) | {"set": " + ".join(names) or NOTHING, "seed": seed, **figures})
     shares = [
         row
         for load in loads
@@ -203,14 +203,14 @@ def _run(
     settings.system = _system_of(tuple(names))
     setup = build(settings)
     got = simulate(setup)
-    found, parts = measures(got), setup.serving.parts
+    figures, parts = measures(got), setup.serving.parts
     usd = _total([(part.count, part.platform.gpu.usd_per_hour) for part in parts])
     power_w = _total([(part.count, part.platform.gpu.power_w) for part in parts])
     # Only tokens of answers within both targets count.
-    tokens_per_s = got.summary["output_tokens_per_s"] * found["both_percent"] / 100
+    tokens_per_s = got.summary["output_tokens_per_s"] * figures["both_percent"] / 100
     million_h = 1e6 / tokens_per_s / 3600 if tokens_per_s > 0 else None
-    return found | {
-        "goodput_rps": found["both_percent"] / 100 * load.rate_rps,
+    return figures | {
+        "goodput_rps": figures["both_percent"] / 100 * load.rate_rps,
         "usd_per_million_tokens": usd and million_h and usd * million_h,
         "kwh_per_million_tokens_at_most": power_w and million_h and power_w / 1e3 * million_h,
     }
@@ -224,8 +224,8 @@ def _system_of(names: tuple[str, ...]) -> Any:
 
 def _total(of: Sequence[tuple[int, float | None]]) -> float | None:
     """Return the sum over all chips; None if a chip has no value."""
-    known = [count * value for count, value in of if value is not None]
-    return sum(known) if len(known) == len(of) else None
+    numbers = [count * value for count, value in of if value is not None]
+    return sum(numbers) if len(numbers) == len(of) else None
 
 
 def _at(rows: Sequence[dict[str, Any]], load: Load) -> list[dict[str, Any]]:

@@ -126,20 +126,20 @@ def draw_traces(tables: Tables, caption: str) -> Figure:
         axes[0].bar(x, mid, 0.2, yerr=[low, high], color=_COLOURS[start], label=name, capsize=2)
     axes[0].set_xticks(range(len(groups)), [f"{_spec(m)}\n{r:g} RPS" for m, r in groups])
     axes[0].set_ylabel("p99 TTFT (s)")
-    for model, each in zip(models, axes[1:], strict=True):
+    for model, panel in zip(models, axes[1:], strict=True):
         for start, name in _NAMES.items():
             mine = [r for r in swept if (r["model"], r["start"]) == (model, start)]
             served, p99 = ([r[key] for r in mine] for key in ("served_rps", "p99_s"))
-            each.plot(served, p99, color=_COLOURS[start], marker="o", markersize=3, label=name)
-        each.set_yscale("log")
-        each.set_xscale("log")
-        for axis, ticks in ((each.xaxis, (0.5, 1, 2, 5, 10, 20, 40)),
-                            (each.yaxis, (1, 2, 3, 5, 10, 20, 50, 100))):  # fmt: skip
+            panel.plot(served, p99, color=_COLOURS[start], marker="o", markersize=3, label=name)
+        panel.set_yscale("log")
+        panel.set_xscale("log")
+        for axis, ticks in ((panel.xaxis, (0.5, 1, 2, 5, 10, 20, 40)),
+                            (panel.yaxis, (1, 2, 3, 5, 10, 20, 50, 100))):  # fmt: skip
             axis.set_major_locator(FixedLocator(ticks))
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_locator(NullLocator())
-        each.set_ylabel("p99 TTFT (s)")
-        each.set_xlabel(f"requests served a second ({_spec(model)})")
+        panel.set_ylabel("p99 TTFT (s)")
+        panel.set_xlabel(f"requests served a second ({_spec(model)})")
     return finish(figure, "MEDUSA: p99 TTFT of services that start from no instance", caption,
                   legend=axes[0])  # fmt: skip
 
@@ -153,10 +153,10 @@ def draw_restore(tables: Tables, caption: str) -> Figure:
     """Draw a table of the classifiers' results by kind of program."""
     rows = rows_of(tables["classifiers"])
     kinds = list(dict.fromkeys(r["programs"] for r in rows))
-    found = {(r["classifier"], r["programs"]): r for r in rows}
+    row_of = {(r["classifier"], r["programs"]): r for r in rows}
     cells, below = [], []
     for classifier, (name, how) in _CLASSIFIERS.items():
-        mine = [found[classifier, kind] for kind in kinds]
+        mine = [row_of[classifier, kind] for kind in kinds]
         cells.append([name, *(f"{100 * r['wrong_share']:.0f} % wrong" for r in mine)])
         below.append([how, *(f"{100 * r['refused_share']:.0f} % refused" for r in mine)])
     figure, (axes,) = canvas(8.0, 2.9)

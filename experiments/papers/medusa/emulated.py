@@ -99,9 +99,9 @@ def is_same(case: Case, artefact: Artefact, process: Process, restored: Restored
 
 def _compare(process: Process, restored: Restored, truth: Capture) -> tuple[int, int]:
     device, graph = process.device, restored.graphs[_BATCH]
-    wanted: Graph = truth.graphs[0]
+    truth_graph: Graph = truth.graphs[0]
     words = wrong = 0
-    for node, want in zip(device.nodes(graph), wanted.nodes, strict=True):
+    for node, want in zip(device.nodes(graph), truth_graph.nodes, strict=True):
         if want.kind == "kernel":
             call = device.kernel_of(node)
             same_name = device.function_name(call.function) == truth.kernels[want.kernel].name
@@ -113,4 +113,4 @@ def _compare(process: Process, restored: Restored, truth: Capture) -> tuple[int,
         for a, b in zip(ours.parameters, want.parameters, strict=True):
             words += -(-len(b) // 8)
             wrong += a != b
-    return words, wrong + (device.edges(graph) != wanted.edges)
+    return words, wrong + (device.edges(graph) != truth_graph.edges)

@@ -114,12 +114,12 @@ def _always_from_disk(works: Plan) -> Plan:
 def _workload(
     names: tuple[tuple[str, str], ...], lengths: str, rate_rps: float, requests: int, seed: int
 ) -> Workload:
-    wanted: dict[str, Any] = {
+    options: dict[str, Any] = {
         "kind": "poisson", "name": "poisson", "requests": requests, "rate_rps": rate_rps,
         "models": 0, "zipf_exponent": 1.0, "lengths": lengths,
     }  # fmt: skip
     models, specs = zip(*names, strict=True)
-    return build_workload(workload_config(wanted), list(models), seed, list(specs))
+    return build_workload(workload_config(options), list(models), seed, list(specs))
 
 
 def tail_of(

@@ -56,15 +56,15 @@ def compute(context: Context, experiment: Restores) -> Computed:
     """Return results of restoring the models' graphs, and the classifiers' errors."""
     models = table_models(experiment.models)
     whole = len(models) + len(PROGRAMS)
-    made: dict[str, Restoring] = {}
+    restores: dict[str, Restoring] = {}
     rows: list[ModelRow] = []
     for k, model in enumerate(models):
-        made[model.row], row = restore_model(model, validated=experiment.validated)
+        restores[model.row], row = restore_model(model, validated=experiment.validated)
         rows.append(row)
         _tell(context.progress, k + 1, whole)
     classifiers = classifier_rows(experiment.programs, context.seeds[0])
     _tell(context.progress, whole, whole)
-    shown = made[models[0].row]
+    shown = restores[models[0].row]
     restored, nodes = sum(r.restored for r in rows), sum(r.nodes for r in rows)
     wrong = {
         name: 100 * max(r["wrong_share"] for r in classifiers if r["classifier"] == name)

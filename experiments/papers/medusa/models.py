@@ -76,13 +76,13 @@ MODELS: Final = (
 
 def table_models(rows: Sequence[str]) -> tuple[TableModel, ...]:
     """Return the named models of Table 1."""
-    known = {model.row: model for model in MODELS}
+    model_of = {model.row: model for model in MODELS}
     if not rows:
         raise SettingError("experiment.models", rows, "at least one model")
     for row in rows:
-        if row not in known:
-            raise unknown_name("experiment.models", row, known)
-    return tuple(known[row] for row in rows)
+        if row not in model_of:
+            raise unknown_name("experiment.models", row, model_of)
+    return tuple(model_of[row] for row in rows)
 
 
 def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_SIZES) -> list[int]:
@@ -155,9 +155,9 @@ def step_program(spec: ModelSpec, batch: int, layer_nodes: int) -> Program:
     for layer in range(spec.layers):
         builder.layer(layer, ops)
     builder.launch(_LAST, {"norm": standing["norm", 0]})
-    given = [standing[name, -1] for name in _BEFORE]
-    given += [standing[name, k] for k in range(spec.layers) for name in ("keys", "values")]
-    inputs = tuple(Slice(k, 0, _SEEN) for k in given)
+    indexes = [standing[name, -1] for name in _BEFORE]
+    indexes += [standing[name, k] for k in range(spec.layers) for name in ("keys", "values")]
+    inputs = tuple(Slice(k, 0, _SEEN) for k in indexes)
     return Program(
         tuple(builder.buffers),
         _kernels(),
@@ -169,13 +169,13 @@ def step_program(spec: ModelSpec, batch: int, layer_nodes: int) -> Program:
 
 @cache
 def _standing(spec: ModelSpec) -> tuple[tuple[Buffer, ...], dict[tuple[str, int], int]]:
-    each = {g.name: 2 * g.k * g.n for g in gemms(spec)}
-    sizes = dict(zip(_WEIGHTS, (2 * spec.hidden, *_layer_weights(each)), strict=True))
-    found: dict[tuple[str, int], int] = {}
+    size_of = {g.name: 2 * g.k * g.n for g in gemms(spec)}
+    sizes = dict(zip(_WEIGHTS, (2 * spec.hidden, *_layer_weights(size_of)), strict=True))
+    index_of: dict[tuple[str, int], int] = {}
     buffers: list[Buffer] = []
 
     def add(name: str, layer: int, nbytes: int, thread: str) -> None:
-        found[name, layer] = len(buffers)
+        index_of[name, layer] = len(buffers)
         content = f"{name} {layer}".ljust(_SEEN).encode()[: min(_SEEN, nbytes)]
         buffers.append(Buffer(nbytes, thread=thread, content=content))
 
@@ -188,7 +188,7 @@ def _standing(spec: ModelSpec) -> tuple[tuple[Buffer, ...], dict[tuple[str, int]
             add(name, layer, 16 << 20, "main")
     for name in _BEFORE:
         add(name, -1, 4096, "main")
-    return tuple(buffers), found
+    return tuple(buffers), index_of
 
 
 def _layer_weights(each: dict[str, int]) -> tuple[int, int, int, int]:
@@ -267,10 +267,10 @@ class _Builder:
             self.launch(op, names)
 
     def launch(self, op: _Op, names: dict[str, int]) -> None:
-        own = {"x": self.x, "out": self.out}
+        index_of = {"x": self.x, "out": self.out}
         arguments = []
         for name in (*op.reads, *op.writes):
-            buffer = own.get(name, names.get(name, self.standing.get((name, -1), -1)))
+            buffer = index_of.get(name, names.get(name, self.standing.get((name, -1), -1)))
             arguments.append(Argument(bytes(8), (Place(0, Slice(buffer, 0, _SEEN)),)))
         for value, nbytes in ((self.batch, 4), (self.spec.hidden, 4), (self.batch * 4096, 8)):
             arguments.append(Argument(value.to_bytes(nbytes, "little")))

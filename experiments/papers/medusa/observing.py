@@ -36,14 +36,14 @@ def outputs_of(
         digests = []
         for seed in INPUTS:
             draw = np.random.default_rng(seed)
-            for name, at, nbytes in region.given:
+            for name, offset, nbytes in region.given:
                 values = np.frombuffer(draw.bytes(nbytes), np.uint8).copy()
                 values[1::2] &= 0xBF  # the exponent's highest bit
-                device.write(addresses[name] + at, values.tobytes())
+                device.write(addresses[name] + offset, values.tobytes())
             device.launch_graph(executable)
             device.synchronise()
-            left = [device.read(addresses[n] + at, size) for n, at, size in region.left]
-            digests.append(hashlib.sha256(b"".join(left)).hexdigest())
+            outputs = [device.read(addresses[n] + offset, size) for n, offset, size in region.left]
+            digests.append(hashlib.sha256(b"".join(outputs)).hexdigest())
         result[str(batch)] = digests
     return result
 
@@ -92,8 +92,8 @@ def plain_regions(regions: Regions) -> dict[str, Any]:
 
 def regions_from(told: Mapping[str, Any]) -> Regions:
     """Return regions from JSON values."""
-    given, left = (
-        tuple((AllocationId(*name), at, nbytes) for name, at, nbytes in told[part])
+    inputs, outputs = (
+        tuple((AllocationId(*name), offset, nbytes) for name, offset, nbytes in told[part])
         for part in ("given", "left")
     )
-    return Regions(given, left)
+    return Regions(inputs, outputs)

@@ -132,11 +132,11 @@ def started(role: str, device: str, what: str, begins: Mapping[str, int] | None)
     """Start a process; `begins`: starts of its address ranges, empty: chosen, None: no ranges."""
     has_guards, seed = role == "recapture", SEEDS[role]
     programs = programs_of(what)
-    made = _device(device) or emulated_device(programs, seed)
+    machine = _device(device) or emulated_device(programs, seed)
     has_whims = device == "emulated" and begins is None  # memory in arenas has no history
     return Process(
-        programs, seed, has_whims=has_whims, has_guards=has_guards, device=made,
-        arenas=_arenas(made, begins),
+        programs, seed, has_whims=has_whims, has_guards=has_guards, device=machine,
+        arenas=_arenas(machine, begins),
     )  # fmt: skip
 
 
@@ -146,32 +146,35 @@ def _arenas(device: Device, begins: Mapping[str, int] | None) -> Arenas | None:
 
 def _capture(process: Process, role: str, device: str, folder: Path) -> None:
     begin = time.perf_counter()
-    made = process.capture()
-    write_capture(folder / f"{role}.capture", made)
-    said: dict[str, Any] = {"capture_s": time.perf_counter() - begin, "warm_s": process.warm_s}
-    said["first_capture_s"] = process.first_s
-    kept = sum(e.nbytes for e in made.events if e.allocation in made.contents)
-    said["kv"] = asdict(measured_kv(process.recorder, kept))
+    capture = process.capture()
+    write_capture(folder / f"{role}.capture", capture)
+    report: dict[str, Any] = {"capture_s": time.perf_counter() - begin, "warm_s": process.warm_s}
+    report["first_capture_s"] = process.first_s
+    content_bytes = sum(e.nbytes for e in capture.events if e.allocation in capture.contents)
+    report["kv"] = asdict(measured_kv(process.recorder, content_bytes))
     if role == "capture":
         regions = {batch: process.regions(batch) for batch in process.graphs}
         addresses = process.recorder.addresses
-        said["outputs"] = outputs_of(
+        report["outputs"] = outputs_of(
             process.device, lambda b: process.device.instantiate(process.graphs[b]), regions,
             addresses,
         )  # fmt: skip
         write_json(folder / "regions.json", {str(b): plain_regions(r) for b, r in regions.items()})
         if device == "driver":
-            said["one_by_one_s"] = {
+            report["one_by_one_s"] = {
                 str(batch): median_s(partial(process.run, batch)) for batch in process.graphs
             }
-    write_json(folder / f"{role}.json", said)
+    write_json(folder / f"{role}.json", report)
 
 
 def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
     one, two = (read_capture(folder / f"{name}.capture") for name in ("capture", "recapture"))
     begin, used = time.perf_counter(), time.process_time()
     analysed = analyse(one, two, replace_address)
-    said = {"analysis_s": time.perf_counter() - begin, "analysis_cpu_s": time.process_time() - used}
+    report = {
+        "analysis_s": time.perf_counter() - begin,
+        "analysis_cpu_s": time.process_time() - used,
+    }
     key = key_of((graph.batch for graph in one.graphs), what)
     kv = json.loads((folder / "capture.json").read_text("utf-8"))["kv"]
     artefact = make_artefact(key, one, analysed, kv)
@@ -183,12 +186,12 @@ def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
         if node.kind == "kernel"
     )
     refused = [str(r) for r in analysed.refusals]
-    write_json(folder / "analyse.json", {**said, "refused": refused, "sources": dict(sources)})
+    write_json(folder / "analyse.json", {**report, "refused": refused, "sources": dict(sources)})
 
 
 def _restore(device: str, addresses: str, executables: str, what: str, folder: Path) -> None:
-    told = json.loads((folder / "regions.json").read_text("utf-8"))
-    regions = {int(batch): regions_from(r) for batch, r in told.items()}
+    entries = json.loads((folder / "regions.json").read_text("utf-8"))
+    regions = {int(batch): regions_from(r) for batch, r in entries.items()}
     artefact = load_artefact(folder, key_of(regions, what))
     if artefact is None:
         raise SettingError("folder", str(folder), "a folder with an artefact of role analyse")
@@ -200,16 +203,16 @@ def _restore(device: str, addresses: str, executables: str, what: str, folder: P
     kv_bytes = stored_kv_bytes(
         KvRecord(**artefact.kv), process.device, recorder.held_bytes, MEMORY_FRACTION
     )
-    held = OnDemand(artefact, recorder, triggered)
+    on_demand = OnDemand(artefact, recorder, triggered)
     first_s = 0.0
     for graph in artefact.graphs:
-        held.graph(graph.batch)
+        on_demand.graph(graph.batch)
         first_s = first_s or time.perf_counter() - begin
-    said = {"restore_s": time.perf_counter() - begin, "restore_cpu_s": time.process_time() - used}
-    restored = held.restored()
+    report = {"restore_s": time.perf_counter() - begin, "restore_cpu_s": time.process_time() - used}
+    restored = on_demand.restored()
     where = dict(zip(artefact.allocations, restored.addresses, strict=True))
     there = {batch: region for batch, region in regions.items() if batch in restored.graphs}
-    templates = Templates(process.device, held, artefact.graphs)
+    templates = Templates(process.device, on_demand, artefact.graphs)
 
     def executable(batch: int) -> int:
         if executables == "own":
@@ -219,10 +222,10 @@ def _restore(device: str, addresses: str, executables: str, what: str, folder: P
     outputs = outputs_of(process.device, executable, there, where)
     # after the outputs: a launch changes the buffers' contents
     begun_s = begun(process.device, restored.graphs) if device == "driver" else {}
-    said |= {"first_graph_s": first_s, "nodes": restored.nodes, "kv_bytes": kv_bytes or 0}
-    said["topologies"] = templates.topologies
+    report |= {"first_graph_s": first_s, "nodes": restored.nodes, "kv_bytes": kv_bytes or 0}
+    report["topologies"] = templates.topologies
     is_in_place = {"is_in_place": restored.is_in_place}
-    write_json(folder / "restore.json", {**said, **is_in_place, "outputs": outputs, **begun_s})
+    write_json(folder / "restore.json", {**report, **is_in_place, "outputs": outputs, **begun_s})
 
 
 def _replace_address(device: str) -> ReplaceAddress:
@@ -245,16 +248,16 @@ def main(arguments: list[str]) -> int:
             raise SettingError(
                 "arguments", arguments, "ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER"
             )
-        role, device, addresses, executables, what, folder = arguments
-        known = (
+        role, device, addresses, executables, subject, folder = arguments
+        checks = (
             ("role", role, ROLES), ("device", device, DEVICES),
             ("addresses", addresses, ADDRESSES), ("executables", executables, EXECUTABLES),
         )  # fmt: skip
-        for name, value, names in known:
+        for name, value, names in checks:
             if value not in names:
                 raise unknown_name(name, value, names)
         try:
-            work(role, device, (addresses, executables), what, Path(folder))
+            work(role, device, (addresses, executables), subject, Path(folder))
         except DeviceFault as problem:
             raise DataError(f"device={device}", str(problem)) from problem
         return 0

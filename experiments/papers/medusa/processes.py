@@ -31,7 +31,7 @@ def libraries_of(program: Program) -> tuple[Library, ...]:
     for kernel in program.kernels:
         if kernel.library:
             images.setdefault((kernel.library, kernel.is_hidden), {})[kernel.image] = None
-    return tuple(Library(path, tuple(found), hidden) for (path, hidden), found in images.items())
+    return tuple(Library(path, tuple(names), hidden) for (path, hidden), names in images.items())
 
 
 def key_of(batch_sizes: Iterable[int], name: str) -> Key:
@@ -149,11 +149,11 @@ class Process:
     def regions(self, batch: int) -> Regions:
         """Return the input and output regions of a captured batch size, by allocation."""
         program = self.programs[batch]
-        given, left = (
+        inputs, outputs = (
             tuple((self.names[batch, s.buffer], s.offset, s.nbytes) for s in parts)
             for parts in (program.inputs, program.outputs)
         )
-        return Regions(given, left)
+        return Regions(inputs, outputs)
 
 
 def _interleaved(program: Program, draw: random.Random) -> list[int]:

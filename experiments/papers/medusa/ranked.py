@@ -108,10 +108,10 @@ def ranked(program: Program, rank: Rank) -> Program:
         for b in program.buffers
     )
     contents = (f"signal of rank {k}".ljust(_SIGNAL_BYTES).encode() for k in range(rank.world))
-    own = tuple(Buffer(4096, thread=f"rank{k}", content=c) for k, c in enumerate(contents))
+    rank_buffers = tuple(Buffer(4096, thread=f"rank{k}", content=c) for k, c in enumerate(contents))
     return replace(
         program,
-        buffers=(*moved, *own),
+        buffers=(*moved, *rank_buffers),
         kernels=(*program.kernels, _kernel(rank.world)),
         launches=tuple(launches),
         inputs=(*program.inputs, *(Slice(k, 0, _SIGNAL_BYTES) for k in signals)),
@@ -154,19 +154,19 @@ def _kernel(world: int) -> Kernel:
 
 
 def _all_reduce(kernel: int, signals: tuple[int, ...], target: Slice, rank: Rank) -> Launch:
-    told = rank.told
+    facts = rank.told
     struct_of_signals = Argument(
         bytes(8 * rank.world),
         tuple(Place(8 * k, Slice(s, 0, _SIGNAL_BYTES)) for k, s in enumerate(signals)),
     )
     # a handle, then the begin of the rank's shard, and a number that all ranks share
-    packed = struct.pack("<QII", told["communicator"], told["shard_begin"], rank.world)
+    packed = struct.pack("<QII", facts["communicator"], facts["shard_begin"], rank.world)
     return Launch(
         kernel,
         (
             struct_of_signals,
             Argument(bytes(8), (Place(0, target),)),
-            Argument(struct.pack("<I", told["rank"])),
+            Argument(struct.pack("<I", facts["rank"])),
             Argument(packed),
         ),
     )

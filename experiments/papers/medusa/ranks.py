@@ -109,27 +109,31 @@ def restored_rank(
 ) -> dict[str, Any]:
     """Restore a rank's graphs and compare them with its own capture."""
     rank = Rank.of(number, world, 100)  # the same handle in both: results depend on it
-    own = start(programs, rank, 100 + number)
+    original = start(programs, rank, 100 + number)
     begin = time.perf_counter()
-    truth = own.capture()
+    truth = original.capture()
     captured_s = time.perf_counter() - begin
     process = start(programs, rank, 200 + number)
     triggered = process.triggered()
     begin = time.perf_counter()
-    found = restore(artefact, process.recorder, triggered, told=process.told)
+    restoration = restore(artefact, process.recorder, triggered, told=process.told)
     restored_s = time.perf_counter() - begin
     for batch in validated:
-        _, two = sides(truth, own.functions, own.device, artefact, found, process.device, batch)
+        _, two = sides(
+            truth, original.functions, original.device, artefact, restoration, process.device, batch
+        )
         # a rank's own captures number allocations in the order of its threads
-        where = tuple(own.recorder.addresses[name] for name in artefact.allocations)
+        where = tuple(original.recorder.addresses[name] for name in artefact.allocations)
         raw = next(g for g in truth.graphs if g.batch == batch)
-        one = replace(two, device=own.device, graph=raw, addresses=where, functions=own.functions)
-        pair = one, own.device.instantiate(own.graphs[batch])
-        other = two, process.device.instantiate(found.graphs[batch])
-        if not validate(pair, other, own.regions(batch)):
+        one = replace(
+            two, device=original.device, graph=raw, addresses=where, functions=original.functions
+        )
+        pair = one, original.device.instantiate(original.graphs[batch])
+        other = two, process.device.instantiate(restoration.graphs[batch])
+        if not validate(pair, other, original.regions(batch)):
             raise DataError(f"rank {number}", f"the graph of batch size {batch} differs")
     return {
-        "rank": number, "graphs": len(found.graphs), "nodes": found.nodes,
+        "rank": number, "graphs": len(restoration.graphs), "nodes": restoration.nodes,
         "capture_s": captured_s, "restore_s": restored_s,
     }  # fmt: skip
 
@@ -194,8 +198,8 @@ def main(arguments: Sequence[str]) -> int:
         for batch in settings.validated:
             if batch not in BATCH_SIZES:
                 raise SettingError("validated", batch, f"one of {', '.join(map(str, BATCH_SIZES))}")
-        for what in settings.models:
-            plain_programs(what, settings.world)
+        for model in settings.models:
+            plain_programs(model, settings.world)
 
     work = measure_each(
         "models",

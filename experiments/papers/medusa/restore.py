@@ -86,19 +86,19 @@ def measure(
             )
             if done.code:
                 raise DataError(f"{what}, {role}", done.why.rstrip("."))
-        said = {
+        reports = {
             role: json.loads((Path(folder) / f"{role}.json").read_text("utf-8")) for role in ROLES
         }
         stored = sum(p.stat().st_size for p in Path(folder).glob("*.graphs"))
-    ours, wanted = (said[role].pop("outputs") for role in ("restore", "capture"))
-    wrong = [batch for batch in ours if ours[batch] != wanted[batch]]
+    ours, truth = (reports[role].pop("outputs") for role in ("restore", "capture"))
+    wrong = [batch for batch in ours if ours[batch] != truth[batch]]
     if wrong:
         raise DataError(what, f"restored graphs of batch sizes {', '.join(wrong)} differ")
     return {
         "model": what, "device": device, "addresses": addresses, "executables": executables,
-        "graphs": len(ours), "captured_graphs": len(wanted), "stored_bytes": stored,
+        "graphs": len(ours), "captured_graphs": len(truth), "stored_bytes": stored,
         "outputs": ours,
-        **said["capture"], **said["analyse"], **said["restore"],
+        **reports["capture"], **reports["analyse"], **reports["restore"],
     }  # fmt: skip
 
 
@@ -108,11 +108,11 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
                  "us/node", "in place", "MB"):  # fmt: skip
         table.add_column(head, justify="left" if head == "model" else "right")
     for r in rows:
-        each = 1e6 * r["restore_s"] / max(r["nodes"], 1)
+        node_us = 1e6 * r["restore_s"] / max(r["nodes"], 1)
         table.add_row(
             r["model"], f"{r['graphs']}/{r['captured_graphs']}", f"{r['nodes']}",
             f"{len(r['refused'])}", f"{r['capture_s']:.2f}", f"{r['analysis_s']:.2f}",
-            f"{r['first_graph_s']:.2f}", f"{r['restore_s']:.2f}", f"{each:.1f}",
+            f"{r['first_graph_s']:.2f}", f"{r['restore_s']:.2f}", f"{node_us:.1f}",
             "yes" if r["is_in_place"] else "no", f"{r['stored_bytes'] / 1e6:.2f}",
         )  # fmt: skip
     table.caption = (
@@ -127,12 +127,12 @@ def main(arguments: Sequence[str]) -> int:
 
     def check(settings: RestoreSettings) -> None:
         known_of = {"device": DEVICES, "addresses": ADDRESSES, "executables": EXECUTABLES}
-        for name, known in known_of.items():
-            if getattr(settings, name) not in known:
-                raise unknown_name(name, getattr(settings, name), known)
+        for name, names in known_of.items():
+            if getattr(settings, name) not in names:
+                raise unknown_name(name, getattr(settings, name), names)
         check_each(settings.models)
-        for what in settings.models:
-            programs_of(what)
+        for model in settings.models:
+            programs_of(model)
 
     work = measure_each(
         "models",

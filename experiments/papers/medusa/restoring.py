@@ -89,12 +89,12 @@ def restore_model(
     begin = time.perf_counter()
     restored = restore(artefact, process.recorder, triggered)
     restore_s = time.perf_counter() - begin
-    made = Restoring(original, first, artefact, process, restored)
+    restoring = Restoring(original, first, artefact, process, restored)
     for batch in validated:
-        if not is_same(made, batch):
+        if not is_same(restoring, batch):
             raise RuntimeError(f"{model.spec}, batch size {batch}: the restored graph differs")
     sources = [artefact.kernels[n.kernel].source for g in artefact.graphs for n in g.nodes]
-    return made, ModelRow(
+    return restoring, ModelRow(
         model=model.row,
         batch_sizes=len(restored.graphs),
         nodes=sum(count_nodes(g) for g in first.graphs),

@@ -49,9 +49,9 @@ def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, 
     sizes = list(batch_sizes)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
         raise SettingError("batch_sizes", sizes, "ascending numbers above 0, without duplicates")
-    known = set(StepShape.__dataclass_fields__) - {"rows", "chunk"}
-    if other := sorted(step.keys() - known):
-        raise SettingError(f"step.{other[0]}", step[other[0]], f"one of {', '.join(sorted(known))}")
+    names = set(StepShape.__dataclass_fields__) - {"rows", "chunk"}
+    if other := sorted(step.keys() - names):
+        raise SettingError(f"step.{other[0]}", step[other[0]], f"one of {', '.join(sorted(names))}")
     return {rows: StepShape(rows=rows, **step) for rows in sizes}
 
 

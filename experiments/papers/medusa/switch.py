@@ -57,10 +57,10 @@ def compute(context: Context, experiment: Switches) -> Computed:
 
 def _finding(rows: Sequence[Mapping[str, Any]], experiment: Switches) -> str:
     mean_s = {
-        start: float(np.mean(found))
+        start: float(np.mean(times_s))
         for start in ("medusa", "vllm")
         if (
-            found := [
+            times_s := [
                 r["switch_s"] for r in rows if experiment.rows[r["row"]][-1].endswith(f"/{start}")
             ]
         )
@@ -89,5 +89,5 @@ def _switches(context: Context, experiment: Switches, own: Sequence[str]) -> dic
     )
     catalog = {"models": [{"spec": m} for m in experiment.models]}
     OmegaConf.update(settings, "catalog", catalog, merge=False)
-    found: list[dict[str, Any]] = simulate(build(settings), compiled=False).requests.to_pylist()
-    return {r["model"]: r["started_s"] - r["arrival_s"] for r in found}
+    requests: list[dict[str, Any]] = simulate(build(settings), compiled=False).requests.to_pylist()
+    return {r["model"]: r["started_s"] - r["arrival_s"] for r in requests}

@@ -87,8 +87,8 @@ def random_program(shape: Shape) -> Program:
         if draw.random() < 0.1:
             launches.append(_copy(draw, buffers, alive))
         else:
-            made = _launch(draw, kernels, entries, buffers, alive)
-            launches.append(replace(made, attributes=()) if shape.is_for_gpu else made)
+            launch = _launch(draw, kernels, entries, buffers, alive)
+            launches.append(replace(launch, attributes=()) if shape.is_for_gpu else launch)
         _end(buffers, launches, alive, number)
     buffers = [
         replace(b, last=len(launches) - 1)
@@ -138,12 +138,12 @@ def _kernels(shape: Shape, draw: random.Random) -> tuple[tuple[Kernel, ...], lis
     for group, (library, is_hidden) in enumerate(origins):
         if shape.is_for_gpu:
             library, is_hidden = "", False  # noqa: PLW2901
-        made = [_entry(shape, draw, f"k{group}_{n}") for n in range(draw.randrange(1, 4))]
-        image = write_image(made, body_of if shape.is_for_gpu else None)
-        for entry in made:
+        members = [_entry(shape, draw, f"k{group}_{n}") for n in range(draw.randrange(1, 4))]
+        image = write_image(members, body_of if shape.is_for_gpu else None)
+        for entry in members:
             limit = 100_000 if draw.random() < 0.2 else 0
             kernels.append(Kernel(entry.name, image, library, is_hidden, limit))
-        entries += made
+        entries += members
     return tuple(kernels), entries
 
 
@@ -164,8 +164,8 @@ def _entry(shape: Shape, draw: random.Random, name: str) -> Entry:
             words = draw.randrange(2, 7)
             parameters.append(ParameterDeclaration(8 * words, 8))
             accesses += [
-                Access(k, 8 * at, "pointer", "r", draw.choice((4, 16)))
-                for at in draw.sample(range(words), draw.randrange(0, 3))
+                Access(k, 8 * index, "pointer", "r", draw.choice((4, 16)))
+                for index in draw.sample(range(words), draw.randrange(0, 3))
             ]
         elif kind == "map":
             parameters.append(ParameterDeclaration(TENSOR_MAP_BYTES, 64))
@@ -221,13 +221,13 @@ def _launch(
     entry = entries[which]
     arguments = []
     for k, parameter in enumerate(entry.parameters):
-        own = [a for a in entry.accesses if a.parameter == k]
+        accesses = [a for a in entry.accesses if a.parameter == k]
         data = draw.randbytes(parameter.nbytes)
         if parameter == _LONG:
             kind = draw.random()
             high = _INTEGER_MARK if kind < 0.5 else 0x7F if kind < 0.6 else 0
             data = struct.pack("<Q", (high << 48 | draw.randrange(1 << 40)) if kind < 0.9 else 0)
-        places = tuple(_place(draw, a, buffers, alive) for a in own)
+        places = tuple(_place(draw, a, buffers, alive) for a in accesses)
         arguments.append(Argument(data, places))
     limit = kernels[which].shared_limit
     attributes: tuple[LaunchAttribute, ...] = ()

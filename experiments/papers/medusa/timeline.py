@@ -59,7 +59,7 @@ def compute(context: Context, experiment: Loading) -> Computed:
     del context  # depends on neither links nor traces
     measured = load_measured_start()
     stages = {model: stages_of(model.load(), measured) for model in table_models(experiment.models)}
-    own = next(s for m, s in stages.items() if m.row == experiment.shown)
+    model_stages = next(s for m, s in stages.items() if m.row == experiment.shown)
     rows = [_row(model, s) for model, s in stages.items()]
     spans = [
         {
@@ -71,7 +71,7 @@ def compute(context: Context, experiment: Loading) -> Computed:
             "end_s": span.end_s,
         }
         for start in STARTS
-        for span in schedule(plan_of(start, own))
+        for span in schedule(plan_of(start, model_stages))
     ]
     cuts = [100 * r["vs_vllm"] for r in rows]
     assumptions = (
@@ -92,7 +92,13 @@ def compute(context: Context, experiment: Loading) -> Computed:
         },
         results=(
             *(_of_models(rows) if len(rows) == len(MODELS) else ()),
-            *chain(*(_of_one(r, own) for r in rows if r["model"] == experiment.shown == _PRINTED)),
+            *chain(
+                *(
+                    _of_one(r, model_stages)
+                    for r in rows
+                    if r["model"] == experiment.shown == _PRINTED
+                )
+            ),
             *_table1(rows),
         ),
         finding=(
@@ -144,7 +150,7 @@ def _of_models(rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
     phase = "Taken to be of cold starts: of loading phases, 42.9 and 21.1 do not average 42.5."
     bubbles = sum(r["has_bubble"] for r in rows)
     fastest = max(rows, key=lambda r: float(r["graph_speedup"]))
-    found = {
+    answers = {
         "abstract.loading_reduction": (mean("vs_vllm"), ""),
         "fig7a.vs_vllm": (mean("vs_vllm"), ""),
         "fig7a.vs_async": (mean("vs_async"), ""),
@@ -164,7 +170,7 @@ def _of_models(rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
             "newer engine.",
         ),
     }
-    return tuple(_result(name, value, note) for name, (value, note) in found.items())
+    return tuple(_result(name, value, note) for name, (value, note) in answers.items())
 
 
 def _of_one(row: Mapping[str, Any], own: Stages) -> tuple[Result, ...]:

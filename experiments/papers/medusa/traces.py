@@ -53,13 +53,19 @@ class Tails:
         draw=".drawing.draw_traces", needs=SIMULATOR, traces=(LENGTHS,))  # fmt: skip
 def compute(context: Context, experiment: Tails) -> Computed:
     """Return p99 TTFT by model, rate, threshold and start, with bands over seeds."""
-    lengths, said = _lengths(context)
+    lengths, source = _lengths(context)
     models, rates, thresholds = experiment.models, experiment.rates_rps, experiment.thresholds
     seeds, few = (
         range(context.seeds[0], context.seeds[0] + count)
         for count in (experiment.seeds, experiment.swept.seeds)
     )
-    keys = [(m, r, at, s) for m in models for r in rates for at in thresholds for s in STARTS]
+    keys = [
+        (m, r, threshold, s)
+        for m in models
+        for r in rates
+        for threshold in thresholds
+        for s in STARTS
+    ]
     swept_keys = [
         (m, r, thresholds[-1], s)
         for m in models for r in experiment.swept.rates_rps for s in STARTS
@@ -82,7 +88,7 @@ def compute(context: Context, experiment: Tails) -> Computed:
         f"interval over {len(seeds)} seeds. Others: p99 TTFT by served rate."
     )
     assumptions = (
-        f"Requests arrive by a Poisson process for {experiment.seconds:g} s with {said}.",
+        f"Requests arrive by a Poisson process for {experiment.seconds:g} s with {source}.",
         f"The services run on {experiment.gpus} A100 of 40 GB.",
         "Another instance starts when the least busy one has a threshold of outstanding requests.",
         f"The paper names no rule, so that claims use the median over thresholds {thresholds}.",
@@ -112,8 +118,8 @@ def _lengths(context: Context) -> tuple[str, str]:
 
 
 def _row(key: Key, seeds: Sequence[int], lengths: str, experiment: Tails) -> dict[str, Any]:
-    model, rate, at, start = key
-    fleet = Fleet(model, start, at, lengths, experiment.gpus)
+    model, rate, threshold, start = key
+    fleet = Fleet(model, start, threshold, lengths, experiment.gpus)
     requests = max(round(experiment.seconds * rate), 20)
     tails = [tail_of(fleet, rate, requests, seed) for seed in seeds]
     p99 = np.array([t.p99_ttft_s for t in tails])
@@ -121,7 +127,7 @@ def _row(key: Key, seeds: Sequence[int], lengths: str, experiment: Tails) -> dic
     return {
         "model": model,
         "rate_rps": rate,
-        "at": at,
+        "at": threshold,
         "start": start,
         "p99_low_s": float(low),
         "p99_s": float(mid),
@@ -140,12 +146,13 @@ def _reduction(
     rows: Sequence[Mapping[str, Any]], experiment: Tails, rate: float
 ) -> tuple[float, str]:
     p99, model = _by_key(rows), experiment.models[0]
-    each = {
-        at: 100 * (1 - p99[model, rate, at, "medusa"] / p99[model, rate, at, "vllm"])
-        for at in experiment.thresholds
+    cut_of = {
+        threshold: 100
+        * (1 - p99[model, rate, threshold, "medusa"] / p99[model, rate, threshold, "vllm"])
+        for threshold in experiment.thresholds
     }
-    told = ", ".join(f"{at}: {value:.1f}" for at, value in each.items())
-    return float(np.median(list(each.values()))), f"By threshold: {told}."
+    text = ", ".join(f"{threshold}: {value:.1f}" for threshold, value in cut_of.items())
+    return float(np.median(list(cut_of.values()))), f"By threshold: {text}."
 
 
 def _fig10(rows: Sequence[Mapping[str, Any]], experiment: Tails) -> tuple[Result, ...]:
@@ -153,10 +160,11 @@ def _fig10(rows: Sequence[Mapping[str, Any]], experiment: Tails) -> tuple[Result
     models, rates, thresholds = experiment.models, experiment.rates_rps, experiment.thresholds
     low, high = (_reduction(rows, experiment, rates[k]) for k in (0, -1))
     least = all(
-        p99[m, r, at, "medusa"] < min(p99[m, r, at, s] for s in STARTS if s != "medusa")
+        p99[m, r, threshold, "medusa"]
+        < min(p99[m, r, threshold, s] for s in STARTS if s != "medusa")
         for m in models
         for r in rates
-        for at in thresholds
+        for threshold in thresholds
     )
     order = {s: p99[models[-1], rates[0], thresholds[0], s] for s in ("medusa", "no_graph")}
     return (
@@ -169,7 +177,7 @@ def _fig10(rows: Sequence[Mapping[str, Any]], experiment: Tails) -> tuple[Result
             "sec75.warm_pool",
             claim("medusa.sec75.warm_pool").value
             if all(
-                _is_loading(m, max(p99[m, rates[0], at, "vllm"] for at in thresholds))
+                _is_loading(m, max(p99[m, rates[0], threshold, "vllm"] for threshold in thresholds))
                 for m in models
             )
             else {"launch": "more, or less"},

@@ -30,12 +30,12 @@ def _block(at_s: Any, prompt: Any, output: Any) -> RequestBlock:
 def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> RequestBlock:
     """Return Poisson arrivals with lengths of the trace, or its medians if the trace is missing."""
     rng = np.random.default_rng([seed, 7])
-    at = np.cumsum(rng.exponential(1 / rate_rps, requests))
+    arrival_s = np.cumsum(rng.exponential(1 / rate_rps, requests))
     columns = _columns(context)
     if columns is None:
-        return _block(at, *MEDIANS)
+        return _block(arrival_s, *MEDIANS)
     chosen = np.random.default_rng([seed, 8]).integers(0, len(columns[0]), requests)
-    return _block(at, columns[1][chosen], columns[2][chosen])
+    return _block(arrival_s, columns[1][chosen], columns[2][chosen])
 
 
 def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) -> RequestBlock:
@@ -47,17 +47,19 @@ def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) 
     columns = _columns(context)
     if columns is None:
         rng = np.random.default_rng([piece, 5])
-        found: list[float] = []
+        times_s: list[float] = []
         t = 0.0
         while t < seconds:
             rate = rate_rps * (0.5 if int(t / 20) % 3 else 2.0)
             t += float(rng.exponential(1 / rate))
-            found.append(t)
-        return _block(found, *MEDIANS)
+            times_s.append(t)
+        return _block(times_s, *MEDIANS)
     count = int(seconds * rate_rps)
     first = piece * count % (len(columns[0]) - count + 1)
-    at, prompt, output = (column[first : first + count] for column in columns)
-    return _block((at - at[0]) * (seconds / float(at[-1] - at[0])), prompt, output)
+    arrival_s, prompt, output = (column[first : first + count] for column in columns)
+    return _block(
+        (arrival_s - arrival_s[0]) * (seconds / float(arrival_s[-1] - arrival_s[0])), prompt, output
+    )
 
 
 def source(context: Context) -> str:
@@ -75,6 +77,6 @@ def _columns(context: Context) -> tuple[Any, Any, Any] | None:
 @cache
 def _read(path: Path) -> tuple[Any, Any, Any]:
     table = pq.read_table(path, columns=["arrival_s", "prompt_tokens", "output_tokens"])
-    at, prompt, output = (column.to_numpy() for column in table.columns)
+    arrival_s, prompt, output = (column.to_numpy() for column in table.columns)
     keep = (prompt > 0) & (output > 0)
-    return at[keep], prompt[keep], output[keep]
+    return arrival_s[keep], prompt[keep], output[keep]

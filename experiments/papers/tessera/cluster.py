@@ -78,16 +78,16 @@ def compute(context: Context, experiment: Clusters) -> Computed:
         "sixteen": partial(sixteen, experiment.sixteen),
     }
     for k, (name, run) in enumerate(runs.items()):
-        found = run(experiment.gap)
+        rates = run(experiment.gap)
         rows += [
             {
                 "cluster": name,
                 "setup": setups[name],
                 "way": way,
                 "requests_per_s": rate,
-                "relative": rate / found["left"],
+                "relative": rate / rates["left"],
             }
-            for way, rate in found.items()
+            for way, rate in rates.items()
         ]
         if context.progress:
             context.progress(k + 1, 2)
@@ -144,7 +144,7 @@ def three(given: Three, gap: float) -> dict[str, float]:
     both = joined(parts)
     kinds = [f"{p.name} {k.kind}" for p in served.phases for k in p.kernels]
     blocks = blocks_of_layers([k.layer for k in served.kernels], kinds)
-    made = plan(both, link, "throughput", tied=blocks, gap=gap, time_limit_s=20.0)
+    placement = plan(both, link, "throughput", tied=blocks, gap=gap, time_limit_s=20.0)
     seconds = [work.times.sum(0) * steps for work, steps in parts]
     alone = [1 / float(sum(s[g] for s in seconds)) for g in range(3)]
     sent_s = served.handed_bytes / (given.gbps * 1e9)
@@ -153,7 +153,7 @@ def three(given: Three, gap: float) -> dict[str, float]:
         "replicas": sum(alone),
         "prefill_decode": 1 / max(float(seconds[0][2]), float(seconds[1][0]) / 2, sent_s),
         "attention_ffn": _attention_on_two(served, gpus, given.gbps),
-        "kernels": 1 / made.objective_s,
+        "kernels": 1 / placement.objective_s,
         "limit": 1 / relaxation_s(both),
     }
 
@@ -187,5 +187,5 @@ def sixteen(given: Sixteen, gap: float) -> dict[str, float]:
     pair = load_pair(given.pair)
     load = Load(prompt=MEDIANS[0], output=MEDIANS[1], rows=given.rows, prompts=given.prompts)
     rank = ranked(decoder(spec, load), given.ranks, kv_heads=spec.kv_heads)
-    found = ways(rank, pair.gpus, gbps=given.gbps, latency_s=pair.wire.latency_s, gap=gap)
-    return {way.name: way.requests_per_s for way in found if way.name in LABELS}
+    results = ways(rank, pair.gpus, gbps=given.gbps, latency_s=pair.wire.latency_s, gap=gap)
+    return {way.name: way.requests_per_s for way in results if way.name in LABELS}

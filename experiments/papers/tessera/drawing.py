@@ -96,8 +96,8 @@ def draw_heterogeneity(tables: Tables, caption: str) -> Figure:
 
 def _last(axes: Any) -> tuple[list[Any], list[str]]:
     handles, labels = axes.get_legend_handles_labels()
-    kept = [(h, x) for h, x in zip(handles, labels, strict=True) if x == "paper"]
-    return [h for h, _ in kept], [x for _, x in kept]
+    entries = [(h, x) for h, x in zip(handles, labels, strict=True) if x == "paper"]
+    return [h for h, _ in entries], [x for _, x in entries]
 
 
 def draw_offline(tables: Tables, caption: str) -> Figure:
@@ -110,10 +110,12 @@ def draw_offline(tables: Tables, caption: str) -> Figure:
         ax.axis("off")
     for ax, pair in zip(axes, pairs, strict=False):
         for k, (way, (label, colour)) in enumerate(_WAYS.items()):
-            found = {r["workload"]: r for r in rows if (r["pair"], r["way"]) == (pair, way)}
+            row_of = {r["workload"]: r for r in rows if (r["pair"], r["way"]) == (pair, way)}
             x = np.arange(len(workloads)) + 0.125 * (k - 3)
-            ax.bar(x, [found[w]["relative"] for w in workloads], 0.125, color=colour, label=label)
-            lost = [at for at, w in zip(x, workloads, strict=True) if not found[w]["applies"]]
+            ax.bar(x, [row_of[w]["relative"] for w in workloads], 0.125, color=colour, label=label)
+            lost = [
+                place for place, w in zip(x, workloads, strict=True) if not row_of[w]["applies"]
+            ]
             ax.plot(lost, [0.06] * len(lost), "x", color="#C00000", markersize=5)
         ax.axhline(1, color=INK, linewidth=0.8, linestyle=":")
         ax.set_xticks(range(len(workloads)), [_TICKS[w] for w in workloads])
@@ -171,8 +173,8 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
     colours = {"left": GREY, **{way: colour for way, (_, colour) in _WAYS.items()}}
     for ax, cluster in zip(axes, ("three", "sixteen"), strict=True):
         rows = rows_of(tables["clusters"], cluster=cluster)
-        found = {r["way"]: r["relative"] for r in rows}
-        bars = ax.bar(range(len(CLUSTER)), [found[w] for w in CLUSTER], 0.65,
+        relative_of = {r["way"]: r["relative"] for r in rows}
+        bars = ax.bar(range(len(CLUSTER)), [relative_of[w] for w in CLUSTER], 0.65,
                       color=[colours[w] for w in CLUSTER])  # fmt: skip
         ax.bar_label(
             bars,
@@ -185,12 +187,14 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
         printed = [_published(f"fig8{'a' if cluster == 'three' else 'b'}.vs_{base}")
                    for base in ("pd", "af")]  # fmt: skip
         names = list(CLUSTER)
-        at = [names.index("prefill_decode"), names.index("attention_ffn")]
-        mark_published(ax, at, [found["kernels"] / p for p in printed], "paper: Tessera over it")
+        places = [names.index("prefill_decode"), names.index("attention_ffn")]
+        mark_published(
+            ax, places, [relative_of["kernels"] / p for p in printed], "paper: Tessera over it"
+        )
         ax.set_xticks(
             range(len(CLUSTER)), [x.replace(" group ", "\ngroup ") for x in CLUSTER.values()]
         )
-        ax.set_ylim(0, 1.2 * max(found.values()))
+        ax.set_ylim(0, 1.2 * max(relative_of.values()))
         ax.set_title(rows[0]["setup"])
     axes[0].set_ylabel("requests/s, left group = 1")
     axes[0].legend(loc="upper left")
@@ -245,9 +249,9 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
                   [1e3 * (r["highest_s"] - r["per_token_s"]) for r in mine]]  # fmt: skip
         ax.errorbar(range(len(mine)), latency, spread, color=VERMILION, marker="o", capsize=2,
                     elinewidth=0.8, label="the monitor")  # fmt: skip
-        at = next(k for k, r in enumerate(mine) if r["is_usual"])
-        usual = latency[at]
-        _own_rule(ax, rows, varied, at, usual)
+        index = next(k for k, r in enumerate(mine) if r["is_usual"])
+        usual = latency[index]
+        _own_rule(ax, rows, varied, index, usual)
         ends = ("aggressive_penalty", "conservative_penalty")
         mark_published(ax, [0, len(mine) - 1], [usual * _published(f"fig10.{n}") for n in ends],
                        "the paper's worst")  # fmt: skip
@@ -276,14 +280,14 @@ def _own_rule(
 ) -> None:
     rule = {"window": "band", "threshold": "prompts"}[varied]
     ours = next(r for r in rows if r["varied"] == rule)
-    said = {
+    note = {
         "band": f"ours: a band of {100 * ours['value']:.0f} %\naround the threshold",
         "prompts": f"ours: a switch at {ours['value']:g}\nwaiting prompts",
     }[rule]
     y = 1e3 * ours["per_token_s"]
     axes.plot(at, y, "s", color=INK, markersize=6, zorder=6)
     axes.annotate(
-        said, (at, y), (at, y + 6 if y > usual else 0.5 * y), ha="center", va="center",
+        note, (at, y), (at, y + 6 if y > usual else 0.5 * y), ha="center", va="center",
         fontsize=8, color=INK,
         arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 4},
     )  # fmt: skip

@@ -116,7 +116,7 @@ def _shares_of(
         "attention": [r for r in ours if r["attends"] and r["layer"] >= 0],
         "ffn": [r for r in ours if not r["attends"] and r["layer"] >= 0],
     }
-    return shares, {group: _shares(found)["count_percent"] for group, found in groups.items()}
+    return shares, {group: _shares(members)["count_percent"] for group, members in groups.items()}
 
 
 def _results(experiment: Kernels, **reading: Any) -> Iterator[Result]:

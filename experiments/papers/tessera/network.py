@@ -51,11 +51,11 @@ def compute(context: Context, experiment: Links) -> Computed:
     alone_s = latency_s(name, "left", arrivals)
     for k, gbits in enumerate(experiment.gbits):
         gbps = gbits / 8
-        found = ways(
+        results = ways(
             workload(GPT_OSS), pair.gpus, gbps=gbps, latency_s=pair.wire.latency_s,
             gap=experiment.gap,
         )  # fmt: skip
-        offline = {way.name: way.requests_per_s for way in found}
+        offline = {way.name: way.requests_per_s for way in results}
         rows.append(
             {
                 "gbits": gbits,

@@ -117,7 +117,7 @@ def published_for_price(pair: str, way: str) -> float | None:
     """Return Table III's throughput by price; that of replicas is computed from its columns."""
     if pair not in PAIRS:
         return None
-    left, right = (each.gpu for each in _pair(pair).gpus)
+    left, right = (side.gpu for side in _pair(pair).gpus)
     if way == "replicas":
         a, b = left.price or 0.0, right.price or 0.0
         alone = float(claim(f"tessera.table3.{pair}.homo_right").value)
@@ -130,22 +130,22 @@ def _cell(experiment: Offline, pair: str, model: str, **reading: Any) -> list[di
     usual = {"batch": experiment.batch, "lengths": experiment.lengths}
     served = workload(model, **(usual | reading))
     blocks = None if served == workload(model, **usual) else experiment.blocks
-    found = _ways(pair, served, experiment.gap, blocks)
-    left = found[0]
-    assert left.requests_per_s, f"{model} does not fit {left.detail}"
-    assert left.efficiency, f"{left.detail} has no price"
+    results = _ways(pair, served, experiment.gap, blocks)
+    base = results[0]
+    assert base.requests_per_s, f"{model} does not fit {base.detail}"
+    assert base.efficiency, f"{base.detail} has no price"
     return [
         {
             "pair": pair,
             "workload": model,
             "way": way.name,
             "requests_per_s": way.requests_per_s,
-            "relative": way.requests_per_s / left.requests_per_s,
-            "for_price": (way.efficiency or 0.0) / left.efficiency,
+            "relative": way.requests_per_s / base.requests_per_s,
+            "for_price": (way.efficiency or 0.0) / base.efficiency,
             "applies": way.is_applicable,
             "gap": way.plan.gap if way.plan else None,
         }
-        for way in found
+        for way in results
     ]
 
 
@@ -167,12 +167,12 @@ def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> dict[str, flo
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> dict[str, Any]:
-    found = [r for r in rows if r["pair"] == pair and r["way"] == way and r["applies"]]
+    matches = [r for r in rows if r["pair"] == pair and r["way"] == way and r["applies"]]
     return {
         "pair": pair,
         "way": way,
-        "relative": float(np.mean([r["relative"] for r in found])),
-        "for_price": float(np.mean([r["for_price"] for r in found])),
+        "relative": float(np.mean([r["relative"] for r in matches])),
+        "for_price": float(np.mean([r["for_price"] for r in matches])),
         "published_for_price": published_for_price(pair, way),
     }
 
@@ -195,8 +195,8 @@ def _results(
         base: [cost[pair, "kernels"] / cost[pair, way] for pair in PAIRS]
         for base, way in (("pd", "prefill_decode"), ("af", "attention_ffn"))
     }
-    ahead = {"tessera": all(g > 1 for found in gains.values() for g in found)}
-    cheaper = {"tessera": all(g > 1 for found in dear.values() for g in found)}
+    ahead = {"tessera": all(g > 1 for values in gains.values() for g in values)}
+    cheaper = {"tessera": all(g > 1 for values in dear.values() for g in values)}
     over = rate["h100_rtx", "kernels"] / 2
     anchor = _anchor(means)
     fitted = "The fit: one number a pair, so that this is as printed."
@@ -209,14 +209,14 @@ def _results(
     return (
         *table,
         *(
-            answer(f"fig6.vs_{base}_{how}", of(gains[base]))
+            answer(f"fig6.vs_{base}_{how}", reducer(gains[base]))
             for base in gains
-            for how, of in (("avg", _average), ("max", max))
+            for how, reducer in (("avg", _average), ("max", max))
         ),
         *(
-            answer(f"table3.vs_{base}_{how}", of(dear[base]))
+            answer(f"table3.vs_{base}_{how}", reducer(dear[base]))
             for base in dear
-            for how, of in (("avg", _average), ("max", max))
+            for how, reducer in (("avg", _average), ("max", max))
         ),
         answer("fig6.always_best", ahead),
         answer("sec5b.always_highest", cheaper, "Among disaggregation; replicas stand apart."),
@@ -248,18 +248,21 @@ def _anchor(means: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _applies(rows: Sequence[Mapping[str, Any]], way: str, named: Sequence[str]) -> dict[str, bool]:
-    of = {"SD": "sd3.5-medium", "Mamba": "mamba-codestral-7b"}
-    found = {r["workload"]: r["applies"] for r in rows if r["way"] == way}
-    others = [name for name in WORKLOADS if name not in {of[n] for n in named}]
-    return {**{n: found[of[n]] for n in named}, "others": all(found[name] for name in others)}
+    workload_of = {"SD": "sd3.5-medium", "Mamba": "mamba-codestral-7b"}
+    verdict_of = {r["workload"]: r["applies"] for r in rows if r["way"] == way}
+    others = [name for name in WORKLOADS if name not in {workload_of[n] for n in named}]
+    return {
+        **{n: verdict_of[workload_of[n]] for n in named},
+        "others": all(verdict_of[name] for name in others),
+    }
 
 
 def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
     heads = ("right", "replicas", "PP", "PD", "AF", "Tessera", "limit")
-    found: list[tuple[str, ...]] = [("pair", "workload", *heads)]
+    lines: list[tuple[str, ...]] = [("pair", "workload", *heads)]
     for pair, name in dict.fromkeys((r["pair"], r["workload"]) for r in rows):
         cell = {r["way"]: r for r in rows if (r["pair"], r["workload"]) == (pair, name)}
-        found.append(
+        lines.append(
             (
                 LABELS.get(pair, pair),
                 LABELS[name],
@@ -271,4 +274,4 @@ def _report(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
                 ),
             )
         )
-    return tuple(found)
+    return tuple(lines)

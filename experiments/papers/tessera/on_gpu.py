@@ -79,19 +79,19 @@ class _Asked:
 
 def rows_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a measurement."""
-    asked = _Asked(**given)
-    xla = read_dump(Path(asked.step), trips=asked.trips)
+    job = _Asked(**given)
+    xla = read_dump(Path(job.step), trips=job.trips)
     # in PTX comments, for emulated drivers
     xla = replace(xla, program=replace(xla.program, kernels=stated_kernels(xla)))
-    known = kernels_of(xla.program)
-    touches = touches_of(xla.program, known)
-    if asked.what == "kernels":
-        return _kernels(asked, xla, touches)
-    if asked.what == "recorded":
-        return _recorded(asked, xla, touches)
-    if asked.what == "split":
-        return [_split(asked, xla, touches)]
-    return [_priorities(asked, xla, touches)]
+    kernels = kernels_of(xla.program)
+    touches = touches_of(xla.program, kernels)
+    if job.what == "kernels":
+        return _kernels(job, xla, touches)
+    if job.what == "recorded":
+        return _recorded(job, xla, touches)
+    if job.what == "split":
+        return [_split(job, xla, touches)]
+    return [_priorities(job, xla, touches)]
 
 
 def _device(**how: Any) -> Peer:
@@ -123,9 +123,9 @@ def _fill(running: Running, xla: XlaStep, seed: int) -> None:
         if buffer.content:
             continue
         source = random if number in floats else zero
-        for at in range(0, buffer.nbytes, _BLOCK):
-            nbytes = min(_BLOCK, buffer.nbytes - at)
-            device.write(running.addresses[number] + at, source[:nbytes])
+        for offset in range(0, buffer.nbytes, _BLOCK):
+            nbytes = min(_BLOCK, buffer.nbytes - offset)
+            device.write(running.addresses[number] + offset, source[:nbytes])
 
 
 def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
@@ -137,21 +137,21 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
         running.append(running[0].again())
         running[-1].start()
         _fill(running[-1], xla, 0)
-    said = xla_kernels(xla, touches, asked.tokens)
+    kernels = xla_kernels(xla, touches, asked.tokens)
     rows: list[dict[str, Any]] = []
     first: dict[str, int] = {}
     kinds = [_kind(xla, number) for number in range(len(touches))]
     for number, kind in enumerate(kinds):
         first.setdefault(kind, number)
     for kind, number in first.items():
-        seconds = _graph_s(asked, device, [_launcher(each, number) for each in running])
-        predicted = kernel_s(said[number], gpu)
+        seconds = _graph_s(asked, device, [_launcher(runner, number) for runner in running])
+        predicted = kernel_s(kernels[number], gpu)
         rows.append(
             {
                 "kernel": kind,
                 "launches": kinds.count(kind),
-                "megabytes": (said[number].weight_bytes + said[number].read_bytes
-                              + said[number].write_bytes) / 1e6,
+                "megabytes": (kernels[number].weight_bytes + kernels[number].read_bytes
+                              + kernels[number].write_bytes) / 1e6,
                 "time_s": seconds,
                 "predicted_s": predicted,
                 "error": predicted / seconds - 1,
@@ -172,7 +172,7 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
             "launches": len(touches),
             "time_s": whole_s,
             "kernels_s": sum(times),
-            "predicted_s": float(step_s(said, gpu).sum()),
+            "predicted_s": float(step_s(kernels, gpu).sum()),
             "launch_s": launch_s,
             "median_error": statistics.median(errors),
             # as a share of the step's time: a hundred tiny kernels must not hide one large one
@@ -224,14 +224,14 @@ def _median_s(start: Callable[[], None], wait: Callable[[], None], asked: _Asked
     wait()
     once = max(time.perf_counter() - begin, 1e-7)
     row = max(1, min(200, round(asked.seconds / once)))
-    found = []
+    times_s = []
     for _ in range(asked.repetitions):
         begin = time.perf_counter()
         for _ in range(row):
             start()
         wait()
-        found.append((time.perf_counter() - begin) / row)
-    return statistics.median(found)
+        times_s.append((time.perf_counter() - begin) / row)
+    return statistics.median(times_s)
 
 
 def _recorded(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
@@ -248,16 +248,16 @@ def _recorded(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dic
         if any(_read(plain, part) != _read(twin, part) for part in touch.writes):
             raise DataError(xla.names[number], "the recording kernel writes other results")
     seen = recording.seen(_read(twin, recording.intervals), twin.addresses)
-    each = next((each for each in seen if not each.is_inside), None)
-    if each is not None:
+    access = next((access for access in seen if not access.is_inside), None)
+    if access is not None:
         raise DataError(
-            xla.names[each.launch],
-            f"touches bytes {each.interval.begin} to {each.interval.end} of {each.part}",
+            xla.names[access.launch],
+            f"touches bytes {access.interval.begin} to {access.interval.end} of {access.part}",
         )
     whole: dict[tuple[int, Slice], list[int]] = {}
-    for each in seen:
-        whole.setdefault((each.launch, each.part), []).extend(
-            (each.interval.begin, each.interval.end)
+    for access in seen:
+        whole.setdefault((access.launch, access.part), []).extend(
+            (access.interval.begin, access.interval.end)
         )
     full = sum(min(x) == 0 and max(x) == key[1].nbytes for key, x in whole.items())
     order = range(len(touches))
@@ -297,19 +297,19 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
     sends = nbytes = segments = 0
     running = [running_on(device, xla.program) for device in devices]
     for where in ([0] * len(touches), gpu_of):
-        for device, each in zip(devices, running, strict=True):
+        for device, runner in zip(devices, running, strict=True):
             device.enter()
-            _fill(each, xla, 0)
-        made = Launched.capture(running, devices, touches, where, xla.carried)
+            _fill(runner, xla, 0)
+        capture = Launched.capture(running, devices, touches, where, xla.carried)
         for _ in range(2):  # the second run starts from the first one's state
-            made.run()
+            capture.run()
         devices[0].enter()
         results.append([_read(running[0], part) for part in xla.program.outputs])
-        seconds.append(_median_s(made.start, made.synchronise, asked))
-        segments = len(made.schedule.segments)
-        sends = sum(len(s.sends) for s in made.schedule.segments) + len(made.schedule.last)
-        nbytes = made.schedule.nbytes
-        made.close()
+        seconds.append(_median_s(capture.start, capture.synchronise, asked))
+        segments = len(capture.schedule.segments)
+        sends = sum(len(s.sends) for s in capture.schedule.segments) + len(capture.schedule.last)
+        nbytes = capture.schedule.nbytes
+        capture.close()
     if results[0] != results[1]:
         differ = sum(a != b for a, b in zip(*results, strict=True))
         raise DataError("split", f"{differ} of {len(results[0])} outputs differ")
@@ -349,7 +349,7 @@ def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[s
     from c2c.systems.program.driver import Driver
 
     first = Driver().priorities()[1]
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for name, priority in (("off", 0), ("on", first)):
         devices = [_device(priority=priority), _device()]
         requests = []
@@ -357,7 +357,7 @@ def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[s
             running = [_started(device, xla)]
             requests.append((running, Launched.capture(running, [device], touches,
                                                        [0] * len(touches))))  # fmt: skip
-        old, young = (made for _, made in requests)
+        old, young = (capture for _, capture in requests)
         alone, beside = [], []
         for _ in range(asked.repetitions + 1):
             alone.append(_elapsed(old))
@@ -365,16 +365,16 @@ def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[s
                 young.start()
             beside.append(_elapsed(old))
             young.synchronise()
-        found |= {
+        report |= {
             f"alone_{name}_s": statistics.median(alone[1:]),
             f"beside_{name}_s": statistics.median(beside[1:]),
         }
-        for device, (running, made) in zip(devices, requests, strict=True):
-            made.close()
+        for device, (running, capture) in zip(devices, requests, strict=True):
+            capture.close()
             device.enter()
             running[0].recorder.allocator.release_all()
-    slow = {name: found[f"beside_{name}_s"] / found[f"alone_{name}_s"] for name in ("off", "on")}
-    return {**found, "priority": first, "slower_off": slow["off"], "slower_on": slow["on"]}
+    slow = {name: report[f"beside_{name}_s"] / report[f"alone_{name}_s"] for name in ("off", "on")}
+    return {**report, "priority": first, "slower_off": slow["off"], "slower_on": slow["on"]}
 
 
 def _elapsed(made: Launched) -> float:

@@ -90,13 +90,13 @@ def _is_whole(experiment: OnlineLatency) -> bool:
 
 def _finding(rows: Sequence[Mapping[str, Any]], experiment: OnlineLatency) -> str:
     def ratio(load: float) -> float:
-        found = []
+        ratios = []
         for pair in experiment.pairs:
-            at = {r["way"]: r["per_token_s"] for r in rows
+            time_of = {r["way"]: r["per_token_s"] for r in rows
                   if (r["pair"], r["load"]) == (pair, load)}  # fmt: skip
-            ours = at.pop("tessera")
-            found.append(ours / min(at.values(), default=ours))
-        return float(np.mean(found))
+            ours = time_of.pop("tessera")
+            ratios.append(ours / min(time_of.values(), default=ours))
+        return float(np.mean(ratios))
 
     low, high = experiment.loads[0], experiment.loads[-1]
     return (
@@ -123,9 +123,9 @@ def _rate_at(points: Sequence[tuple[float, float]], slo_s: float) -> float | Non
 def _results(
     rows: Sequence[Mapping[str, Any]], rates: Sequence[Mapping[str, Any]]
 ) -> tuple[Any, ...]:
-    least, most = (of(r["load"] for r in rows) for of in (min, max))
+    least, most = (reducer(r["load"] for r in rows) for reducer in (min, max))
     low = {(r["pair"], r["way"]): r["per_token_s"] for r in rows if r["load"] == least}
-    held = {(r["pair"], r["way"]): r["rate_rps"] for r in rates}
+    rate_of = {(r["pair"], r["way"]): r["rate_rps"] for r in rates}
     ratio = {
         way: float(np.mean([low[p, way] / low[p, "tessera"] for p in PAIRS]))
         for way in ("pd", "af", "replicas")
@@ -133,16 +133,16 @@ def _results(
     top = {p: max(r["rate_rps"] for r in rows if r["pair"] == p) for p in PAIRS}
 
     def rate(pair: str, *ways: str) -> float:
-        return max(float(held[pair, way] or top[pair]) for way in ways)
+        return max(float(rate_of[pair, way] or top[pair]) for way in ways)
 
     # pairs where no method reaches the target are left out; a method that does not reach it
     # counts with the highest tried rate
-    told = [p for p in PAIRS if held[p, "tessera"] or (held[p, "pd"] and held[p, "af"])]
-    best = max((rate(p, "tessera") / rate(p, "pd", "af") for p in told), default=1.0)
+    pairs = [p for p in PAIRS if rate_of[p, "tessera"] or (rate_of[p, "pd"] and rate_of[p, "af"])]
+    best = max((rate(p, "tessera") / rate(p, "pd", "af") for p in pairs), default=1.0)
     over = (
-        f"Of {', '.join(told) or 'no pair'}, where the target is reached up to {most:g} of "
+        f"Of {', '.join(pairs) or 'no pair'}, where the target is reached up to {most:g} of "
         "the left GPU's rate; a way that never does counts with that. Over two GPUs apart: "
-        f"{max((rate(p, 'tessera') / rate(p, 'replicas') for p in told), default=1.0):.2f}."
+        f"{max((rate(p, 'tessera') / rate(p, 'replicas') for p in pairs), default=1.0):.2f}."
     )
     note = f"Mean over pairs; two GPUs apart: {ratio['replicas']:.2f}."
     return (

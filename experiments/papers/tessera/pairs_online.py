@@ -84,11 +84,11 @@ def _setup(
 ) -> ServingSetup:
     settings = copy.deepcopy(_settings(system))  # composing takes longer than a run
     OmegaConf.update(settings, "node", read_yaml("node", pair), merge=False)
-    given = {
+    options = {
         "context": MEDIANS[0] + MEDIANS[1] // 2, "prompt": MEDIANS[0], "expert_bytes": MXFP4_BYTES,
         "first": first, "gbps": gbps, "gap": gap,
     }  # fmt: skip
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
             OmegaConf.update(settings, f"system.layout.{name}", value)
     return build(settings).serving
@@ -103,26 +103,26 @@ def _prepared(
 
 @cache
 def _left_alone(pair: str) -> Prepared:
-    made = _setup("replicas", pair, None, None)
-    layout = made.system.layout
+    setup = _setup("replicas", pair, None, None)
+    layout = setup.system.layout
     assert layout is not None
     one = replace(layout, lanes=layout.lanes[:1])
-    return prepare(replace(made, system=replace(made.system, layout=one)))
+    return prepare(replace(setup, system=replace(setup.system, layout=one)))
 
 
 def tessera_on(pair: str, vary: Any, gbps: float | None = None) -> Prepared:
     """Return Tessera over a pair with a rule that chooses the policy of its steps."""
-    made = _setup("tessera", pair, None, gbps)
-    return prepare(replace(made, system=replace(made.system, vary=vary)))
+    setup = _setup("tessera", pair, None, gbps)
+    return prepare(replace(setup, system=replace(setup.system, vary=vary)))
 
 
 def one_policy(pair: str, *, throughput: bool, gbps: float | None = None) -> Prepared:
     """Return Tessera with one policy that never switches."""
     # at the pair's own link rate both policies' plans are cached or needed by other figures
     is_apart = gbps is not None and not throughput
-    made = _setup("tessera", pair, None, gbps, _ANY_GAP if is_apart else None)
+    setup = _setup("tessera", pair, None, gbps, _ANY_GAP if is_apart else None)
     alpha = Static(float(throughput))
-    return prepare(replace(made, system=replace(made.system, vary=AsAlpha(), alpha=alpha)))
+    return prepare(replace(setup, system=replace(setup.system, vary=AsAlpha(), alpha=alpha)))
 
 
 def apart(pair: str) -> Prepared:
@@ -158,4 +158,4 @@ def latency_s(pair: str, way: str, requests: RequestBlock, gbps: float | None = 
         tried = [tessera_on(pair, ByWait(), gbps)]
     else:
         tried = [apart(pair)]
-    return min(served(what, requests).per_token_s for what in tried)
+    return min(served(candidate, requests).per_token_s for candidate in tried)

@@ -69,14 +69,14 @@ def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
     link = pair.link()
     phases = workload(GPT_OSS).phases
     works = [work_of(phase.kernels, pair.gpus) for phase in phases]
-    found: dict[str, list[Plan]] = {_PRINTED: [], _PRICED: [], "one cut": []}
+    plans_of: dict[str, list[Plan]] = {_PRINTED: [], _PRICED: [], "one cut": []}
     for phase, work in zip(phases, works, strict=True):
         blocks = blocks_of_layers([k.layer for k in phase.kernels], [k.kind for k in phase.kernels])
         for name, price in ((_PRINTED, 0.0), (_PRICED, PRICE)):
             options = Options(price=price)
-            made = plan(work, link, "throughput", options=options, tied=blocks, gap=0.02)
-            found[name].append(made)
-        found["one cut"].append(one_cut(work, link))
+            best_plan = plan(work, link, "throughput", options=options, tied=blocks, gap=0.02)
+            plans_of[name].append(best_plan)
+        plans_of["one cut"].append(one_cut(work, link))
 
     def placed(plans: Sequence[Plan]) -> _Placed:
         return _Placed(
@@ -84,8 +84,8 @@ def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
             tuple(tuple(s.compute_s for s in p.stages) for p in plans),
         )
 
-    plans = list(found.values())
-    tried = [placed(each).kinds for each in plans]
+    plans = list(plans_of.values())
+    tried = [placed(group).kinds for group in plans]
     prefill, decode = (phase.steps for phase in phases)
     usual = (0,) + (1,) * round(decode / prefill)
     rehearsal = rehearsed(
@@ -93,7 +93,9 @@ def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
         experiment.claimed,
     )  # fmt: skip
     best = [plans[n][kind] for kind, n in enumerate(rehearsal.chosen)]
-    return {name: placed(found[name]) for name in (_PRINTED, _PRICED)} | {_REHEARSED: placed(best)}
+    return {name: placed(plans_of[name]) for name in (_PRINTED, _PRICED)} | {
+        _REHEARSED: placed(best)
+    }
 
 
 @figure("tessera.fig9", title="Tessera, Fig. 9: pipelining", experiment=Pipelining,
@@ -101,13 +103,13 @@ def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
 def compute(context: Context, experiment: Pipelining) -> Computed:
     """Return the share of the optimum by mode and requests in flight, for three plans."""
     prefill, decode = (phase.steps for phase in workload(GPT_OSS).phases)
-    each = decode / prefill
+    mean = decode / prefill
     every = placed_steps(experiment)
     rows = []
     for number, (name, placed) in enumerate(every.items()):
         for seed in context.seeds[:1] if context.quick else context.seeds:
             rng = np.random.default_rng(seed)
-            lengths = rng.integers(round(each / 2), round(1.5 * each) + 1, experiment.requests)
+            lengths = rng.integers(round(mean / 2), round(1.5 * mean) + 1, experiment.requests)
             requests = [(0,) + (1,) * int(n) for n in lengths]
             best_s = min(_least_s(other, requests) for other in every.values())
             for mode in MODES:
@@ -125,23 +127,23 @@ def compute(context: Context, experiment: Pipelining) -> Computed:
         name: {mode: _mean(rows, name, mode, 1 if mode == "none" else claimed) for mode in MODES}
         for name in every
     }
-    found = shares[_REHEARSED]
+    share = shares[_REHEARSED]
     others = "; ".join(
         f"{name}: {', '.join(f'{shares[name][mode]:.0f}' for mode in MODES)}%"
         for name in (_PRINTED, _PRICED)
     )
     note = (
         f"{claimed} in flight (chosen with the printed values in view), each a prefill and "
-        f"{each / 2:.0f} to {1.5 * each:.0f} decode steps, with the placements that pipeline best "
+        f"{mean / 2:.0f} to {1.5 * mean:.0f} decode steps, with the placements that pipeline best "
         f"of three. {', '.join(MODES)} with the others: {others}. With the shortest group first "
-        f"(ours) {found['shortest']:.0f}%."
+        f"(ours) {share['shortest']:.0f}%."
     )
     results = (
-        answer("fig9a.no_pipeline", found["none"], note, "in-sample"),
-        answer("fig9a.naive_gain", found["naive"] / found["none"], note, "in-sample"),
-        answer("fig9a.with_priority", found["priority"], note, "in-sample"),
-        answer("fig9b.idle_before", 100 - found["none"], note, "in-sample"),
-        answer("fig9b.idle_after", 100 - found["priority"], note, "in-sample"),
+        answer("fig9a.no_pipeline", share["none"], note, "in-sample"),
+        answer("fig9a.naive_gain", share["naive"] / share["none"], note, "in-sample"),
+        answer("fig9a.with_priority", share["priority"], note, "in-sample"),
+        answer("fig9b.idle_before", 100 - share["none"], note, "in-sample"),
+        answer("fig9b.idle_after", 100 - share["priority"], note, "in-sample"),
     )
     caption = (
         "Lines: throughput as a share of the best placement's without communication, by requests "
@@ -161,9 +163,9 @@ def compute(context: Context, experiment: Pipelining) -> Computed:
         tables={"shares": pa.Table.from_pylist(rows)},
         results=results,
         finding=(
-            f"{claimed} requests in flight reach {found['priority']:.0f} % of the optimum with the "
-            f"oldest first and {found['naive']:.0f} % in equal shares; one alone reaches "
-            f"{found['none']:.0f} %"
+            f"{claimed} requests in flight reach {share['priority']:.0f} % of the optimum with the "
+            f"oldest first and {share['naive']:.0f} % in equal shares; one alone reaches "
+            f"{share['none']:.0f} %"
         ),
         caption=caption,
         assumptions=assumptions,

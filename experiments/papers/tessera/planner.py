@@ -81,8 +81,8 @@ def measure(
     for name in steps:
         batch = STEPS[name]
         one = len(step_kernels(_with_layers(spec, 1), batch))
-        each = len(step_kernels(_with_layers(spec, 2), batch)) - one
-        layers = max(1, round((count - one) / each) + 1)
+        layer_kernels = len(step_kernels(_with_layers(spec, 2), batch)) - one
+        layers = max(1, round((count - one) / layer_kernels) + 1)
         kernels = step_kernels(_with_layers(spec, layers), batch)
         work = work_of(kernels, gpus)
         tied = blocks_of_layers(
@@ -97,10 +97,10 @@ def measure(
         ]
         for how, policy, more in ways:
             begin = time.process_time()
-            made = plan(
+            best_plan = plan(
                 work, machines, policy, gap=settings.gap, time_limit_s=settings.time_limit_s, **more
             )
-            rows.append(_row(work, name, how, time.process_time() - begin, made))
+            rows.append(_row(work, name, how, time.process_time() - begin, best_plan))
     return rows
 
 

@@ -73,8 +73,8 @@ def compute(context: Context, experiment: Monitor) -> Computed:
     usual = {name: default for name, (_, default) in experiment.varied.items()}
     rows = [
         {"varied": varied, "value": value, "is_usual": value == usual.get(varied, value),
-         **_row([served(what, p) for p in pieces])}
-        for varied, value, what in context.each(_settings(experiment))
+         **_row([served(case, p) for p in pieces])}
+        for varied, value, case in context.each(_settings(experiment))
     ]  # fmt: skip
     return Computed(
         tables={"settings": pa.Table.from_pylist(rows)},
@@ -141,19 +141,19 @@ def _row(pieces: Sequence[Online]) -> dict[str, float]:
 
 
 def _results(rows: Sequence[Mapping[str, Any]], given: Monitor) -> tuple[Any, ...]:
-    found = {(r["varied"], r["value"]): r["per_token_s"] for r in rows}
+    time_of = {(r["varied"], r["value"]): r["per_token_s"] for r in rows}
     worst = {(r["varied"], r["value"]): r["worst_s"] for r in rows}
-    usual = found["window", given.window_s]
+    usual = time_of["window", given.window_s]
     short, long = (
-        max(found[name, values[end]] for name, (values, _) in given.varied.items()) / usual
+        max(time_of[name, values[end]] for name, (values, _) in given.varied.items()) / usual
         for end in (0, -1)
     )
     ends = {
-        name: min(found[name, values[0]], found[name, values[-1]]) > usual
+        name: min(time_of[name, values[0]], time_of[name, values[-1]]) > usual
         for name, (values, _) in given.varied.items()
     }
-    fixed = min(found["latency only", 0.0], found["throughput only", 0.0]) / usual
-    alone = found["two GPUs apart", 0.0] / usual
+    fixed = min(time_of["latency only", 0.0], time_of["throughput only", 0.0]) / usual
+    alone = time_of["two GPUs apart", 0.0] / usual
     starved = worst["window", given.window_s] / max(
         worst["latency only", 0.0], worst["throughput only", 0.0]
     )
@@ -167,25 +167,25 @@ def _results(rows: Sequence[Mapping[str, Any]], given: Monitor) -> tuple[Any, ..
         answer("fig10.conservative_penalty", long, note),
         answer(
             "fig10.u_shape",
-            {"shape": all(ends.values()), "minimum": usual <= 1.01 * min(found.values())}, note,
+            {"shape": all(ends.values()), "minimum": usual <= 1.01 * min(time_of.values())}, note,
         ),
         answer("fig10.switch_stall", 1e3 * SWITCH_S, "An input.", "in-sample"),
     )  # fmt: skip
 
 
 def _shape(rows: Sequence[Mapping[str, Any]], given: Monitor) -> str:
-    told = []
+    texts = []
     for name, (values, usual) in given.varied.items():
-        of = {r["value"]: r["per_token_s"] for r in rows if r["varied"] == name}
-        ends = [of[values[0]] / of[usual], of[values[-1]] / of[usual]]
+        time_of = {r["value"]: r["per_token_s"] for r in rows if r["varied"] == name}
+        ends = [time_of[values[0]] / time_of[usual], time_of[values[-1]] / time_of[usual]]
         kind = "a U" if min(ends) > 1 else "no U"
-        told.append(f"{name}, {kind}: {ends[0]:.2f} and {ends[1]:.2f}")
+        texts.append(f"{name}, {kind}: {ends[0]:.2f} and {ends[1]:.2f}")
     printed = [
         f"{claim(f'tessera.fig10.{kind}_penalty').value:g}"
         for kind in ("aggressive", "conservative")
     ]
     return (
-        f"Lowest and highest setting over the default, {'; '.join(told)} "
+        f"Lowest and highest setting over the default, {'; '.join(texts)} "
         f"(the paper: up to {' and '.join(printed)})."
     )
 

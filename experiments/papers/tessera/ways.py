@@ -72,7 +72,7 @@ def published(pair: Sequence[str], way: str) -> float | None:
 
 def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row for each method of a pair."""
-    found = ways(
+    results = ways(
         decoder(load_spec(settings.model), _load(settings)),
         _gpus(settings, pair),
         gbps=settings.gbps,
@@ -80,8 +80,8 @@ def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]
         gap=settings.gap,
     )
     # no relative values if the left GPU cannot hold the model
-    base = found[0] if found[0].requests_per_s else None
-    best = {by_price: _best(found, by_price=by_price) for by_price in (False, True)}
+    base = results[0] if results[0].requests_per_s else None
+    best = {by_price: _best(results, by_price=by_price) for by_price in (False, True)}
     unpriced = [gpu.name for gpu in _gpus(settings, pair) if gpu.gpu.price is None]
     return [
         {
@@ -91,13 +91,13 @@ def measure(settings: WaysSettings, pair: Sequence[str]) -> list[dict[str, Any]]
             "relative": way.requests_per_s / base.requests_per_s if base else None,
             "relative_for_price": _relative(way.efficiency, base.efficiency if base else None),
             "published_for_price": published(pair, way.name),
-            "held_gb": [held / 1e9 for held in way.held_bytes],
+            "held_gb": [nbytes / 1e9 for nbytes in way.held_bytes],
             "is_best": way is best[False],
             "is_best_for_price": way is best[True],
             "without_price": unpriced,
             "detail": way.detail if way.requests_per_s else f"does not fit: {way.detail}",
         }
-        for way in found
+        for way in results
     ]
 
 

@@ -96,8 +96,8 @@ def gpus_of(pair: str) -> tuple[str, str]:
     left, _, right = LABELS.get(pair, "").partition(" + ")
     if right:
         return left, right
-    made = load_pair(pair)
-    return made.left, made.right
+    gpu_pair = load_pair(pair)
+    return gpu_pair.left, gpu_pair.right
 
 
 def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
@@ -120,7 +120,7 @@ def fitted_share(name: str) -> float:
     The mean is of the right GPU's throughput relative to the left one's (Table III).
     """
     pair = load_pair(name)
-    left, right = (each.gpu for each in pair.gpus)
+    left, right = (side.gpu for side in pair.gpus)
     assert left.price is not None
     assert right.price is not None
     printed = float(claim(f"tessera.table3.{name}.homo_right").value) * right.price / left.price
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {arguments[0]!r}: expected no argument", file=sys.stderr)
         return 2
     for name in PAIRS:
-        found = ", ".join(f"{k} {v:.2f}" for k, v in relative(load_pair(name)).items())
+        text = ", ".join(f"{k} {v:.2f}" for k, v in relative(load_pair(name)).items())
         print(f"{name}: stored {load_pair(name).right_share}, fitted {fitted_share(name):.3f}")
-        print(f"  right over left with nothing fitted: {found}")
+        print(f"  right over left with nothing fitted: {text}")
     return 0

@@ -152,13 +152,13 @@ def _row(
 
 def _batch(chip: _Chip, experiment: ColdSlices, receivers: int, ratio: float) -> int:
     reserve, context = experiment.reserve_bytes, experiment.context
-    each = float(context * kv_bytes_per_token(chip.spec))
+    row_bytes = float(context * kv_bytes_per_token(chip.spec))
     home = chip.hot.gpu.hbm_bytes - reserve - weight_bytes(chip.spec)
-    own = experiment.cold_rows * context * kv_bytes_per_token(chip.cold_spec)
-    away = receivers * min(gpu.gpu.hbm_bytes - reserve - own for gpu in chip.cold)
-    most = home / each / (1.0 - ratio)
+    cold_bytes = experiment.cold_rows * context * kv_bytes_per_token(chip.cold_spec)
+    away = receivers * min(gpu.gpu.hbm_bytes - reserve - cold_bytes for gpu in chip.cold)
+    most = home / row_bytes / (1.0 - ratio)
     if ratio:
-        most = min(most, away / each / ratio)
+        most = min(most, away / row_bytes / ratio)
     return max(1, int(min(most, experiment.most_rows)))
 
 

@@ -198,19 +198,19 @@ def draw_cold_slices(tables: Tables, caption: str) -> Figure:
     rows = rows_of(tables["ratios"])
     panels = list(dict.fromkeys((r["mig"], r["receivers"]) for r in rows))
     figure, axes = canvas(3.0 * len(panels), 3.6, len(panels), sharey=True)
-    for at, (mig, receivers) in zip(axes, panels, strict=True):
+    for panel, (mig, receivers) in zip(axes, panels, strict=True):
         loads = dict.fromkeys(r["load"] for r in rows)
         for load, colour in zip(loads, (GREEN, BLUE, ORANGE), strict=True):
             for cut, style in (("none", ":"), ("best", "-")):
                 mine = rows_of(tables["ratios"], mig=mig, receivers=receivers, load=load, cut=cut)
-                at.plot(
+                panel.plot(
                     [r["ratio"] for r in mine], [r["tokens_per_s"] for r in mine], style,
                     color=colour, label=f"load {load:g}" if cut == "best" else None,
                 )  # fmt: skip
         plural = "" if receivers == 1 else "s"
-        at.set_title(f"{mig}, {receivers} receiver{plural}", fontsize=9.5)
-        at.set_xlabel("share of hot sequences away")
-        at.set_ylim(0, 1.1 * max(r["tokens_per_s"] for r in rows))
+        panel.set_title(f"{mig}, {receivers} receiver{plural}", fontsize=9.5)
+        panel.set_xlabel("share of hot sequences away")
+        panel.set_ylim(0, 1.1 * max(r["tokens_per_s"] for r in rows))
     axes[0].set_ylabel("hot tokens/s")
     axes[0].legend(fontsize=8, loc="upper left")
     return finish(

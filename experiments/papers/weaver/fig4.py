@@ -69,9 +69,9 @@ def compute(context: Context, experiment: HotRates) -> Computed:
     runs = _Runs(base, experiment)
     lines = [(panel, way) for panel in experiment.panels for way in panel.ways]
     curves = [
-        {"node": panel.node, "lengths": panel.lengths, "way": way, "hot_rps": rate, **asdict(found)}
+        {"node": panel.node, "lengths": panel.lengths, "way": way, "hot_rps": rate, **asdict(point)}
         for panel, way in context.each(lines)
-        for rate, found in runs.line(panel, way).items()
+        for rate, point in runs.line(panel, way).items()
     ]
     largest = [
         {
@@ -168,8 +168,8 @@ class _Runs:
         return served(replace(self._of(panel, way), hot_rps=rate))
 
     def line(self, panel: Panel, way: str) -> dict[float, Found]:
-        found = {rate: self.at(panel, way, rate) for rate in self.experiment.hot_rps}
-        return {rate: one for rate, one in found.items() if one is not None}
+        points = {rate: self.at(panel, way, rate) for rate in self.experiment.hot_rps}
+        return {rate: one for rate, one in points.items() if one is not None}
 
     def mean(self, way: str, rate: float) -> Found:
         return mean_of(
@@ -183,9 +183,9 @@ class _Runs:
     def hot_cuts(self) -> Iterator[float]:
         for panel in self.experiment.panels:
             apart = self.line(panel, "dedicated")
-            for rate, found in self.line(panel, "woven").items():
+            for rate, point in self.line(panel, "woven").items():
                 if rate in apart:
-                    yield 100.0 * (1.0 - found.hot_s / apart[rate].hot_s)
+                    yield 100.0 * (1.0 - point.hot_s / apart[rate].hot_s)
 
 
 def _results(runs: _Runs, low_rate: float) -> Iterator[Result]:
@@ -212,13 +212,13 @@ def _results(runs: _Runs, low_rate: float) -> Iterator[Result]:
         return woven / apart
 
     def p99() -> list[float]:
-        found = [1e3 * one.cold_p99_s for one in runs.line(first, "woven").values()]
-        return [min(found), max(found)]
+        times_ms = [1e3 * one.cold_p99_s for one in runs.line(first, "woven").values()]
+        return [min(times_ms), max(times_ms)]
 
     def p99_gap() -> list[float]:
         line = runs.line(first, "woven").values()
-        found = [1e3 * (one.cold_p99_s - one.cold_s) for one in line]
-        return [min(found), max(found)]
+        times_ms = [1e3 * (one.cold_p99_s - one.cold_s) for one in line]
+        return [min(times_ms), max(times_ms)]
 
     def overhead() -> list[float]:
         alone_s = runs.mean(*runs.apart).cold_s
@@ -270,8 +270,8 @@ def _of_memory(runs: _Runs) -> Iterator[Result]:
         return float(math.floor(runs.largest(runs.first, way)))
 
     def hot_mem() -> dict[str, str]:
-        kept = runs.mean(*runs.apart).kept
-        return {"utilization": "all" if kept > 0.9 else f"{kept:.0%}"}
+        share = runs.mean(*runs.apart).kept
+        return {"utilization": "all" if share > 0.9 else f"{share:.0%}"}
 
     queue = "The last whole rate whose queue does not grow."
     yield _answer("mem.dedicated.qps", lambda: whole("dedicated"), queue)

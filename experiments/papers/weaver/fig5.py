@@ -119,8 +119,8 @@ def _of_rates(base: Served, rates: Rates) -> Iterator[Result]:
         ]
 
     def by_turns() -> list[float]:
-        found = cuts("hot_s", "temporal")
-        return [min(found), max(found)]
+        values = cuts("hot_s", "temporal")
+        return [min(values), max(values)]
 
     yield _answer("fig5a.vs_muxserve", lambda: float(np.mean(cuts("hot_s", "temporal", "spatial"))),
                   "Against the better mode at each ratio, in the mean over three.")  # fmt: skip
@@ -158,13 +158,13 @@ def _of_shares(base: Served, shares: Shares) -> Iterator[Result]:
 def lowest(points: Sequence[float], value: Callable[[float], float], start: float) -> float:
     """Return the point of the lowest value, from the one nearest a start down to a minimum."""
     ordered = sorted(points)
-    at = min(range(len(ordered)), key=lambda k: abs(ordered[k] - start))
+    index = min(range(len(ordered)), key=lambda k: abs(ordered[k] - start))
     while True:
-        near = range(max(0, at - 1), min(len(ordered), at + 2))
+        near = range(max(0, index - 1), min(len(ordered), index + 2))
         best = min(near, key=lambda k: value(ordered[k]))
-        if best == at:
-            return ordered[at]
-        at = best
+        if best == index:
+            return ordered[index]
+        index = best
 
 
 def is_linear(x: list[float], y: list[float], least: float = 0.98) -> bool:

@@ -29,8 +29,8 @@ class Ablation:
 def compute(context: Context, experiment: Ablation) -> Computed:
     """Return TPOT of both models by variant."""
     base = replace(experiment.pair, seed=context.seeds[0], traces=context.traces)
-    found = variants(base)
-    rows = [{"variant": name, **asdict(one)} for name, one in found.items()]
+    cases = variants(base)
+    rows = [{"variant": name, **asdict(one)} for name, one in cases.items()]
 
     def answers(*, ablation_rate: float = base.hot_rps, **reading: Any) -> Iterator[Result]:
         return _results(replace(base, hot_rps=ablation_rate, **reading))
@@ -41,10 +41,10 @@ def compute(context: Context, experiment: Ablation) -> Computed:
         tables={"variants": pa.Table.from_pylist(rows), "readings": readings_table(results)},
         results=results,
         finding=(
-            f"Control by the GPU cuts hot TPOT {found['cpu'].hot_s / found['gpu'].hot_s:.1f} times;"
+            f"Control by the GPU cuts hot TPOT {cases['cpu'].hot_s / cases['gpu'].hot_s:.1f} times;"
             f" cutting operators changes it by "
-            f"{100 * (found['splitting'].hot_s / found['gpu'].hot_s - 1):+.0f} %, our cut by "
-            f"{100 * (found['ours'].hot_s / found['gpu'].hot_s - 1):+.0f} %"
+            f"{100 * (cases['splitting'].hot_s / cases['gpu'].hot_s - 1):+.0f} %, our cut by "
+            f"{100 * (cases['ours'].hot_s / cases['gpu'].hot_s - 1):+.0f} %"
         ),
         caption=("Bars: TPOT of the hot and cold model by control and cut; diamonds: the paper."),
         assumptions=(

@@ -106,9 +106,9 @@ def _results(context: Context, spec: ModelSpec, rows: list[dict[str, Any]]) -> I
         "it minimises.",
     )  # fmt: skip
     prompt, output = lengths_of("azure", context.traces).mean(axis=0).tolist()
-    said = "The public trace without sequences above 2,048 tokens."
-    yield _answer("setup.azure_conv.in", prompt, said)
-    yield _answer("setup.azure_conv.out", output, said)
+    note = "The public trace without sequences above 2,048 tokens."
+    yield _answer("setup.azure_conv.in", prompt, note)
+    yield _answer("setup.azure_conv.out", output, note)
 
 
 def _answer(name: str, ours: Any, note: str) -> Result:

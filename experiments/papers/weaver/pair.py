@@ -129,8 +129,8 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
 
     def side(path: str, vocab: int, count: int) -> Side:
         lengths = {"prompt": settings.prompt, "new": settings.new}
-        asked = random_requests(count, **lengths, vocab=vocab, seed=settings.seed)
-        return Side(checkpoint=path, asked=asked, shapes=shapes)
+        requests = random_requests(count, **lengths, vocab=vocab, seed=settings.seed)
+        return Side(checkpoint=path, asked=requests, shapes=shapes)
 
     return Together(
         hot=side(paths[0], hot.vocab, settings.requests),
@@ -185,21 +185,21 @@ def _ends(
             pipe: Any = ready
             which = pipes.index(pipe)
             try:
-                said = pipe.recv()
+                message = pipe.recv()
             except (EOFError, OSError):
                 open_.remove(pipe)
                 continue
-            if isinstance(said, Ended):
-                ends[which] = said
+            if isinstance(message, Ended):
+                ends[which] = message
                 pipe.send("over")
                 open_.remove(pipe)
-            elif said == "ready":
+            elif message == "ready":
                 is_ready[which] = True
                 if all(is_ready):
-                    for each in pipes:
-                        each.send("go")
+                    for peer in pipes:
+                        peer.send("go")
             else:
-                during(said, *(process.pid for process in processes))
+                during(message, *(process.pid for process in processes))
         if not all(is_ready) and len(open_) < len(pipes):
             break  # one died at start: the other would wait for ever
     return ends[0], ends[1]
@@ -211,7 +211,7 @@ def waits_of(hot: Ended, cold: Ended) -> Waits:
     both = list(zip(hot.times, polls.tasks or [], strict=False))
     return Waits(
         waits=np.array([max(0.0, taken - sent) for (sent, *_), (_, taken, _) in both]),
-        stalls=np.array([max(0.0, result - own) for _, own, result in hot.times]),
+        stalls=np.array([max(0.0, result - end_s) for _, end_s, result in hot.times]),
         late=sum(before > sent for (sent, *_), (before, *_) in both),
         longest=polls.piece_s + polls.poll_s + polls.task_s,
         uniform=polls.squares_s / (2 * polls.pieces_s) if polls.pieces_s else 0.0,
@@ -222,24 +222,24 @@ def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) ->
     waits, table = waits_of(hot, cold), Table(box=SIMPLE_HEAD)
     for name in ("ms", "mean", "median", "99 %", "longest"):
         table.add_column(name, justify="left" if name == "ms" else "right")
-    of = np.array(cold.columns)
+    step_columns = np.array(cold.columns)
     for columns in (None, *dict.fromkeys(cold.columns)):
         which = "" if columns is None else f", columns {columns}"
         for name, all_of in (("wait W", waits.waits), ("stall", waits.stalls)):
-            values = all_of if columns is None else all_of[of[: len(all_of)] == columns]
+            values = all_of if columns is None else all_of[step_columns[: len(all_of)] == columns]
             if len(values):
                 shown = values.mean(), *np.quantile(values, (0.5, 0.99)), values.max()
-                table.add_row(name + which, *(f"{1e3 * each:.2f}" for each in shown))
+                table.add_row(name + which, *(f"{1e3 * value:.2f}" for value in shown))
     console.print(table)
     polls, fell = cold.polls, sum(hot.fallbacks.values())
     within = not len(waits.waits) or bool(waits.waits.max() <= waits.longest)
-    said = ", ".join(f"{n} by {why}" for why, n in hot.fallbacks.items()) or "none"
+    reasons = ", ".join(f"{n} by {why}" for why, n in hot.fallbacks.items()) or "none"
     for line in (
         f"{hot.equal} of {hot.answers} hot answers and {cold.equal} of {cold.answers} cold answers "
         "equal to those of each model alone",
         f"{hot.brought} remote requests; {hot.tasks} tasks sent, {cold.tasks} done, in {hot.steps} "
         "steps with remote rows",
-        f"fallbacks: {said}",
+        f"fallbacks: {reasons}",
         f"longest piece {polls.piece_s * 1e3:.2f} ms, poll {polls.poll_s * 1e3:.2f} ms, attention "
         f"{polls.task_s * 1e3:.2f} ms: waits {'within' if within else 'BEYOND'} their sum; "
         f"{waits.late} tasks missed by a poll; {polls.count} polls",

@@ -118,13 +118,13 @@ def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
     result: dict[str, Cut | None] = {"whole": whole}
     if not pair.away:
         return result
-    for of in READINGS:
-        threshold = threshold_of(settings, pair, of)
+    for reading in READINGS:
+        threshold = threshold_of(settings, pair, reading)
         try:
-            result[f"printed, {of}"] = printed_cut(pair.ops, pair.slack_s, threshold)
+            result[f"printed, {reading}"] = printed_cut(pair.ops, pair.slack_s, threshold)
         except SettingError:
-            result[f"printed, {of}"] = None
-        result[f"guarded, {of}"] = guarded_cut(pair.ops, pair.slack_s, threshold, limits)
+            result[f"printed, {reading}"] = None
+        result[f"guarded, {reading}"] = guarded_cut(pair.ops, pair.slack_s, threshold, limits)
     result["ours"] = best_cut(
         pair.ops, pair.slack_s, layers=pair.layers, weight=settings.weight, limits=limits
     )
@@ -142,10 +142,10 @@ def starts(settings: PlanSettings) -> Iterator[dict[str, Any]]:
                     continue
                 limits = pair.limits(Limits())
                 splits: Mapping[str, int] = {
-                    of: guarded_cut(
-                        pair.ops, pair.slack_s, threshold_of(here, pair, of), limits
+                    reading: guarded_cut(
+                        pair.ops, pair.slack_s, threshold_of(here, pair, reading), limits
                     ).splits
-                    for of in READINGS
+                    for reading in READINGS
                 }
                 whole = woven(pair, Cut(pieces=tuple((t,) for t in pair.ops)), limits.poll_s)
                 yield {
@@ -184,8 +184,8 @@ def _operators(pair: Pair) -> Table:
     table = Table(title="operators of the receiver", title_justify="left", box=SIMPLE_HEAD)
     for head in ("operator", "count", "T us", "share of the step", "most pieces"):
         table.add_column(head, justify="left" if head == "operator" else "right")
-    each = sorted(zip(pair.kinds, pair.ops, pair.most, strict=True), key=lambda op: (-op[1], op[0]))
-    for (kind, seconds, most), group in groupby(each):
+    rows = sorted(zip(pair.kinds, pair.ops, pair.most, strict=True), key=lambda op: (-op[1], op[0]))
+    for (kind, seconds, most), group in groupby(rows):
         count = len(list(group))
         share = count * seconds / sum(pair.ops)
         table.add_row(kind, f"{count}", f"{1e6 * seconds:.1f}", f"{share:.1%}", f"{most}")
@@ -198,9 +198,9 @@ def _plans(settings: PlanSettings, pair: Pair) -> Table:
              "cold step ms", "cost to cold")  # fmt: skip
     for head in heads:
         table.add_column(head, justify="left" if head == "plan" else "right")
-    found = cuts(settings, pair)
+    cut_of = cuts(settings, pair)
     poll_s, alone_s = Limits().poll_s, sum(pair.ops)
-    for name, cut in found.items():
+    for name, cut in cut_of.items():
         if cut is None:
             table.add_row(name, "does not end", *["" for _ in heads[2:]])
             continue
@@ -226,7 +226,7 @@ def _starts(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_row(
             r["node"], f"{r['ratio']:g}", f"{r['batch']}", f"{1e6 * r['slack_s']:.1f}",
             f"{1e6 * r['stall_s']:.1f}", f"{1e3 * r['step_stall_s']:.2f}",
-            f"{1e3 * r['threshold_s']:.2f}", *(f"{r[of]}" for of in READINGS),
+            f"{1e3 * r['threshold_s']:.2f}", *(f"{r[reading]}" for reading in READINGS),
         )  # fmt: skip
     return table
 

@@ -157,8 +157,8 @@ def served(what: Served) -> Found:
 
 def mean_of(what: Served, seeds: int = 4) -> Found:
     """Return the mean over successive seeds, since batches vary near the largest rate."""
-    each = [astuple(served(replace(what, seed=what.seed + k))) for k in range(seeds)]
-    return Found(*np.mean(each, axis=0).tolist())
+    samples = [astuple(served(replace(what, seed=what.seed + k))) for k in range(seeds)]
+    return Found(*np.mean(samples, axis=0).tolist())
 
 
 @cache
@@ -175,8 +175,8 @@ def largest_rate(what: Served) -> float:
         return most
 
     def is_carried(tenths: int) -> bool:
-        found = served(replace(alone, hot_rps=tenths / 10))
-        return found.hot_s <= _SLOW_S if what.largest_rate == "tpot_100_ms" else found.kept < 1.0
+        point = served(replace(alone, hot_rps=tenths / 10))
+        return point.hot_s <= _SLOW_S if what.largest_rate == "tpot_100_ms" else point.kept < 1.0
 
     rates = range(1, int(10 * most) + 1)
     return rates[max(0, bisect_left(rates, True, key=lambda n: not is_carried(n)) - 1)] / 10
@@ -195,8 +195,8 @@ def _pairs(lengths: Lengths, traces: Path | None, spread: str) -> np.ndarray:
     if lengths == "long":
         return np.array([LONG])
     path = None if traces is None else traces / TRACE
-    known = path is not None and path.is_file()
-    if known and (lengths == "azure" or spread == "azure_shape"):
+    has_trace = path is not None and path.is_file()
+    if has_trace and (lengths == "azure" or spread == "azure_shape"):
         table = pq.read_table(path, columns=["prompt_tokens", "output_tokens"])
         pairs = np.column_stack([column.to_numpy() for column in table.columns]).astype(np.int64)
         if lengths == "azure":
@@ -210,11 +210,11 @@ def _pairs(lengths: Lengths, traces: Path | None, spread: str) -> np.ndarray:
         return np.array([means])
     rng = np.random.default_rng([11, *means])
     # Dropping long sequences lowers the means; the printed means are those after dropping.
-    wanted, aimed = np.array(means, np.float64), np.array(means, np.float64)
+    goal, aimed = np.array(means, np.float64), np.array(means, np.float64)
     for _ in range(40):
         pairs = rng.geometric(1.0 / aimed, size=(40_000, 2))
-        kept = pairs[pairs.sum(axis=1) <= MOST_TOKENS].mean(axis=0)
-        aimed = aimed * (wanted / kept) ** 0.5
+        mean_pair = pairs[pairs.sum(axis=1) <= MOST_TOKENS].mean(axis=0)
+        aimed = aimed * (goal / mean_pair) ** 0.5
         rng = np.random.default_rng([11, *means])
     return pairs
 
@@ -234,11 +234,11 @@ def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
         return load_constants(calibration_for(gpu))
     if reading != "roofline":
         return load_constants({"same_sms": "a100_sxm", "datasheet": "datasheet"}[reading])
-    known = load_constants("datasheet")
-    names = [item.name for item in fields(known)]
+    base = load_constants("datasheet")
+    names = [item.name for item in fields(base)]
     bounds: dict[str, Any] = {name: 1.0 for name in names if name.endswith("_efficiency")}
     bounds |= dict.fromkeys(_KERNELS_S, 0.0)
-    return replace(known, **bounds)
+    return replace(base, **bounds)
 
 
 def _rows(what: Served) -> int:
@@ -271,13 +271,13 @@ def _base() -> ServingSetup:
 
 @lru_cache(maxsize=256)
 def _prepared(given: Weaving, catalog: str, node: str, rows: int, constants: Constants) -> Prepared:
-    made, models, base = _node(node), _models(catalog), _base()
-    layout = woven_layout(given, models, made, rows=rows, tokens=2048, constants=constants)
+    hardware, models, base = _node(node), _models(catalog), _base()
+    layout = woven_layout(given, models, hardware, rows=rows, tokens=2048, constants=constants)
     ratio = given.ratio if given.way == "woven" else 0.0
     system = replace(base.system, layout=layout, vary=ByRatio(ratio), max_batch=rows)
     return prepare(
         replace(
-            base, platform=made.platforms[0], constants=constants, system=system,
+            base, platform=hardware.platforms[0], constants=constants, system=system,
             deployments=models,
         )
     )  # fmt: skip
@@ -296,23 +296,23 @@ def _requests(what: Served) -> RequestBlock:
     cold = np.random.default_rng([what.seed, 2])
     m = max(1, round(what.cold_rps * span_s))
     cold_at = np.sort(cold.random(m)) * span_s
-    at = np.concatenate([hot_at, cold_at])
+    times_s = np.concatenate([hot_at, cold_at])
     model = np.repeat([0, 1], [n, m])
     tokens = np.concatenate(
         [g.choice(pairs, size) for g, size in ((rng, n), (cold, m))]
     )  # fmt: skip
-    order = np.argsort(at, kind="stable")
+    order = np.argsort(times_s, kind="stable")
     return RequestBlock(
-        arrival_s=at[order], model=model[order].astype(np.int32),
+        arrival_s=times_s[order], model=model[order].astype(np.int32),
         prompt_tokens=tokens[order, 0].astype(np.int32),
         output_tokens=tokens[order, 1].astype(np.int32),
     )  # fmt: skip
 
 
 def _served(what: Served) -> Found:
-    given = _weaving(what)
+    weaving = _weaving(what)
     constants = constants_of(what.constants, _node(what.node).gpus[0])
-    prepared = _prepared(given, what.catalog, what.node, _rows(what), constants)
+    prepared = _prepared(weaving, what.catalog, what.node, _rows(what), constants)
     prepared = replace(prepared, setup=replace(prepared.setup, seed=what.seed))
     block = _requests(what)
 
@@ -359,14 +359,14 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
 
 
 def _homes(seed: int, requests: int) -> np.ndarray:
-    each: Any = np.arange(requests)
-    found: Any = draw(seed, each, 0, _HOME, 0)
-    return np.asarray(found)
+    numbers: Any = np.arange(requests)
+    homes: Any = draw(seed, numbers, 0, _HOME, 0)
+    return np.asarray(homes)
 
 
 def gpu_share(found: Found, what: Served) -> float:
     """Return the used share of the cold GPU's memory: weights, reserve, KV cache."""
     node, spec = _node(what.node), _models(what.catalog)[1].spec
-    whole, given = node.platforms[1].gpu.hbm_bytes, _weaving(what)
-    fixed = weight_bytes(spec) + given.reserve_bytes
-    return (fixed + found.cold_kv * (given.kv_share * whole - fixed)) / whole
+    whole, weaving = node.platforms[1].gpu.hbm_bytes, _weaving(what)
+    fixed = weight_bytes(spec) + weaving.reserve_bytes
+    return (fixed + found.cold_kv * (weaving.kv_share * whole - fixed)) / whole

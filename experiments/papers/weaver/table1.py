@@ -51,8 +51,8 @@ def compute(context: Context, experiment: Parallelism) -> Computed:
     rows, losses = [], []
     for batch in experiment.batches:
         ours = throughput(experiment, batch, fitted()["collective_s"])
-        found = load_claims().get(f"weaver.table1.b{batch}")
-        printed = {f"printed_{name}": found.value[name] if found else None for name in ours}
+        entry = load_claims().get(f"weaver.table1.b{batch}")
+        printed = {f"printed_{name}": entry.value[name] if entry else None for name in ours}
         rows.append({"batch": batch, **ours, **printed})
         losses.append(ours["slowdown_percent"])
 
@@ -126,11 +126,11 @@ def lm_head_s(experiment: Parallelism, rows: int) -> float:
 
 def _collective_s(experiment: Parallelism) -> float:
     """Return the all-reduce seconds for which the first batch has the default's step time."""
-    known, first = fitted()["collective_s"], experiment.batches[0]
-    once, twice = (step_s(experiment, first, n * known) for n in (1, 2))
+    base_s, first = fitted()["collective_s"], experiment.batches[0]
+    once, twice = (step_s(experiment, first, n * base_s) for n in (1, 2))
     default = experiment.under(constants=_DEFAULT.constants, host_seconds=_DEFAULT.host_seconds)
-    missing_s = step_s(default, first, known) - once
-    return max(1e-9, known * (1.0 + missing_s / (twice - once)))  # 0 would be one GPU
+    missing_s = step_s(default, first, base_s) - once
+    return max(1e-9, base_s * (1.0 + missing_s / (twice - once)))  # 0 would be one GPU
 
 
 def _results(experiment: Parallelism) -> Iterator[Result]:

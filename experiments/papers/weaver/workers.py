@@ -165,7 +165,7 @@ def cold_process(together: Together, control: Connection, parent: Connection) ->
         )
         for columns in together.columns
     ] or [model.executor(pool)]  # fmt: skip
-    runners = [Runner(each, side.shapes) for each in ways]
+    runners = [Runner(path, side.shapes) for path in ways]
     for way, runner in zip(ways, runners, strict=True):
         way.poll = host.poll  # before the executables are chosen, as it is called after each layer
         runner.warm(draws=(False,), scores=False)

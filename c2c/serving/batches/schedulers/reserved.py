@@ -69,12 +69,12 @@ def fill_reserved(w: Loop, i: int, now_s: float, mixes: bool) -> int:
         _admit(w, i, now_s)
     profiled = w.fleet.chunk[w.fleet.deployment[inst.model].arch, inst.kind]
     decodes = inst.n_decode if mixes else 0
-    left = chunk_tokens(w.rules.system.chunk, profiled, inst.backlog, decodes)
-    left = min(left, longest_prompt(w))
+    budget = chunk_tokens(w.rules.system.chunk, profiled, inst.backlog, decodes)
+    budget = min(budget, longest_prompt(w))
     prompt_tokens = 0
     for k in range(inst.n_prefill):
         req = w.s.request[w.s.prefilling[i, k]]
-        req.step_tokens = prefill_share(left - prompt_tokens, req.prompt - req.prefilled)
+        req.step_tokens = prefill_share(budget - prompt_tokens, req.prompt - req.prefilled)
         prompt_tokens += max(0, req.step_tokens)
     w.s.plan[inst.on_device].decodes = inst.n_decode if mixes or prompt_tokens == 0 else 0
     return 1 << 60

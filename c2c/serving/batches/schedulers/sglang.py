@@ -58,10 +58,10 @@ def _least_made(w: Loop, i: int) -> int:
     # The decode with fewest tokens; of equals that with the longest prompt.
     best = 0
     for k in range(1, w.s.instance[i].n_decode):
-        made, least = generated(w.s, i, k), generated(w.s, i, best)
+        tokens, least = generated(w.s, i, k), generated(w.s, i, best)
         prompt = w.s.request[w.s.decoding[i, k, SLOT]].prompt
         longest = w.s.request[w.s.decoding[i, best, SLOT]].prompt
-        if made < least or (made == least and prompt > longest):
+        if tokens < least or (tokens == least and prompt > longest):
             best = k
     return best
 

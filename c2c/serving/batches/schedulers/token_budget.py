@@ -51,10 +51,10 @@ def _fill_budget(w: Loop, i: int, budget: int, now_s: float) -> int:
     while is_short(w, i, now_s):
         preempt(w, i, inst.n_decode - 1)
         is_full = True
-    left = max(0, budget - inst.n_decode)
-    tokens = compute_prompts(w, i, left)
-    while not is_full and tokens < left and join_head(w, i, inst.n_decode, now_s):
-        before, tokens = tokens, compute_prompts(w, i, left)
+    prompt_budget = max(0, budget - inst.n_decode)
+    tokens = compute_prompts(w, i, prompt_budget)
+    while not is_full and tokens < prompt_budget and join_head(w, i, inst.n_decode, now_s):
+        before, tokens = tokens, compute_prompts(w, i, prompt_budget)
         if tokens == before:
             break  # the cost tables end here
     w.s.plan[inst.on_device].decodes = inst.n_decode

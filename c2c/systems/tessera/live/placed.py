@@ -105,12 +105,12 @@ class Placed(OverPools):
                 n,
                 device,
                 parts,
-                self._weights(layer_of(params, spec, n, linear), *at),
+                self._weights(layer_of(params, spec, n, linear), *run),
                 _reads(parts),
             )
             for n, row in enumerate(placement)
-            for at in _runs(row)
-            for device, parts in (at,)
+            for run in _runs(row)
+            for device, parts in (run,)
         ]
         self._placed.clear()
 
@@ -141,16 +141,16 @@ class Placed(OverPools):
         tables, on = self.tables(laid), {segment.device for segment in self.segments}
         stands = {d: first if d == 0 else self._stand(d, laid) for d in on}
         pages = {d: jax.device_put(tables, self.pools[d].device) for d in {*self._path}}
-        values, at = {"x": x}, {"x": 0}
+        values, device_of = {"x": x}, {"x": 0}
         for segment in self.segments:
             d = segment.device
             for name in segment.reads:
-                if at[name] != d:
+                if device_of[name] != d:
                     values[name] = jax.device_put(values[name], self.pools[d].device)
-                    at[name], self.sent = d, self.sent + 1
+                    device_of[name], self.sent = d, self.sent + 1
             values |= self._run(segment, values, pages.get(d), stands[d])
-            at |= dict.fromkeys(_WRITES[segment.parts[-1]], d)
-        x = values["x"] if at["x"] == 0 else jax.device_put(values["x"], self.device)
+            device_of |= dict.fromkeys(_WRITES[segment.parts[-1]], d)
+        x = values["x"] if device_of["x"] == 0 else jax.device_put(values["x"], self.device)
         return self.end(x, wanted) if has_logits else x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:

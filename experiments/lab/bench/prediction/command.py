@@ -110,9 +110,9 @@ def _check(settings: PredictionSettings) -> None:
         raise SettingError("loads", settings.loads, "shares without duplicates")
     for name in ("prompt", "new"):
         check_span(name, getattr(settings, name))
-    for each in settings.serve:
-        if each.partition("=")[0] in {"catalog", "workers", "out", "port", "host", "key"}:
-            raise SettingError("serve", each, "a setting that this command neither has nor sets")
+    for setting in settings.serve:
+        if setting.partition("=")[0] in {"catalog", "workers", "out", "port", "host", "key"}:
+            raise SettingError("serve", setting, "a setting that this command neither has nor sets")
     if settings.catalog is not None and not Path(settings.catalog).expanduser().is_dir():
         raise SettingError("catalog", settings.catalog, "a folder of checkpoints")
 
@@ -127,8 +127,8 @@ def _models(settings: PredictionSettings, folder: Path) -> tuple[Path, tuple[str
 
     if settings.catalog is None:
         shutil.rmtree(folder, ignore_errors=True)  # of a stopped run; the new bits are the same
-        found = write_models(settings.shapes, settings.models, settings.seed, folder)
-        return folder, tuple(found), min(config_of(s)["vocab_size"] for s in settings.shapes)
+        names = write_models(settings.shapes, settings.models, settings.seed, folder)
+        return folder, tuple(names), min(config_of(s)["vocab_size"] for s in settings.shapes)
     catalog = Path(settings.catalog).expanduser()
     entries = find_models(catalog)
     for entry in entries:
@@ -223,7 +223,7 @@ def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
     # Runs of other code or settings have other folders.
     live = _run_live(settings, folder.kept_folder(f"live-{folder.key[:12]}"))
     fits = fitted(live.fit)
-    found: list[Judged] = []
+    judgements: list[Judged] = []
     compared: list[list[list[Comparison]]] = []
     about: list[dict[str, Any]] = []
     shapes: list[tuple[float, Shape]] = []
@@ -232,15 +232,15 @@ def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
         for load, runs in live.predicted.items():
             compared.append([])
             for run in runs:
-                comparison, known = _predict(run, fits)
+                comparison, facts = _predict(run, fits)
                 compared[-1].append(comparison)
-                about.append(dict(known, load=load))
+                about.append(dict(facts, load=load))
                 shapes += [(load, one) for one in shapes_of(recorded_steps(run), fits)]
                 advance(len(about))
-            found += judge(load, compared[-1])
-    first_line = verdict(found)
+            judgements += judge(load, compared[-1])
+    first_line = verdict(judgements)
     out.print(first_line)
-    out.print(_table(settings, found))
+    out.print(_table(settings, judgements))
     out.print(_by_shape(shapes))
     out.print(_words(live, about, fits))
     folder.write_table("prediction", _tidy(live, compared))
@@ -254,13 +254,13 @@ def _work(settings: PredictionSettings, folder: RunDir, out: Console) -> None:
             "capacity_requests_per_s": dict(zip(("fit", "predicted"), live.capacity, strict=True)),
             "medians": [
                 asdict(one) | {"error": one.error, "is_met": one.is_met, "is_noise": one.is_noise}
-                for one in found
+                for one in judgements
             ],
             "runs": about,
             "steps": {name: fit.as_dict() for name, fit in fits.items()},
         },
     )
-    folder.write_figure("prediction", draw(settings.loads, compared, found, first_line))
+    folder.write_figure("prediction", draw(settings.loads, compared, judgements, first_line))
 
 
 def _tidy(live: _Live, compared: Sequence[Sequence[Sequence[Comparison]]]) -> pa.Table:
@@ -299,7 +299,7 @@ def _by_shape(shapes: Sequence[tuple[float, Shape]]) -> Table:
         table.add_column(name, justify="left" if name == "kind" else "right")
     table.add_column("fit, error %", justify="right")
     for load in dict.fromkeys(load for load, _ in shapes):
-        mine = [one for at, one in shapes if at == load]
+        mine = [one for rate, one in shapes if rate == load]
         whole_s = sum(one.steps * one.live_s for one in mine)
         for kind, size in sorted({(one.kind, one.size) for one in mine}):
             same = [one for one in mine if (one.kind, one.size) == (kind, size)]

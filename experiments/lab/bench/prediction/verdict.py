@@ -59,10 +59,10 @@ class Judged:
 
     def as_text(self) -> str:
         """Return the figure, load and error as text."""
-        asked = "" if self.target is None else f" (target {100 * self.target:g})"
+        target_text = "" if self.target is None else f" (target {100 * self.target:g})"
         return (
             f"{self.name.removesuffix('_s')} p{self.share} at {100 * self.load:g} % "
-            f"{100 * self.error:+.1f} %{asked}"
+            f"{100 * self.error:+.1f} %{target_text}"
         )
 
 
@@ -74,13 +74,13 @@ def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
       runs: comparison of each run with its own prediction.
     """
     result = []
-    for each in zip(*runs, strict=True):
-        live = [one.live_s for one in each]
-        name, share = each[0].name, each[0].share
+    for repeats in zip(*runs, strict=True):
+        live = [one.live_s for one in repeats]
+        name, share = repeats[0].name, repeats[0].share
         result.append(
             Judged(
                 load=load, name=name, share=share, live_s=statistics.median(live),
-                simulated_s=statistics.median(one.simulated_s for one in each),
+                simulated_s=statistics.median(one.simulated_s for one in repeats),
                 floor=max(live) / min(live) - 1.0, target=TARGETS.get((name, share)),
             )
         )  # fmt: skip
@@ -90,10 +90,10 @@ def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
 def verdict(found: Sequence[Judged]) -> str:
     """Return a line that says whether the prediction holds, and where it fails."""
     missed = [one for one in found if not one.is_met]
-    asked = sum(one.target is not None for one in found)
+    targets = sum(one.target is not None for one in found)
     if not missed:
-        return f"HOLDS: all {asked} errors are within their targets"
-    within = f"{asked - len(missed)} of {asked} errors are within their targets"
+        return f"HOLDS: all {targets} errors are within their targets"
+    within = f"{targets - len(missed)} of {targets} errors are within their targets"
     noise = _listed([one for one in missed if one.is_noise])
     off = _listed([one for one in missed if not one.is_noise])
     if not off:
@@ -104,5 +104,5 @@ def verdict(found: Sequence[Judged]) -> str:
 
 def _listed(missed: Sequence[Judged]) -> str:
     worst = sorted(missed, key=lambda one: -abs(one.error) / (one.target or 1.0))
-    said = [f"{one.as_text()}, floor {100 * one.floor:.1f} %" for one in worst[:_LISTED]]
-    return "; ".join(said) + (f" and {len(worst) - _LISTED} more" if len(worst) > _LISTED else "")
+    texts = [f"{one.as_text()}, floor {100 * one.floor:.1f} %" for one in worst[:_LISTED]]
+    return "; ".join(texts) + (f" and {len(worst) - _LISTED} more" if len(worst) > _LISTED else "")

@@ -54,16 +54,16 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
     figure, panels = canvas(10.8, 4.6, columns=2)
     rows = rows_of(tables["latency"])
     models = list(dict.fromkeys(r["model"] for r in rows))
-    for axes, what, label in zip(
+    for axes, metric, label in zip(
         panels, ("ttft_s", "tpot_s"), ("TTFT (s)", "TPOT (s)"), strict=True
     ):
         for system, (name, colour) in SHOWN.items():
             chosen = [r for r in rows if r["system"] == system and not r["out_of_memory"]]
-            at = [beside(rows, r, 0.16) for r in chosen]
-            axes.bar(at, [r[what] for r in chosen], 0.15, color=colour, label=name)
-            known = [(x, r[f"published_{what}"]) for x, r in zip(at, chosen, strict=True)
-                     if r[f"published_{what}"] is not None]  # fmt: skip
-            axes.plot([k[0] for k in known], [k[1] for k in known], **PUBLISHED)
+            places = [beside(rows, r, 0.16) for r in chosen]
+            axes.bar(places, [r[metric] for r in chosen], 0.15, color=colour, label=name)
+            points = [(x, r[f"published_{metric}"]) for x, r in zip(places, chosen, strict=True)
+                     if r[f"published_{metric}"] is not None]  # fmt: skip
+            axes.plot([k[0] for k in points], [k[1] for k in points], **PUBLISHED)
         for r in rows:
             if r["out_of_memory"]:
                 axes.text(beside(rows, r, 0.16), 0.02, "out of memory", rotation=90, fontsize=7,
@@ -114,9 +114,9 @@ def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
     The axis ends behind the longest bar without the host's work, and the printed times.
     """
     total = [sum(r[part] for part in PARTS) for r in rows]
-    known = [(i, r["published_s"]) for i, r in enumerate(rows) if r["published_s"] is not None]
+    points = [(i, r["published_s"]) for i, r in enumerate(rows) if r["published_s"] is not None]
     base = [t - r["host_s"] for t, r in zip(total, rows, strict=True)]
-    end = 1.12 * max([*base, *(r["p95_s"] - r["host_s"] for r in rows), *(k[1] for k in known)])
+    end = 1.12 * max([*base, *(r["p95_s"] - r["host_s"] for r in rows), *(k[1] for k in points)])
     bottom = np.zeros(len(rows))
     for part, (label, colour) in PARTS.items():
         values = np.minimum([r[part] for r in rows], end - bottom)
@@ -125,7 +125,7 @@ def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
     for i, seconds in enumerate(total):
         if seconds > end:
             axes.text(end, i, f" {seconds:.1f} s", va="center", fontsize=8, clip_on=False)
-    axes.plot([k[1] for k in known], [k[0] for k in known], **PUBLISHED)
+    axes.plot([k[1] for k in points], [k[0] for k in points], **PUBLISHED)
     axes.set_yticks(range(len(rows)), [_name(r) for r in rows], fontsize=8)
     axes.invert_yaxis()
     axes.grid(axis="x")
@@ -162,9 +162,9 @@ def _draw_found(axes: Axes, rows: list[dict[str, Any]]) -> None:
     caches = list(dict.fromkeys(r["system"] for r in rows))
     for i, (cache, colour) in enumerate(zip(caches, (SKY, VERMILION, BLUE), strict=True)):
         chosen = {(r["skew"], r["locality"]): r for r in rows if r["system"] == cache}
-        at = [j + 0.27 * (i - 1) for j in range(len(routers))]
+        places = [j + 0.27 * (i - 1) for j in range(len(routers))]
         shares = [100 * chosen[router]["found_share"] for router in routers]
-        bars = axes.bar(at, shares, 0.25, color=colour, label=CACHES[cache])
+        bars = axes.bar(places, shares, 0.25, color=colour, label=CACHES[cache])
         axes.bar_label(bars, fmt="%.0f", padding=1, fontsize=7)
     axes.set_xticks(range(len(routers)), [f"{s:g}\n{p:g}" for s, p in routers])
     axes.set(xlabel="skew of the experts drawn\nlocality from token to token", ylim=(0, 119))

@@ -34,10 +34,10 @@ def draw_fig4(tables: Tables, caption: str) -> Figure:
         bars = left.bar(x + offset, [r["latency_ms"] for r in chosen], 0.25, color=colour,
                         label=label)  # fmt: skip
         left.bar_label(bars, fmt="%.1f", padding=5, fontsize=7.5)
-        for at, r in zip(x + offset, chosen, strict=True):
+        for place, r in zip(x + offset, chosen, strict=True):
             if r["published_ms"] is not None:
                 label_once = "paper (fitted to)" if label == "SymGEMM" else "_paper"
-                mark_published(left, [at], [r["published_ms"]], label_once)
+                mark_published(left, [place], [r["published_ms"]], label_once)
     best = [
         min((r for r in rows if r["layout"] == n), key=lambda r: r["latency_ms"]) for n in layouts
     ]
@@ -52,12 +52,14 @@ def draw_fig4(tables: Tables, caption: str) -> Figure:
     left.legend(loc="upper left")
 
     pairs = [("sym", "c2c"), ("asym", "c2c"), ("sym", "hbm"), ("asym", "hbm")]
-    found = {(r["path"], r["link"]): r for r in rows_of(tables["bytes"])}
-    at = np.array([0, 1, 2.5, 3.5])
-    bars = right.bar(at, [found[p]["gb"] for p in pairs], 0.8, color=[BLUE, ORANGE, BLUE, ORANGE])
-    right.bar_label(bars, [f"{found[p]['gb']:.2f}" for p in pairs], padding=6, fontsize=8)
-    mark_published(right, at.tolist(), [found[p]["published_gb"] for p in pairs])
-    right.set_xticks(at, ["Sym", "Asym", "Sym", "Asym"])
+    row_of = {(r["path"], r["link"]): r for r in rows_of(tables["bytes"])}
+    place = np.array([0, 1, 2.5, 3.5])
+    bars = right.bar(
+        place, [row_of[p]["gb"] for p in pairs], 0.8, color=[BLUE, ORANGE, BLUE, ORANGE]
+    )
+    right.bar_label(bars, [f"{row_of[p]['gb']:.2f}" for p in pairs], padding=6, fontsize=8)
+    mark_published(right, place.tolist(), [row_of[p]["published_gb"] for p in pairs])
+    right.set_xticks(place, ["Sym", "Asym", "Sym", "Asym"])
     for middle, text in ((0.5, "host link"), (3.0, "HBM")):
         right.text(middle, 6.25, text, ha="center", fontweight="bold", color=INK)
     right.set(ylabel="bytes moved (GB)", ylim=(0, 6.7))
@@ -71,14 +73,14 @@ def draw_fig5(tables: Tables, caption: str) -> Figure:
     figure, panels = canvas(9.4, 4.0, columns=2)
     for axes, sweep, text in zip(panels, ("n", "m"), ("N", "M"), strict=True):
         rows = rows_of(tables["shapes"], sweep=sweep)
-        at = [r[sweep] for r in rows]
-        axes.plot(at, [r["tflops"] for r in rows], "o-", color=BLUE, markersize=4)
+        points = [r[sweep] for r in rows]
+        axes.plot(points, [r["tflops"] for r in rows], "o-", color=BLUE, markersize=4)
         axes.set_xscale("log", base=2)
         axes.set(xlabel=text, ylim=(0, 380))
         axes.set_ylabel("TFLOP/s", color=BLUE)
         axes.set_title(f"({'a' if sweep == 'n' else 'b'}) Over {text}")
         other = axes.twinx()
-        other.plot(at, [100 * r["link_utilisation"] for r in rows], "s--", color=VERMILION,
+        other.plot(points, [100 * r["link_utilisation"] for r in rows], "s--", color=VERMILION,
                    markersize=4)  # fmt: skip
         other.set(ylim=(0, 100))
         other.set_ylabel("link utilisation (%)", color=VERMILION)

@@ -37,13 +37,13 @@ def draw_fig12_moe(tables: Tables, caption: str) -> Figure:
     )
     band = claim("c2cserve.fig12.moe.c2cserve.ttft").value
     for axes, load in zip(panels, loads, strict=True):
-        for at, system in enumerate(systems):
+        for place, system in enumerate(systems):
             here = [r for r in rows if (r["load"], r["system"]) == (load, system)]
             for column, mark in MARKS.items():
                 values = [r[column] for r in here]
-                axes.plot([min(values), max(values)], [at, at], color=INK, linewidth=1.2)
-                axes.plot(float(np.median(values)), at, mark, color=COLOURS[system],
-                          label=column[5:8] if at == 0 else None)  # fmt: skip
+                axes.plot([min(values), max(values)], [place, place], color=INK, linewidth=1.2)
+                axes.plot(float(np.median(values)), place, mark, color=COLOURS[system],
+                          label=column[5:8] if place == 0 else None)  # fmt: skip
         axes.axvspan(*band, color=GREEN, alpha=0.1, linewidth=0, label="paper, C2CServe")
         axes.axvline(1.0, color=VERMILION, linestyle=":", linewidth=1.2, label="target")
         compression = next(r["compression"] for r in rows if r["load"] == load)

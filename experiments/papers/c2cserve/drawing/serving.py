@@ -59,8 +59,8 @@ def draw_fig10(tables: Tables, caption: str) -> Figure:
     rows = rows_of(tables["cold"])
     for system, (label, colour) in SHOWN.items():
         chosen = [r for r in rows if r["system"] == system]
-        at = [beside(rows, r, 0.2) for r in chosen]
-        bars = axes.bar(at, [r["ttft_s"] for r in chosen], 0.18, color=colour, label=label)
+        places = [beside(rows, r, 0.2) for r in chosen]
+        bars = axes.bar(places, [r["ttft_s"] for r in chosen], 0.18, color=colour, label=label)
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
     axes.set_yscale("log")
     names = []
@@ -82,16 +82,16 @@ def draw_fig11(tables: Tables, caption: str) -> Figure:
     x = np.arange(len(models))
     for system, (label, colour) in SHOWN.items():
         chosen = [r for r in rows if r["system"] == system]
-        at = [beside(rows, r, 0.2) for r in chosen]
-        axes.bar(at, [r["switch_ms"] for r in chosen], 0.18, color=colour, label=label)
-        for where, r in zip(at, chosen, strict=True):
+        places = [beside(rows, r, 0.2) for r in chosen]
+        axes.bar(places, [r["switch_ms"] for r in chosen], 0.18, color=colour, label=label)
+        for where, r in zip(places, chosen, strict=True):
             top = max(r["switch_ms"], r["published_ms"] or 0.0)  # above the bar and its mark
             axes.annotate(_switch_text(r["switch_ms"]), (where, top), (0, 7), ha="center",
                           textcoords="offset points", fontsize=7)  # fmt: skip
-        known = [(x, r["published_ms"]) for x, r in zip(at, chosen, strict=True)
+        points = [(x, r["published_ms"]) for x, r in zip(places, chosen, strict=True)
                  if r["published_ms"] is not None]  # fmt: skip
         text = "paper (fitted to, but Aegaeon's)" if system == "c2cserve" else "_paper"
-        mark_published(axes, [k[0] for k in known], [k[1] for k in known], text)
+        mark_published(axes, [k[0] for k in points], [k[1] for k in points], text)
     axes.set_yscale("log")
     axes.set_xticks(x, [MODELS[m] for m in models])
     axes.set(ylabel="switch (ms)", ylim=(10, 1e6))
@@ -130,20 +130,20 @@ def draw_fig12(tables: Tables, caption: str) -> Figure:
     load.set(ylabel="requests/s", xlabel="hours of the compressed trace")
     load.set_title("(a) Load", fontsize=9.5)
     other = dict(zip(systems, cycle(COLOURS), strict=False))
-    for at, system in enumerate(systems):
+    for place, system in enumerate(systems):
         colour, dash, claim_id = REPLAYED.get(system, (other[system], "-", None))
         _ttft_curve(curves, rows_of(tables["ttft"], system=system), colour, dash, system)
         mine = [r for r in summary if r["system"] == system]
         low, high = (
             float(np.median([r[column] for r in mine])) for column in ("curve_p5_s", "curve_p95_s")
         )
-        bands.plot([low, high], [at + 0.15, at + 0.15], dash, color=colour, linewidth=5,
+        bands.plot([low, high], [place + 0.15, place + 0.15], dash, color=colour, linewidth=5,
                    solid_capstyle="butt")  # fmt: skip
         if claim_id:
             published = claim(claim_id).value
-            bands.plot(published, [at - 0.18] * 2, color=INK, linewidth=1, marker="D",
+            bands.plot(published, [place - 0.18] * 2, color=INK, linewidth=1, marker="D",
                        markersize=5, markerfacecolor="none",
-                       label="paper" if at == 0 else None)  # fmt: skip
+                       label="paper" if place == 0 else None)  # fmt: skip
     curves.axvline(1.0, color=VERMILION, linestyle=":", linewidth=1.2)
     curves.annotate("target", (1.0, 4), (4, 0), textcoords="offset points", color=VERMILION)
     curves.set(xscale="log", ylim=(0, 101), ylabel="requests served (%)")
@@ -190,15 +190,15 @@ def draw_fig14(tables: Tables, caption: str) -> Figure:
         axes.set_ylim(0.0, TALLEST * max(printed))
         axes.tick_params(labelleft=axes is panels[0])
     for axes, panel in zip(panels[3:], OWN_READINGS, strict=False):
-        own = [r["ttft_p99_s"] for r in rows if r["panel"] == panel]
-        axes.set(ylim=(0.0, TALLEST * max(own, default=1.0)), ylabel="p99 TTFT (s)")
+        times_s = [r["ttft_p99_s"] for r in rows if r["panel"] == panel]
+        axes.set(ylim=(0.0, TALLEST * max(times_s, default=1.0)), ylabel="p99 TTFT (s)")
     for axes, (panel, title) in zip(panels[:3], titles.items(), strict=True):
         _ablation(axes, rows, panel, title, whole=panel != "placement")
     for axes, (panel, title) in zip(panels[3:], OWN_READINGS.items(), strict=False):
         _ablation(axes, rows, panel, title, whole=False)
     for axes in panels[3 + len(OWN_READINGS) :]:
-        own = [r["ttft_p99_s"] for r in rows if r["panel"] == "all"]
-        axes.set(ylim=(0.0, TALLEST * max(own, default=1.0)), ylabel="p99 TTFT (s)")
+        times_s = [r["ttft_p99_s"] for r in rows if r["panel"] == "all"]
+        axes.set(ylim=(0.0, TALLEST * max(times_s, default=1.0)), ylabel="p99 TTFT (s)")
         _ablation(axes, rows, "all", "(f) Beside the full system", whole=False)
     panels[0].set(ylabel="p99 TTFT (s)")
     panels[0].plot([], [], color=INK, linewidth=1.2, label="range over seeds")
@@ -211,10 +211,10 @@ def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, wh
     if whole:
         names.insert(0, "full system")
     shown: list[str] = []
-    for at, name in enumerate(names):
+    for place, name in enumerate(names):
         where = "all" if name == "full system" else panel
         chosen = [r for r in rows if r["panel"] == where and r["variant"] == name]
-        _bar(axes, at, chosen, _colour(name))
+        _bar(axes, place, chosen, _colour(name))
         tpot = float(np.median([r["tpot_attainment_percent"] for r in chosen]))
         shown.append(f"{_short(name, panel)}" + f"\nTPOT {tpot:.0f}%" * (tpot < LEAST_SAID))
     axes.set_xticks(range(len(names)), shown, fontsize=8)
@@ -222,8 +222,8 @@ def _ablation(axes: Axes, rows: list[dict[str, Any]], panel: str, title: str, wh
 
 
 def _short(name: str, panel: str) -> str:
-    own = {"chunk": "table", "alpha": "feedback"}
-    shown = own.get(panel, name) if name == "full system" else name
+    panel_names = {"chunk": "table", "alpha": "feedback"}
+    shown = panel_names.get(panel, name) if name == "full system" else name
     return shown.replace(" ", "\n")
 
 

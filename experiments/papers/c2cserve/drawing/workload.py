@@ -62,8 +62,8 @@ def _active(axes: Axes, tables: Tables, source: str) -> None:
     counts, edges = np.histogram(share, bins=np.arange(0, 65, 5))
     axes.bar(edges[:-1] + 2.5, 100 * counts / len(share), 4.4, color=BLUE, alpha=0.25,
              label="histogram")  # fmt: skip
-    found = {r["quantity"]: r["value"] for r in rows_of(tables["statistics"], source=source)}
-    idle, rare = 100 * found["median_idle_share"], 100 * found["rare_hours_share"]
+    value_of = {r["quantity"]: r["value"] for r in rows_of(tables["statistics"], source=source)}
+    idle, rare = 100 * value_of["median_idle_share"], 100 * value_of["rare_hours_share"]
     mark_published(axes, [20, 4], [83, 50], "paper: 83% below 20%, median 4%")
     axes.plot([20], [rare], "o", color=VERMILION, markersize=4,
               label=f"ours: {rare:.1f}%, median {100 - idle:.1f}%", zorder=6)  # fmt: skip
@@ -84,11 +84,11 @@ def draw_fig6(tables: Tables, caption: str) -> Figure:
     ):
         left.bar(x + offset, [r[key] for r in rows], 0.38, color=colour, label=label)
     published = {0: 28, len(rows) - 1: 42}
-    for at, r in enumerate(rows):
+    for spot, r in enumerate(rows):
         text = f"−{r['gap_percent']:.0f}%"
-        if at in published:
-            text += f"\npaper\n−{published[at]}%"
-        left.annotate(text, (at, r["solo_tokens_per_s"]), xytext=(0, 4), ha="center", va="bottom",
+        if spot in published:
+            text += f"\npaper\n−{published[spot]}%"
+        left.annotate(text, (spot, r["solo_tokens_per_s"]), xytext=(0, 4), ha="center", va="bottom",
                       textcoords="offset points", fontsize=8, color=INK)  # fmt: skip
     left.set_xticks(x, [f"{r['size_gb']:.0f}" for r in rows])
     left.set(xlabel="size of both models (GB)", ylabel="tokens/s")

@@ -94,8 +94,8 @@ def _over_load(axes: Axes, rows: list[dict[str, Any]]) -> None:
     for name, (colour, style) in LOOKS.items():
         mine = sorted((r for r in rows if r["system"] == name), key=lambda r: r["rate_rps"])
         if mine:
-            at, met = ([r[k] for r in mine] for k in ("rate_rps", "both_percent"))
-            axes.plot(at, met, style, color=colour, marker="o", markersize=3.5, label=name)
+            rates, met = ([r[k] for r in mine] for k in ("rate_rps", "both_percent"))
+            axes.plot(rates, met, style, color=colour, marker="o", markersize=3.5, label=name)
     axes.set_xscale("log", base=2)
     ticks = sorted({r["rate_rps"] for r in rows})
     axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
@@ -106,13 +106,13 @@ def _over_memory(axes: Axes, rows: list[dict[str, Any]]) -> None:
     for name, (colour, style) in LOOKS.items():
         mine = [r for r in rows if r["system"] == name]
         sizes = sorted({r["memory_gb"] for r in mine})
-        held = [
+        counts = [
             max((r["models"] for r in mine
                  if r["memory_gb"] == size and r["both_percent"] >= WITHIN), default=0)
             for size in sizes
         ]  # fmt: skip
         if mine:
-            axes.plot(sizes, held, linestyle=style, color=colour,
+            axes.plot(sizes, counts, linestyle=style, color=colour,
                       marker="o", markersize=3.5)  # fmt: skip
     axes.set(xlabel="host memory (GB)", ylabel=f"models with {WITHIN:g} % within targets")
     axes.set_xscale("log", base=2)
