@@ -28,6 +28,7 @@ from c2c.cost.engines import Engine, engine_names, load_engine
 from c2c.cost.gemm_time import gemm_time, kernel_link_gbps
 from c2c.cost.host import HostTime
 from c2c.cost.kernels import KERNELS, Kernel, kernel_of, kernels
+from c2c.cost.own_times import StepTimes, step_times, timed
 from c2c.cost.profile import ChunkProfile, chunk_profile
 from c2c.cost.ranks import all_reduce_s, ranks_table
 from c2c.cost.resident import (
@@ -77,6 +78,7 @@ __all__ = [
     "Source",
     "StepCost",
     "StepTable",
+    "StepTimes",
     "Tiles",
     "Traffic",
     "all_reduce_s",
@@ -119,6 +121,8 @@ __all__ = [
     "split_columns",
     "step_table",
     "step_time",
+    "step_times",
     "throttled_s",
+    "timed",
     "tokens_a_pass",
 ]

@@ -19,7 +19,7 @@ from c2c.serving.batches.timers import start_timers
 from c2c.serving.memory.new_state import new_serving
 from c2c.serving.placement import start_active
 from c2c.serving.prepare.adapters import adapter_tables, check_adapters, slot_room_bytes
-from c2c.serving.prepare.checks import check, check_memory, check_parts, refusals
+from c2c.serving.prepare.checks import check, check_memory, check_parts, check_times, refusals
 from c2c.serving.prepare.failing import Failure, Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
@@ -183,6 +183,7 @@ def prepare(setup: ServingSetup) -> Prepared:
     system, parts = setup.system, setup.parts
     check_memory(setup)
     check_parts(setup)
+    check_times(setup)
     check_adapters(setup)
     check_drafts(setup)
     cuts = [chip_places(setup, part) for part in parts]

@@ -15,7 +15,7 @@ from c2c.serving.prepare.parts import SliceKind
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.tables import expert_layers
 
-__all__ = ["check", "check_memory", "check_parts", "refusals"]
+__all__ = ["check", "check_memory", "check_parts", "check_times", "refusals"]
 
 
 def check_memory(setup: ServingSetup) -> None:
@@ -31,6 +31,15 @@ def check_memory(setup: ServingSetup) -> None:
         max(of_engines, of_prefixes),
         f"less than the host memory of {least.name}, {float(least.host.memory_bytes) / 1e9:.1f} GB",
     )
+
+
+def check_times(setup: ServingSetup) -> None:
+    """Raise SettingError for own step times of no model of the run."""
+    names = dict.fromkeys(d.spec.name for d in setup.deployments)
+    for name in setup.system.step_times:
+        if name not in names:
+            where = f"system.step_times.{name}"
+            raise SettingError(where, name, f"the times of one of {', '.join(names)}")
 
 
 def check_parts(setup: ServingSetup) -> None:

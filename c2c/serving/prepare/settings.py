@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from c2c.cost import Constants, Routing
+from c2c.cost import Constants, Routing, StepTimes, step_times
 from c2c.errors import SettingError, refuse
 from c2c.hardware import MigConfig, Platform
 from c2c.models import Deployment
@@ -82,6 +82,8 @@ class SystemSpec:
         one work set by `load` and the calibration. In settings also the mechanism that makes it.
       launch_s: host seconds to launch a decode step's kernels one by one, by the name of a model's
         spec; such a step takes at least as long. {}: each step is launched as one graph.
+      step_times: seconds of a model's steps in place of modelled ones (`c2c.cost.StepTimes`, or a
+        mapping), by the name of its spec.
       layout: layout of an instance over several devices (`c2c.serving.StepLayout`); None: an
         instance has one slice, and its step is one work. In settings the mechanism that makes it.
       engines: engines of a slice, which take turns.
@@ -121,6 +123,7 @@ class SystemSpec:
     load: Any = field(default=_DEFAULTS["load"])
     start: Any = ()
     launch_s: Mapping[str, FromZero] = field(default_factory=dict)
+    step_times: Mapping[str, Any] = field(default_factory=dict)
     layout: Any = None
     engines: Engines = field(default_factory=Engines)
     disaggregation: Disaggregation = field(default_factory=Disaggregation)
@@ -146,6 +149,13 @@ class SystemSpec:
         for name in GROUPS:
             object.__setattr__(self, name, as_group(name, getattr(self, name)))
         check_fields(self, "system")
+        times = {
+            name: one
+            if isinstance(one, StepTimes)
+            else step_times(one, f"system.step_times.{name}")
+            for name, one in self.step_times.items()
+        }
+        object.__setattr__(self, "step_times", times)
         copied = weights_in(self.load) == "hbm"
         object.__setattr__(self, "start", start_works(self.start, copied))
         refuse(
@@ -182,6 +192,7 @@ class SystemSpec:
             ),
             ("start", not self.start or opens, "no graph", there),
             ("launch_s", not self.launch_s, "{}", "Steps of a layout are launched as graphs."),
+            ("step_times", not self.step_times, "{}", "Its works have times of their own."),
             (
                 "engines.residents",
                 self.engines.residents == 1,

@@ -19,6 +19,7 @@ from c2c.cost import (
     ranks_table,
     speculated,
     step_table,
+    timed,
 )
 from c2c.errors import SettingError
 from c2c.hardware import Ranks, Slice, one_rank
@@ -132,7 +133,10 @@ def _table(setup: ServingSetup, spec: ModelSpec, kind: SliceKind, weights: str) 
             setup.routing,
         )
 
-    table = launched(of(spec, weights), system.launch_s.get(spec.name, 0.0))
+    table = of(spec, weights)
+    if spec.name in system.step_times:
+        table = timed(table, system.step_times[spec.name])
+    table = launched(table, system.launch_s.get(spec.name, 0.0))
     if not speculates(system, spec):
         return table
     draft = draft_of(system, spec)

@@ -64,16 +64,10 @@ def main(arguments: list[str]) -> int:
         ]))  # fmt: skip
         budget = TokenBudget(scenario.tokens)
         serving = replace(setup.serving, system=replace(setup.serving.system, chunk=budget))
-    prepared = prepare(serving)
     if scenario.step_s is not None:
-        costs = prepared.fleet.costs
-        none = {
-            field: np.zeros_like(getattr(costs, field))
-            for field in ("body_s", "head_s", "kv_read_s", "pair_s", "prefill_attention_s",
-                          "decode_attention_s")
-        }  # fmt: skip
-        equal = costs._replace(**none, overhead_s=np.full_like(costs.overhead_s, scenario.step_s))
-        prepared = replace(prepared, fleet=prepared.fleet._replace(costs=equal))
+        times = {scenario.model: {"step_s": scenario.step_s}}
+        serving = replace(serving, system=replace(serving.system, step_times=times))
+    prepared = prepare(serving)
     records = simulate_in_memory(prepared, setup.workload).records
     records = records[np.argsort(records.id)]
     served = records.failure == FAIL_NONE
