@@ -36,9 +36,9 @@ class SettingError(ValueError):
 
 def refuse(*rules: tuple[Any, ...]) -> None:
     """Raise SettingError for the first rule that holds: (holds, field, value, allowed, hint)."""
-    for holds, *said in rules:
+    for holds, *details in rules:
         if holds:
-            raise SettingError(*said)
+            raise SettingError(*details)
 
 
 def check_keys(given: Mapping[Any, Any], known: Iterable[str], where: str) -> None:
@@ -63,9 +63,9 @@ def unknown_name(
     near = difflib.get_close_matches(str(value if name is None else name), names, n=3)
     if len(names) <= _LISTED or not near:
         return SettingError(field, value, f"{kind} {', '.join(names) or '(none found)'}")
-    what = kind.removesuffix(" among") if kind.endswith(" among") else "a name"
+    noun = kind.removesuffix(" among") if kind.endswith(" among") else "a name"
     hint = f"Did you mean {' or '.join(near)}?"
-    return SettingError(field, value, f"{what} that exists (of {len(names)})", hint)
+    return SettingError(field, value, f"{noun} that exists (of {len(names)})", hint)
 
 
 class DataError(ValueError):

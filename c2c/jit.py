@@ -32,8 +32,8 @@ def begin(tell: Mapping[str, Callable[..., object]]) -> None:
     with _LOCK:
         _TELL.update(tell)
         while _WAITING:
-            what, given, named = _WAITING.pop(0)
-            _TELL[what](*given, **named)
+            event, arguments, named = _WAITING.pop(0)
+            _TELL[event](*arguments, **named)
 
 
 def formula[F: Callable[..., object]](function: F) -> F:

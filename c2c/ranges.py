@@ -119,14 +119,14 @@ def limits(schema: Any) -> dict[str, str]:
 
 def allowed(hint: Any, field: str = "") -> str:
     """Return the allowed values of a field in words."""
-    found = []
+    phrases = []
     for kind, rule in map(_parted, _options(hint)):
         if (item := _item(kind)) is not None:
             words = allowed(item, field).replace("a whole number", "whole numbers")
-            found.append(words.replace("a number", "numbers").replace("a share", "shares"))
+            phrases.append(words.replace("a number", "numbers").replace("a share", "shares"))
         else:
-            found.append(rule.words(field, kind) if rule else _PLAIN.get(kind, str(kind)))
-    return ", or ".join(dict.fromkeys(found))
+            phrases.append(rule.words(field, kind) if rule else _PLAIN.get(kind, str(kind)))
+    return ", or ".join(dict.fromkeys(phrases))
 
 
 def typed(value: Any, hint: Any, where: str) -> Any:
@@ -154,8 +154,8 @@ def check_value(value: Any, hint: Any, where: str, field: str = "") -> None:
                 for key, one in value.items():
                     check_value(one, item, f"{where}.{key}", field or where)
                 return
-            of, each = _parted(item)
-            if isinstance(value, Iterable) and all(each.fits(one, of) for one in value):
+            scalar, limit = _parted(item)
+            if isinstance(value, Iterable) and all(limit.fits(one, scalar) for one in value):
                 return
         elif rule.fits(value, kind) if rule else isinstance(value, kind):
             return

@@ -98,24 +98,26 @@ def _advise(arguments: list[str], folder: str | None) -> int:
         raise SettingError(
             old.partition("=")[0], old.partition("=")[2], "a setting of group advise"
         )
-    asked, given = own_settings(AdviseSettings, "advise", arguments)
-    if not asked.systems or len(set(asked.systems)) < len(asked.systems):
-        raise SettingError("advise.systems", asked.systems, "at least one name, each once")
-    workers = workers_of(asked.workers, "advise.workers")
-    refuse_seed("advise", asked.seeds, given)
-    space = FleetSpace([f"out={OUT}", *given], folder, systems=asked.systems, fleets=asked.fleets)
+    options, overrides = own_settings(AdviseSettings, "advise", arguments)
+    if not options.systems or len(set(options.systems)) < len(options.systems):
+        raise SettingError("advise.systems", options.systems, "at least one name, each once")
+    workers = workers_of(options.workers, "advise.workers")
+    refuse_seed("advise", options.seeds, overrides)
+    space = FleetSpace(
+        [f"out={OUT}", *overrides], folder, systems=options.systems, fleets=options.fleets
+    )
     arms = space.arms()
-    base = _first_that_builds(space, arms, asked.seeds[0])
+    base = _first_that_builds(space, arms, options.seeds[0])
     if not any(key.startswith(("workload", "catalog", "slo")) for key in space.open):
         check_reachable(base)
     with answer_folder(
-        "advise", asked, base, (base.settings["workload"]["name"],), packages=PACKAGES,
+        "advise", options, base, (base.settings["workload"]["name"],), packages=PACKAGES,
         files=NAMES, fleets=[arm.name for arm in arms],
     ) as (run, where, before):  # fmt: skip
         if before:
             print(f"{before['answer']}\nalready answered: {where}")
             return int(not before["fleets"])
-        return _answered(_Question(asked, space, arms, base, given, workers), run, where)
+        return _answered(_Question(options, space, arms, base, overrides, workers), run, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +191,10 @@ def _open(question: _Question, say: Callable[..., object]) -> None:
     )
     for line in doubts(base.workload):
         say(line, style="bold", markup=False)
-    of = len({(arm.chip, arm.layout) for arm in arms})
+    layouts = len({(arm.chip, arm.layout) for arm in arms})
     say(
         f"comparing {len(arms)} kinds of fleets: {len(chips)} chips ({', '.join(chips)}) with "
-        f"{of} layouts, {len(systems)} systems ({', '.join(systems)})",
+        f"{layouts} layouts, {len(systems)} systems ({', '.join(systems)})",
         **plain,
     )
     say(
@@ -215,13 +217,13 @@ def _duration(seconds: float) -> str:
 
 
 def _race(question: _Question, runs: Runs, standings: dict[int, Standing]) -> None:
-    asked, requests = question.asked, question.requests
+    options, requests = question.asked, question.requests
     may_miss = requests if "slo.attainment" in question.space.open else (
         (1.0 - question.goal) * requests
     )  # fmt: skip
     race(
-        question.arms, parts_of(requests), runs.serve, seeds=asked.seeds, most=asked.most,
-        keep=asked.keep, within=asked.within, named=list(question.named.values()),
+        question.arms, parts_of(requests), runs.serve, seeds=options.seeds, most=options.most,
+        keep=options.keep, within=options.within, named=list(question.named.values()),
         may_miss=may_miss, standings=standings,
     )  # fmt: skip
 
@@ -230,10 +232,10 @@ def _rest(question: _Question, standings: Mapping[int, Standing], running: int) 
     parts, kinds = parts_of(question.requests), len(question.arms)
     part = max((one.part for one in standings.values()), default=parts[0])
     here = [one for one in standings.values() if one.part == part]
-    left = max(0, sum(not one.is_settled for one in here) - running) if here else kinds
+    open_runs = max(0, sum(not one.is_settled for one in here) - running) if here else kinds
     later = parts[parts.index(part) + 1 :]
-    left += sum(min(kinds, max(question.asked.keep, kinds // 4)) for _ in later)
-    return left + _MARGIN_RUNS * min(kinds, 1.5 * MOST_TOLD)
+    open_runs += sum(min(kinds, max(question.asked.keep, kinds // 4)) for _ in later)
+    return open_runs + _MARGIN_RUNS * min(kinds, 1.5 * MOST_TOLD)
 
 
 def _best_so_far(question: _Question, standings: Mapping[int, Standing]) -> str:
@@ -242,9 +244,9 @@ def _best_so_far(question: _Question, standings: Mapping[int, Standing]) -> str:
     if not serve:
         return "best so far: none serves yet"
     part, usd, arm = min(serve)
-    of = "" if -part == question.requests else f" (on the first {-part:,} requests)"
+    note = "" if -part == question.requests else f" (on the first {-part:,} requests)"
     spoken = question.arms[arm].spoken(int(standings[arm].serves))
-    return f"best so far: {usd:.2f} USD/h, {spoken}{of}"
+    return f"best so far: {usd:.2f} USD/h, {spoken}{note}"
 
 
 def _tell_partial(
@@ -252,40 +254,40 @@ def _tell_partial(
     fleets: Sequence[dict[str, Any]],
 ) -> None:  # fmt: skip
     part = max((one.part for one in standings.values() if one.serves < math.inf), default=0)
-    found = in_order(fleets) or serving(runs, standings, part, question.given)
+    rows = in_order(fleets) or serving(runs, standings, part, question.given)
     out, partial = console(), f"partial answer after {runs.watch.done} runs"
-    if not found:
+    if not rows:
         out.print(f"{partial}: none yet, no fleet has served", markup=False, style="bold")
         return
-    best = found[0]
+    best = rows[0]
     whole = "all" if part == question.requests else f"the first {part:,} of {question.requests:,}"
     out.print(
         f"{partial}: {best['spoken']} for {best['usd_per_hour']:.2f} USD/h is the cheapest fleet "
         f"so far, on {whole} requests; not all kinds have been tried",
         markup=False, style="bold",
     )  # fmt: skip
-    print_fleets(out, found[:MOST_TOLD], [])
+    print_fleets(out, rows[:MOST_TOLD], [])
 
 
 def _end(
     question: _Question, run: RunDir, where: Path, runs: Runs,
     standings: Mapping[int, Standing], fleets: list[dict[str, Any]],
 ) -> int:  # fmt: skip
-    out, asked, arms = console(), question.asked, question.arms
+    out, options, arms = console(), question.asked, question.arms
     served = {one["arm"] for one in fleets}
-    left = left_out(arms, standings, runs.found, served)
+    rejects = left_out(arms, standings, runs.found, served)
     failing = [
-        next(row for row in left if row["arm"] in mine)
+        next(row for row in rejects if row["arm"] in mine)
         for mine in question.named.values() if fleets and served.isdisjoint(mine)
     ]  # fmt: skip
     if fleets:
         fleets[0] |= _measured(runs, fleets[0])
-    answer = advice(fleets, left, kinds=len(arms), most=asked.most, goal=question.goal)
-    picture = _write(question, run, runs, fleets, left, failing if fleets else left, answer)
+    answer = advice(fleets, rejects, kinds=len(arms), most=options.most, goal=question.goal)
+    picture = _write(question, run, runs, fleets, rejects, failing if fleets else rejects, answer)
     if refused := _refused(runs):
         out.print(f"{len(refused)} of {len(arms)} kinds are invalid; first error: {refused[0]}",
                   markup=False)  # fmt: skip
-    if runs.seedless and len(asked.seeds) > 1:
+    if runs.seedless and len(options.seeds) > 1:
         out.print("seeds: equal runs, as nothing in them is drawn; one run each")
     out.print(f"\n{answer}\n", markup=False, style="bold")
     if fleets:
@@ -296,9 +298,9 @@ def _end(
         for row in failing:
             out.print(f"{row['chip']} does not serve: {why(row)}", markup=False)
     else:
-        out.print(why_table(left[:MOST_TOLD]))
-        if len(left) > MOST_TOLD:
-            out.print(f"more kinds, in answer.md: {len(left) - MOST_TOLD}")
+        out.print(why_table(rejects[:MOST_TOLD]))
+        if len(rejects) > MOST_TOLD:
+            out.print(f"more kinds, in answer.md: {len(rejects) - MOST_TOLD}")
     if fleets:
         for line in (f"error: {fleets[0]['measured']}", *fleets[0]["borrowed"]):
             out.print(line, markup=False, highlight=False)
@@ -338,7 +340,7 @@ def _refused(runs: Runs) -> list[str]:
 
 
 def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    told = {(one["arm"], one["chips"]) for one in fleets}
+    fleet_keys = {(one["arm"], one["chips"]) for one in fleets}
     keys = dict.fromkeys(key for arm in runs.arms for key in arm.params)
     rows = []
     for trial, point in runs.found.items():
@@ -352,7 +354,7 @@ def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
              "met": verdict.get("met"), "binds": verdict.get("binds"),
              "ttft_p99_s": ttft.get("p99"), "tpot_p99_s": tpot.get("p99"),
              "is_whole": trial.part == runs.requests,
-             "is_told": trial.part == runs.requests and (trial.arm, trial.chips) in told,
+             "is_told": trial.part == runs.requests and (trial.arm, trial.chips) in fleet_keys,
              "run": point.folder.name if point.folder else None, "error": point.error or None}
         )  # fmt: skip
     return rows
@@ -385,13 +387,13 @@ def _write(
 
     base, best = question.base, marks[0]
     few = f", on the first {best['requests']:,}" if best["requests"] < question.requests else ""
-    what = (
+    intro = (
         "Each dot is a fleet that serves, at the largest multiple of the load that it still "
         "served; fleets at one place are side by side"
         if is_loaded else "Each dot is a fleet"
     )  # fmt: skip
     caption = (
-        f"{what}. Workload {base.settings['workload']['name']}, {question.requests:,} requests"
+        f"{intro}. Workload {base.settings['workload']['name']}, {question.requests:,} requests"
         f"{few}, goal {100 * question.goal:g} % on target; list prices; simulated, link variant "
         f"'{base.serving.link_variant}'."
     )

@@ -85,10 +85,10 @@ def measure_each(
             for k, item in enumerate(items):
                 rows += measure(settings, item)
                 advance(k + 1)
-        told = table(settings, rows)
-        out.print(told)
+        view = table(settings, rows)
+        out.print(view)
         folder.write_json(name, {"rows": rows})
-        return told
+        return view
 
     return work
 

@@ -66,12 +66,12 @@ def calibrate(settings: CalibrateSettings) -> None:
     drifts = [drift_of(recorded_steps(run), fits) for run in runs]
     for run, drift, machine in zip(runs, drifts, machines, strict=True):
         others = max(machine.others, default=0.0)
-        for name, found, most in (
+        for name, error, most in (
             ("drift", drift.worst, settings.drift), ("others", others, settings.others),
         ):  # fmt: skip
-            if found > most:
+            if error > most:
                 raise SettingError(
-                    name, most, f"at least {found:.3f}, the worst ten seconds of {run}",
+                    name, most, f"at least {error:.3f}, the worst ten seconds of {run}",
                     "Measure on an idle machine, or raise the limit.",
                 )  # fmt: skip
     to = Path(settings.to).expanduser() if settings.to else runs[0] / "steps.yaml"

@@ -64,23 +64,23 @@ def main(arguments: list[str]) -> int:
 
 
 def _answer(arguments: list[str], folder: str | None) -> int:
-    asked, given = own_settings(CapacitySettings, "capacity", arguments)
-    workers = workers_of(asked.workers, "capacity.workers")
-    refuse_seed("capacity", asked.seeds, given)
-    setup = build(load([f"out={OUT}", f"seed={asked.seeds[0]}", *given], folder=folder))
-    quantity = quantity_of(asked.of, setup)
+    options, overrides = own_settings(CapacitySettings, "capacity", arguments)
+    workers = workers_of(options.workers, "capacity.workers")
+    refuse_seed("capacity", options.seeds, overrides)
+    setup = build(load([f"out={OUT}", f"seed={options.seeds[0]}", *overrides], folder=folder))
+    quantity = quantity_of(options.of, setup)
     settings = {k: v for k, v in setup.settings.items() if k not in NOT_INPUTS and k != "seed"}
     if setup.plan is not None:  # planned once for all runs
         settings["mig"] = dict(load([f"mig={setup.plan.mig}"]).mig)
     serving, out = setup.serving, console()
     points = Path(setup.settings["out"]).expanduser() / "points"
     names = (
-        asked.of, serving.system.name,
+        options.of, serving.system.name,
         *(f"{part.platform.name}_{part.layout}" for part in serving.parts),
         setup.settings["workload"]["name"],
     )  # fmt: skip
     with answer_folder(
-        "capacity", asked, setup, names, packages=PACKAGES, files=NAMES
+        "capacity", options, setup, names, packages=PACKAGES, files=NAMES
     ) as (run, where, before):  # fmt: skip
         if before:
             for line in filter(None, (before["answer"], before["note"])):
@@ -92,7 +92,7 @@ def _answer(arguments: list[str], folder: str | None) -> int:
             "out": str(points), "folder": None, "overwrite": False, "objective": None,
             "resume": setup.settings["resume"], "figures": False, "timeline": {"rows": 0},
         }  # fmt: skip
-        capacity = _searched(setup, settings, quantity, asked, workers, out)
+        capacity = _searched(setup, settings, quantity, options, workers, out)
         _write(run, setup, capacity)
     print_line(out, answer_line(capacity, setup), "bold")
     if note := caution(capacity, setup):
@@ -146,10 +146,10 @@ def _write(run: RunDir, setup: RunSetup, capacity: Capacity) -> None:
     run.write_json("answer", answer)
     if setup.settings["figures"] is False:
         return
-    found = None
+    interval = None
     if (middle := capacity.interval) is not None:
         half = middle.half or 0.0
-        found = (middle.mean, middle.mean - half, middle.mean + half)
+        interval = (middle.mean, middle.mean - half, middle.mean + half)
     serving = setup.serving
     caption = (
         f"{answer['answer'][0].upper()}{answer['answer'][1:]}. Simulated, link variant "
@@ -159,7 +159,7 @@ def _write(run: RunDir, setup: RunSetup, capacity: Capacity) -> None:
     with look():
         figure = draw_capacity(
             table, quantity=capacity.quantity.name, unit=capacity.quantity.unit,
-            wanted=setup.settings["slo"]["attainment"], found=found,
+            wanted=setup.settings["slo"]["attainment"], found=interval,
             title=f"Capacity of {serving.system.name} on {serving.platform.name}", caption=caption,
         )  # fmt: skip
         run.write_figure("capacity", figure)

@@ -1,8 +1,4 @@
-"""Child processes of a command: single runs, line-by-line dialogues, and pools.
-
-Every wait can have a time limit, even if a GPU's driver blocks the process. The module needs the
-standard library and `c2c.errors` alone, as `make gpu` runs without other packages.
-"""
+"""Child processes of a command: single runs, line-by-line dialogues, and pools."""
 
 from __future__ import annotations
 
@@ -48,6 +44,8 @@ __all__ = [
     "workers_of",
 ]
 
+# `make gpu` runs without other packages: import the standard library and `c2c.errors` alone.
+# Every wait can have a time limit, as a GPU's driver may block a process.
 ROOT: Final = Path(__file__).parents[1]
 PATIENCE_S: Final = 5.0
 """Seconds to wait for a killed process before it is abandoned."""
@@ -264,8 +262,8 @@ class Lines:
             while b"\n" not in self._buffer:
                 if not channel.select(_MOMENT_S):
                     waiting()
-                left = None if until is None else max(0.0, until - time.monotonic())
-                if not channel.select(left):
+                timeout_s = None if until is None else max(0.0, until - time.monotonic())
+                if not channel.select(timeout_s):
                     return None
                 piece = self._answers.read(1 << 16)
                 if not piece:
@@ -370,7 +368,7 @@ def gather[T](
     """
     shares = multiprocessing.get_context("spawn").Array("d", len(asked))
     with worker_pool(workers, _inherit, (shares, begin), lost=lost) as pool:
-        tasks = [pool.submit(_one, work, k, each) for k, each in enumerate(asked)]
+        tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(asked)]
         waiting = set(tasks)
         while waiting:
             over, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
@@ -409,9 +407,9 @@ def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
 def tree(of: Sequence[int]) -> list[int]:
     """Return the ids of processes and of their descendants."""
     children: dict[int, list[int]] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit() and (fields := _fields(int(each.name))):
-            children.setdefault(int(fields[1]), []).append(int(each.name))
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _fields(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
     result = list(of)
     for pid in result:
         result += children.get(pid, [])
@@ -433,12 +431,12 @@ def cpu_seconds(of: Sequence[int]) -> float:
 
 def pss_mb(of: Sequence[int]) -> float:
     """Return the memory in MB of processes and their descendants, shared pages counted once."""
-    found = 0
+    total_kb = 0
     for pid in tree(of):
         try:
-            said = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        line = next((line for line in said.splitlines() if line.startswith("Pss:")), "Pss: 0 kB")
-        found += int(line.split()[1])
-    return found / 1e3
+        line = next((line for line in text.splitlines() if line.startswith("Pss:")), "Pss: 0 kB")
+        total_kb += int(line.split()[1])
+    return total_kb / 1e3

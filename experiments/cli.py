@@ -49,41 +49,63 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
     "plan": Group(
         "the papers' planners",
         {
-            "tessera": Command("experiments.tessera.ways", "one model over two unlike GPUs"),
-            "cocoserve": Command("experiments.cocoserve.plan", "copies of layers over a node"),
-            "weaver": Command("experiments.weaver.plan", "a cold model's cuts for a hot one"),
+            "tessera": Command("experiments.papers.tessera.ways", "one model over two unlike GPUs"),
+            "cocoserve": Command(
+                "experiments.papers.cocoserve.plan", "copies of layers over a node"
+            ),
+            "weaver": Command(
+                "experiments.papers.weaver.plan", "a cold model's cuts for a hot one"
+            ),
         },
     ),
     "try": Group(
         "the papers' mechanisms, in processes of this machine",
         {
-            "medusa": Command("experiments.medusa.restore", "graphs captured and restored"),
-            "medusa_ranks": Command("experiments.medusa.ranks", "one artefact for all ranks"),
-            "medusa_steps": Command("experiments.medusa.steps", "decode steps for an absent GPU"),
-            "cocoserve": Command("experiments.cocoserve.scale", "layers copied while serving"),
-            "weaver": Command("experiments.weaver.pair", "attention given to a second process"),
+            "medusa": Command("experiments.papers.medusa.restore", "graphs captured and restored"),
+            "medusa_ranks": Command(
+                "experiments.papers.medusa.ranks", "one artefact for all ranks"
+            ),
+            "medusa_steps": Command(
+                "experiments.papers.medusa.steps", "decode steps for an absent GPU"
+            ),
+            "cocoserve": Command(
+                "experiments.papers.cocoserve.scale", "layers copied while serving"
+            ),
+            "weaver": Command(
+                "experiments.papers.weaver.pair", "attention given to a second process"
+            ),
         },
     ),
     "calibrate": Group(
         "constants of the cost model",
         {
             "engine": Command("experiments.calibrate", "from live runs on this machine"),
-            "gpu": Command("experiments.gpu.calibrate", "from rows of make gpu"),
+            "gpu": Command("experiments.lab.gpu.calibrate", "from rows of make gpu"),
             "kernels": Command("experiments.kernel_times", "a chip's kernel times, from nsys"),
             "claims": Command("c2c.cost.calibration", "from numbers of the papers"),
-            "tessera": Command("experiments.tessera.workloads", "from ratios of Tessera's pairs"),
+            "tessera": Command(
+                "experiments.papers.tessera.workloads", "from ratios of Tessera's pairs"
+            ),
         },
     ),
     "bench": Group(
         "speed and accuracy",
         {
-            "simulator": Command("experiments.bench.simulator", "requests a second, peak memory"),
-            "systems": Command("experiments.bench.systems", "requests a second of every system"),
-            "planner": Command("experiments.tessera.planner", "CPU time and gap of the planner"),
-            "measured": Command("experiments.bench.measured.command", "public measurements"),
-            "prediction": Command("experiments.bench.prediction.command", "the live engine"),
-            "llama_cpp": Command("experiments.bench.llama_cpp", "llama.cpp beside the engine"),
-            "referee": Command("experiments.referee.command", "other simulators beside this one"),
+            "simulator": Command(
+                "experiments.lab.bench.simulator", "requests a second, peak memory"
+            ),
+            "systems": Command(
+                "experiments.lab.bench.systems", "requests a second of every system"
+            ),
+            "planner": Command(
+                "experiments.papers.tessera.planner", "CPU time and gap of the planner"
+            ),
+            "measured": Command("experiments.measured.command", "public measurements"),
+            "prediction": Command("experiments.lab.bench.prediction.command", "the live engine"),
+            "llama_cpp": Command("experiments.lab.bench.llama_cpp", "llama.cpp beside the engine"),
+            "referee": Command(
+                "experiments.lab.referee.command", "other simulators beside this one"
+            ),
         },
     ),
 }
@@ -92,22 +114,22 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
 def main() -> int:
     """Run the subcommand of this process's command line; return the exit status."""
     words = sys.argv[1:]
-    name, known = "c2c", COMMANDS
-    while words and words[0] in known:
+    name, commands = "c2c", COMMANDS
+    while words and words[0] in commands:
         name += f" {words[0]}"
-        one = known[words.pop(0)]
+        one = commands[words.pop(0)]
         if isinstance(one, Command):
             # Hydra reads this process's arguments.
             sys.argv[:] = [name, *words]
             status: int | None = import_module(one.module).main(words)
             return status or 0
-        known = one.commands
+        commands = one.commands
     if not words or words[0] in ("-h", "--help"):
-        print(_help(name, known))
+        print(_help(name, commands))
         return 0
     from c2c.errors import unknown_name
 
-    print(f"error: {unknown_name('command', words[0], known)}", file=sys.stderr)
+    print(f"error: {unknown_name('command', words[0], commands)}", file=sys.stderr)
     return 2
 
 

@@ -62,10 +62,10 @@ def write_collected(table: pa.Table, settings: CollectSettings) -> Path:
     """Write a table of runs into its own folder; return the folder."""
     folder = Path(settings.folder).expanduser()
     into = Path(settings.into).expanduser() if settings.into else folder / HERE
-    told = {"command": "collect", "folder": str(folder.resolve())}
+    record = {"command": "collect", "folder": str(folder.resolve())}
     try:
         with RunDir.open(
-            into, told, resume=False, overwrite=settings.overwrite, names=("runs.csv",),
+            into, record, resume=False, overwrite=settings.overwrite, names=("runs.csv",),
             ignore=() if settings.into else ("folder",),  # a folder of runs may be moved
             needs_bytes=8 * table.nbytes, field="into",
         ) as run:  # fmt: skip

@@ -1,7 +1,4 @@
-"""Frame of every command: signals, terminals, errors in one line.
-
-It imports light modules alone, so that Ctrl-C during the other imports is one line as well.
-"""
+"""Frame of every command: signals, terminals, errors in one line."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from pathlib import Path
 from c2c.errors import DataError, SettingError
 from experiments.stopping import heeded_signals, told_to_stop
 
+# Import light modules alone, so that Ctrl-C during the other imports is one line as well.
 __all__ = ["BAD_SETTINGS", "INTERRUPTED", "PIPE_CLOSED", "command", "in_one_line"]
 
 BAD_SETTINGS = 2
@@ -74,12 +72,12 @@ def command(
 
 def in_one_line(error: BaseException, arguments: Sequence[str] = ()) -> str | None:
     """Return the one-line message of an error; None for a bug, which needs its traceback."""
-    found = _told(error, arguments)
+    text = _told(error, arguments)
     # A name may have line breaks or a terminal's control characters.
     return (
         None
-        if found is None
-        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in found)
+        if text is None
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     )
 
 
@@ -110,14 +108,14 @@ def _extra_with(module: str) -> str | None:
     """Return the first extra of this distribution that installs a module; None if none does."""
     from importlib.metadata import PackageNotFoundError, requires
 
-    wanted = module.partition(".")[0].replace("_", "-")
-    wanted = "nvidia-ml-py" if wanted == "pynvml" else wanted
+    package = module.partition(".")[0].replace("_", "-")
+    package = "nvidia-ml-py" if package == "pynvml" else package
     try:
         lines = requires("c2c") or []
     except PackageNotFoundError:
         return None
-    found = (re.match(r"([\w-]+).*extra == ['\"](\w+)['\"]", line) for line in lines)
-    return next((m[2] for m in found if m and m[1].replace("_", "-") == wanted), None)
+    matches = (re.match(r"([\w-]+).*extra == ['\"](\w+)['\"]", line) for line in lines)
+    return next((m[2] for m in matches if m and m[1].replace("_", "-") == package), None)
 
 
 def _is_of_composers(error: BaseException) -> bool:

@@ -1,15 +1,4 @@
-"""Settings of a figure: a file of `conf/experiment`, as its dataclass, with overrides.
-
-`conf/experiment/weaver/fig5.yaml` holds the loads, rates, batches and models of `weaver.fig5`. What
-the quick profile has smaller stands there under `quick`. On the command line any of them can be
-set, and swept with -m:
-
-    c2c reproduce figures=weaver.fig5 experiment.shares.hot_rps=12
-    c2c reproduce -m figures=weaver.fig5 experiment.shares.hot_rps=8,12,16
-
-The figure declares them as a frozen dataclass, whose annotations are the allowed values
-(`c2c.ranges`). Its fields are numbers, texts, tuples and `dict`s of them, or such dataclasses.
-"""
+"""Settings of a figure: a file of `conf/experiment`, as its dataclass, with overrides."""
 
 from __future__ import annotations
 
@@ -43,11 +32,19 @@ def overrides_in(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 def read_experiment[T](
     kind: type[T], name: str, overrides: Sequence[str] = (), *, quick: bool = False
 ) -> T:
-    """Return the settings in `conf/experiment/<name>.yaml`, with overrides."""
+    """Return the settings in `conf/experiment/<name>.yaml`, with overrides.
+
+    Args:
+      kind: frozen dataclass, whose annotations are the allowed values (`c2c.ranges`). Its fields
+        are numbers, texts, tuples and `dict`s of them, or such dataclasses.
+      name: name of the file.
+      overrides: overrides, such as "experiment.shares.hot_rps=12".
+      quick: whether the values under `quick` in the file replace others.
+    """
     paper, _, figure = name.rpartition("/")
-    given = read_yaml(f"experiment/{paper}", figure)
-    smaller = given.pop(_QUICK, {})
-    node = OmegaConf.create({"experiment": given})
+    entries = read_yaml(f"experiment/{paper}", figure)
+    smaller = entries.pop(_QUICK, {})
+    node = OmegaConf.create({"experiment": entries})
     try:
         if quick:
             node.merge_with({"experiment": smaller})
@@ -102,12 +99,14 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
             raise SettingError(where, value, "a mapping")
         return {str(k): _converted(v, items[1], f"{where}.{k}") for k, v in value.items()}
     if kind is tuple:
-        each = items[:1] * len(value) if isinstance(value, list) and items[-1] is ... else items
-        if not isinstance(value, list) or len(value) != len(each):
+        part_hints = (
+            items[:1] * len(value) if isinstance(value, list) and items[-1] is ... else items
+        )
+        if not isinstance(value, list) or len(value) != len(part_hints):
             count = "" if items[-1] is ... else f" of {len(items)}"
             raise SettingError(where, value, f"a list{count}, such as [a,b]")
-        parts = enumerate(zip(value, each, strict=True))
-        return tuple(_converted(v, of, f"{where}[{i}]") for i, (v, of) in parts)
+        parts = enumerate(zip(value, part_hints, strict=True))
+        return tuple(_converted(v, part_hint, f"{where}[{i}]") for i, (v, part_hint) in parts)
     return typed(value, hint, where)
 
 

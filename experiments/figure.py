@@ -1,18 +1,4 @@
-"""Registration of figures: a function that computes one names its title and its drawing.
-
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Online:
-        rates_rps: tuple[AboveZero, ...]
-        requests: Count
-
-    @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
-            draw="tessera.draw_online", needs=SYSTEMS, traces=(TRACE,))
-    def compute(context: Context, experiment: Online) -> Computed: ...
-
-The values of `experiment` stand in `conf/experiment/tessera/fig7.yaml` (`experiments.experiment`).
-Modules with such a function, in packages below `experiments` and in `figure/` of a folder given
-with --config-dir, are found by their text; nothing else names the figure.
-"""
+"""Registration of figures: a function that computes one names its title and its drawing."""
 
 from __future__ import annotations
 
@@ -21,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
+from importlib.util import resolve_name
 from inspect import getfile, unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
@@ -200,10 +187,7 @@ class FigureSpec:
     @property
     def files(self) -> tuple[Path, ...]:
         """Files of `experiments` that compute and draw it; the content key covers them too."""
-        if isinstance(self.draw, str):
-            drawn = f"{_DRAWINGS}.{self.draw.rpartition('.')[0]}"
-        else:
-            drawn = self.draw.__module__
+        drawn = self._drawn_by if isinstance(self.draw, str) else self.draw.__module__
         inside = imported_files([self.module, drawn])
         return inside if self.module.startswith(_WITHIN) else (*inside, self._file)
 
@@ -218,17 +202,20 @@ class FigureSpec:
 
     def __reduce__(self) -> Any:
         """Pickle the figure by its name and its file, which the other process imports."""
-        own = None if self.module.startswith(_WITHIN) else self._file
-        return _registered, (self.name, self.module, own)
+        path = None if self.module.startswith(_WITHIN) else self._file
+        return _registered, (self.name, self.module, path)
 
     @property
     def drawing(self) -> Draw:
         """Drawing function; loads matplotlib."""
         if not isinstance(self.draw, str):
             return self.draw
-        module, _, function = self.draw.rpartition(".")
-        result: Draw = getattr(import_module(f"{_DRAWINGS}.{module}"), function)
+        result: Draw = getattr(import_module(self._drawn_by), self.draw.rpartition(".")[2])
         return result
+
+    @property
+    def _drawn_by(self) -> str:
+        return resolve_name(str(self.draw).rpartition(".")[0], self.module.rpartition(".")[0])
 
 
 _FOUND: dict[str, FigureSpec] = {}
@@ -280,13 +267,17 @@ def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> A
     The function is called with the context and, if the figure has one, its experiment; what the
     decorator returns, with the context alone.
 
+        @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
+                draw=".papers.tessera.drawing.draw_online", needs=SYSTEMS, traces=(TRACE,))
+        def compute(context: Context, experiment: Online) -> Computed: ...
+
     Args:
       name: name on the command line; C2CServe's figures have no prefix.
       experiment: dataclass of its settings, whose values are in `conf/experiment`.
       about: `title` on the page; `draw`, a function of tables and caption, or its name as
-        "module.function" of `experiments.figures`; `needs`, packages whose source the result
-        depends on, beside those of `experiments`; `traces`, files that it reads from the folder of
-        traces, if available; `profiles` in which `figures=all` includes it; `beyond`, whether no
+        "module.function" (".module.function": beside the computation); `needs`, packages whose
+        source the result depends on, beside those of `experiments`; `traces`, files that it reads;
+        `profiles` in which `figures=all` includes it; `beyond`, whether no
         paper has this figure.
     """
 
@@ -313,7 +304,7 @@ def modules_with_figures(
     """Return the modules of a folder's packages that register a figure, by their text."""
     return tuple(
         within + ".".join(path.relative_to(folder).with_suffix("").parts)
-        for path in sorted(folder.glob("*/*.py"))
+        for path in sorted([*folder.glob("*/*.py"), *folder.glob("papers/*/*.py")])
         if re.search(r"^\s*@?figure\(", path.read_text("utf-8"), re.MULTILINE)
     )
 
@@ -347,20 +338,20 @@ def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpe
     Raises:
       SettingError: a name does not exist, or no name is given.
     """
-    found = figures()
-    wanted = [names] if isinstance(names, str) else list(names)
-    wanted = [part.strip() for name in wanted for part in str(name).split(",") if part.strip()]
-    wanted = [name.removeprefix(f"{_PAPER}.") for name in wanted]
-    systems = {spec.paper for spec in found.values()}
-    allowed = f"papers, all, or names among {', '.join((*sorted(systems), *found))}"
-    if not wanted:
+    specs = figures()
+    words = [names] if isinstance(names, str) else list(names)
+    words = [part.strip() for name in words for part in str(name).split(",") if part.strip()]
+    words = [name.removeprefix(f"{_PAPER}.") for name in words]
+    systems = {spec.paper for spec in specs.values()}
+    allowed = f"papers, all, or names among {', '.join((*sorted(systems), *specs))}"
+    if not words:
         raise SettingError("figures", names, allowed)
-    for name in wanted:
-        if name not in (*_GROUPS, *systems, *found):
+    for name in words:
+        if name not in (*_GROUPS, *systems, *specs):
             raise SettingError("figures", name, allowed)
     return tuple(
         spec
-        for spec in found.values()
-        if {*wanted} & {spec.name, spec.paper}
-        or (profile in spec.profiles and {*wanted} & {*_GROUPS[spec.beyond :]})
+        for spec in specs.values()
+        if {*words} & {spec.name, spec.paper}
+        or (profile in spec.profiles and {*words} & {*_GROUPS[spec.beyond :]})
     )

@@ -91,12 +91,12 @@ def runs_in(path: Path) -> list[Run]:
     try:
         text = path.read_text(encoding="utf-8")
         try:
-            found = [json.loads(text)]
+            records = [json.loads(text)]
         except json.JSONDecodeError:  # a line a run
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            records = [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
         raise DataError(str(path), f"not JSON: {error}") from error
-    return [_of(one, str(path)) for data in found for one in _parts(data)]
+    return [_of(one, str(path)) for data in records for one in _parts(data)]
 
 
 def _parts(data: Any) -> Iterator[Any]:
@@ -204,11 +204,11 @@ def _run(settings: FitSettings) -> None:
         spec = at_precision(spec, settings.precision)
     group = Group(platform=chip_named(settings.chip), tp=settings.tp, apart=settings.ep)
     bare = replace(load_engine(settings.engine), step_overhead_s=0.0, request_s=0.0)
-    held = [run for run in runs if loads.index(run.digest) % 3 == 0]
+    holdout = [run for run in runs if loads.index(run.digest) % 3 == 0]
     fitted = [run for run in runs if loads.index(run.digest) % 3]
-    found = [served(group, spec, bare, run.load)[0] for run in fitted]
+    figures = [served(group, spec, bare, run.load)[0] for run in fitted]
     step_s = _added_s(
-        np.array([f.tpot_s for f in found]), np.array([r.measured.tpot_s for r in fitted])
+        np.array([f.tpot_s for f in figures]), np.array([r.measured.tpot_s for r in fitted])
     )
     engine = replace(bare, step_overhead_s=step_s)
     few = [r for r in fitted if 0 < r.load.clients <= FEW_CLIENTS] or fitted
@@ -218,14 +218,14 @@ def _run(settings: FitSettings) -> None:
     )
     engine = replace(engine, request_s=request_s)
     errors = {"TTFT": [], "TPOT": [], "output tokens/s": []}  # type: dict[str, list[float]]
-    for run in held:
+    for run in holdout:
         ours = served(group, spec, engine, run.load)[0]
         for name, field in zip(errors, ("ttft_s", "tpot_s", "tokens_s"), strict=True):
             errors[name].append(getattr(ours, field) / getattr(run.measured, field) - 1.0)
-    told = "; ".join(f"{name}: {_said(of)}" for name, of in errors.items())
-    path = _write(settings, engine, f"fitted to {len(fitted)} of {len(runs)} runs; {told}")
+    summary = "; ".join(f"{name}: {_said(error)}" for name, error in errors.items())
+    path = _write(settings, engine, f"fitted to {len(fitted)} of {len(runs)} runs; {summary}")
     print(f"{path}: a step {1e3 * step_s:.3g} ms, before a request {1e3 * engine.request_s:.3g} ms")
-    print(f"errors on {len(held)} held-out of {len(runs)} runs: {told}")
+    print(f"errors on {len(holdout)} held-out of {len(runs)} runs: {summary}")
     if step_s == 0.0:
         print("the steps are too slow without any host time: the rest is the cost model's, or not "
               "the server that engine= and precision= say")  # fmt: skip
@@ -256,9 +256,9 @@ def _write(settings: FitSettings, engine: Any, source: str) -> Path:
     )  # fmt: skip
     data: dict[str, Any] = {"name": base.name, "version": f"{base.version}, {settings.name}"}
     for name in numbers:
-        own = name in ("step_overhead_s", "request_s")
+        is_own = name in ("step_overhead_s", "request_s")
         value = getattr(engine, name)
-        data[name] = {"value": value, "source": source if own else f"as {base.label}"}
+        data[name] = {"value": value, "source": source if is_own else f"as {base.label}"}
     data["batch"] = base.batch
     path = Path(settings.to).expanduser() / "engines" / f"{settings.name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)

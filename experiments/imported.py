@@ -1,8 +1,4 @@
-"""Files of `experiments` that a module runs, by the text of its imports.
-
-A figure's content key covers these files. A package's folder would not do: a file added beside a
-figure's module would throw away a finished result.
-"""
+"""Files of `experiments` that a module runs, by the text of its imports."""
 
 from __future__ import annotations
 
@@ -13,6 +9,8 @@ from pathlib import Path
 
 __all__ = ["imported_files"]
 
+# Content keys of figures cover these files. Whole folders would not do: a file added beside a
+# figure's module would throw away a finished result.
 _ROOT = Path(__file__).parent
 _NAME = _ROOT.name
 
@@ -20,7 +18,7 @@ _NAME = _ROOT.name
 def imported_files(modules: Iterable[str]) -> tuple[Path, ...]:
     """Return the files of the modules of `experiments`, and of all that these import.
 
-    A string that is a module's name counts as an import, as in `-m experiments.medusa.child`.
+    A string that is a module's name counts as an import, as in `-m experiments.child`.
     """
     waiting, files = list(modules), set()
     while waiting:

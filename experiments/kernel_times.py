@@ -93,19 +93,19 @@ def _run(settings: KernelTimesSettings) -> None:
             f"{len(settings.before)} + {layers} x {len(settings.layer)} + {len(settings.after)} = "
             f"{len(order)}", "skip= leaves launches out by name.",
         )  # fmt: skip
-    found: dict[str, list[float]] = {}
+    us_of: dict[str, list[float]] = {}
     for name, us in _summed(steps * order, launches):
         kinds = name.split("+")
         whole = sum(modelled[kind] for kind in kinds)
         for kind in kinds:
-            found.setdefault(kind, []).append(us * modelled[kind] / whole)
-    measured = {kind: statistics.median(each) for kind, each in found.items()}
+            us_of.setdefault(kind, []).append(us * modelled[kind] / whole)
+    measured = {kind: statistics.median(samples) for kind, samples in us_of.items()}
     path = _write(settings, measured)
     print(f"{path}: {len(measured)} kernels from {steps} steps of {len(order)} launches, in us")
     for kind, us in measured.items():
         print(f"  {kind:16s} measured {us:8.2f}   cost model {modelled[kind]:8.2f}")
-    if left := [kind for kind in modelled if kind not in measured]:
-        print(f"  by the cost model alone: {', '.join(left)}")
+    if gaps := [kind for kind in modelled if kind not in measured]:
+        print(f"  by the cost model alone: {', '.join(gaps)}")
 
 
 def _check(field_: str, names: Sequence[str], known: dict[str, float]) -> None:
@@ -160,8 +160,8 @@ def _write(settings: KernelTimesSettings, measured: dict[str, float]) -> Path:
     step = [settings.model, settings.rows, settings.chunk, settings.context, settings.expert_bytes]
     begin = ",".join(map(str, step)) + ","
     lines = path.read_text(encoding="utf-8").splitlines()[1:] if path.is_file() else []
-    kept = [line for line in lines if not line.startswith(begin)]
-    own = [f"{begin}{kind},{us:.4g}" for kind, us in measured.items()]
+    old_lines = [line for line in lines if not line.startswith(begin)]
+    new_lines = [f"{begin}{kind},{us:.4g}" for kind, us in measured.items()]
     path.parent.mkdir(exist_ok=True)
-    write_text(path, "\n".join([",".join(COLUMNS), *kept, *own]) + "\n")
+    write_text(path, "\n".join([",".join(COLUMNS), *old_lines, *new_lines]) + "\n")
     return path

@@ -129,8 +129,8 @@ def _tuples(instances: Sequence[Placed]) -> str:
 
 
 def _taken(arguments: Sequence[str], key: str, default: str, allowed: str) -> tuple[str, list[str]]:
-    given = [a.removeprefix(f"{key}=") for a in arguments if a.startswith(f"{key}=")]
-    if len(given) > 1:
-        raise SettingError(key, given[-1], f"{allowed}, given once")
+    values = [a.removeprefix(f"{key}=") for a in arguments if a.startswith(f"{key}=")]
+    if len(values) > 1:
+        raise SettingError(key, values[-1], f"{allowed}, given once")
     rest = [a for a in arguments if not a.startswith(f"{key}=")]
-    return (given or [default])[0], rest
+    return (values or [default])[0], rest

@@ -36,8 +36,8 @@ _SUFFIXES: Final = ("-instruct", "-chat", "-it", "-hf")
 def chip_of(name: str) -> str | None:
     """Return the platform of a chip's name, or None if there is none."""
     plain = name.lower().replace("-", "_").replace(" ", "_")
-    found = CHIPS.get(plain, plain)
-    return found if found in platforms() else None
+    chip = CHIPS.get(plain, plain)
+    return chip if chip in platforms() else None
 
 
 def chip_named(name: str, field: str = "chip") -> str:

@@ -61,14 +61,14 @@ def read_errors(path: Path = ERRORS) -> tuple[RunError, ...]:
     """Return the stored errors."""
     lines = [x for x in path.read_text(encoding="utf-8").splitlines() if not x.startswith("#")]
     kinds = get_type_hints(RunError)
-    found = []
+    errors = []
     for row in csv.DictReader(lines):
         values: dict[str, Any] = {
             name: row[name] == "1" if kind is bool else kind(row[name])
             for name, kind in kinds.items()
         }
-        found.append(RunError(**values))
-    return tuple(found)
+        errors.append(RunError(**values))
+    return tuple(errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +97,18 @@ def nearest(
     Runs of the chip at the precision come first, then those of any chip at the precision, if there
     are fewer than `ENOUGH`.
     """
-    held = [e for e in errors if e.held_out and e.kind == kind and e.precision == precision]
+    holdout = [e for e in errors if e.held_out and e.kind == kind and e.precision == precision]
     near = [
-        e for e in held
+        e for e in holdout
         if all(
             1 / FACTOR <= ours / theirs <= FACTOR
             for ours, theirs in ((load.isl, e.isl), (load.osl, e.osl), (tp, e.tp))
         )
         and (not load.clients or 1 / FACTOR <= load.clients / e.clients <= FACTOR)
     ]  # fmt: skip
-    own = tuple(e for e in near if e.chip == chip)
-    if len(own) >= ENOUGH:
-        return Nearest(runs=own, of=f"{kind} models at {precision} on {chip}")
+    chip_errors = tuple(e for e in near if e.chip == chip)
+    if len(chip_errors) >= ENOUGH:
+        return Nearest(runs=chip_errors, of=f"{kind} models at {precision} on {chip}")
     if len(near) >= ENOUGH:
         chips = ", ".join(sorted({e.chip for e in near}))
         return Nearest(runs=tuple(near), of=f"{kind} models at {precision} on {chips}")
@@ -139,10 +139,10 @@ def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
         return f"{UNKNOWN} (no request was served)"
     models, run = summary["models"], summary["run"]
     name = busiest_of(models)
-    busiest, of = next(d for d in serving.deployments if d.name == name), models[name]
+    busiest, totals = next(d for d in serving.deployments if d.name == name), models[name]
     load = Load(
-        isl=max(1, round(of["prompt_tokens"] / of["requests"])),
-        osl=max(1, round(of["output_tokens"] / max(1, of["finished"]))),
+        isl=max(1, round(totals["prompt_tokens"] / totals["requests"])),
+        osl=max(1, round(totals["output_tokens"] / max(1, totals["finished"]))),
     )
     (chip, *others) = {part.platform.name for part in serving.parts}
     near = nearest(
@@ -150,8 +150,8 @@ def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
         precision=precision_of(busiest.spec), tp=run.get("ranks", 1), load=load,
     )  # fmt: skip
     if others or not near.runs:
-        what = "unlike chips" if others else f"{busiest.name}, {load.isl} + {load.osl} tokens"
-        return f"{UNKNOWN} ({what})"
+        reason = "unlike chips" if others else f"{busiest.name}, {load.isl} + {load.osl} tokens"
+        return f"{UNKNOWN} ({reason})"
     figures = ("ttft", "tpot") if len(serving.deployments) == 1 else ("tpot",)
     text = "; ".join(f"{name.upper()}: {near.says(name)}" for name in figures)
     return f"{text} ({near.of}; lengths and chips within a factor of {FACTOR:g})"
@@ -171,18 +171,18 @@ def borrowed(serving: ServingSetup) -> Iterator[str]:
     layout = serving.system.layout
     gpus = () if layout is None else layout.gpus
     for platform in (one for _, one in gpus if one.name in platforms()):  # not slices
-        own = load_constants(calibration_for(platform.name))
-        chips.setdefault(platform.name, (platform, own))
+        chip_constants = load_constants(calibration_for(platform.name))
+        chips.setdefault(platform.name, (platform, chip_constants))
     for platform, constants in chips.values():
         yield from _borrowed(platform, constants)
 
 
 def _borrowed(platform: Platform, constants: Constants) -> Iterator[str]:
-    of = {chip: ", ".join(parts) for chip, parts in constants.carried.items()}
-    if of:
-        middle = of.pop("datasheet", "")
-        said = [f"{what} of {chip}" for chip, what in of.items()]
-        said += [f"{middle} of the median of measured chips"] * bool(middle)
-        yield f"constants for {platform.name} from other chips: {'; '.join(said)}"
+    parts_of = {chip: ", ".join(parts) for chip, parts in constants.carried.items()}
+    if parts_of:
+        middle = parts_of.pop("datasheet", "")
+        sources = [f"{text} of {chip}" for chip, text in parts_of.items()]
+        sources += [f"{middle} of the median of measured chips"] * bool(middle)
+        yield f"constants for {platform.name} from other chips: {'; '.join(sources)}"
     if platform.ranks is not None and (chip := collectives_chip(platform)) != platform.name:
         yield f"all-reduces for {platform.name} from another chip: {chip}"

@@ -48,7 +48,9 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
     settings = OmegaConf.to_object(merged)
     for field in fields(schema):
         value = getattr(settings, field.name)
-        if field.type in _PLAIN_LISTS and any(isinstance(each, dict | list) for each in value):
+        if field.type in _PLAIN_LISTS and any(
+            isinstance(element, dict | list) for element in value
+        ):
             raise SettingError(field.name, value, "a list of plain values")
     check_fields(settings)
     return settings
@@ -56,19 +58,19 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
 
 def _without_folder(arguments: Sequence[str]) -> list[str]:
     rest = list(arguments)
-    at = next((k for k, one in enumerate(rest) if one.partition("=")[0] == "--config-dir"), None)
-    if at is None:
+    index = next((k for k, one in enumerate(rest) if one.partition("=")[0] == "--config-dir"), None)
+    if index is None:
         return rest
     from c2c.config import code_in, load_code, register, settings_folder
 
-    name, sign, folder = rest.pop(at).partition("=")
+    name, sign, folder = rest.pop(index).partition("=")
     if not sign:
-        folder = rest.pop(at) if at < len(rest) else ""
+        folder = rest.pop(index) if index < len(rest) else ""
     if not folder:
         raise SettingError(name, folder, "a folder of settings")
-    found = settings_folder(folder, name)
-    load_code(code_in(found))
-    register(code_in(found), found)
+    path = settings_folder(folder, name)
+    load_code(code_in(path))
+    register(code_in(path), path)
     return rest
 
 
@@ -139,12 +141,12 @@ def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
 
 def descriptions(schema: type) -> dict[str, str]:
     """Return the fields of a dataclass: their texts in its docstring or its bases', and ranges."""
-    found: dict[str, str] = {}
-    for each in reversed(schema.__mro__):
-        found |= _entries((inspect.getdoc(each) or "").partition("Attributes:\n")[2])
+    texts: dict[str, str] = {}
+    for base in reversed(schema.__mro__):
+        texts |= _entries((inspect.getdoc(base) or "").partition("Attributes:\n")[2])
     ranges = {name: f"{text[0].upper()}{text[1:]}." for name, text in limits(schema).items()}
     return {
-        f.name: f"{found.get(f.name, '')} {ranges.get(f.name, '')}".strip() for f in fields(schema)
+        f.name: f"{texts.get(f.name, '')} {ranges.get(f.name, '')}".strip() for f in fields(schema)
     }
 
 
@@ -153,10 +155,12 @@ def _plain_help(schema: type) -> str:
 
     defaults = OmegaConf.structured(schema)
     lines = [sys.modules[schema.__module__].__doc__ or "", "Settings, as name=value:"]
-    own = inspect.get_annotations(schema)
-    told = descriptions(schema)
-    for name in sorted(told, key=lambda name: name not in own):  # inherited settings are last
-        lines += entry(f"{name}={shown(defaults[name])}", told[name])
+    class_fields = inspect.get_annotations(schema)
+    text_of = descriptions(schema)
+    for name in sorted(
+        text_of, key=lambda name: name not in class_fields
+    ):  # inherited settings are last
+        lines += entry(f"{name}={shown(defaults[name])}", text_of[name])
     return "\n".join(lines)
 
 

@@ -74,7 +74,7 @@ def _replay(settings: ReplaySettings) -> None:
     live = inputs.served
     again = [served_requests(Path(name).expanduser()) for name in settings.floor]
     simulated = replay(with_costs(prepared, fits, options.budgets), inputs, fits)
-    found = compare(live, simulated, again)
+    comparisons = compare(live, simulated, again)
     out = Console(highlight=False, width=100)
     retold = retell(prepared, inputs, recorded_steps(folder))
     same = compare(live, retold.requests)
@@ -85,7 +85,7 @@ def _replay(settings: ReplaySettings) -> None:
     table = Table(box=SIMPLE_HEAD, title=f"{len(live)} requests, simulated against live")
     for name in ("figure", "live, ms", "simulated, ms", "error, %", "floor, %"):
         table.add_column(name, justify="left" if name == "figure" else "right")
-    for one in found:
+    for one in comparisons:
         table.add_row(
             f"{one.name.removesuffix('_s')} p{one.share}", f"{1e3 * one.live_s:.2f}",
             f"{1e3 * one.simulated_s:.2f}", f"{100 * one.error:+.1f}",
@@ -111,6 +111,6 @@ def _replay(settings: ReplaySettings) -> None:
                 "equal": retold.equal,
                 "compared": [asdict(one) for one in same],
             },
-            "compared": [asdict(one) for one in found],
+            "compared": [asdict(one) for one in comparisons],
         },
     )

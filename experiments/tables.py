@@ -23,9 +23,9 @@ _PLAIN_WIDTH = 100  # if output is no terminal and COLUMNS is not set
 def console() -> Console:
     """Return a console on standard output, as wide as the terminal, `COLUMNS` or 100 characters."""
     plain: Any = {"highlight": False, "emoji": False}  # an id may hold ":free:"
-    found = Console(**plain)
-    has_width = found.is_terminal or "COLUMNS" in os.environ
-    return found if has_width else Console(**plain, width=_PLAIN_WIDTH)
+    terminal = Console(**plain)
+    has_width = terminal.is_terminal or "COLUMNS" in os.environ
+    return terminal if has_width else Console(**plain, width=_PLAIN_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     parts = {name: name.lstrip("+").replace("/", ".").split(".") for name in names}
 
     def short(name: str) -> str:
-        own = parts[name]
-        for count in range(1, len(own)):
-            if not any(o[-count:] == own[-count:] for n, o in parts.items() if n != name):
-                return ".".join(own[-count:])
-        return ".".join(own)
+        words = parts[name]
+        for count in range(1, len(words)):
+            if not any(o[-count:] == words[-count:] for n, o in parts.items() if n != name):
+                return ".".join(words[-count:])
+        return ".".join(words)
 
     return {name: short(name) for name in names}
 

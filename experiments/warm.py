@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from c2c.errors import DataError
 from c2c.runs import progress_bar
-from c2c.transformer.generate import Bucket, buckets_up_to
 from c2c.transformer.loading import load
+from c2c.transformer.running.generate import Bucket, buckets_up_to
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.plain_settings import run_settings
 from pallas_kernels.repository import RepositoryError, default_folder

@@ -29,8 +29,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from IPython.display import Markdown
 
-from experiments.c2cserve.fleets import catalog
 from experiments.figures.style import BLUE, ORANGE, RC
+from experiments.papers.c2cserve.fleets import catalog
 
 plt.style.use(RC)
 folder = Path(tempfile.mkdtemp())

@@ -93,9 +93,9 @@ for name, plan in (
 
 # %%
 from c2c.transformer import Executables, Model, random_params
-from c2c.transformer.linear import Reference
-from experiments.cocoserve.live import Load, scaled
-from experiments.cocoserve.scale import drawn_on
+from c2c.transformer.layers.linear import Reference
+from experiments.papers.cocoserve.live import Load, scaled
+from experiments.papers.cocoserve.scale import drawn_on
 
 config = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 6, "intermediate_size": 128,

@@ -23,9 +23,9 @@ import matplotlib.pyplot as plt
 from IPython.display import Markdown
 
 from c2c.config import build, load, simulate
-from experiments.c2cserve.fleets import catalog
-from experiments.composed.sets import refusal, settings_of, shapley, subsets
 from experiments.figures.style import RC
+from experiments.papers.c2cserve.fleets import catalog
+from experiments.papers.composed.sets import refusal, settings_of, shapley, subsets
 
 plt.style.use(RC)
 

@@ -55,8 +55,8 @@ def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
     number = np.asarray(value)
     expected = "iu" if kind is int else "iuf"
     if number.dtype.kind not in expected and str(number.dtype) not in INPUT_DTYPES:
-        what = "a whole number" if kind is int else "a number"
-        raise ValueError(f"{name}={value!r}: expected {what}")
+        type_name = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{name}={value!r}: expected {type_name}")
     return kind(number)
 
 
@@ -68,12 +68,12 @@ def layer_index(layer: Number | None, layers: int | None) -> Any:
         return 0
     if layer is None:
         raise ValueError(f"layer=None: expected a number from 0 to {layers - 1}, w is a stack")
-    known = concrete("layer", layer, int)
-    if known is None:
+    number = concrete("layer", layer, int)
+    if number is None:
         return jnp.clip(jnp.asarray(layer, jnp.int32), 0, layers - 1)
-    if not 0 <= known < layers:
-        raise ValueError(f"layer={known}: expected a number from 0 to {layers - 1}")
-    return known
+    if not 0 <= number < layers:
+        raise ValueError(f"layer={number}: expected a number from 0 to {layers - 1}")
+    return number
 
 
 def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> Any:
@@ -115,10 +115,10 @@ def check_activations(
         raise ValueError(f"x of dtype {x.dtype}: expected one of {', '.join(INPUT_DTYPES)}")
     if w_dtype is not None and x.dtype != w_dtype:
         raise ValueError(f"w of dtype {w_dtype}: expected {x.dtype} as in x")
-    own = str(x.dtype)
-    result = own if out_dtype is None else dtype_name("out_dtype", out_dtype)
-    if result not in (own, "float32"):
-        raise ValueError(f"out_dtype={result}: expected {own} or float32")
+    x_dtype = str(x.dtype)
+    result = x_dtype if out_dtype is None else dtype_name("out_dtype", out_dtype)
+    if result not in (x_dtype, "float32"):
+        raise ValueError(f"out_dtype={result}: expected {x_dtype} or float32")
     return int(x.shape[0]), result
 
 

@@ -32,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--folder", type=Path, help="the repository; default: the user's cache folder"
     )
     commands.add_parser("check", help="compile for absent GPUs, and check the code", add_help=False)
-    given = list(sys.argv[1:] if arguments is None else arguments) or ["list"]
-    options, words = parser.parse_known_args(given)
+    argv = list(sys.argv[1:] if arguments is None else arguments) or ["list"]
+    options, words = parser.parse_known_args(argv)
     if options.command == "check":
         return _check(words)
     if words:
@@ -56,8 +56,8 @@ def _list(folder: Path | None) -> None:
     entries = repository.entries()
     print(f"repository {repository.folder}: executables: {len(entries)}")
     for entry in entries:
-        of = entry.identity
-        print(f"  {of.op}  {of.name}  {of.device}  {entry.nbytes / 1e3:.0f} kB  {entry.made}")
+        key = entry.identity
+        print(f"  {key.op}  {key.name}  {key.device}  {entry.nbytes / 1e3:.0f} kB  {entry.made}")
     files = [path for where in tuned_results.folders() for path in sorted(where.glob("*.json"))]
     print(f"measured rates: {', '.join(path.name for path in files) or 'none'}")
 

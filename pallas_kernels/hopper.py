@@ -54,13 +54,13 @@ def check_registers(warpgroups: int, compute_registers: int, load_registers: int
         ("load_registers", load_registers),
     ):
         expect(value % 8 == 0 and 24 <= value <= 240, name, value, "a multiple of 8, 24 to 240")
-    wanted = warpgroups * compute_registers + load_registers
+    registers = warpgroups * compute_registers + load_registers
     budget = (warpgroups + 1) * LAUNCH_REGISTERS[warpgroups]
     expect(
-        wanted <= budget,
+        registers <= budget,
         "compute_registers",
         compute_registers,
-        f"warpgroups * compute_registers + load_registers = {wanted} to be at most {budget}",
+        f"warpgroups * compute_registers + load_registers = {registers} to be at most {budget}",
     )
 
 

@@ -40,8 +40,8 @@ def folders() -> tuple[Path, ...]:
 
     `PALLAS_KERNELS_TUNED` names the first folder, `tuned/` in this package is the second.
     """
-    own = os.environ.get(FOLDER_VARIABLE)
-    return (*((Path(own),) if own else ()), _PACKAGE / "tuned")
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return (*((Path(folder),) if folder else ()), _PACKAGE / "tuned")
 
 
 def load(device: str) -> Tuned:

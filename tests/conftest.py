@@ -66,7 +66,7 @@ REPOSITORY = Path(__file__).parents[1]
 LARGE_BYTES = 2 << 30  # of a test process
 # Tests that take tens of seconds. A process that begins one at the end is waited for.
 LONG = (
-    "tests/experiments/bench/measured", "tests/experiments/answers", "tests/engine", "tests/docs",
+    "tests/experiments/measured", "tests/experiments/answers", "tests/engine", "tests/docs",
     "tests/systems/cocoserve/test_moves.py", "tests/transformer/test_ahead_of_time.py",
 )  # fmt: skip
 

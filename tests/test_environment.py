@@ -1,7 +1,4 @@
-"""The scripts behind make: finding a Python, making .venv once and mending it, notebook pairs.
-
-The interpreters here are shell scripts that log what they are asked, so nothing is installed.
-"""
+"""The scripts behind make: finding a Python, making .venv once and mending it, notebook pairs."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+# The interpreters are shell scripts that log what they are asked, so nothing is installed.
 CI = Path(__file__).parents[1] / ".ci"
 
 NEW = '[ "$1" = --version ] && echo "Python 3.12.9"; exit 0'

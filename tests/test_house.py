@@ -267,13 +267,15 @@ CORE = (
 # Where an extra may be imported; all other modules are the core's, which no extra is needed for.
 OF_EXTRAS = {
     "kernels": (
-        "pallas_kernels", "c2c/cost/calibration.py", "experiments/cocoserve", "experiments/weaver",
+        "pallas_kernels", "c2c/cost/calibration.py", "experiments/papers/cocoserve",
+        "experiments/papers/weaver",
     ),
     "engine": (
         "c2c/engine", "c2c/systems/cocoserve/live", "c2c/systems/tessera/live",
         "c2c/systems/weaver/live", "c2c/transformer",
-        "experiments/bench", "experiments/explore", "experiments/gpu", "experiments/serving",
-        "experiments/simulated", "experiments/warm.py",
+        "experiments/explore", "experiments/lab/bench", "experiments/lab/gpu",
+        "experiments/measured", "experiments/serving", "experiments/simulated",
+        "experiments/warm.py",
     ),
     "sweep": ("experiments/answers", "experiments/sweeping"),
     "ray": ("experiments/answers", "experiments/ray_cluster.py", "experiments/sweeping"),

@@ -48,8 +48,8 @@ def _private() -> Path:
     try:
         shared.mkdir(mode=0o700)
     except FileExistsError:
-        found = shared.lstat()
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
+        status = shared.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if not is_ours or stat.S_IMODE(status.st_mode) & 0o077:
             return Path(tempfile.mkdtemp(prefix="c2c-numba-"))  # not kept for the next process
     return shared

@@ -34,16 +34,16 @@ def type_of(hint: Any) -> Any:
 
 def takes_of(signature: Signature, loop: Any = None) -> Any:
     """Return Numba's type of a decision's arguments, as one tuple; `loop` is that of the loop."""
-    found = []
+    kinds = []
     for k, kind in enumerate(signature.takes):
         if kind is LOOP:
-            found.append(loop)
+            kinds.append(loop)
         elif isinstance(kind, np.dtype):
             row = from_dtype(kind)
-            found.append(types.Array(row, 1, "C") if k in signature.tables else row)
+            kinds.append(types.Array(row, 1, "C") if k in signature.tables else row)
         else:
-            found.append(type_of(kind))
-    return types.Tuple(found)
+            kinds.append(type_of(kind))
+    return types.Tuple(kinds)
 
 
 def _called(
@@ -65,19 +65,19 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
     returns = type_of(signature.returns)
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-        at, own, given = arguments
+        pointer, memory, value = arguments
         came = zip(sig.args[2], signature.takes, strict=True)
         takes = takes_of(signature, next((kind for kind, take in came if take is LOOP), None))
         # Three types come first: they choose the machine code, and are nothing in it.
         passed = (*3 * (types.Opaque("type"),), types.int64, types.int64, takes)
-        table = builder.inttoptr(at, context.get_value_type(types.int64).as_pointer())
+        table = builder.inttoptr(pointer, context.get_value_type(types.int64).as_pointer())
 
         def load(k: int) -> Any:
             return builder.load(builder.gep(table, [ir.Constant(ir.IntType(64), k)]))
 
         address = load(FIELDS + place)
         nothing = [context.get_dummy_value()] * 3
-        values = [*nothing, load(0), own, context.cast(builder, given, sig.args[2], takes)]
+        values = [*nothing, load(0), memory, context.cast(builder, value, sig.args[2], takes)]
         missing = f"the policy that was asked has no {name}"
         return _called(context, builder, address, returns, passed, values, missing)
 
@@ -96,13 +96,13 @@ def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     numbers = [NUMBERS.get(hint) for hint in hints.values()]
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-        address, given = arguments
+        address, operands = arguments
         came = tuple(sig.args[1])
         kinds = tuple(number or kind for number, kind in zip(numbers, came, strict=True))
         values = [
-            context.cast(builder, value, kind, wanted)
-            for value, kind, wanted in zip(
-                _cgutils.unpack_tuple(builder, given), came, kinds, strict=True
+            context.cast(builder, value, kind, takes)
+            for value, kind, takes in zip(
+                _cgutils.unpack_tuple(builder, operands), came, kinds, strict=True
             )
         ]
         missing = f"the part {name} of the event loop was not compiled"
@@ -120,9 +120,11 @@ def call_words() -> Callable[[int, int], int]:
     """Return a function for compiled code: `(address, at)` calls an entry, see `making.entry`."""
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-        address, at = arguments
+        address, pointer = arguments
         kinds = (types.int64,)
-        return _called(context, builder, address, types.int64, kinds, [at], "there is no entry")
+        return _called(
+            context, builder, address, types.int64, kinds, [pointer], "there is no entry"
+        )
 
     @intrinsic
     def call(typing: Any, address: Any, at: Any) -> Any:

@@ -57,9 +57,9 @@ def _try(inner: dict[str, Any], outer: dict[str, Any]) -> None:
         return int(leaf_compiled(x) + branch_compiled(x))
 
     linked = _njit(**plain, **outer)(root)
-    found = linked(4)
-    if found != 15:
-        raise RuntimeError(f"linked functions returned {found} where 15 is right")
+    total = linked(4)
+    if total != 15:
+        raise RuntimeError(f"linked functions returned {total} where 15 is right")
     try:
         linked(-1)
     except ValueError:

@@ -133,7 +133,7 @@ def _decision_point(
     returns: Returns | None,
     rows: np.dtype[Any] | None,
 ) -> DecisionPoint:
-    made: dict[type, Callable[..., Any]] = {}
+    functions: dict[type, Callable[..., Any]] = {}
     called: dict[type, Callable[..., Any]] = {}  # the same, guarded where from outside
 
     def decide(policy: Any, *args: Any) -> Any:
@@ -148,7 +148,7 @@ def _decision_point(
         def keep(function: Callable[..., Any]) -> Callable[..., Any]:
             _check_new(policy_type, point.policies, function)
             check_signature(policy_type.__name__, protocol, function)
-            made[policy_type] = called[policy_type] = function
+            functions[policy_type] = called[policy_type] = function
             if returns is not None and is_outside(function):
                 called[policy_type] = guarded(name, policy_type.__name__, function, returns)
             point.policies[policy_name(policy_type)] = policy_type
@@ -159,7 +159,7 @@ def _decision_point(
 
     name = protocol.__name__
     point: Any = decide
-    point.by, point.policies, point.knows = by, {}, made.__contains__
+    point.by, point.policies, point.knows = by, {}, functions.__contains__
     point.__name__, point.__qualname__ = protocol.__name__, protocol.__qualname__
     point.__doc__, point.__module__ = protocol.__doc__, protocol.__module__
     point.has_default, point.signature = default is not None, Signature.of(protocol, rows)
@@ -167,9 +167,9 @@ def _decision_point(
         POINTS[name] = point
 
     def unguarded(policy: Any, *args: Any) -> Any:
-        return made[type(policy)](policy, *args)
+        return functions[type(policy)](policy, *args)
 
-    when_compiling("decision", point, made, default, returns, unguarded)
+    when_compiling("decision", point, functions, default, returns, unguarded)
     return cast("DecisionPoint", point)
 
 

@@ -47,7 +47,7 @@ def link(system: Any, own: Any, address_of: Callable[[DecisionPoint, Any, Any], 
       PolicyError: a policy lacks an implementation, or has a field that is no number.
     """
     policies, memories = {}, {}
-    kept: list[Any] = []
+    storage: list[Any] = []
     for setting, policy in system._asdict().items():
         memory = getattr(own, setting, Nothing())
         fields, arrays = _words(policy, policy), _words(policy, memory)
@@ -58,9 +58,11 @@ def link(system: Any, own: Any, address_of: Callable[[DecisionPoint, Any, Any], 
             table[FIELDS + place_in_tables(point)] = _address(point, policy, memory, address_of)
         policies[setting] = Linked(table.ctypes.data)
         memories[setting] = arrays.ctypes.data
-        kept += [fields, arrays, table, memory]
+        storage += [fields, arrays, table, memory]
     return Tables(
-        type(system)(**policies), type(own)(*(memories[name] for name in own._fields)), tuple(kept)
+        type(system)(**policies),
+        type(own)(*(memories[name] for name in own._fields)),
+        tuple(storage),
     )
 
 

@@ -30,8 +30,8 @@ def _of_function(function: Any, seen: set[Any]) -> bytes:
     seen.add(function)
     digest = hashlib.sha256()
     _add_code(function.__code__, digest)
-    for name, found in _frozen(function):
-        value = getattr(found, "py_func", found)
+    for name, member in _frozen(function):
+        value = getattr(member, "py_func", member)
         if isinstance(value, types.FunctionType):
             if not _is_library(value.__module__):
                 digest.update(name.encode() + _of_function(value, seen))

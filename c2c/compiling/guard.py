@@ -61,14 +61,14 @@ def where_is(function: Callable[..., Any]) -> str:
 
 def check_signature(name: str, protocol: Callable[..., Any], function: Callable[..., Any]) -> None:
     """Raise PolicyError if an implementation's arguments differ from the decision's."""
-    wanted = list(inspect.signature(protocol).parameters)
-    given = inspect.signature(function).parameters.values()
+    names = list(inspect.signature(protocol).parameters)
+    parameters = inspect.signature(function).parameters.values()
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if len(given) != len(wanted) or any(p.kind not in plain for p in given):
+    if len(parameters) != len(names) or any(p.kind not in plain for p in parameters):
         raise PolicyError(
             name,
-            f"{where_is(function)}: {protocol.__name__} is given ({', '.join(wanted)}), "
-            f"this takes ({', '.join(map(str, given))})",
+            f"{where_is(function)}: {protocol.__name__} is given ({', '.join(names)}), "
+            f"this takes ({', '.join(map(str, parameters))})",
         )
 
 

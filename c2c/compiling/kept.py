@@ -50,11 +50,11 @@ def address_of(
         pass  # the first time
     except ValueError as error:
         warnings.warn(f"{path} is damaged ({error}); it is compiled again", stacklevel=2)
-    made = make()
-    whole = made.symbol.encode() + b"\n" + made.content
+    code = make()
+    whole = code.symbol.encode() + b"\n" + code.content
     with atomic_file(path) as file:
         file.write(hashlib.sha256(whole).digest() + whole)
-    return made.address
+    return code.address
 
 
 @functools.lru_cache(maxsize=1024)

@@ -47,7 +47,7 @@ class Signature(NamedTuple):
         hints = get_type_hints(protocol)
         returns = hints.pop("return", Any)
         hints.pop("policy", None)
-        own = hints.pop("own", None) is not None
+        has_own = hints.pop("own", None) is not None
         has_rows = {name for name in ("table", "row") if rows is not None and name in hints}
         if not all(_is_plain(hint) for n, hint in hints.items() if n not in {*has_rows, "w"}):
             return None
@@ -58,7 +58,7 @@ class Signature(NamedTuple):
             for name, hint in hints.items()
         )
         tables = frozenset(k for k, n in enumerate(hints) if n in has_rows and n == "table")
-        return cls(own, takes, tables, returns)
+        return cls(has_own, takes, tables, returns)
 
 
 def _is_plain(hint: Any) -> bool:

@@ -133,13 +133,13 @@ def _called(library: Any) -> Iterator[Any]:
     seen: set[Any] = set()
     waiting = list(library._linking_libraries)
     while waiting:
-        found = waiting.pop(0)
-        if found in seen:
+        dependency = waiting.pop(0)
+        if dependency in seen:
             continue
-        seen.add(found)
-        yield found
-        if isinstance(found, _InnerLibrary):
-            waiting += found._linking_libraries
+        seen.add(dependency)
+        yield dependency
+        if isinstance(dependency, _InnerLibrary):
+            waiting += dependency._linking_libraries
 
 
 class _OwnCompiler(_Compiler):  # type: ignore[misc]

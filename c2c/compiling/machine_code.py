@@ -43,8 +43,8 @@ def _sources() -> list[Path]:
 def cache_key(sources: list[Path] | None = None) -> str:
     """Return a key of the content of all sources of the compiled code."""
     digest = hashlib.sha256()
-    for each in (platform.python_version(), version("numba"), version("llvmlite"), np.__version__):
-        digest.update(each.encode())
+    for text in (platform.python_version(), version("numba"), version("llvmlite"), np.__version__):
+        digest.update(text.encode())
     for path in _sources() if sources is None else sources:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:20]
@@ -155,35 +155,35 @@ class Compiled:
 
     def __call__(self, *given: Any) -> int:
         """Call the entry with arguments of those types."""
-        found = self._words(given)  # lives until the call has ended
-        return self._call(found.ctypes.data)
+        array = self._words(given)  # lives until the call has ended
+        return self._call(array.ctypes.data)
 
     def bound(self, *given: Any) -> Callable[[], int]:
         """Return a call with exactly these arguments, all of them tuples.
 
         It takes a microsecond, since numbers are packed only once. Both sides share the arrays.
         """
-        found, call = self._words(given), self._call
-        at, kept = found.ctypes.data, (found, tuple(self._known.values()))
+        array, call = self._words(given), self._call
+        address, references = array.ctypes.data, (array, tuple(self._known.values()))
 
-        def again(_lives: Any = kept) -> int:
-            return call(at)
+        def again(_lives: Any = references) -> int:
+            return call(address)
 
         return again
 
     def _words(self, given: tuple[Any, ...]) -> np.ndarray:
-        found: list[int] = []
+        numbers: list[int] = []
         loop, *others = given
         for place, value in enumerate((*loop, *others)):
             if not hasattr(value, "_fields"):
-                found += words(value)
+                numbers += words(value)
                 continue
             if place not in self._known or self._known[place][0] is not value:
                 is_rules = value is loop.rules
                 linked = _with_addresses(value, self._tables, self._parts) if is_rules else value
                 self._known[place] = value, pack(linked)
-            found.append(self._known[place][1].at)
-        return as_array(found)
+            numbers.append(self._known[place][1].at)
+        return as_array(numbers)
 
 
 def _with_addresses(rules: Any, tables: Tables, parts: Apart) -> Any:
@@ -200,11 +200,11 @@ def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
     loop, *others = arguments
     key = variant_key(loop.rules)
     tables = _linked(loop, key)
-    given = [loop._replace(rules=_with_addresses(loop.rules, tables, Apart())), *others]
-    kinds = [*map(kind_of, given)]
-    parts = _parts(arguments, given, kinds)
+    values = [loop._replace(rules=_with_addresses(loop.rules, tables, Apart())), *others]
+    kinds = [*map(kind_of, values)]
+    parts = _parts(arguments, values, kinds)
     address = address_of(
-        _shared_folder(), function.__name__, kinds, lambda: _making().entry(function, given)
+        _shared_folder(), function.__name__, kinds, lambda: _making().entry(function, values)
     )
     call = native(address) if key == "" else functools.partial(_making().raising(), address)
     return Compiled(call, tables, parts)
@@ -218,17 +218,17 @@ def _making() -> Any:
 
 def _parts(arguments: tuple[Any, ...], given: list[Any], kinds: list[str]) -> Apart:
     values = {type(part): part for value in arguments for part in _tuples_in(value)}
-    known: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
-    known |= {type(part): part for value in given for part in _tuples_in(value)}
+    samples: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
+    samples |= {type(part): part for value in given for part in _tuples_in(value)}
     texts = {type(value): kind for value, kind in zip(given, kinds, strict=True)}
-    found = {}
+    addresses = {}
     for name, part in PARTS.items():
-        if known.keys() >= set(part.takes()) and part.is_needed(values):
-            takes = [known[kind] for kind in part.takes()]
-            asked = [texts.get(kind) or kind_of(known[kind]) for kind in part.takes()]
+        if samples.keys() >= set(part.takes()) and part.is_needed(values):
+            takes = [samples[kind] for kind in part.takes()]
+            signature = [texts.get(kind) or kind_of(samples[kind]) for kind in part.takes()]
             make = functools.partial(_part, part.function, takes)
-            found[name] = address_of(_shared_folder(), part.function.__name__, asked, make)
-    return Apart(**found)
+            addresses[name] = address_of(_shared_folder(), part.function.__name__, signature, make)
+    return Apart(**addresses)
 
 
 def _part(function: Callable[..., Any], takes: list[Any]) -> Made:
@@ -269,7 +269,7 @@ def _linked(loop: Any, key: str | None) -> Tables:
     try:
         return link(rules.system, rules.own, decision)
     except Exception as error:
-        found = policy_error(error, rules)
-        if found is error:
+        problem = policy_error(error, rules)
+        if problem is error:
             raise
-        raise found from error
+        raise problem from error

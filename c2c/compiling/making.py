@@ -57,12 +57,12 @@ def _decided_compiled(point: Any, policy: Any, own: Any, arguments: Any) -> Call
 
 @intrinsic
 def _returned(typing: Any, point: Any, value: Any) -> Any:
-    wanted = type_of(POINTS[point.name].signature.returns)
+    kind = type_of(POINTS[point.name].signature.returns)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return context.cast(builder, arguments[1], signature.args[1], wanted)
+        return context.cast(builder, arguments[1], signature.args[1], kind)
 
-    return wanted(point, value), generate
+    return kind(point, value), generate
 
 
 @functools.cache
@@ -133,8 +133,8 @@ def _kind_of(value: Any) -> Any:
 
 def _made(dispatcher: Any, kinds: tuple[Any, ...]) -> Made:
     dispatcher.compile(kinds)
-    found = dispatcher.overloads[kinds]
-    _HELD.append(found.library)
-    symbol = found.fndesc.llvm_func_name
-    _, _, (content, _) = found.library.serialize_using_object_code()
-    return Made(int(found.library.get_pointer_to_function(symbol)), symbol, content)
+    variant = dispatcher.overloads[kinds]
+    _HELD.append(variant.library)
+    symbol = variant.fndesc.llvm_func_name
+    _, _, (content, _) = variant.library.serialize_using_object_code()
+    return Made(int(variant.library.get_pointer_to_function(symbol)), symbol, content)

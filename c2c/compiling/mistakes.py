@@ -39,9 +39,11 @@ def policy_error(error: Exception, rules: Any) -> Exception:
     names = ", ".join(sorted({type(p).__name__ for p in policies}))
     files = {f.__code__.co_filename: name for name, f in _functions(policies)}
     frames = traceback.extract_tb(error.__traceback__)
-    if at := next((f for f in reversed(frames) if f.filename in files), None):
-        reason = f"{Path(at.filename).name}, line {at.lineno}: {type(error).__name__}: {error}"
-        return PolicyError(files[at.filename], reason)
+    if frame := next((f for f in reversed(frames) if f.filename in files), None):
+        reason = (
+            f"{Path(frame.filename).name}, line {frame.lineno}: {type(error).__name__}: {error}"
+        )
+        return PolicyError(files[frame.filename], reason)
     if isinstance(error, RuntimeError):
         return PolicyError(names, str(error))
     return PolicyError(
@@ -56,15 +58,15 @@ def _functions(policies: list[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _of_compiler(error: Exception, policies: list[Any]) -> Exception:
-    if said := _SAID.search(str(error)):
-        return PolicyError(said[1], said[2])
+    if match := _SAID.search(str(error)):
+        return PolicyError(match[1], match[2])
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for k, line in enumerate(lines):
-        found = re.match(r'File "(.+)", line (\d+)', line)
-        if found is None:
+        place = re.match(r'File "(.+)", line (\d+)', line)
+        if place is None:
             continue
-        if name := _at(found[1], int(found[2]), policies):
-            where = f"{Path(found[1]).name}, line {found[2]}"
+        if name := _at(place[1], int(place[2]), policies):
+            where = f"{Path(place[1]).name}, line {place[2]}"
             return PolicyError(name, f"{where}: {_reason(lines, k, error)}")
     return error
 
@@ -73,8 +75,8 @@ def _at(file: str, line: int, policies: list[Any]) -> str | None:
     best: tuple[int, str] | None = None
     for name, function in _functions(policies):
         source = Path(function.__code__.co_filename)
-        given = Path(file)  # Numba shortens it, relative to where the process runs
-        if given.name != source.name or (given.exists() and given.resolve() != source.resolve()):
+        path = Path(file)  # Numba shortens it, relative to where the process runs
+        if path.name != source.name or (path.exists() and path.resolve() != source.resolve()):
             continue
         behind = line - function.__code__.co_firstlineno
         distance = behind if behind >= 0 else 1_000_000 - behind

@@ -129,10 +129,10 @@ class _Compiled(_Dispatcher):  # type: ignore[misc]
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         plain = tuple(map(types.unliteral, args))
         named = {name: types.unliteral(kind) for name, kind in kws.items()}
-        known, key = self.__dict__.setdefault("_c2c_known", {}), (plain, *named.items())
-        if key not in known:  # Numba would make a class for each call
-            known[key] = super().get_call_type(context, plain, named)
-        return known[key]
+        cache, key = self.__dict__.setdefault("_c2c_known", {}), (plain, *named.items())
+        if key not in cache:  # Numba would make a class for each call
+            cache[key] = super().get_call_type(context, plain, named)
+        return cache[key]
 
 
 register_model(_Compiled)(models.OpaqueModel)
@@ -155,8 +155,8 @@ def guarded_compiled(
     options: Any,
 ) -> Callable[..., Any]:
     """Return a compiled implementation that checks its results, like `guard.guarded`."""
-    at = f"{where_is(function)}: {decision} returned"
-    problem = f"{at} something that is not {returns.allowed}"
+    subject = f"{where_is(function)}: {decision} returned"
+    problem = f"{subject} something that is not {returns.allowed}"
     test = returns.test
 
     def typed(value: Any) -> Any:
@@ -170,7 +170,7 @@ def guarded_compiled(
         else:
             fits = isinstance(value, kinds)
         if not fits:
-            raise NumbaTypeError(f"policy {policy}: {at} {value}, not {returns.allowed}")
+            raise NumbaTypeError(f"policy {policy}: {subject} {value}, not {returns.allowed}")
         return typed
 
     if test is None:

@@ -34,8 +34,8 @@ def pack(value: Any) -> Any:
     """
     if all(hasattr(field, "_fields") for field in value):
         return type(value)(*map(pack, value))
-    found = as_array(words(value))
-    return Packed(found.ctypes.data, value, found)
+    array = as_array(words(value))
+    return Packed(array.ctypes.data, value, array)
 
 
 def as_array(found: list[int]) -> np.ndarray:

@@ -66,17 +66,17 @@ class FewPasses:
 
     def __init__(self) -> None:
         self.exec_times: dict[str, Any] = {}  # read by Numba
-        self._passes = [each() for each in PASSES]
+        self._passes = [kind() for kind in PASSES]
 
     def run(self, state: Any) -> None:
         """Run all passes over a function; errors name the pass."""
-        for each in self._passes:
+        for stage in self._passes:
             try:
-                each.run_initialization(state)
-                each.run_pass(state)
-                each.run_finalizer(state)
+                stage.run_initialization(state)
+                stage.run_pass(state)
+                stage.run_finalizer(state)
             except NumbaError as error:
-                error.args = (f"Failed in {self.pipeline_name} at {each.name()}\n{error}",)
+                error.args = (f"Failed in {self.pipeline_name} at {stage.name()}\n{error}",)
                 raise
 
 

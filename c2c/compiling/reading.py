@@ -42,9 +42,9 @@ class _Reader:
         self._pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
 
     def word(self) -> Any:
-        at = self._builder.gep(self._pointer, [ir.Constant(ir.IntType(64), self._next)])
+        pointer = self._builder.gep(self._pointer, [ir.Constant(ir.IntType(64), self._next)])
         self._next += 1
-        loaded = self._builder.load(at)
+        loaded = self._builder.load(pointer)
         loaded.set_metadata("invariant.load", self._builder.module.add_metadata([]))
         return loaded
 
@@ -156,9 +156,9 @@ def _typeof(value: Packed, context: Any) -> Any:
 
 @unbox(PackedType)
 def _unbox(kind: Any, value: Any, c: Any) -> Any:
-    at = c.pyapi.object_getattr_string(value, "at")
-    native = c.unbox(types.int64, at)
-    c.pyapi.decref(at)
+    address = c.pyapi.object_getattr_string(value, "at")
+    native = c.unbox(types.int64, address)
+    c.pyapi.decref(address)
     return numba.extending.NativeValue(native.value, is_error=native.is_error)
 
 

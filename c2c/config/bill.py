@@ -47,18 +47,18 @@ def bill(
     watts = [
         _watts(one, flops * (one.hbm_bytes / every if every else 0.0), seconds) for one in used
     ]
-    known = [w for w in watts if w is not None]
+    powers_w = [w for w in watts if w is not None]
     no_watts = dict.fromkeys(
         one.platform.name for one, w in zip(used, watts, strict=True) if w is None
     )
     no_price = unpriced([one.platform for one in used])
     prices = [one.count * (one.platform.gpu.usd_per_hour or 0.0) for one in used]
     usd = None if no_price or not used else sum(prices) * seconds / 3600
-    power_w = None if no_watts or not used else sum(known)
+    power_w = None if no_watts or not used else sum(powers_w)
     energy_j = None if power_w is None else power_w * seconds
     reasons = [
-        f"no {what} of {', '.join(lacking)}"
-        for what, lacking in (("price", no_price), ("watts", no_watts))
+        f"no {quantity} of {', '.join(lacking)}"
+        for quantity, lacking in (("price", no_price), ("watts", no_watts))
         if lacking and seconds
     ]
     return {

@@ -62,9 +62,9 @@ def check_workload(config: WorkloadConfig, free: int) -> None:
     """Raise if generating the workload takes more memory than is free."""
     if config.kind != "trace":
         hours = 24 * config.days if config.kind == "synthetic" else 0
-        each = SOURCE_MODEL_BYTES + HOUR_BYTES * hours
-        _check("workload.days", config.days, each, free)
-        _check("workload.models", config.models, config.models * each, free)
+        model_bytes = SOURCE_MODEL_BYTES + HOUR_BYTES * hours
+        _check("workload.days", config.days, model_bytes, free)
+        _check("workload.models", config.models, config.models * model_bytes, free)
         rows = min(config.requests, BLOCK_ROWS)
     else:
         rows = 1
@@ -78,10 +78,10 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
     cuts = [(part.count, chip_places(setup, part)) for part in setup.parts]
     kinds = len({kind for _, cut in cuts for kind in cut})
     slices_in_all = sum(count * len(cut) for count, cut in cuts)
-    held = max(part.platform.host.memory_bytes for part in setup.parts) // min(
+    capacity = max(part.platform.host.memory_bytes for part in setup.parts) // min(
         int(weight_bytes(d.spec)) for d in setup.deployments
     )
-    homes = setup.chips * min(len(setup.deployments), max(1, held))
+    homes = setup.chips * min(len(setup.deployments), max(1, capacity))
     engines = max(most_engines(kind, system) for _, cut in cuts for kind in cut)
     batch = system.max_batch * slices_in_all * engines
     tables = architectures * kinds * COST_ROW_BYTES
@@ -101,11 +101,11 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
 
 def free_bytes() -> int:
     """Return the bytes that this process may still take, by machine, container and own limit."""
-    found = [_of_machine(), _of_container()]
+    limits = [_of_machine(), _of_container()]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
-        found.append(limit)
-    return min(one for one in found if one is not None)
+        limits.append(limit)
+    return min(one for one in limits if one is not None)
 
 
 def _check(field: str, value: object, needed: int, free: int) -> None:

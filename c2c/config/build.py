@@ -53,7 +53,7 @@ from c2c.serving import (
     prepare,
 )
 from c2c.simulator import try_policies
-from c2c.simulator.groups import groups_of
+from c2c.simulator.arrivals.groups import groups_of
 from c2c.systems.mechanism import Context, Mechanism
 from c2c.workloads import (
     Router,
@@ -142,39 +142,39 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
     search_settings(plain["conf"])
     mechanisms = mechanisms_of(plain)
     node = node_of(plain, mechanisms)
-    given = given_parts(plain, node)
-    measured = [_constants(part, plain["engine"]) for part in given]
-    said = tuple(dict.fromkeys(line for _, lines in measured for line in lines))
+    entries = given_parts(plain, node)
+    measured = [_constants(part, plain["engine"]) for part in entries]
+    sources = tuple(dict.fromkeys(line for _, lines in measured for line in lines))
     deployments = _deployments(plain, plain["catalog"])
     to_plan = planned_requests(plain["mig"])
 
     def fleet(
         models: tuple[Deployment, ...],
     ) -> tuple[ServingSetup, _Notes, _Notes, Prepared | None]:
-        parts = list(zip(given, (known for known, _ in measured), strict=True))
+        parts = list(zip(entries, (constants for constants, _ in measured), strict=True))
         serving, notes, of_mechanisms = _serving(plain, node, parts, models, mechanisms)
         check_memory(serving, rows, free)
         return serving, notes, of_mechanisms, None if to_plan else prepare(serving)
 
-    wanted = _workload(plain["workload"])
-    check_workload(wanted, free)
+    settings = _workload(plain["workload"])
+    check_workload(settings, free)
     # The catalog's fleet first: a wrong setting is refused before a long trace is read.
     serving, notes, of_mechanisms, prepared = fleet(deployments)
     names, specs = tuple(d.name for d in deployments), [d.spec.name for d in deployments]
     may_add = is_shipped(plain["catalog"])
-    workload = build_workload(wanted, names, seed, specs, may_add=may_add)
+    workload = build_workload(settings, names, seed, specs, may_add=may_add)
     if workload.added:
         deployments += _deployments(plain, [{"spec": name} for name in workload.added])
     if workload.models != names:
-        own = zip(workload.models, workload.made_of, strict=True)
+        pairs = zip(workload.models, workload.made_of, strict=True)
         with _hint(f"{len(workload.models):,} models: each id of the trace has a deployment of its "
                    "own. workload.assignment=popularity_rank shares the catalog's."):  # fmt: skip
             serving, notes, of_mechanisms, prepared = fleet(
-                tuple(replace(deployments[k], name=name) for name, k in own)
+                tuple(replace(deployments[k], name=name) for name, k in pairs)
             )
     plan = None
     if prepared is None:
-        plan = plan_layout(serving, given[0].platform.layouts, workload, requests=to_plan)
+        plan = plan_layout(serving, entries[0].platform.layouts, workload, requests=to_plan)
         prepared, notes = plan.prepared, plan.notes
     prepared, of_misses = _with_table(prepared, workload)
     try_policies(prepared, workload)
@@ -192,7 +192,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
         notes=(
             *doubts(workload),
             *notes,
-            *said,
+            *sources,
             *of_mechanisms,
             *kept_off(prepared),
             *_on_disk(prepared),
@@ -226,8 +226,8 @@ def _serving(
     layouts = [choose_layout(part.mig, part.platform, system) for part, _ in given]
     notes = tuple(line for _, lines in layouts for line in lines)
     first, *beside = [
-        FleetPart(platform=part.platform, mig=mig, count=part.count, constants=known)
-        for (part, known), (mig, _) in zip(given, layouts, strict=True)
+        FleetPart(platform=part.platform, mig=mig, count=part.count, constants=part_constants)
+        for (part, part_constants), (mig, _) in zip(given, layouts, strict=True)
     ]
     system = _with_engine(system, plain["engine"], first)
     serving = ServingSetup(
@@ -254,9 +254,9 @@ def _hint(hint: str) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        told = f"{error.hint} {hint}".strip()
+        text = f"{error.hint} {hint}".strip()
         value = len(error.value) if isinstance(error.value, list) else error.value
-        raise SettingError(error.field, value, error.allowed, told) from None
+        raise SettingError(error.field, value, error.allowed, text) from None
 
 
 def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
@@ -321,15 +321,15 @@ def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
 
 
 def _constants(part: GivenPart, engine: str | None) -> tuple[Constants, tuple[str, ...]]:
-    wanted, platform = part.constants, part.platform
+    choice, platform = part.constants, part.platform
     names = ("auto", *calibration_names())
-    if wanted not in names:
-        raise unknown_name(f"{part.where}constants", wanted, names)
-    name = calibration_for(platform.name) if wanted == "auto" else wanted
+    if choice not in names:
+        raise unknown_name(f"{part.where}constants", choice, names)
+    name = calibration_for(platform.name) if choice == "auto" else choice
     constants = load_constants(name)
     if engine is not None:
         constants = load_engine(engine).constants(constants, platform.host.host_factor)
-    if name != GENERIC or wanted == GENERIC:
+    if name != GENERIC or choice == GENERIC:
         return constants, ()
     return constants, (
         f"constants {GENERIC}: nobody has measured {platform.name}; rates are its datasheet's, "
@@ -361,12 +361,12 @@ def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple
         return prepared, ()
     try:
         cache = replace(system.expert_cache, misses="table")
-        found = prepare(replace(prepared.setup, system=replace(system, expert_cache=cache)))
+        result = prepare(replace(prepared.setup, system=replace(system, expert_cache=cache)))
     except SettingError as error:
         if error.field != "system.expert_cache.misses":
             raise
         return prepared, ()
-    return found, (
+    return result, (
         f"system.expert_cache.misses=auto: table, for {requests:,} requests; exact walks the "
         f"layers of every step and is the choice up to {MOST_WALKED:,} requests",
     )
@@ -408,8 +408,8 @@ def _in_one(shards: Any, prepared: Prepared, workload: Workload) -> tuple[str, .
 
 def _system(settings: Mapping[str, Any]) -> SystemSpec:
     unnamed = {k for k in (*DECISIONS, "start") if settings[k] is None}
-    left = {k for k in ("start", "layout") if is_by_mechanism(settings[k])}
-    return SystemSpec(**{k: v for k, v in settings.items() if k not in unnamed | left})
+    keys = {k for k in ("start", "layout") if is_by_mechanism(settings[k])}
+    return SystemSpec(**{k: v for k, v in settings.items() if k not in unnamed | keys})
 
 
 def _with_engine(system: SystemSpec, engine: str | None, part: FleetPart) -> SystemSpec:

@@ -46,8 +46,8 @@ class GivenPart:
 
 def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart, ...]:
     """Return the parts of a run's fleet, each `superchips` times; one part without `fleet`."""
-    given, copies = plain["fleet"]["parts"], plain["superchips"]
-    if not given:
+    entries, copies = plain["fleet"]["parts"], plain["superchips"]
+    if not entries:
         if plain["fleet"]["name"] is not None:
             raise SettingError("fleet.parts", [], "at least one, such as {hardware: gh200}")
         is_whole = node is not None and node.chip is None
@@ -68,7 +68,7 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
                 field, shown, "no value beside a fleet, whose parts set it",
                 "Set fleet.parts=[{hardware: ..., mig: ..., count: ...}].",
             )  # fmt: skip
-    parts = [_part(one, f"fleet.parts[{k}].", plain) for k, one in enumerate(given)]
+    parts = [_part(one, f"fleet.parts[{k}].", plain) for k, one in enumerate(entries)]
     return tuple(_in_groups(part, plain, None) for part in parts)
 
 

@@ -36,9 +36,11 @@ def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     Raises:
       SettingError: an unknown mechanism of a part.
     """
-    asked = {part: run["system"][part] for part in _PARTS}
+    choices = {part: run["system"][part] for part in _PARTS}
     return tuple(
-        _found(part, value, _paths(run)) for part, value in asked.items() if is_by_mechanism(value)
+        _found(part, value, _paths(run))
+        for part, value in choices.items()
+        if is_by_mechanism(value)
     )
 
 
@@ -58,9 +60,9 @@ def with_parts(
     notes: tuple[str, ...] = ()
     for mechanism in mechanisms:
         settings = _settings(mechanism, context.run["system"][mechanism.part])
-        own = replace(context, settings=settings)
-        notes += mechanism.notes(own)
-        context = replace(context, system=_prepared(mechanism, own))
+        inner = replace(context, settings=settings)
+        notes += mechanism.notes(inner)
+        context = replace(context, system=_prepared(mechanism, inner))
     system, layout = context.system, context.system.layout
     if layout is not None and system.start and system.starts_active:
         notes += (f"system.start: engines of {layout.name} start on demand, none is there before",)
@@ -75,8 +77,14 @@ def with_parts(
 
 
 def _paths(run: Mapping[str, Any]) -> dict[str, str]:
-    own = [m.name for m in pkgutil.iter_modules(c2c.systems.__path__, "c2c.systems.") if m.ispkg]
-    paths = [*own, *(m.__name__ for m in plug_ins().values()), *(Path(f).stem for f in run["code"])]
+    packages = [
+        m.name for m in pkgutil.iter_modules(c2c.systems.__path__, "c2c.systems.") if m.ispkg
+    ]
+    paths = [
+        *packages,
+        *(m.__name__ for m in plug_ins().values()),
+        *(Path(f).stem for f in run["code"]),
+    ]
     result: dict[str, str] = {}
     for path in paths:
         name = path.rpartition(".")[2]
@@ -116,12 +124,12 @@ def _settings(mechanism: Mechanism, value: str | Mapping[str, Any]) -> Any:
 
     from c2c.config.refusals import as_setting_error
 
-    part, given = mechanism.part, _named(value)[1]
+    part, options = mechanism.part, _named(value)[1]
     schema = OmegaConf.structured(builds(mechanism.settings, populate_full_signature=True))
     try:
-        merged: Any = OmegaConf.merge({"system": {part: schema}}, {"system": {part: given}})
+        merged: Any = OmegaConf.merge({"system": {part: schema}}, {"system": {part: options}})
     except OmegaConfBaseException as error:
-        every = [f"system.{part}.{key}={inner}" for key, inner in given.items()]
+        every = [f"system.{part}.{key}={inner}" for key, inner in options.items()]
         raise as_setting_error(error, every) from error
     plain: Any = OmegaConf.to_container(merged.system[part])
     return mechanism.settings(**{k: v for k, v in plain.items() if not k.startswith("_")})
@@ -136,8 +144,8 @@ def _prepared(mechanism: Mechanism, context: Context) -> SystemSpec:
     except Exception as error:
         if prepare.__module__.startswith("c2c."):
             raise
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(at.filename).name} line {at.lineno}"
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name} line {frame.lineno}"
         why = f"{where}: {type(error).__name__}: {error}"
         raise DataError(f"mechanism of system.{part}", why) from error
     if not isinstance(result, SystemSpec) or not getattr(result, part):

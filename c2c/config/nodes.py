@@ -76,8 +76,8 @@ def _slices(plain: Mapping[str, Any]) -> Node:
 
 def is_default_hardware(plain: Mapping[str, Any]) -> bool:
     """Return whether a run's platform is the default of `conf/config.yaml`."""
-    given = platform_from_mapping(plain["hardware"])
-    return given == load_platform(_hardware_by_default())
+    platform = platform_from_mapping(plain["hardware"])
+    return platform == load_platform(_hardware_by_default())
 
 
 def _laid_out_systems() -> list[str]:
@@ -88,8 +88,8 @@ def _laid_out_systems() -> list[str]:
         defaults = [d for d in data.get("defaults", ()) if isinstance(d, Mapping)]
         names = [name for one in defaults for name in one.get("mechanism", ())]
         parts = [folder / "mechanism" / f"{name}.yaml" for name in names]
-        own = data.get("layout", {"mechanism": None})  # of a mechanism over the run's chips
-        return "mechanism" not in own or any("layout" in _read(part) for part in parts)
+        layout = data.get("layout", {"mechanism": None})  # of a mechanism over the run's chips
+        return "mechanism" not in layout or any("layout" in _read(part) for part in parts)
 
     return [file.stem for file in sorted(folder.glob("*.yaml")) if lays_out(file)]
 

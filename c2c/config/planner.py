@@ -50,8 +50,8 @@ class Plan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines for the user: the chosen layout, then every candidate, best first."""
-        what = f"mig {self.mig} (planned: the first {self.requests:,} requests on every layout)"
-        return (what, *(f"  {one}" for one in _ranked(self.candidates)))
+        headline = f"mig {self.mig} (planned: the first {self.requests:,} requests on every layout)"
+        return (headline, *(f"  {one}" for one in _ranked(self.candidates)))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data, candidates best first."""
@@ -63,15 +63,17 @@ def first_requests(workload: Workload, count: int) -> Workload:
     """Return the first `count` requests of a workload, held in memory."""
 
     def upto() -> Iterable[RequestBlock]:
-        left = count
+        rest = count
         for block in workload.blocks():
-            yield block.take(slice(0, left))
-            left -= len(block)
-            if left <= 0:
+            yield block.take(slice(0, rest))
+            rest -= len(block)
+            if rest <= 0:
                 return
 
-    held = concatenate(upto())
-    return Workload(workload.models, lambda: iter([held]), {"requests": len(held)}, workload.loop)
+    sample = concatenate(upto())
+    return Workload(
+        workload.models, lambda: iter([sample]), {"requests": len(sample)}, workload.loop
+    )
 
 
 def plan_layout(
@@ -91,21 +93,21 @@ def plan_layout(
     if not layouts:
         raise SettingError("layouts", list(layouts), "at least one name")
     sample = first_requests(workload, requests)
-    found: list[tuple[Candidate, Prepared | None]] = []
+    trials: list[tuple[Candidate, Prepared | None]] = []
     errors: list[SettingError] = []
     for name in layouts:
         try:
             prepared = prepare(replace(serving, mig=load_mig(name)))
         except SettingError as error:
             errors.append(error)
-            found.append((Candidate(mig=name, refused=str(error)), None))
+            trials.append((Candidate(mig=name, refused=str(error)), None))
             continue
         summary = estimate(prepared, sample, compiled=compiled)
         both, p99 = summary["attainment"]["both"], summary["ttft_s"]["p99"]
-        found.append((Candidate(mig=name, attainment=both or 0.0, ttft_p99_s=p99), prepared))
-    candidates = tuple(candidate for candidate, _ in found)
+        trials.append((Candidate(mig=name, attainment=both or 0.0, ttft_p99_s=p99), prepared))
+    candidates = tuple(candidate for candidate, _ in trials)
     best = _ranked(candidates)[0]
-    chosen = dict(zip(layouts, (prepared for _, prepared in found), strict=True))[best.mig]
+    chosen = dict(zip(layouts, (prepared for _, prepared in trials), strict=True))[best.mig]
     if chosen is None:
         raise errors[0]
     return Plan(

@@ -87,7 +87,7 @@ def as_setting_error(
         if isinstance(one, SettingError | DataError):
             return one
     override = _override(chain)
-    given = {key.lstrip("+~"): value for key, _, value in (o.partition("=") for o in overrides)}
+    value_of = {key.lstrip("+~"): value for key, _, value in (o.partition("=") for o in overrides)}
     for one in chain:
         if isinstance(one, MissingConfigException) and one.missing_cfg_file:
             group, _, name = str(one.missing_cfg_file).rpartition("/")
@@ -98,13 +98,13 @@ def as_setting_error(
             )
     for one in chain:
         if isinstance(one, OmegaConfBaseException):
-            return _of_omegaconf(one, override, given)
+            return _of_omegaconf(one, override, value_of)
         if isinstance(one, yaml.YAMLError):
             return _of_yaml(one)
     text = _first_line(error)
     if isinstance(error, ConfigCompositionException | InstantiationException) and override:
         return SettingError(override[0], override[1], f"a setting that exists ({text})")
-    return _of_message(text, given)
+    return _of_message(text, value_of)
 
 
 def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
@@ -125,8 +125,8 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
     for override in overrides:
         key, _, given_value = override.lstrip("+~").partition("=")
         check_renamed(key, given_value)
-        given = re.fullmatch(r"\+*([\w/]+)(?:@[^=]*)?=(.*[\[,].*)", override, re.DOTALL)
-        if given is None or not is_group(given[1]):
+        match = re.fullmatch(r"\+*([\w/]+)(?:@[^=]*)?=(.*[\[,].*)", override, re.DOTALL)
+        if match is None or not is_group(match[1]):
             continue
         try:
             (parsed,) = OverridesParser.create().parse_overrides([override])
@@ -135,14 +135,14 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
         value = parsed.value()
         several = value.list if isinstance(value, ChoiceSweep) else [value]
         for one in several if is_sweep else [several if len(several) > 1 else several[0]]:
-            names = [str(each) for each in one] if isinstance(one, list) else [""]
+            names = [str(name) for name in one] if isinstance(one, list) else [""]
             if names[:1] and names[0].startswith("{"):
-                hint = _TOGETHER.get(given[1], "")
-                raise SettingError(given[1], given[2], "the name of a file", hint)
-            if _is_set(given[1]):
-                _check_together(given[1], names)
-            elif len(names) != 1 and not (names and all(_is_overlay(given[1], n) for n in names)):
-                raise _several(given[1], given[2], ",".join(names), sweep)
+                hint = _TOGETHER.get(match[1], "")
+                raise SettingError(match[1], match[2], "the name of a file", hint)
+            if _is_set(match[1]):
+                _check_together(match[1], names)
+            elif len(names) != 1 and not (names and all(_is_overlay(match[1], n) for n in names)):
+                raise _several(match[1], match[2], ",".join(names), sweep)
 
 
 def spelled(overrides: Sequence[str], folder: str | Path | None = None) -> list[str]:
@@ -155,18 +155,18 @@ def spelled(overrides: Sequence[str], folder: str | Path | None = None) -> list[
       overrides: arguments of a command line.
       folder: folder of the user's settings; None: that of `--config-dir=`, if given.
     """
-    given = [one.partition("=")[2] for one in overrides if one.startswith("--config-dir=")]
-    own = [Path(one).expanduser() for one in (*given, folder) if one]
+    dirs = [one.partition("=")[2] for one in overrides if one.startswith("--config-dir=")]
+    folders = [Path(one).expanduser() for one in (*dirs, folder) if one]
 
     def in_full(found: re.Match[str]) -> str:
         plus, group, sign, value = found.groups()
         if value.islower() or not is_group(group):
             return found[0]
-        known = {*choices(group), *(p.stem for f in own for p in (f / group).glob("*.yaml"))}
-        by_case = {name.casefold(): name for name in known}
+        names = {*choices(group), *(p.stem for f in folders for p in (f / group).glob("*.yaml"))}
+        by_case = {name.casefold(): name for name in names}
 
         def choice(word: re.Match[str]) -> str:
-            return word[0] if word[0] in known else by_case.get(word[0].casefold(), word[0])
+            return word[0] if word[0] in names else by_case.get(word[0].casefold(), word[0])
 
         return plus + group + sign + re.sub(r"[\w.-]+", choice, value)
 
@@ -210,24 +210,27 @@ def _is_set(group: str) -> bool:
 
 
 def _check_together(group: str, names: Sequence[str]) -> None:
-    given: dict[str, tuple[str, Any]] = {}
+    owners: dict[str, tuple[str, Any]] = {}
     for name in names:
         file = conf_dir() / group / f"{name}.yaml"
         settings = yaml.safe_load(file.read_text("utf-8")) if file.is_file() else {}
         chosen = [d for d in settings.pop("defaults", ()) if isinstance(d, dict)]
-        for key, value in [*settings.items(), *(pair for each in chosen for pair in each.items())]:
-            other, theirs = given.setdefault(key, (name, value))
+        for key, value in [
+            *settings.items(),
+            *(pair for choice in chosen for pair in choice.items()),
+        ]:
+            other, theirs = owners.setdefault(key, (name, value))
             if theirs != value:
-                what = key.removeprefix("override ").partition("@")[0].strip("/")
+                setting = key.removeprefix("override ").partition("@")[0].strip("/")
                 raise SettingError(
-                    group, f"[{','.join(names)}]", f"{other} or {name}", f"Both set {what}."
+                    group, f"[{','.join(names)}]", f"{other} or {name}", f"Both set {setting}."
                 )
 
 
 def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
-    if found := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", text):
+    if match := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", text):
         return SettingError(
-            found[1], found[2], "one value",
+            match[1], match[2], "one value",
             "Add -m to run a sweep over them, or write a list: [a,b].",
         )  # fmt: skip
     if "Config group override must be" in text or "is not iterable" in text:  # key unknown
@@ -265,8 +268,8 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
     """Return key and value of the override that an error's message quotes; None if none does."""
     for one in chain:
         for quoted in (r"[Ee]rror merging override (\S+?)=(.*)", r"config use \+(\S+?)=(.*)"):
-            if found := re.search(quoted, str(one)):
-                return found[1].lstrip("+~"), found[2].strip()
+            if match := re.search(quoted, str(one)):
+                return match[1].lstrip("+~"), match[2].strip()
     return None
 
 
@@ -281,17 +284,17 @@ def choices(group: str) -> list[str]:
     Hydra's errors omit them for lists and `+`. A folder whose files may be combined is a group of
     its own and is left out.
     """
-    found = {
+    names = {
         p.relative_to(folder / group).with_suffix("").as_posix()
         for folder in conf_folders()
         for p in (folder / group).rglob("*.yaml")
         if p.parent == folder / group or not _is_set(p.parent.relative_to(folder).as_posix())
     }
     if group == _OVERLAYS:  # the others are settings of figures
-        found = {name for name in found if _is_overlay(group, name)}
+        names = {name for name in names if _is_overlay(group, name)}
     if group == "mig":  # names without files
-        found |= {name for chip in platforms() for name in load_platform(chip).layouts}
-    return sorted(found | _stored(group, "config")) or ["(none found)"]
+        names |= {name for chip in platforms() for name in load_platform(chip).layouts}
+    return sorted(names | _stored(group, "config")) or ["(none found)"]
 
 
 def _stored(group: str, kind: str) -> set[str]:
@@ -318,30 +321,30 @@ def _of_omegaconf(
         check_renamed(field, value)
         node = getattr(error, "parent_node", None)
         keys = [str(k) for k in node] if node is not None else []
-        known = sorted(k for k in keys if not k.startswith("_") and k != "hydra")
+        names = sorted(k for k in keys if not k.startswith("_") and k != "hydra")
         if (
             node is not None
             and "policy" in keys
-            and (found := re.fullmatch(r"system\.(\w+)\.(\w+)", field))
+            and (match := re.fullmatch(r"system\.(\w+)\.(\w+)", field))
         ):
-            return _no_field_of_policy(field, value, str(node["policy"]), found[1], found[2])
-        if found := re.fullmatch(r"(system\.(?:start|layout))\.(\w+)", field):
-            one = f"'{found[1]}={{mechanism: <name>, {found[2]}: {value}}}'"
+            return _no_field_of_policy(field, value, str(node["policy"]), match[1], match[2])
+        if match := re.fullmatch(r"(system\.(?:start|layout))\.(\w+)", field):
+            one = f"'{match[1]}={{mechanism: <name>, {match[2]}: {value}}}'"
             hint = (
                 f"Settings that the file of the system lacks are given with the mechanism: {one}."
             )
-            return SettingError(field, value, f"a key among {', '.join(known) or 'none'}", hint)
+            return SettingError(field, value, f"a key among {', '.join(names) or 'none'}", hint)
         if node is not None and not keys:
             return SettingError(
                 field, value, "a plus before a mapping's new key", f"Set '+{field}=<value>'."
             )
-        return unknown_name(field, value, known, field.rpartition(".")[2], "a key among")
+        return unknown_name(field, value, names, field.rpartition(".")[2], "a key among")
     text = _first_line(error)
-    wanted = _OTHER_KIND.search(text)
-    if wanted or isinstance(error, ValidationError):
-        if found := re.search(r"Value '(.*)' (?:of type|is not)", text):
-            value = found[1]
-        kind = next(filter(None, wanted.groups())) if wanted else ""
+    mismatch = _OTHER_KIND.search(text)
+    if mismatch or isinstance(error, ValidationError):
+        if match := re.search(r"Value '(.*)' (?:of type|is not)", text):
+            value = match[1]
+        kind = next(filter(None, mismatch.groups())) if mismatch else ""
         if kind.endswith("Conf"):  # a class of `c2c.config.schema`
             kind = "Dict"
         return SettingError(field, value, _KINDS.get(kind, kind or f"a value that fits ({text})"))
@@ -360,10 +363,10 @@ def _no_field_of_policy(
     field: str, value: Any, policy: str, setting: str, name: str
 ) -> SettingError:
     policies: Any = DECISIONS[setting].policies if setting in DECISIONS else {}
-    own = ", ".join(policies[policy]._fields) if policy in policies else ""
+    names = ", ".join(policies[policy]._fields) if policy in policies else ""
     having = [f"system/{setting}={n}" for n, p in sorted(policies.items()) if name in p._fields]
     hint = f"Policies with this field: {', '.join(having)}." if having else ""
-    return SettingError(field, value, f"a field of {policy} ({own or 'it has none'})", hint)
+    return SettingError(field, value, f"a field of {policy} ({names or 'it has none'})", hint)
 
 
 def _first_line(error: BaseException) -> str:

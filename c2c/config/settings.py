@@ -41,8 +41,8 @@ class Settings(dict[str, Any]):
             for part in name.split("."):
                 node, last = below, part
                 if not isinstance(node, dict) or last not in node:
-                    known = node if isinstance(node, dict) else ()
-                    raise unknown_name(name, value, known, last, "a key among")
+                    keys = node if isinstance(node, dict) else ()
+                    raise unknown_name(name, value, keys, last, "a key among")
                 below = node[last]
             fit = fits(node[last], value)
             is_plain = is_plain and fit
@@ -81,9 +81,9 @@ def checked(cfg: DictConfig | Mapping[str, Any]) -> Settings:
     from c2c.config.refusals import as_setting_error
 
     try:
-        given = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
-        _refuse_unknown(given)
-        merged = OmegaConf.merge(_schema(), given)  # which changes a copy
+        config = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
+        _refuse_unknown(config)
+        merged = OmegaConf.merge(_schema(), config)  # which changes a copy
         plain: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise as_setting_error(error) from error
@@ -132,12 +132,12 @@ def _refuse_unknown(given: DictConfig) -> None:
             node = node.get(key) if isinstance(node, dict) else None
         if not (node is None or isinstance(node, dict) or "${" in str(node)):
             raise SettingError(where, node, "a mapping, such as {name: value}")
-        known = [f.name for f in fields(schema)]
+        names = [f.name for f in fields(schema)]
         for key, value in node.items() if isinstance(node, dict) else ():
-            if str(key) not in known and not str(key).startswith("_"):
+            if str(key) not in names and not str(key).startswith("_"):
                 field = f"{where}.{key}" if where else str(key)
                 check_renamed(field, value)
-                raise unknown_name(field, value, known, str(key), "a key among")
+                raise unknown_name(field, value, names, str(key), "a key among")
 
 
 def _without_targets(value: Any) -> Any:

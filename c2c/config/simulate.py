@@ -26,7 +26,7 @@ from c2c.metrics import (
     utilisation,
 )
 from c2c.serving import FleetPart, Prepared
-from c2c.serving.roles import DECODES
+from c2c.serving.tables.roles import DECODES
 from c2c.simulator import (
     RunStats,
     is_compiled,
@@ -216,12 +216,12 @@ def _experts(stats: RunStats) -> dict[str, Any]:
         return {"experts": {"fetched_bytes": stats.expert_bytes, "longer_s": stats.expert_wait_s}}
     if stats.expert_uses == 0:
         return {}
-    found = 1.0 - stats.expert_misses / stats.expert_uses
+    hit_share = 1.0 - stats.expert_misses / stats.expert_uses
     return {
         "experts": {
             "uses": stats.expert_uses,
             "misses": stats.expert_misses,
-            "found_share": found,
+            "found_share": hit_share,
             "fetched_ahead": stats.expert_ahead,
             "fetched_bytes": stats.expert_bytes,
             "wait_s": stats.expert_wait_s,
@@ -241,11 +241,11 @@ def _prefixes(stats: RunStats) -> dict[str, Any]:
     """Return tokens and bytes of the prefix cache; {} if no request carried blocks."""
     if stats.prefix_asked_tokens == 0:
         return {}
-    found = stats.prefix_hbm_tokens + stats.prefix_host_tokens
+    hit_tokens = stats.prefix_hbm_tokens + stats.prefix_host_tokens
     return {
         "prefix": {
             "prompt_tokens": stats.prefix_asked_tokens,
-            "found_share": found / stats.prefix_asked_tokens,
+            "found_share": hit_tokens / stats.prefix_asked_tokens,
             "hbm_tokens": stats.prefix_hbm_tokens,
             "host_tokens": stats.prefix_host_tokens,
             "loaded_bytes": stats.prefix_loaded_bytes,
@@ -280,7 +280,7 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
     parts = prepared.setup.parts
     if len(parts) == 1:
         return {}
-    found, first = [], 0
+    rows, first = [], 0
     kinds = prepared.slice_kinds
     for p, part in enumerate(parts):
         chips = slice(first, first + part.count)
@@ -294,7 +294,7 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
             instance_hbm_gbps=np.array([kinds[k].hbm_gbps for k in prepared.kind_of[here]]),
         )
         gpu = part.platform.gpu
-        found.append(
+        rows.append(
             {
                 "hardware": part.platform.name if part.nodes is None else "node",
                 "mig": part.layout if part.nodes is None else " and ".join(part.nodes.models),
@@ -311,7 +311,7 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
             }
         )
         first += part.count
-    return {"parts": found}
+    return {"parts": rows}
 
 
 def _ranks(prepared: Prepared) -> dict[str, Any]:

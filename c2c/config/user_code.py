@@ -140,6 +140,8 @@ def _found(paths: Mapping[str, Path]) -> Iterator[None]:
 def _refused(path: Path, error: Exception, paths: Mapping[str, Path]) -> PolicyError:
     files = {str(path) for path in paths.values()}
     frames = traceback.extract_tb(error.__traceback__)
-    at = next((f for f in reversed(frames) if f.filename in files), None)
-    name, where = (Path(at.filename).name, f"line {at.lineno}: ") if at else (path.name, "")
+    frame = next((f for f in reversed(frames) if f.filename in files), None)
+    name, where = (
+        (Path(frame.filename).name, f"line {frame.lineno}: ") if frame else (path.name, "")
+    )
     return PolicyError(name, f"{where}{type(error).__name__}: {error}")

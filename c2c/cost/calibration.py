@@ -123,9 +123,9 @@ def store(name: str, values: Mapping[str, float]) -> None:
     text = path.read_text(encoding="utf-8")
     for constant, value in values.items():
         written = yaml_float(value)
-        text, found = re.subn(rf"(?m)^(  {constant}:\n    value: ).*$", rf"\g<1>{written}", text)
-        if found != 1:
-            raise DataError(str(path), f"expected one value of {constant}, found {found}")
+        text, count = re.subn(rf"(?m)^(  {constant}:\n    value: ).*$", rf"\g<1>{written}", text)
+        if count != 1:
+            raise DataError(str(path), f"expected one value of {constant}, found {count}")
     write_text(path, text)
 
 

@@ -152,9 +152,9 @@ class Constants:
         parts: dict[str, dict[str, None]] = {}
         for field_, source in self.sources.items():
             if source.chip:
-                part = next(said for start, said in _PARTS.items() if field_.startswith(start))
+                part = next(words for start, words in _PARTS.items() if field_.startswith(start))
                 parts.setdefault(source.chip, {})[part] = None
-        return {chip: tuple(said) for chip, said in parts.items()}
+        return {chip: tuple(words) for chip, words in parts.items()}
 
     def switch_s(self, *, moe: bool) -> float:
         """Return C2CServe's model-switch time on a warm slice, in seconds."""
@@ -176,9 +176,9 @@ def calibration_names() -> tuple[str, ...]:
 
 def calibration_path(name: str) -> Path:
     """Return the path of a calibration file."""
-    known = calibration_names()
-    if name not in known:
-        raise SettingError("calibration", name, f"one of {', '.join(known) or '(none found)'}")
+    names = calibration_names()
+    if name not in names:
+        raise SettingError("calibration", name, f"one of {', '.join(names) or '(none found)'}")
     return conf_file("calibration", name)
 
 
@@ -208,9 +208,9 @@ def calibration_inputs(name: str = "gh200") -> CalibrationInputs:
     """Return the inputs of a calibration's fitted constants."""
     path = calibration_path(name)
     entry = yaml.safe_load(path.read_text(encoding="utf-8")).get("inputs")
-    wanted = {f.name for f in fields(CalibrationInputs)}
-    if not isinstance(entry, dict) or set(entry) != wanted:
-        raise DataError(str(path), f"expected 'inputs' with {', '.join(sorted(wanted))}")
+    names = {f.name for f in fields(CalibrationInputs)}
+    if not isinstance(entry, dict) or set(entry) != names:
+        raise DataError(str(path), f"expected 'inputs' with {', '.join(sorted(names))}")
     inputs = CalibrationInputs(**{**entry, "shape": tuple(entry["shape"])})
     if wrong := in_sample_claims(name).symmetric_difference(inputs.claims_s):
         raise DataError(str(path), f"claims in only one of inputs and sources: {sorted(wrong)}")
@@ -230,13 +230,13 @@ def _carried_from(text: str) -> tuple[str, ...]:
     """Return the chips that a calibration carries values over from, in file order."""
     data = _yaml(text)
     entries = data.get("constants") if isinstance(data, dict) else None
-    found: dict[str, None] = {}
+    chips: dict[str, None] = {}
     for entry in entries.values() if isinstance(entries, dict) else ():
         source = entry.get("source") if isinstance(entry, dict) else None
         chip = source.get("chip") if isinstance(source, dict) else None
         if isinstance(chip, str):
-            found[chip] = None
-    return tuple(found)
+            chips[chip] = None
+    return tuple(chips)
 
 
 def _yaml(text: str) -> Any:
@@ -251,8 +251,8 @@ def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constan
     entries = data.get("constants") if isinstance(data, dict) else None
     if not isinstance(entries, dict):
         raise DataError(where, "expected a mapping named 'constants'")
-    wanted = {f.name for f in fields(Constants)} - {"name", "host", "sources"}
-    if wrong := wanted.symmetric_difference(entries):
+    names = {f.name for f in fields(Constants)} - {"name", "host", "sources"}
+    if wrong := names.symmetric_difference(entries):
         raise DataError(where, f"missing or unknown constants: {', '.join(sorted(wrong))}")
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}

@@ -30,14 +30,14 @@ def max_min_rates(
     """
     for i in range(n):
         out[i] = -1.0  # not served yet
-    left = capacity
+    rest = capacity
     waiting = n
     while waiting > 0:
         smallest = np.inf
         for i in range(n):
             if out[i] < 0.0 and demands[i] < smallest:
                 smallest = demands[i]
-        level = left / waiting
+        level = rest / waiting
         if smallest > level:
             for i in range(n):
                 if out[i] < 0.0:
@@ -47,7 +47,7 @@ def max_min_rates(
             if out[i] < 0.0 and demands[i] == smallest:
                 out[i] = smallest
                 # rounding must not turn an exactly used link into a negative rest
-                left = max(left - smallest, 0.0)
+                rest = max(rest - smallest, 0.0)
                 waiting -= 1
 
 
@@ -64,10 +64,10 @@ def max_min(demands: npt.ArrayLike, capacity: float) -> npt.NDArray[np.float64]:
     Raises:
       SettingError: a demand or the capacity is negative or not a number.
     """
-    wanted = np.asarray(demands, dtype=np.float64)
-    if wanted.ndim != 1 or np.isnan(wanted).any() or (wanted < 0).any():
+    amounts = np.asarray(demands, dtype=np.float64)
+    if amounts.ndim != 1 or np.isnan(amounts).any() or (amounts < 0).any():
         raise SettingError("demands", demands, "a list of numbers, each at least 0")
     check_value(capacity, FromZero, "capacity")
-    shares = np.empty_like(wanted)
-    max_min_rates(wanted, len(wanted), float(capacity), shares)
+    shares = np.empty_like(amounts)
+    max_min_rates(amounts, len(amounts), float(capacity), shares)
     return shares

@@ -101,8 +101,8 @@ def load_engine(name: str) -> Engine:
     if not versions:
         raise unknown_name("engine", name, sorted({n.partition("-")[0] for n in names} | {*names}))
     if version and version != "-":
-        wanted = _parts(version)
-        far = {v: [abs(a - b) for a, b in zip(_parts(v), wanted, strict=True)] for v in versions}
+        target = _parts(version)
+        far = {v: [abs(a - b) for a, b in zip(_parts(v), target, strict=True)] for v in versions}
         return _read(f"{family.lower()}-{min(versions, key=far.__getitem__)}")
     return _read(f"{family.lower()}-{versions[-1]}")
 

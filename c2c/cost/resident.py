@@ -115,8 +115,8 @@ def resident_gemm_time(
     weights = (element_bytes if stored is None else stored) * deep * columns
     result_bytes = max(RESULT_BYTES, element_bytes)
     once = element_bytes * rows * deep + weights + result_bytes * rows * columns
-    kept = 1.0 - l2_misses(turns * weights, slice_.l2_bytes) if turns else 0.0
-    spared = weights * kept * (constants.l2_gain / (1.0 + constants.l2_gain))
+    hit_share = 1.0 - l2_misses(turns * weights, slice_.l2_bytes) if turns else 0.0
+    spared = weights * hit_share * (constants.l2_gain / (1.0 + constants.l2_gain))
     best = ResidentTime(
         total_s=np.full(rows.shape, np.inf), compute_s=rows, hbm_s=rows, hbm_bytes=once
     )

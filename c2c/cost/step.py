@@ -231,9 +231,9 @@ def step_table(
             "hardware.link.kernels_read", False, "true for a system that streams weights into "
             "kernels", "Others copy them, such as system=serverlessllm.",
         )  # fmt: skip
-    form, known = spec.weights, ("bf16", *kernels(constants.name))
-    if form is not None and form.is_demanded and form.kernel not in known:
-        allowed = f"one of {', '.join(known)} on {constants.name}"
+    form, names = spec.weights, ("bf16", *kernels(constants.name))
+    if form is not None and form.is_demanded and form.kernel not in names:
+        allowed = f"one of {', '.join(names)} on {constants.name}"
         raise SettingError("precision.compute", form.kernel, allowed)
     tiles = KernelTiles(cluster=cluster) if tiles is None else tiles
     routing = Routing() if routing is None else routing
@@ -257,10 +257,10 @@ def step_table(
             moved = cost.traffic
             into.add(gemm.count, cost.time_s, moved.link_bytes, moved.hbm_bytes)
         elif gemm.name != EXPERT_DOWN:  # included in the fused layer
-            found = _resident(gemm, spec, m, slice_, calibration, routing, experts_over)
-            into.add(gemm.count, found.total_s, 0.0, found.hbm_bytes)
+            timing = _resident(gemm, spec, m, slice_, calibration, routing, experts_over)
+            into.add(gemm.count, timing.total_s, 0.0, timing.hbm_bytes)
             if into is body:
-                busy_s += gemm.count * found.compute_s
+                busy_s += gemm.count * timing.compute_s
     body.seconds += _column(throttled_s(busy_s, busy_s, constants))
     if weights == "staged":
         copy_rate = min(slice_.link_cap_gbps, link_gbps) * 1e9
@@ -295,7 +295,7 @@ def step_table(
         decoding_s = decoding_s + layers * decode_attention_s(
             counts, kv_heads=readers, slice_=slice_, constants=constants
         )
-    held, read = cache_shape(spec), read_shape(spec)
+    storage, read = cache_shape(spec), read_shape(spec)
     host = constants.host
     launches_s = host.launches_s(spec, tokens, routing, experts_over)
     hidden_s = body.seconds + head.seconds[1] + _column(np.minimum(attention_s, decoding_s))
@@ -320,8 +320,8 @@ def step_table(
         ),
         prefill_attention_s=attention_s,
         decode_attention_s=decoding_s,
-        cache=held,
-        sparse=None if read == held else read,
+        cache=storage,
+        sparse=None if read == storage else read,
         link_cap_gbps=float(kernel_link_gbps(slice_, constants, link_gbps)),
     )
 
@@ -335,9 +335,9 @@ def at_best_alpha(table: StepTable, gbps: float) -> StepTable:
     """
 
     def best(alone_s: Grid, link_bytes: Grid, hbm_bytes: Grid) -> tuple[Grid, Grid, Grid]:
-        at = np.maximum(alone_s, link_bytes / (gbps * 1e9)).argmin(axis=1)[:, None]
+        index = np.maximum(alone_s, link_bytes / (gbps * 1e9)).argmin(axis=1)[:, None]
         grids = alone_s, link_bytes, hbm_bytes
-        one, two, three = (np.take_along_axis(grid, at, axis=1) for grid in grids)
+        one, two, three = (np.take_along_axis(grid, index, axis=1) for grid in grids)
         return one, two, three
 
     body = best(table.body_s, table.body_link_bytes, table.body_hbm_bytes)

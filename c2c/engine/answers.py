@@ -58,8 +58,8 @@ class Answers:
         self._held.append(answer)
 
     def _tell(self) -> None:
-        held, self._held = self._held, []
-        self._send(*(_frame(*answer) for answer in held))
+        answers, self._held = self._held, []
+        self._send(*(_frame(*answer) for answer in answers))
 
 
 def _frame(request: int, what: int | str | None, more: Any) -> say.Answered:

@@ -25,8 +25,8 @@ from c2c.engine.places import (
 from c2c.engine.record import StepRow
 from c2c.engine.store import Store
 from c2c.serving import Prepared
-from c2c.serving.costs import step_bytes
-from c2c.serving.port import (
+from c2c.serving.tables.costs import step_bytes
+from c2c.serving.tables.port import (
     Absent,
     Action,
     BlocksLost,
@@ -55,7 +55,7 @@ _log = logging.getLogger("c2c.engine")
 
 
 class LiveBackend:
-    """A `c2c.serving.port.Backend` whose events come from worker processes."""
+    """A `c2c.serving.tables.port.Backend` whose events come from worker processes."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class LiveBackend:
         elif isinstance(action, Relayout):
             place = self._places[action.device]
             place.relayout = action
-            self._send(place, *(relayout_of(each, action) for each in place.opened))
+            self._send(place, *(relayout_of(name, action) for name in place.opened))
         else:
             # Settings that cause other actions are refused at the start.
             assert isinstance(action, Load), action
@@ -275,8 +275,8 @@ class LiveBackend:
         if run is not None:
             if instance not in place.opened:  # a new process has no instances
                 self._open(place, instance, model)
-            asked = {request: tokens for request, _, tokens in doing.action.prefills}
-            doing.again = sum(f.tokens - asked.get(f.request, 0) for f in run.fills)
+            tokens_of = {request: tokens for request, _, tokens in doing.action.prefills}
+            doing.again = sum(f.tokens - tokens_of.get(f.request, 0) for f in run.fills)
             self._send_plan(place, run)
             self._between.expect(place.device, kind_of(doing))
             self._between.later(self._count_bytes, doing)  # while the worker computes
@@ -392,8 +392,8 @@ class LiveBackend:
         first = frame.number == 0
         who = set(requests_in(action) if doing.alone is None else doing.alone[:1])
         prompt = sum(n for request, _, n in action.prefills if request in who) if first else 0
-        found = sum(tokens for _, tokens in frame.found)
-        computed = prompt + doing.again * first - found
+        hit_tokens = sum(tokens for _, tokens in frame.found)
+        computed = prompt + doing.again * first - hit_tokens
         self._last[place.device] = name, now_s
         self._on_step(
             StepRow(
@@ -416,7 +416,7 @@ class LiveBackend:
                 is_turn=was != name,
                 is_cold=False,
                 again=max(0, computed - prompt),
-                found=found,
+                found=hit_tokens,
             )
         )
 
@@ -463,8 +463,8 @@ class LiveBackend:
         no other. A loss with an external cause counts against no request. Requests are then
         computed alone, too, as single ones can end between frequent losses.
         """
-        asked = requests_in(doing.action) if doing.alone is None else doing.alone[:1]
-        entries = {request: self._ledger.get(request) for request in asked}
+        requests = requests_in(doing.action) if doing.alone is None else doing.alone[:1]
+        entries = {request: self._ledger.get(request) for request in requests}
         there = {request: entry for request, entry in entries.items() if entry is not None}
         if len(there) > 1:
             doing.alone = sorted(there, key=lambda request: there[request].losses)

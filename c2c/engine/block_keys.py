@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.layers.pages import PAGE_TOKENS
 
 __all__ = ["block_keys"]
 

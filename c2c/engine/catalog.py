@@ -10,7 +10,7 @@ from pathlib import Path
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
 from c2c.transformer import describe
-from c2c.transformer.rope import context_tokens, depends_on_length
+from c2c.transformer.layers.rope import context_tokens, depends_on_length
 from c2c.transformer.weights.adapter import CONFIG
 
 __all__ = ["Entry", "find_models"]
@@ -58,13 +58,13 @@ def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> 
     if root.is_file() or _is_checkpoint(root):
         is_snapshot = _is_cached(root.parent.parent) and root.parent.name == "snapshots"
         return (_entry(_cached_name(root.parent.parent) if is_snapshot else _name(root), root),)
-    found: dict[str, Path] = {}
+    path_of: dict[str, Path] = {}
     skipped: list[str] = []
     for name, path in _checkpoints(root, skipped):
-        if name in found:
+        if name in path_of:
             raise SettingError(
                 "catalog", str(catalog), "different model names; "
-                f"{found[name].relative_to(root)} and {path.relative_to(root)} are both {name}",
+                f"{path_of[name].relative_to(root)} and {path.relative_to(root)} are both {name}",
             )  # fmt: skip
         if not path.resolve().is_relative_to(root.resolve()):
             raise SettingError(
@@ -72,35 +72,35 @@ def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> 
                 str(path),
                 f"a path inside {catalog}; it leads to {path.resolve()}",
             )
-        found[name] = path
+        path_of[name] = path
     if skipped:
         rest = len(skipped) - _MOST_SKIPPED
         note(
             f"no usable checkpoint in {', '.join(skipped[:_MOST_SKIPPED])}"
             + (f" and {rest} more" if rest > 0 else "")
         )
-    if not found:
+    if not path_of:
         raise SettingError(
             "catalog", str(catalog), "a folder with checkpoints (config.json) or GGUF files in it"
         )
-    return tuple(_entry(name, path) for name, path in found.items())
+    return tuple(_entry(name, path) for name, path in path_of.items())
 
 
 def _checkpoints(folder: Path, skipped: list[str], within: str = "") -> Iterator[tuple[str, Path]]:
     for path in [folder] if _is_cached(folder) else sorted(folder.iterdir()):
-        own = f"{within}{_name(path)}"
-        found: list[tuple[str, Path]] = []
+        label = f"{within}{_name(path)}"
+        checkpoints: list[tuple[str, Path]] = []
         inner: list[str] = []
         if _is_cached(path):
-            found = [(_cached_name(path), snapshot) for snapshot in _snapshot(path)]
+            checkpoints = [(_cached_name(path), snapshot) for snapshot in _snapshot(path)]
         elif _is_checkpoint(path):
-            found = [(own, path)]
+            checkpoints = [(label, path)]
         elif path.is_dir() and not within and not path.name.startswith("."):
-            found = list(_checkpoints(path, inner, f"{path.name}/"))
+            checkpoints = list(_checkpoints(path, inner, f"{path.name}/"))
         elif not path.is_dir() or path.name.startswith("."):
             continue
-        named = [(name, at) for name, at in found if _is_utf8(str(at))]
-        skipped += inner if named else [own.encode(errors="backslashreplace").decode()]
+        named = [(name, location) for name, location in checkpoints if _is_utf8(str(location))]
+        skipped += inner if named else [label.encode(errors="backslashreplace").decode()]
         yield from named
 
 
@@ -122,19 +122,19 @@ def _cached_name(path: Path) -> str:
 
 
 def _snapshot(cached: Path) -> list[Path]:
-    found: dict[str, Path] = {}
+    snapshots: dict[str, Path] = {}
     for folder in cached.glob("snapshots/*"):
         files = list(folder.glob("*.gguf"))
         if _is_checkpoint(folder):
-            found[folder.name] = folder
+            snapshots[folder.name] = folder
         elif len(files) == 1:
-            found[folder.name] = files[0]
-    if not found:
+            snapshots[folder.name] = files[0]
+    if not snapshots:
         return []
     main = cached / "refs" / "main"
     commit = main.read_text("utf-8").strip() if main.is_file() else ""
-    newest = max(found, key=lambda name: (cached / "snapshots" / name).stat().st_mtime_ns)
-    return [found.get(commit, found[newest])]
+    newest = max(snapshots, key=lambda name: (cached / "snapshots" / name).stat().st_mtime_ns)
+    return [snapshots.get(commit, snapshots[newest])]
 
 
 def _is_utf8(text: str) -> bool:
@@ -147,18 +147,18 @@ def _is_utf8(text: str) -> bool:
 
 def _entry(name: str, path: Path) -> Entry:
     try:
-        found = describe(path)
-        adapter = found.adapter
-        own = 0 if adapter is None else adapter.parameters(found.spec)
+        description = describe(path)
+        adapter = description.adapter
+        parameters = 0 if adapter is None else adapter.parameters(description.spec)
     except DataError as error:
         return Entry(name=name, path=path, failed=str(error))
-    if depends_on_length(found.spec):
+    if depends_on_length(description.spec):
         return Entry(
             name=name,
             path=path,
             failed="its rotary frequencies depend on the length, so prompts cannot be chunked",
         )
     return Entry(
-        name=name, path=path, spec=found.spec, context=context_tokens(found.spec),
-        base=None if adapter is None else adapter.base, own_parameters=own,
+        name=name, path=path, spec=description.spec, context=context_tokens(description.spec),
+        base=None if adapter is None else adapter.base, own_parameters=parameters,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.transformer.drawing import words
+from c2c.transformer.running.drawing import words
 from c2c.transformer.text.tokenizer import Tokenizer
 
 __all__ = ["Constraint", "Grammars"]
@@ -59,7 +59,7 @@ class Grammars:
 
 
 class Constraint:
-    """State of one text in its grammar; implements `c2c.transformer.stays.Constraint`."""
+    """State of one text in its grammar; implements `c2c.transformer.running.stays.Constraint`."""
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab

@@ -43,14 +43,14 @@ def find_devices() -> tuple[Device, ...]:
       DataError: there is no driver, or it does not answer.
     """
     with _nvml() as nvml:
-        found: list[Device] = []
+        devices: list[Device] = []
         for number in range(nvml.nvmlDeviceGetCount()):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
             if _is_mig(nvml, gpu):
-                found += _instances(nvml, gpu)
+                devices += _instances(nvml, gpu)
             else:
-                found.append(_device(nvml, gpu, parent=None))
-        return tuple(found)
+                devices.append(_device(nvml, gpu, parent=None))
+        return tuple(devices)
 
 
 @contextmanager
@@ -181,10 +181,10 @@ def check_seen(planned: Sequence[Bound], seen: Sequence[Any] | None = None) -> N
 
         seen = jax.devices()
     if len(seen) != len(planned) or any(device.platform != "gpu" for device in seen):
-        what = ", ".join(f"{d.platform}:{d.id}" for d in seen) or "nothing"
+        names = ", ".join(f"{d.platform}:{d.id}" for d in seen) or "nothing"
         named = ", ".join(bound.uuid for bound in planned)
         expected = "this GPU" if len(planned) == 1 else "these GPUs"
-        raise DataError(named, f"the worker sees {what}, expected {expected}")
+        raise DataError(named, f"the worker sees {names}, expected {expected}")
     for bound, device in zip(planned, seen, strict=True):
         _check_one(bound, device)
 

@@ -24,7 +24,7 @@ from c2c.hardware import (
 from c2c.models import Deployment, param_count, weight_bytes
 from c2c.ranges import Count, In, OneOf, SomeShare, check_fields
 from c2c.serving import Prepared, ServingSetup, SystemSpec, prepare
-from c2c.transformer import Shapes, block_elements, superblock_elements
+from c2c.transformer import Shapes, block_elements, cached_heads, superblock_elements
 
 __all__ = [
     "Options",
@@ -143,16 +143,16 @@ def with_pool(
 def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
     """Return the KV pool of a worker for these models."""
     superblock, superblock_bytes, block_bytes, slack = _sizes(entries, options)
-    given = options.pool_bytes
-    if given is None:
+    pool_bytes = options.pool_bytes
+    if pool_bytes is None:
         most = int(_POOLS_SHARE * memory_bytes() / (options.workers * options.devices))
-        given = min(useful_pool_bytes(entries, options), most)
-    superblocks = given // superblock_bytes
+        pool_bytes = min(useful_pool_bytes(entries, options), most)
+    superblocks = pool_bytes // superblock_bytes
     usable = int(_USABLE * superblocks * superblock_bytes) - slack
     if usable < block_bytes:
         least = int((slack + block_bytes) / _USABLE) + superblock_bytes
         raise SettingError(
-            "pool_bytes", given, f"at least {least}, for {options.rows[-1]} requests of the "
+            "pool_bytes", pool_bytes, f"at least {least}, for {options.rows[-1]} requests of the "
             "largest model",
         )  # fmt: skip
     return Pool(
@@ -245,14 +245,14 @@ def too_large(entry: Entry, options: Options) -> str:
 
 def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:
     """Return the names of models with weights in memory at the start: the first that fit."""
-    left = float("inf") if options.weights_bytes is None else float(options.weights_bytes)
-    kept = set()
+    rest_bytes = float("inf") if options.weights_bytes is None else float(options.weights_bytes)
+    names = set()
     for entry in entries:
         size = _weights(entry, options)
-        if left >= size:
-            kept.add(entry.name)
-        left -= size
-    return frozenset(kept)
+        if rest_bytes >= size:
+            names.add(entry.name)
+        rest_bytes -= size
+    return frozenset(names)
 
 
 def _weights(entry: Entry, options: Options) -> float:
@@ -270,10 +270,10 @@ def check_system(system: SystemSpec) -> None:
         "speculation.tokens": "a live worker verifies no drafts",
         "prefix_cache.host_bytes": "a live worker keeps prompt blocks only in its pool",
     }
-    found = {name: attrgetter(name)(system) for name in lacking}
-    asked = {name: value for name, value in found.items() if value > 0.0}
-    for name, value in asked.items():
-        without = " ".join(f"system.{each}=0" for each in asked)
+    values = {name: attrgetter(name)(system) for name in lacking}
+    settings = {name: value for name, value in values.items() if value > 0.0}
+    for name, value in settings.items():
+        without = " ".join(f"system.{key}=0" for key in settings)
         raise SettingError(
             f"system.{name}", value, f"0: {lacking[name]}", f"Set {without} to serve it live."
         )
@@ -354,7 +354,10 @@ def deployments_of(
         Deployment(
             name=entry.name,
             spec=replace(
-                entry.spec, dtype_bytes=item, max_position=min(entry.context, options.context)
+                entry.spec,
+                dtype_bytes=item,
+                max_position=min(entry.context, options.context),
+                kv_dtype_bytes=2 * item if entry.spec.latent else 0,  # stored as key and as value
             ),
             ttft_slo_s=slo_s[0],
             tpot_slo_s=slo_s[1],
@@ -368,7 +371,8 @@ def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> 
     """Return the bytes that `c2c.serving` reserves for activations, added as pools hold none."""
     spec = deployment.spec
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
-    width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
+    kv_heads, head_dim = cached_heads(spec)
+    width = 2 * spec.hidden + 2 * (spec.heads + kv_heads) * head_dim + 3 * middle
     layer = int(weight_bytes(spec) / spec.layers)
     return max(most, *system.profile.chunks) * width * spec.dtype_bytes + 2 * layer
 

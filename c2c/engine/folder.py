@@ -27,8 +27,8 @@ class OwnFolder:
           parent: folder to create it in; None: the system's temporary folder.
         """
         parent = parent or Path(tempfile.gettempdir())
-        for left in parent.glob(f"{_PREFIX}*"):
-            _remove_left(left)
+        for folder in parent.glob(f"{_PREFIX}*"):
+            _remove_left(folder)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)

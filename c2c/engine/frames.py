@@ -36,17 +36,17 @@ def packed(*frames: Frame) -> bytes:
 
 def frames_in(data: bytearray) -> list[AnyFrame]:
     """Remove the complete frames from received bytes, and return them."""
-    result, at = [], 0
-    while len(data) >= at + _LENGTH.size:
-        (length,) = _LENGTH.unpack_from(data, at)
+    result, offset = [], 0
+    while len(data) >= offset + _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(data, offset)
         if length > _MOST_BYTES:
             raise ValueError(f"a frame of {length} bytes is too long")
-        first, past = at + _LENGTH.size, at + _LENGTH.size + length
+        first, past = offset + _LENGTH.size, offset + _LENGTH.size + length
         if len(data) < past:
             break
         result.append(_decoder.decode(data[first:past]))
-        at = past
-    del data[:at]
+        offset = past
+    del data[:offset]
     return result
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Arrival,
     BlocksLost,
     Cancelled,
@@ -56,11 +56,11 @@ def event_of(row: Mapping[str, Any], names: Sequence[str]) -> Event:
       ValueError: the model is unknown.
     """
     kind = _KINDS[row["kind"]]
-    wanted = kind.__dataclass_fields__
-    given = {name: row[name] for name in _FIELDS if name in wanted and name in row}
-    if "model" in given:
-        given["model"] = list(names).index(given["model"])
-    if "blocks" in given:
-        given["blocks"] = tuple(given["blocks"] or ())
-    event: Event = kind(**given)
+    attributes = kind.__dataclass_fields__
+    values = {name: row[name] for name in _FIELDS if name in attributes and name in row}
+    if "model" in values:
+        values["model"] = list(names).index(values["model"])
+    if "blocks" in values:
+        values["blocks"] = tuple(values["blocks"] or ())
+    event: Event = kind(**values)
     return event

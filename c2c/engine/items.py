@@ -28,7 +28,7 @@ def items_of(
     folder = settings.pools or temporary
     if has_files:
         folder.mkdir(parents=True, exist_ok=True)
-    kept = kept_at_start(entries, options)
+    residents = kept_at_start(entries, options)
     names = {entry.path.resolve(): entry.name for entry in entries}
     files = {e.name: names.get(e.base, e.name) if e.base else e.name for e in entries}
     return tuple(
@@ -36,7 +36,7 @@ def items_of(
             name=entry.name,
             path=str(entry.path),
             pool=str(folder / _file(files[entry.name], options.dtype)) if has_files else None,
-            is_kept=entry.name in kept,
+            is_kept=entry.name in residents,
         )
         for entry in entries
     )

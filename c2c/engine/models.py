@@ -22,8 +22,8 @@ from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.errors import DataError, SettingError
 from c2c.serving import Prepared
-from c2c.serving.pools import entry_of
-from c2c.serving.port import (
+from c2c.serving.tables.pools import entry_of
+from c2c.serving.tables.port import (
     DeviceLost,
     DropWeights,
     Event,
@@ -31,7 +31,7 @@ from c2c.serving.port import (
     ReleaseWeights,
     WeightsHere,
 )
-from c2c.serving.state import ABSENT
+from c2c.serving.tables.state import ABSENT
 
 __all__ = ["Models"]
 
@@ -279,12 +279,12 @@ class Models:
         if not Path(os.path.realpath(path)).is_relative_to(folder):  # a loop of links, too
             raise SettingError("path", wish.path, allowed)
         try:
-            found = find_models(path)
+            entries = find_models(path)
         except SettingError as error:
             raise SettingError("path", wish.path, allowed) from error
-        if len(found) != 1:
-            raise SettingError("path", wish.path, f"one checkpoint; it has {len(found)}")
-        entry = replace(found[0], name=wish.model or found[0].name)
+        if len(entries) != 1:
+            raise SettingError("path", wish.path, f"one checkpoint; it has {len(entries)}")
+        entry = replace(entries[0], name=wish.model or entries[0].name)
         if entry.name in {e.name for e in self.entries}:
             raise SettingError("model", entry.name, "a name that no other model has")
         if why := entry.failed or too_large(entry, settings.options):
@@ -313,8 +313,8 @@ class Models:
 
     async def _drop(self, model: str) -> None:
         wishes: tuple[What, ...] = ("unpin", "unload")
-        for what in wishes:
-            while await self._managed(model, what):  # waits for a load or a last step to end
+        for wish in wishes:
+            while await self._managed(model, wish):  # waits for a load or a last step to end
                 await asyncio.sleep(_LOOK_S)
         self.failed.pop(model, None)
         self.supervisor.dismiss(model)

@@ -14,7 +14,7 @@ from c2c.engine.frames import Connection
 from c2c.engine.ledger import Ledger
 from c2c.engine.messages import Fill, Run, Stepped, Submit
 from c2c.engine.record import StepRow
-from c2c.serving.port import Load, Relayout, RunSteps
+from c2c.serving.tables.port import Load, Relayout, RunSteps
 
 __all__ = [
     "RELAID",
@@ -45,7 +45,9 @@ class Doing:
     sent_s: float = 0.0
     done: int = 0  # steps
     seconds: float = 0.0  # of these steps
-    moved: tuple[float, float, float] | None = None  # bytes: see `c2c.serving.costs.step_bytes`
+    moved: tuple[float, float, float] | None = (
+        None  # bytes: see `c2c.serving.tables.costs.step_bytes`
+    )
     is_cold: bool = False  # True if it waited for weights
     is_interrupted: bool = False  # True if it must end early, even after a restart
     again: int = 0  # prompt tokens that are recomputed
@@ -173,14 +175,14 @@ def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run
     """
     action = doing.action
     assert isinstance(action, RunSteps)
-    asked = requests_in(action) if doing.alone is None else doing.alone
-    wanted = [request for request in asked if ledger.get(request) is not None]
+    requests = requests_in(action) if doing.alone is None else doing.alone
+    candidates = [request for request in requests if ledger.get(request) is not None]
     if doing.alone is not None:
-        doing.alone, wanted = wanted, wanted[:1]
+        doing.alone, candidates = candidates, candidates[:1]
     homes = dict(zip(requests_in(action), action.kv_homes, strict=False))
     submits, fills, decodes, freed = [], [], [], []
     for request, first, tokens in action.prefills:
-        if request not in wanted:
+        if request not in candidates:
             continue
         if first == 0 and request in place.held:
             freed.append(request)
@@ -191,7 +193,7 @@ def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run
             submits.append(_submit(ledger, request, homes))
             fills.append(Fill(request=request, tokens=first + tokens))
     for request in action.decodes:
-        if request not in wanted:
+        if request not in candidates:
             continue
         if request in place.held:
             decodes.append(request)

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from c2c.engine.inputs import INPUTS_SCHEMA, row_of
-from c2c.serving.port import Event
-from c2c.serving.state import RECORD_DTYPE
+from c2c.serving.tables.port import Event
+from c2c.serving.tables.state import RECORD_DTYPE
 
 __all__ = ["StepRow", "Tape", "Totals"]
 

@@ -42,8 +42,8 @@ from c2c.transformer import (
     load,
     pieces,
 )
-from c2c.transformer.drawing import Score
 from c2c.transformer.executables import Executables, executables_at
+from c2c.transformer.running.drawing import Score
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
 
@@ -74,16 +74,16 @@ class Residents:
         self._leases: dict[str, Lease] = {}  # by model: kept blocks outlive an instance
         self._pool = self._open_pool()
         passing = [i.name for i in setup.models if not i.is_kept and setup.opens == "all"]
-        kept = [i.name for i in setup.models if i.is_kept and setup.opens != "none"]
+        names = [i.name for i in setup.models if i.is_kept and setup.opens != "none"]
         self._opening, self._telling = opening, threading.Lock()
-        self._left = dict.fromkeys([*passing, *kept], len(self._shapes.calls))
+        self._left = dict.fromkeys([*passing, *names], len(self._shapes.calls))
         for name in passing:  # one at a time, as memory has no room for more
             self._open_all([name])
             self.drop(name)
             path = self._items[name].pool
             if setup.owns_files and path is not None:
                 Path(path).unlink(missing_ok=True)
-        self._open_all(kept)
+        self._open_all(names)
 
     def _open_pool(self) -> KvPool:
         return self._new_pool()
@@ -112,9 +112,9 @@ class Residents:
     def _tell(self, name: str, shapes: int) -> None:
         with self._telling:
             self._left[name] -= min(shapes, self._left[name])
-            of = len(self._left) * len(self._shapes.calls)
-            ready = of - sum(self._left.values())
-            self._opening(Opening(model=name, ready=ready, of=of, compiled=self.compiled))
+            total = len(self._left) * len(self._shapes.calls)
+            ready = total - sum(self._left.values())
+            self._opening(Opening(model=name, ready=ready, of=total, compiled=self.compiled))
 
     def _open_all(self, names: Sequence[str]) -> None:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -239,19 +239,19 @@ class Residents:
         runner = self._runners[run.instance]
         for submit in run.submits:
             self._submit(run.instance, submit)
-        found: list[tuple[int, int]] = []
-        calls = self._calls(runner, run, found)
+        hits: list[tuple[int, int]] = []
+        calls = self._calls(runner, run, hits)
         following = [Step(decode=_fed(run))]
         for number in range(run.steps):
             goes_on = number + 1 < run.steps and not is_interrupted()
             ahead = following[0] if goes_on and self._setup.ahead else None
-            stepped = self._step(runner, run, number, calls, ahead, found)
+            stepped = self._step(runner, run, number, calls, ahead, hits)
             is_last = number + 1 == run.steps or any(why for *_, why in stepped.tokens)
             if is_last or is_interrupted():
                 yield structs.replace(stepped, is_last=True)
                 return
             yield stepped
-            calls, found = iter(following), []
+            calls, hits = iter(following), []
 
     def _submit(self, instance: int, submit: Submit) -> None:
         self._runners[instance].submit(
@@ -340,9 +340,11 @@ class Residents:
                 scores.append(_scored(request, score, more))
             prompts += [
                 Prompted(
-                    request=request, first=first, scores=tuple(_scored(request, s) for s in told)
+                    request=request,
+                    first=first,
+                    scores=tuple(_scored(request, s) for s in prompt_scores),
                 )
-                for request, first, told in result.prompts
+                for request, first, prompt_scores in result.prompts
             ]
         return Stepped(
             plan=run.plan,

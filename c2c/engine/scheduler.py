@@ -47,9 +47,9 @@ from c2c.serving import (
     Prepared,
 )
 from c2c.serving.loop import is_compiled
-from c2c.serving.port import Arrival, Cancelled, Event
 from c2c.serving.prepare.prefixes import with_blocks
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.serving.tables.port import Arrival, Cancelled, Event
+from c2c.transformer.layers.pages import PAGE_TOKENS
 
 __all__ = ["Engine"]
 
@@ -68,9 +68,9 @@ class Engine:
         self._settings = settings
         self._folder = OwnFolder()
         self.socket = self._folder.path / "socket"
-        each, gpus = settings.options.devices, settings.gpus
+        width, gpus = settings.options.devices, settings.gpus
         self.places = [
-            Place(device=k, gpus=gpus[k * each : (k + 1) * each])
+            Place(device=k, gpus=gpus[k * width : (k + 1) * width])
             for k in range(settings.options.workers)
         ]
         self._supervisor = Supervisor(
@@ -79,7 +79,7 @@ class Engine:
             hang_s=settings.hang_s,
             start_s=settings.start_s,
             patience=settings.patience,
-            devices=each,
+            devices=width,
             has_spare=settings.has_spare,
             worker=settings.worker,
         )
@@ -157,8 +157,8 @@ class Engine:
         def opening(place: Place, frame: say.Opening) -> None:
             if place.device == 0:  # the others load what it has compiled
                 progress(frame.ready, frame.of)
-                what = "compiling" if frame.compiled else "loading"
-                self._begin(f"{what} {frame.ready} of {frame.of} (now {frame.model})")
+                phase = "compiling" if frame.compiled else "loading"
+                self._begin(f"{phase} {frame.ready} of {frame.of} (now {frame.model})")
 
         await self._supervisor.start(setup, done, opening)
         served = [e for e in good if e.name not in self._failed]

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from c2c.serving.loop import Step
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 
 __all__ = ["main"]
 
@@ -26,8 +26,8 @@ def main() -> int:
     """Compile the step; return the exit status."""
     os.nice(_NICE)
     source = sys.stdin.buffer
-    given = source.read(int.from_bytes(source.read(8), "little"))
-    fleet, rules, state = pickle.loads(given)  # noqa: S301 (from the parent process)
+    payload = source.read(int.from_bytes(source.read(8), "little"))
+    fleet, rules, state = pickle.loads(payload)  # noqa: S301 (from the parent process)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     Step(Loop(fleet, rules, state), compiled=True)
     return 0

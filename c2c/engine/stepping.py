@@ -13,10 +13,10 @@ from typing import Any
 from c2c.engine.process import settle_memory, started
 from c2c.errors import PolicyError
 from c2c.serving.loop import Step, is_compiled
-from c2c.serving.port import Action, Event, Record
 from c2c.serving.prepare.memory import remember
-from c2c.serving.state import Fleet, Loop, Rules, Serving
-from c2c.serving.table_growth import grow_models
+from c2c.serving.tables.port import Action, Event, Record
+from c2c.serving.tables.state import Fleet, Loop, Rules, Serving
+from c2c.serving.tables.table_growth import grow_models
 
 __all__ = ["Stepping"]
 
@@ -92,14 +92,14 @@ class Stepping:
 
     async def _make(self) -> bool:
         try:
-            what = pickle.dumps((self.fleet, self._rules, self.state))
+            payload = pickle.dumps((self.fleet, self._rules, self.state))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             _log.warning("the loop's step stays interpreted: %s", error)
             return False
         self._process = await started("the compiler of the loop's step", _new_maker)
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(len(what).to_bytes(8, "little") + what)
+            self._process.stdin.write(len(payload).to_bytes(8, "little") + payload)
             await self._process.stdin.drain()
         status = await self._process.wait()
         if status != 0 and not self._is_closed:

@@ -162,9 +162,9 @@ class Store:
         assert reader.stdout is not None
         if model not in self._queue[:1]:
             return None  # cancelled while the process started
-        asked = Fetch(item=self._items[model], dtype=self._dtype, linear=self._linear)
+        request = Fetch(item=self._items[model], dtype=self._dtype, linear=self._linear)
         with contextlib.suppress(ConnectionError):
-            reader.stdin.write(msgspec.json.encode(asked) + b"\n")
+            reader.stdin.write(msgspec.json.encode(request) + b"\n")
             await reader.stdin.drain()
             line = await reader.stdout.readline()
             if line and model in self._queue[:1]:

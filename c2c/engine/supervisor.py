@@ -164,8 +164,8 @@ class Supervisor:
     def _spawn(self, place: Place) -> subprocess.Popen[bytes]:
         place.generation += 1
         place.has_worked, place.is_hung, place.is_over = False, False, False
-        for number, given in tuple(self._place_of.items()):  # forget its earlier standbys
-            if given.done() and given.result() in (None, place):
+        for number, future in tuple(self._place_of.items()):  # forget its earlier standbys
+            if future.done() and future.result() in (None, place):
                 del self._place_of[number]
         spare, self._spare = self._spare, None
         is_there = spare is not None and spare[1].poll() is None
@@ -197,8 +197,8 @@ class Supervisor:
         """Serve a worker's connection until it ends."""
         if hello.place == say.SPARE:
             self._is_spare_ready |= hello.generation == self._spares
-            given = self._place_of.get(hello.generation)
-            assigned = None if given is None else await given
+            future = self._place_of.get(hello.generation)
+            assigned = None if future is None else await future
             if assigned is None:
                 return
             place, generation = assigned, assigned.generation
@@ -239,8 +239,8 @@ class Supervisor:
     def _admitted(self, place: Place, frame: say.Admitted) -> None:
         if self._admitting is None:
             return
-        asked, item, answer = self._admitting
-        if place is asked and frame.model == item.name and not answer.done():
+        target, item, answer = self._admitting
+        if place is target and frame.model == item.name and not answer.done():
             answer.set_result(frame.failed)
 
     def _ready(self, place: Place, frame: say.Hello, link: Connection) -> None:

@@ -47,13 +47,13 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
     """Return the fields of `Setup` for a layout: devices, homes and variants."""
     if layout is None:
         return {}
-    told = {"layout": dict(layout.worker)}
+    fields = {"layout": dict(layout.worker)}
     if not layout.lanes[0].paths:
-        return told
+        return fields
     lane, number = layout.lanes[0], {name: d for d, name in enumerate(layout.memories)}
     every = tuple(range(len(lane.paths)))
     opened = lane.open_homes or (every,) * len(lane.layers)
-    return told | {
+    return fields | {
         "devices": len(number),
         "homes": tuple(tuple(number[name] for name in path) for path in lane.paths),
         "variants": tuple(

@@ -39,8 +39,8 @@ def conf_dir() -> Path:
     Raises:
       SettingError: the folder does not hold `hardware/` and `mig_table/`.
     """
-    given = os.environ.get("C2C_CONF")
-    folder = Path(given) if given else _own()
+    value = os.environ.get("C2C_CONF")
+    folder = Path(value) if value else _own()
     if not all((folder / group).is_dir() for group in _GROUPS):
         raise SettingError(
             "C2C_CONF", str(folder), f"a folder that holds {' and '.join(_GROUPS)}",
@@ -84,11 +84,11 @@ def conf_name(group: str, name: str, field: str | None = None) -> str:
     Raises:
       SettingError: there is no such file; lists those that exist.
     """
-    known = conf_names(group)
-    alike = [one for one in known if one.casefold() == name.casefold()]
-    if name in known or len(alike) == 1:
-        return name if name in known else alike[0]
-    raise unknown_file(group, name, known, field)
+    names = conf_names(group)
+    alike = [one for one in names if one.casefold() == name.casefold()]
+    if name in names or len(alike) == 1:
+        return name if name in names else alike[0]
+    raise unknown_file(group, name, names, field)
 
 
 def unknown_file(
@@ -111,8 +111,8 @@ def unknown_file(
 
 def _codes(name: str) -> set[str]:
     words = re.split(r"[^a-z0-9]+", name.casefold())
-    found = (re.match(r"[a-z]+\d+", word) for word in (*words, "".join(words)))
-    return {code[0] for code in found if code}
+    matches = (re.match(r"[a-z]+\d+", word) for word in (*words, "".join(words)))
+    return {code[0] for code in matches if code}
 
 
 def conf_file(group: str, name: str) -> Path:
@@ -140,22 +140,22 @@ def read_yaml(group: str, name: str) -> dict[str, Any]:
 
 def bases(group: str, name: str) -> tuple[str, ...]:
     """Return the files that a file's `defaults` name, the nearest first, with theirs."""
-    own = _mapping(conf_file(group, name)).get("defaults", [])
-    found = [base for base in reversed(own) if base != "_self_"]
-    return (*found, *(base for one in found for base in bases(group, one)))
+    defaults = _mapping(conf_file(group, name)).get("defaults", [])
+    names = [base for base in reversed(defaults) if base != "_self_"]
+    return (*names, *(base for one in names for base in bases(group, one)))
 
 
 def _composed(group: str, name: str, within: tuple[str, ...]) -> dict[str, Any]:
     path = conf_file(group, name)
-    own = _mapping(path)
-    bases = own.pop("defaults", [])
+    content = _mapping(path)
+    bases = content.pop("defaults", [])
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise DataError(str(path), f"defaults={bases}: expected a list of files of conf/{group}")
     if name in within:
         raise DataError(str(path), "its defaults include the file itself")
     merged: dict[str, Any] = {}
     for base in bases if "_self_" in bases else [*bases, "_self_"]:
-        part = own if base == "_self_" else _composed(group, base, (*within, name))
+        part = content if base == "_self_" else _composed(group, base, (*within, name))
         merged = _merged(merged, part)
     return merged
 
@@ -207,10 +207,10 @@ def read_fields[T](cls: type[T], data: object, where: str) -> T:
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")
     hints = _hints(typing.cast("Any", cls))
-    known: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    check_keys(data, known, where)
+    field_of: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    check_keys(data, field_of, where)
     values: dict[str, Any] = {}
-    for name, field in known.items():
+    for name, field in field_of.items():
         if name == "source":
             continue
         if name in data:
@@ -219,7 +219,7 @@ def read_fields[T](cls: type[T], data: object, where: str) -> T:
             raise SettingError(
                 f"{where}.{name}", None, allowed(hints[name], name), "It is missing."
             )
-    if "source" in known:
+    if "source" in field_of:
         values["source"] = _sources(f"{where}.source", data.get("source"), values)
     return cls(**values)
 

@@ -91,8 +91,8 @@ def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
     """
     config = load_mig(mig) if isinstance(mig, str) else mig
     chosen, chip = _chosen(platform, config), platform.partition
-    at = chip and where_they_go([_extent(p, chip) for p in chosen if p.name != WHOLE], chip)
-    return tuple(Placed(*one) for one in zip(chosen, at or (), strict=False))
+    positions = chip and where_they_go([_extent(p, chip) for p in chosen if p.name != WHOLE], chip)
+    return tuple(Placed(*one) for one in zip(chosen, positions or (), strict=False))
 
 
 def profiles(platform: Platform) -> tuple[MigProfile, ...]:
@@ -122,8 +122,8 @@ def profiles(platform: Platform) -> tuple[MigProfile, ...]:
             hbm_gbps=gpu.hbm_gbps * share, chip=gpu, source=row.source,
         )  # fmt: skip
 
-    found = [profile(name, entry) for name, entry in rows.items()]
-    return tuple(sorted(found, key=lambda p: (p.compute_slices, p.hbm_bytes)))
+    result = [profile(name, entry) for name, entry in rows.items()]
+    return tuple(sorted(result, key=lambda p: (p.compute_slices, p.hbm_bytes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,32 +168,32 @@ def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
                 hbm_gbps=gpu.hbm_gbps, chip=gpu, source=gpu.source,
             ),
         )  # fmt: skip
-    known, chip = profiles(platform), platform.partition
-    names = ", ".join(p.name for p in known)
-    wanted = f"a layout of {platform.name}: {', '.join(platform.layouts)}"
-    hint = f"Or profiles that fit together, such as 3g_4x1g, of {names}." if known else ""
-    if chip is None or not known:
-        raise SettingError("mig", config.name, wanted)
-    found: dict[str, MigProfile] = {}
+    options, chip = profiles(platform), platform.partition
+    names = ", ".join(p.name for p in options)
+    demand = f"a layout of {platform.name}: {', '.join(platform.layouts)}"
+    hint = f"Or profiles that fit together, such as 3g_4x1g, of {names}." if options else ""
+    if chip is None or not options:
+        raise SettingError("mig", config.name, demand)
+    profile_of: dict[str, MigProfile] = {}
     for part, count in Counter(config.parts).items():
-        alike = [p for p in known if part in (p.name, *p.name.split("."))]
+        alike = [p for p in options if part in (p.name, *p.name.split("."))]
         if not alike and config.is_named:
-            raise SettingError("mig", config.name, wanted, hint)
+            raise SettingError("mig", config.name, demand, hint)
         if not alike:
             raise SettingError("mig.parts", part, f"a profile of {platform.name}: {names}")
         is_memory = alike[0].name.endswith(f".{part}")
         fitting = [
             p for p in alike if is_memory and where_they_go([_extent(p, chip)] * count, chip)
         ]
-        found[part] = fitting[-1] if fitting else alike[0]
-    chosen = tuple(found[part] for part in config.parts)
+        profile_of[part] = fitting[-1] if fitting else alike[0]
+    chosen = tuple(profile_of[part] for part in config.parts)
     if where_they_go([_extent(p, chip) for p in chosen], chip) is None:
         raise SettingError(
             "mig" if config.is_named else "mig.parts",
             config.name if config.is_named else _text(chosen),
             f"instances that fit {platform.name} together; its {chip.memory_slices} memory slices "
-            f"hold {_rule(known, chip)}",
-            _what_fits(chosen, known, chip),
+            f"hold {_rule(options, chip)}",
+            _what_fits(chosen, options, chip),
         )
     return chosen
 

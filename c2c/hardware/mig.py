@@ -106,27 +106,27 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
     Raises:
       SettingError: a field is missing, unknown or invalid.
     """
-    known = ("name", "parts")
+    keys = ("name", "parts")
     for key in data:
-        if key not in known:
+        if key not in keys:
             is_old = key in ("instances", "whole_gpu", "profiles")
             hint = "Profiles are in a file of mig_table: docs/recipes.md#a-chip." if is_old else ""
-            raise SettingError(f"{where}.{key}", data[key], f"a key among {', '.join(known)}", hint)
+            raise SettingError(f"{where}.{key}", data[key], f"a key among {', '.join(keys)}", hint)
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the layout's name")
     if "parts" not in data:
         return MigConfig(name=name, parts=_named(name))
-    given = data["parts"]
-    items = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    value = data["parts"]
+    items = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
     if not items or not all(is_layout_name(str(item)) for item in items):
         raise SettingError(
-            f"{where}.parts", given, "a list of profiles, such as [3g.48gb, 4x1g.12gb]"
+            f"{where}.parts", value, "a list of profiles, such as [3g.48gb, 4x1g.12gb]"
         )
     return MigConfig(name=name, parts=_named("_".join(map(str, items))))
 
 
 def _named(name: str) -> tuple[str, ...]:
-    found = [_ITEM.fullmatch(item) for item in name.split("_")]
-    parts = [[one[2]] * int(one[1] or 1) for one in found if one is not None]
-    return tuple(part for several in parts for part in several) if None not in found else (name,)
+    matches = [_ITEM.fullmatch(item) for item in name.split("_")]
+    parts = [[one[2]] * int(one[1] or 1) for one in matches if one is not None]
+    return tuple(part for several in parts for part in several) if None not in matches else (name,)

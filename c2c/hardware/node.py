@@ -100,8 +100,8 @@ class Node:
         result = tuple(map(load_platform, self.gpus))
         if self.usd_per_hour is None:
             return result
-        each = self.usd_per_hour / len(result)
-        return tuple(replace(one, gpu=replace(one.gpu, usd_per_hour=each)) for one in result)
+        gpu_usd = self.usd_per_hour / len(result)
+        return tuple(replace(one, gpu=replace(one.gpu, usd_per_hour=gpu_usd)) for one in result)
 
     @property
     def chips(self) -> tuple[str, ...]:
@@ -197,15 +197,15 @@ def node_from_mapping(data: Mapping[str, Any]) -> Node:
     named = _all_of(str, gpus, f"node.{name}.gpus", "a list of names of conf/hardware")
     if not isinstance(links, Mapping):
         raise SettingError(f"node.{name}.links", links, "a mapping from names to links")
-    made = tuple(_link(str(k), v, f"node.{name}.links.{k}") for k, v in links.items())
-    return Node(name=name, gpus=named, links=made, usd_per_hour=data.get("usd_per_hour"))
+    peer_links = tuple(_link(str(k), v, f"node.{name}.links.{k}") for k, v in links.items())
+    return Node(name=name, gpus=named, links=peer_links, usd_per_hour=data.get("usd_per_hour"))
 
 
 def _link(name: str, data: Any, where: str) -> PeerLink:
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")
-    given = data.get("between") or ()
-    between = _all_of(int, given, f"{where}.between", "a list of numbers of GPUs")
+    numbers = data.get("between") or ()
+    between = _all_of(int, numbers, f"{where}.between", "a list of numbers of GPUs")
     flat = {key: value for key, value in data.items() if key != "between"}
     return replace(read_fields(PeerLink, {**flat, "name": name}, where), between=between)
 

@@ -60,9 +60,9 @@ def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
     MIG" (`nvidia-smi mig -lgipp`); NVML's `nvmlGpuInstancePlacement_t`.
     """
     return tuple(
-        at
-        for at in range(0, chip.memory_slices - one.memory + 1, one.memory)
-        if at + one.compute <= chip.compute_slices
+        start
+        for start in range(0, chip.memory_slices - one.memory + 1, one.memory)
+        if start + one.compute <= chip.compute_slices
     )
 
 
@@ -73,26 +73,26 @@ def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...]
     """
     order = sorted(range(len(several)), key=lambda i: (-several[i].memory, -several[i].compute, i))
     taken = [False] * chip.memory_slices
-    found = [-1] * len(several)
+    places = [-1] * len(several)
 
     def place(k: int) -> bool:
         if k == len(order):
             return True
         one = several[order[k]]
         # Equal instances differ in nothing: each starts behind the one before.
-        least = found[order[k - 1]] + 1 if k and several[order[k - 1]] == one else 0
-        for at in starts(one, chip):
-            span = slice(at, at + one.memory)
-            if at < least or any(taken[span]):
+        least = places[order[k - 1]] + 1 if k and several[order[k - 1]] == one else 0
+        for start in starts(one, chip):
+            span = slice(start, start + one.memory)
+            if start < least or any(taken[span]):
                 continue
             taken[span] = [True] * one.memory
-            found[order[k]] = at
+            places[order[k]] = start
             if place(k + 1):
                 return True
             taken[span] = [False] * one.memory
         return False
 
-    return tuple(found) if place(0) else None
+    return tuple(places) if place(0) else None
 
 
 def free_for(several: Sequence[Extent], more: Extent, chip: Partition) -> int:

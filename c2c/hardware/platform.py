@@ -234,10 +234,10 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
     """
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")
-    known = (
+    keys = (
         "name", "gpu", "host", "link", "mig", "mig_more", "mig_table", "partition", "notes",
     )  # fmt: skip
-    check_keys(data, known, where)
+    check_keys(data, keys, where)
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise SettingError(f"{where}.name", name, "the platform's name")

@@ -92,5 +92,5 @@ def one_rank(slice_: Slice) -> Slice:
 
 
 def _times(count: int, of: object, names: tuple[str, ...]) -> dict[str, Any]:
-    found = {name: getattr(of, name) for name in names}
-    return {name: count * value for name, value in found.items() if value is not None}
+    values = {name: getattr(of, name) for name in names}
+    return {name: count * value for name, value in values.items() if value is not None}

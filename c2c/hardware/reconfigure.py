@@ -54,11 +54,11 @@ def reconfiguration(
     if platform.partition is None:
         raise SettingError("hardware", platform.name, "a GPU that can be cut into MIG slices")
     old, new = Counter(placed(platform, before)), Counter(placed(platform, after))
-    kept = old & new
-    gone, come = _listed(old - kept), _listed(new - kept)
+    overlap = old & new
+    gone, come = _listed(old - overlap), _listed(new - overlap)
     timed, origin = _times(platform.partition, platform.name)
     return Reconfiguration(
-        kept=_listed(kept),
+        kept=_listed(overlap),
         destroyed=gone,
         created=come,
         seconds=len(gone) * timed.destroy_s + _creating_s(come, timed),
@@ -75,11 +75,11 @@ class _Times:
 
 
 def _times(partition: Partition, name: str) -> tuple[_Times, str]:
-    found = [partition.create_s, partition.create_wide_s, partition.create_next_s,
+    entries = [partition.create_s, partition.create_wide_s, partition.create_next_s,
              partition.destroy_s]  # fmt: skip
-    known = [value for value in found if value is not None]
-    if len(known) == len(found):
-        create_s, wide_s, next_s, destroy_s = known
+    times_s = [value for value in entries if value is not None]
+    if len(times_s) == len(entries):
+        create_s, wide_s, next_s, destroy_s = times_s
         return _Times(create_s=create_s, create_wide_s=wide_s, create_next_s=next_s,
                       destroy_s=destroy_s), ""  # fmt: skip
     other = load_platform(MEASURED).partition

@@ -107,13 +107,13 @@ def percentiles(
       mean: known mean of the values, independent of their order; None: it is computed.
       overwrite: whether the values, none of them NaN, may be reordered to save memory.
     """
-    known = values if overwrite else values[~np.isnan(values)]
-    if not len(known):
+    numbers = values if overwrite else values[~np.isnan(values)]
+    if not len(numbers):
         return {"mean": float("nan")} | {f"p{p:g}": float("nan") for p in ps}
     if mean is None:
-        mean = float(known.mean())
-    found = _order_statistics(known, ps)
-    return {"mean": mean} | {f"p{p:g}": float(v) for p, v in zip(ps, found, strict=True)}
+        mean = float(numbers.mean())
+    quantiles = _order_statistics(numbers, ps)
+    return {"mean": mean} | {f"p{p:g}": float(v) for p, v in zip(ps, quantiles, strict=True)}
 
 
 def _order_statistics(known: Floats, ps: Sequence[float]) -> Floats:
@@ -122,10 +122,10 @@ def _order_statistics(known: Floats, ps: Sequence[float]) -> Floats:
     The result equals `np.percentile` to the bit, with less overhead per call. A fleet's summary
     calls this thousands of times with a few hundred values each.
     """
-    at = (len(known) - 1) * (np.asarray(ps, np.float64) / 100.0)
-    below = at.astype(np.intp)
+    ranks = (len(known) - 1) * (np.asarray(ps, np.float64) / 100.0)
+    below = ranks.astype(np.intp)
     above = np.minimum(below + 1, len(known) - 1)
     known.partition(np.unique(np.concatenate([below, above])))
-    low, high, part = known[below], known[above], at - below
+    low, high, part = known[below], known[above], ranks - below
     gap = high - low
     return np.asarray(np.where(part >= 0.5, high - gap * (1.0 - part), low + gap * part))

@@ -23,10 +23,10 @@ class Records:
 
     def read(self, part: int, columns: Sequence[str]) -> pa.Table:
         """Return columns of one part."""
-        found = self.parts[part]
-        if isinstance(found, pa.Table):
-            return found.select(list(columns))
-        return _joined([_columns(file, columns) for file in found])
+        source = self.parts[part]
+        if isinstance(source, pa.Table):
+            return source.select(list(columns))
+        return _joined([_columns(file, columns) for file in source])
 
     def during(self, columns: Sequence[str], since_s: float, until_s: float) -> pa.Table:
         """Return columns of the requests that were in the system during a time span.
@@ -38,13 +38,13 @@ class Records:
         ended, came = pc.field("finished_s"), pc.field("arrival_s")
         gone = (ended < since_s) | (pc.is_nan(ended) & (came < since_s))
         there = (came <= until_s) & ~gone
-        found = []
+        tables = []
         for part in self.parts:
             if isinstance(part, pa.Table):
-                found.append(part.filter(there).select(list(columns)))
+                tables.append(part.filter(there).select(list(columns)))
             else:
-                found += [pq.read_table(f, columns=list(columns), filters=there) for f in part]
-        return _joined(found)
+                tables += [pq.read_table(f, columns=list(columns), filters=there) for f in part]
+        return _joined(tables)
 
 
 def _columns(file: Path, columns: Sequence[str]) -> pa.Table:

@@ -82,7 +82,7 @@ def shares_of(
     running = _covered(engine, begun[served], finished[served], span, engines)
     tokens = numbers_of(table, "prompt_tokens") + numbers_of(table, "output_tokens")
     capacity = np.maximum(1, room.kv_tokens[model, np.maximum(where, 0)])
-    held = per_slice(tokens / capacity * ran) / seconds
+    kv_share = per_slice(tokens / capacity * ran) / seconds
     batch = per_slice(ran) / seconds / room.max_batch
     hbm = per_slice(hbm_bytes * share) / (room.hbm_gbps * 1e9 * seconds)
     starts, kinds = codes_of(table, "start_kind")
@@ -100,7 +100,7 @@ def shares_of(
     chip = numbers_of(table, "chip").astype(np.int64)
     moved = np.bincount(chip[served], weights=(link_bytes * share)[served], minlength=room.chips)
     link = (moved / (room.link_gbps * 1e9 * seconds)).max()
-    promised, asked = _promised(
+    promised, demand = _promised(
         room, chip[served], engine * len(room.models) + model[served], begun[served],
         finished[served], span, model[concerned],
     )  # fmt: skip
@@ -108,7 +108,7 @@ def shares_of(
         # A request's bytes are spread evenly over its time, so a sum may come out above the whole.
         "link": min(1.0, float(link)),
         "hbm": min(1.0, float(hbm[used].max())) if used.any() else 0.0,
-        "kv": float((held / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
+        "kv": float((kv_share / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
         "batch": float((batch / np.maximum(occupied, 1e-12))[used].max()) if used.any() else 0.0,
         "occupied": float(occupied.sum() / max(is_told.sum(), 1e-12)),
         "idle_slices": max(0.0, float((is_told - occupied).sum())),
@@ -117,7 +117,7 @@ def shares_of(
         "waited_for_a_slice": elsewhere,
         "waited": _total(waited) / max(_total(to_first), 1e-12),
         "promised": promised,
-        "asked": asked,
+        "asked": demand,
     }
 
 
@@ -138,9 +138,9 @@ def _promised(
     # `engine` numbers models' engines apart: one instance index serves several models in turn.
     if not len(room.promise_gbps) or not len(engine) or not len(waiting):
         return 0.0, 0.0
-    found, first, rows = np.unique(engine, return_index=True, return_inverse=True)
-    running = _covered(rows, start_s, end_s, span, len(found))
-    rates = room.promise_gbps[found % len(room.models)] * running
+    engines, first, rows = np.unique(engine, return_index=True, return_inverse=True)
+    running = _covered(rows, start_s, end_s, span, len(engines))
+    rates = room.promise_gbps[engines % len(room.models)] * running
     promised = np.bincount(chip[first], weights=rates, minlength=room.chips) / room.budget_gbps
     budget_gbps = np.broadcast_to(room.budget_gbps, len(promised))[promised.argmax()]
     return float(promised.max()), float(room.promise_gbps[waiting].min() / budget_gbps)
@@ -152,13 +152,13 @@ def _covered(
     since, until = span
     length = until - since
     order = np.lexsort((start_s, group))
-    at = group[order]
+    bins = group[order]
     # Each group gets a time range of its own, so that one running maximum serves all of them.
-    begin = np.clip(start_s[order] - since, 0.0, length) + 2.0 * length * at
-    end = np.maximum.accumulate(np.clip(end_s[order] - since, 0.0, length) + 2.0 * length * at)
+    begin = np.clip(start_s[order] - since, 0.0, length) + 2.0 * length * bins
+    end = np.maximum.accumulate(np.clip(end_s[order] - since, 0.0, length) + 2.0 * length * bins)
     before = np.concatenate([[0.0], end[:-1]]) if len(end) else end
     new = np.clip(end - np.maximum(begin, before), 0.0, None)
-    return np.bincount(at, weights=new, minlength=groups) / length
+    return np.bincount(bins, weights=new, minlength=groups) / length
 
 
 def models_of(table: pa.Table, room: Room) -> Ints:

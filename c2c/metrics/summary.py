@@ -100,9 +100,9 @@ class _Totals:
         return result
 
     def _sum(self, name: str, values: npt.NDArray[np.float64]) -> None:
-        known = values[~np.isnan(values)]
-        self.counts[name] = len(known)
-        self.sums[name] = [float(known.sum())]
+        numbers = values[~np.isnan(values)]
+        self.counts[name] = len(numbers)
+        self.sums[name] = [float(numbers.sum())]
 
     def add(self, other: _Totals) -> None:
         self.counts.update(other.counts)
@@ -235,11 +235,13 @@ def summarised_chips(records: Records, first_chip: Sequence[int]) -> list[dict[s
     counts = np.zeros((len(first_chip) + 1, 5), np.int64)
     for part in range(len(records.parts)):
         c = _derive(partial(_read_columns, records, part))
-        at = np.searchsorted(first_chip, numbers_of(records.read(part, ("chip",)), "chip"), "right")
+        chips = np.searchsorted(
+            first_chip, numbers_of(records.read(part, ("chip",)), "chip"), "right"
+        )
         done = np.where(c.finished, c.output_tokens, 0)
-        every = np.ones(len(at), np.int64)
-        for k, of in enumerate((every, done, c.ttft_met, c.tpot_met, c.ttft_met & c.tpot_met)):
-            counts[:, k] += np.bincount(at, of, len(counts)).astype(np.int64)
+        every = np.ones(len(chips), np.int64)
+        for k, weights in enumerate((every, done, c.ttft_met, c.tpot_met, c.ttft_met & c.tpot_met)):
+            counts[:, k] += np.bincount(chips, weights, len(counts)).astype(np.int64)
     return [
         {
             "requests": int(requests),
@@ -283,16 +285,18 @@ def utilisation(
     capacity = np.broadcast_to(link_capacity_gbps, len(link))
     mean_gbps = capacity[0] + (capacity - capacity[0]).mean()  # exact if all are equal
     time = end_s if end_s > 0 else np.inf
-    of = np.full(len(busy), time) if there_s is None else np.maximum(there_s, 1e-12)
+    spans_s = np.full(len(busy), time) if there_s is None else np.maximum(there_s, 1e-12)
     out: dict[str, Any] = {
-        "instance_busy": (busy / of).tolist(),
-        "instance_busy_mean": float(busy.mean() / of.mean()),
+        "instance_busy": (busy / spans_s).tolist(),
+        "instance_busy_mean": float(busy.mean() / spans_s.mean()),
         "link": (link / (capacity * 1e9 * time)).tolist(),
         "link_mean": float(link.mean() / (mean_gbps * 1e9 * time)),
     }
     if instance_hbm_bytes is not None and instance_hbm_gbps is not None:
-        hbm = np.asarray(instance_hbm_bytes, float) / (np.asarray(instance_hbm_gbps) * 1e9 * of)
-        weight = None if there_s is None else of
+        hbm = np.asarray(instance_hbm_bytes, float) / (
+            np.asarray(instance_hbm_gbps) * 1e9 * spans_s
+        )
+        weight = None if there_s is None else spans_s
         out |= {"hbm": hbm.tolist(), "hbm_mean": float(np.average(hbm, weights=weight))}
     return out
 
@@ -305,8 +309,8 @@ def _finished(records: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _start(records: pa.Table) -> npt.NDArray[np.int32]:
     start, names = codes_of(records, "start_kind")
-    wanted = np.array([START_KINDS.index(n) for n in names], dtype=np.int32)
-    return wanted[start] if len(start) else np.zeros(0, np.int32)
+    codes = np.array([START_KINDS.index(n) for n in names], dtype=np.int32)
+    return codes[start] if len(start) else np.zeros(0, np.int32)
 
 
 def _latency(records: pa.Table, name: str, finished: npt.NDArray[np.bool_]) -> Any:
@@ -331,13 +335,13 @@ _NEEDS = {
 
 def _pooled(records: Records, name: str, whole: _Totals) -> dict[str, float]:
     values = np.empty(whole.counts[name])
-    at = 0
+    offset = 0
     for part in range(len(records.parts)):
         table = records.read(part, _NEEDS[name])
-        found = _latency(table, name, _finished(table))
-        found = found[~np.isnan(found)]
-        values[at : at + len(found)] = found
-        at += len(found)
+        latencies = _latency(table, name, _finished(table))
+        latencies = latencies[~np.isnan(latencies)]
+        values[offset : offset + len(latencies)] = latencies
+        offset += len(latencies)
     return percentiles(values, mean=whole.mean(name), overwrite=True)
 
 
@@ -347,15 +351,15 @@ def _pooled_ttft(
     names = [f"ttft after {kind}" for kind in START_KINDS]
     edges = np.cumsum([0, *(whole.counts[name] for name in names)])
     values = np.empty(edges[-1])  # ordered by kind of start, so that one array serves both
-    at = edges[:-1].copy()
+    offsets = edges[:-1].copy()
     for part in range(len(records.parts)):
         table = records.read(part, _NEEDS["ttft"])
-        found, start = _latency(table, "ttft", _finished(table)), _start(table)
-        known = ~np.isnan(found)
+        latencies, start = _latency(table, "ttft", _finished(table)), _start(table)
+        mask = ~np.isnan(latencies)
         for code in range(len(START_KINDS)):
-            mine = found[known & (start == code)]
-            values[at[code] : at[code] + len(mine)] = mine
-            at[code] += len(mine)
+            mine = latencies[mask & (start == code)]
+            values[offsets[code] : offsets[code] + len(mine)] = mine
+            offsets[code] += len(mine)
     by_start = {
         kind: percentiles(values[edges[k] : edges[k + 1]], mean=whole.mean(name), overwrite=True)
         for k, (kind, name) in enumerate(zip(START_KINDS, names, strict=True))

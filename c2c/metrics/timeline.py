@@ -101,10 +101,10 @@ def _link_counter(
     total = np.cumsum(change)
     # sums of the same numbers in another order leave tiny remainders at idle times
     total[np.abs(total) < 1e-6] = 0.0
-    for at, value in zip(times.tolist(), total.tolist(), strict=True):
-        yield _counter(chip, LINK_TRACK, at, value)
+    for moment, value in zip(times.tolist(), total.tolist(), strict=True):
+        yield _counter(chip, LINK_TRACK, moment, value)
         if capacity_gbps is not None:
-            yield _counter(chip, "link share %", at, 100.0 * value / capacity_gbps)
+            yield _counter(chip, "link share %", moment, 100.0 * value / capacity_gbps)
 
 
 def _counter(chip: int, name: str, at_s: float, value: float) -> str:

@@ -107,32 +107,32 @@ def judge(
       (counts by reason) and `steady`. For several parts also their number, `parts`, and the number
       of those as bad as the worst, `as_bad`.
     """
-    held = Records((records,)) if isinstance(records, pa.Table) else records
-    only = _run(held, room, 0) if len(held.parts) == 1 else None
+    run_records = Records((records,)) if isinstance(records, pa.Table) else records
+    only = _run(run_records, room, 0) if len(run_records.parts) == 1 else None
     if only is not None:
         looks = [_look(only, room, attainment)]
-    looks = list(looks_at(held, room, attainment) if looks is None else looks)
+    looks = list(looks_at(run_records, room, attainment) if looks is None else looks)
     count = sum(look.requests for look in looks)
     if not count:
         return None
     met = 1.0 - sum(look.missed for look in looks) / count
-    told = {"met": met, "wanted": attainment}
+    facts = {"met": met, "wanted": attainment}
     worst = max(range(len(looks)), key=lambda k: (looks[k].rank, looks[k].amount, -k))
     rank = looks[worst].rank
     is_short = 2 * sum(look.unfinished for look in looks) > count
     queues = "too short to show a growing queue" if is_short else "queues stable"
     if len(looks) > 1:
-        told |= {"parts": len(looks), "as_bad": sum(look.rank >= rank for look in looks)}
+        facts |= {"parts": len(looks), "as_bad": sum(look.rank >= rank for look in looks)}
     if rank == _SERVED or (rank == _MISSED and met >= attainment):
         text = f"served: {_percent(met)} of requests met both targets; {queues}"
-        return {"state": "served", **told, "binds": None, "text": [text]}
-    run = _run(held, room, worst) if only is None else only
+        return {"state": "served", **facts, "binds": None, "text": [text]}
+    run = _run(run_records, room, worst) if only is None else only
     most = max(1, MOST * len(run.arrival_s) // count)  # this part's; all parts are read
     if rank == _OVERLOAD:
         grown = _grown(run, room)
         assert grown is not None
-        return {"state": "overload", **told, **_overload(run, room, held, most, *grown)}
-    return {"state": "missed", **told, **_misses(run, room, held, most, attainment, queues)}
+        return {"state": "overload", **facts, **_overload(run, room, run_records, most, *grown)}
+    return {"state": "missed", **facts, **_misses(run, room, run_records, most, attainment, queues)}
 
 
 _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
@@ -221,17 +221,17 @@ def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth]] | None:
         return None
     late = run.late | run.failed
     waiting = np.count_nonzero(run.begun_s > span[1])
-    for left, missed in ((run.begun_s, late), (run.ended_s, late | run.slow)):
-        whole = growth_of(run.arrival_s, left, missed, span)
+    for exit_s, missed in ((run.begun_s, late), (run.ended_s, late | run.slow)):
+        whole = growth_of(run.arrival_s, exit_s, missed, span)
         behind: dict[str, Growth] = {}
-        for m in np.flatnonzero(np.bincount(run.model[left > span[1]]) >= FEWEST):
+        for m in np.flatnonzero(np.bincount(run.model[exit_s > span[1]]) >= FEWEST):
             rows = np.flatnonzero(run.model == m)
-            found = growth_of(run.arrival_s[rows], left[rows], missed[rows], span)
-            if found is not None:
-                behind[room.models[m]] = found
+            growth = growth_of(run.arrival_s[rows], exit_s[rows], missed[rows], span)
+            if growth is not None:
+                behind[room.models[m]] = growth
         most = whole or max(behind.values(), key=lambda g: g.waiting, default=None)
         # Without a queue for the first token, unfinished requests may just be long ones.
-        if most and (left is not run.ended_s or waiting >= FEWEST or _steady_rps(left, most)):
+        if most and (exit_s is not run.ended_s or waiting >= FEWEST or _steady_rps(exit_s, most)):
             return most, behind
     return None
 
@@ -329,11 +329,11 @@ def _misses(
         **used,
     }
     how = [(late, "TTFT missed by"), (slow, "TPOT missed by"), (failed, "failed:")]
-    told = "; ".join(f"{name} {_percent(share)}" for share, name in how if share)
+    reasons = "; ".join(f"{name} {_percent(share)}" for share, name in how if share)
     when = "all the time" if steady else f"in bursts, the worst from {since:,.0f} to {until:,.0f} s"
     first = (
         f"targets missed {when}{_named(by_model, room, ', by ')}: {_percent(np.mean(~missed))} of "
-        f"requests met both (goal {_percent(wanted)}); {told}; {queues}"
+        f"requests met both (goal {_percent(wanted)}); {reasons}; {queues}"
     )
     return verdict | {"text": [first, _why(verdict)]}
 
@@ -351,8 +351,8 @@ def _used_by_late(
     if len(inside) > most:
         pieces = inside[::most][: len(inside) // most + 1]
         edges = [*pieces, until]
-        found, _ = np.histogram(run.arrival_s[concerned], bins=edges)
-        worst = int(found.argmax())
+        amounts, _ = np.histogram(run.arrival_s[concerned], bins=edges)
+        worst = int(amounts.argmax())
         since, until = float(edges[worst]), float(edges[worst + 1])
     stretch = (since, max(until, float(np.nextafter(since, np.inf))))
     table = records.during(DETAIL_COLUMNS, *stretch)
@@ -414,8 +414,8 @@ def _named(models: Sequence[str] | dict[str, Growth], room: Room, before: str) -
 def _why(verdict: dict[str, Any]) -> str:
     binds = BINDS[verdict["binds"]]
     if verdict["binds"] == "promises":
-        promised, asked = 100 * verdict["promised"], 100 * verdict["asked"]
-        binds += f", {promised:.4g} %, and one more engine asks {asked:.4g} %"
+        promised, demand = 100 * verdict["promised"], 100 * verdict["asked"]
+        binds += f", {promised:.4g} %, and one more engine asks {demand:.4g} %"
     if verdict["binds"] == "failures":
         binds += f", {', '.join(f'{name} {n:,}' for name, n in verdict['failures'].items())}"
     return (

@@ -53,18 +53,18 @@ def adapted(spec: ModelSpec, adapter: Adapter, field: str = "modules") -> tuple[
     for name in adapter.modules:
         if name not in may:
             raise SettingError(field, name, f"modules among {', '.join(may)}")
-    wanted = adapter.modules or may
-    found = []
+    modules = adapter.modules or may
+    matrices = []
     for g in gemms(spec):
-        parts = [n for m, n in g.parts if g.kind == "dense" and m.rpartition(".")[2] in wanted]
+        parts = [n for m, n in g.parts if g.kind == "dense" and m.rpartition(".")[2] in modules]
         if parts:
-            found.append(Adapted(g.k, tuple(parts), g.count))
-    least = min(min(one.k, *one.columns) for one in found)
+            matrices.append(Adapted(g.k, tuple(parts), g.count))
+    least = min(min(one.k, *one.columns) for one in matrices)
     if adapter.rank > least:
         raise SettingError(
             field.replace("modules", "rank"), adapter.rank, f"at most {least}, the narrowest module"
         )
-    return tuple(found)
+    return tuple(matrices)
 
 
 def adapter_bytes(spec: ModelSpec, adapter: Adapter) -> int:

@@ -134,22 +134,22 @@ def _groups(entries: Sequence[tuple[str, object]]) -> list[list[Deployment]]:
     for where, entry in entries:
         if not isinstance(entry, Mapping):
             raise SettingError(where, entry, "a mapping with a spec, or with a base")
-    found: dict[str, list[Deployment]] = {}
+    groups: dict[str, list[Deployment]] = {}
     for where, entry in entries:
         if "base" not in entry:  # type: ignore[operator]
-            found[where] = _entry(entry, where)  # type: ignore[arg-type]
-    bases = {d.name: d for group in found.values() for d in group}
+            groups[where] = _entry(entry, where)  # type: ignore[arg-type]
+    bases = {d.name: d for group in groups.values() for d in group}
     for where, entry in entries:
-        if where not in found:
-            found[where] = _adapters(entry, where, bases)  # type: ignore[arg-type]
-    return [found[where] for where, _ in entries]
+        if where not in groups:
+            groups[where] = _adapters(entry, where, bases)  # type: ignore[arg-type]
+    return [groups[where] for where, _ in entries]
 
 
 def _adapters(
     entry: Mapping[str, Any], where: str, bases: Mapping[str, Deployment]
 ) -> list[Deployment]:
-    known = ("name", "base", "rank", "modules", "copies", "priority", "deadline_s")
-    check_keys(entry, known, where)
+    keys = ("name", "base", "rank", "modules", "copies", "priority", "deadline_s")
+    check_keys(entry, keys, where)
     name, base, modules = entry.get("name"), entry["base"], entry.get("modules") or ()
     if not isinstance(base, str) or base not in bases:
         allowed = f"the name of an entry with a spec: {', '.join(list(bases)[:20]) or 'none'}"
@@ -179,9 +179,9 @@ def _names(name: str, entry: Mapping[str, Any], where: str) -> list[str]:
 
 
 def _entry(entry: Mapping[str, Any], where: str) -> list[Deployment]:
-    known = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority",
+    keys = ("name", "spec", "spec_name", "copies", "ttft_slo_s", "tpot_slo_s", "priority",
              "deadline_s", "precision")  # fmt: skip
-    check_keys(entry, known, where)
+    check_keys(entry, keys, where)
     model = entry.get("spec")
     if not isinstance(model, str):
         raise SettingError(f"{where}.spec", model, "a model's name or path")

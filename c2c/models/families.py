@@ -35,8 +35,8 @@ def nearest(family: object, config: Mapping[str, Any]) -> str:
     >>> nearest("gemma7", {}), nearest("hy", {"kv_lora_rank": 512})
     ('gemma4', 'deepseek_v3')
     """
-    if found := difflib.get_close_matches(str(family), FAMILIES, n=1, cutoff=0.7):
-        return found[0]
+    if matches := difflib.get_close_matches(str(family), FAMILIES, n=1, cutoff=0.7):
+        return matches[0]
     marks = {
         "deepseek_v3": ("kv_lora_rank",),
         "qwen3_next": ("linear_num_value_heads", "full_attention_interval"),
@@ -135,8 +135,8 @@ def _cap(read: Reader, name: str) -> float:
 
 
 def _olmo2(read: Reader) -> dict[str, Any]:
-    own = {"norm_place": "after", "qk_norm": True, "qk_norm_whole": True}
-    return sizes(read) | biases(read, out=True) | own
+    fields = {"norm_place": "after", "qk_norm": True, "qk_norm_whole": True}
+    return sizes(read) | biases(read, out=True) | fields
 
 
 def _granite(read: Reader) -> dict[str, Any]:
@@ -149,17 +149,17 @@ def _granite(read: Reader) -> dict[str, Any]:
 
 
 def _glm4(read: Reader) -> dict[str, Any]:
-    own = {"norms_per_layer": 4, "norm_place": "around", "rotary_interleaved": True}
-    return sizes(read) | biases(read, out=False) | own
+    fields = {"norms_per_layer": 4, "norm_place": "around", "rotary_interleaved": True}
+    return sizes(read) | biases(read, out=False) | fields
 
 
 def _glm4_moe(read: Reader) -> dict[str, Any]:
-    own = {
+    fields = {
         "qk_norm": read.flag("use_qk_norm", default=False),
         "router_sigmoid": True,
         "router_bias": True,
     }
-    return shared_experts(read) | biases(read, out=False) | own
+    return shared_experts(read) | biases(read, out=False) | fields
 
 
 _QWEN_WINDOW = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}

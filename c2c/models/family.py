@@ -1,5 +1,6 @@
 """Readers that families share: a family is a function from a config to fields of the spec."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = [
     "qwen3_moe",
     "shared_experts",
     "sizes",
+    "stretch",
     "the_last",
 ]
 
@@ -140,14 +142,26 @@ def deepseek_v2(read: Reader) -> dict[str, Any]:
         value_dim=read.whole("v_head_dim"),
         q_rank=0 if rank is None else read.whole("q_lora_rank"),
     )
-    own = {"latent": latent, "head_dim": latent.nope_dim + latent.rope_dim}
-    return shared_experts(read) | own
+    fields = {"latent": latent, "head_dim": latent.nope_dim + latent.rope_dim}
+    return shared_experts(read) | fields
 
 
 def deepseek_v3(read: Reader) -> dict[str, Any]:
     """Read latent attention with biased routers."""
     # The block that predicts further tokens is left out, as by transformers.
-    return deepseek_v2(read) | {"router_sigmoid": True, "router_bias": True}
+    values = deepseek_v2(read) | {"router_sigmoid": True, "router_bias": True}
+    values["rotary_interleaved"] = read.flag("rope_interleave", default=True)
+    rope = read.config.get("rope_scaling") or read.config.get("rope_parameters") or {}
+    factor, scale = (read.number(f"rope_scaling.{n}", rope.get(n) or None, 1.0)
+                     for n in ("factor", "mscale_all_dim"))  # fmt: skip
+    if rope.get("mscale_all_dim"):
+        values["attention_scale"] = values["head_dim"] ** -0.5 * stretch(factor, scale) ** 2
+    return values
+
+
+def stretch(factor: float, scale: float) -> float:
+    """Return YaRN's factor of scores' standard deviation for a context that many times longer."""
+    return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
 
 
 def every_layer(_: Reader, layers: int) -> Iterable[int]:

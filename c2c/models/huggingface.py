@@ -6,7 +6,7 @@ from typing import Any
 
 from c2c.errors import SettingError
 from c2c.models.families import FAMILIES, RECIPE, nearest
-from c2c.models.family import Family, the_last
+from c2c.models.family import Family, stretch, the_last
 from c2c.models.quantisation import FIELDS, quantised
 from c2c.models.reader import Reader
 from c2c.models.spec import ModelSpec, RopeScaling
@@ -140,8 +140,8 @@ def _rope_scaling(read: Reader, where: str, kind: str, rope: Mapping[str, Any]) 
             "truncate": rope.get("truncate") is not False,
         }
         scales = number("mscale", 0.0), number("mscale_all_dim", 0.0)
-        usual = _stretch(factor, scales[0]) / _stretch(factor, scales[1])
-        usual = usual if all(scales) else _stretch(factor, 1.0)
+        usual = stretch(factor, scales[0]) / stretch(factor, scales[1])
+        usual = usual if all(scales) else stretch(factor, 1.0)
         values["attention_factor"] = number("attention_factor", usual)
     elif kind == "longrope":
         values = {name: read.numbers(where, rope, name) for name in ("short_factor", "long_factor")}
@@ -157,14 +157,10 @@ def _rope_scaling(read: Reader, where: str, kind: str, rope: Mapping[str, Any]) 
     )
 
 
-def _stretch(factor: float, scale: float) -> float:
-    return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
-
-
 def _windows(read: Reader, family: Family, layers: int) -> dict[str, Any]:
     # -1 and 0 mean none.
-    given = read.config.get("sliding_window")
-    window = 0 if not given or given == -1 else read.whole("sliding_window")
+    size = read.config.get("sliding_window")
+    window = 0 if not size or size == -1 else read.whole("sliding_window")
     if not window or family.windowed is None:
         return {}
     has_switch = family.windowed is the_last or str(read.config["model_type"]).startswith("qwen")

@@ -91,19 +91,19 @@ def _kimi_linear(read: Reader) -> dict[str, Any]:
     if not isinstance(chosen, list) or not set(chosen) <= set(range(1, layers + 1)):
         raise SettingError(f"{inner.where}.kda_layers", chosen, f"numbers from 1 to {layers}")
     heads, dim = inner.whole("num_heads"), inner.whole("head_dim")
-    kernel, width, at = inner.whole("short_conv_kernel_size"), heads * dim, "self_attn"
+    kernel, width, prefix = inner.whole("short_conv_kernel_size"), heads * dim, "self_attn"
     into = {"q_proj": width, "k_proj": width, "v_proj": width, "b_proj": heads, "f_a_proj": dim}
-    between = [(f"{at}.f_b_proj", dim, width)]
+    between = [(f"{prefix}.f_b_proj", dim, width)]
     if inner.flag("use_full_rank_gate", default=False):
         into["g_proj"] = width
     else:
         into["g_a_proj"] = dim
-        between.append((f"{at}.g_b_proj", dim, width))
+        between.append((f"{prefix}.g_b_proj", dim, width))
     linear = LinearAttention(
         layers=tuple(sorted(i - 1 for i in chosen)), key_heads=heads, value_heads=heads,
         key_dim=dim, value_dim=dim, kernel=kernel,
-        inputs=tuple((f"{at}.{name}", n) for name, n in into.items()), inner=tuple(between),
-        output=f"{at}.o_proj",
+        inputs=tuple((f"{prefix}.{name}", n) for name, n in into.items()), inner=tuple(between),
+        output=f"{prefix}.o_proj",
         # convolution, a bias a channel and a decay a head, a norm of one head
         parameters=3 * width * kernel + width + heads + dim,
     )  # fmt: skip
@@ -127,10 +127,10 @@ _KIMI_NAMES = {
 
 
 def _kimi_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = {new: config[old] for old, new in _KIMI_NAMES.items() if old in config}
+    fields = {new: config[old] for old, new in _KIMI_NAMES.items() if old in config}
     sizes = [config.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim")]
-    known = [size for size in sizes if type(size) is int]
-    return found | ({"head_dim": sum(known)} if len(known) == len(sizes) else {})
+    widths = [size for size in sizes if type(size) is int]
+    return fields | ({"head_dim": sum(widths)} if len(widths) == len(sizes) else {})
 
 
 _KIMI = Family(
@@ -143,8 +143,10 @@ _KIMI = Family(
 
 def _nemotron_h(read: Reader) -> dict[str, Any]:
     kinds, layers = read.config["layers_block_type"], read.layers()
-    of = {kind: tuple(i for i in range(layers) if kinds[i] == kind) for kind in _BLOCKS.values()}
-    others = sum(of.values(), ())
+    blocks = {
+        kind: tuple(i for i in range(layers) if kinds[i] == kind) for kind in _BLOCKS.values()
+    }
+    others = sum(blocks.values(), ())
     if len(others) < layers:
         unknown = next(kinds[i] for i in range(layers) if i not in others)
         raise SettingError(
@@ -156,15 +158,15 @@ def _nemotron_h(read: Reader) -> dict[str, Any]:
     groups, state = read.whole("n_groups"), read.whole("ssm_state_size")
     kernel, inner = read.whole("conv_kernel"), heads * dim
     channels, bias = inner + 2 * groups * state, read.flag("use_conv_bias", default=True)
-    kept = str(read.config.get("mamba_ssm_cache_dtype") or "float32")
-    if kept not in _STATE_BYTES:
+    dtype = str(read.config.get("mamba_ssm_cache_dtype") or "float32")
+    if dtype not in _STATE_BYTES:
         raise SettingError(
-            f"{read.where}.mamba_ssm_cache_dtype", kept, f"one of {', '.join(_STATE_BYTES)}"
+            f"{read.where}.mamba_ssm_cache_dtype", dtype, f"one of {', '.join(_STATE_BYTES)}"
         )
     linear = LinearAttention(
-        layers=of["mamba"], key_heads=groups, value_heads=heads, key_dim=state, value_dim=dim,
+        layers=blocks["mamba"], key_heads=groups, value_heads=heads, key_dim=state, value_dim=dim,
         kernel=kernel, inputs=(("mixer.in_proj", inner + channels + heads),),
-        output="mixer.out_proj", element_bytes=_STATE_BYTES[kept],
+        output="mixer.out_proj", element_bytes=_STATE_BYTES[dtype],
         # convolution, three numbers a head, a norm
         parameters=channels * (kernel + bias) + 3 * heads + inner,
     )  # fmt: skip
@@ -175,11 +177,11 @@ def _nemotron_h(read: Reader) -> dict[str, Any]:
         "o_bias": read.flag("attention_bias", default=False),
         "linear": linear,
         "gated_mlp": False,
-        "without_attention": tuple(sorted((*of["moe"], *of["mlp"]))),
-        "without_feed_forward": tuple(sorted((*of["mamba"], *of["attention"]))),
+        "without_attention": tuple(sorted((*blocks["moe"], *blocks["mlp"]))),
+        "without_feed_forward": tuple(sorted((*blocks["mamba"], *blocks["attention"]))),
         "activation": str(read.config.get("mlp_hidden_act") or "relu2"),
     }
-    if not of["moe"]:
+    if not blocks["moe"]:
         return values
     shared = read.whole("moe_shared_expert_intermediate_size", default=0, least=0)
     return values | {
@@ -188,7 +190,7 @@ def _nemotron_h(read: Reader) -> dict[str, Any]:
         "moe_intermediate": read.whole("moe_intermediate_size"),
         "expert_hidden": read.whole("moe_latent_size", default=0, least=0),
         "shared_intermediate": shared * read.whole("n_shared_experts", default=1, least=0),
-        "dense_layers": tuple(i for i in range(layers) if i not in of["moe"]),
+        "dense_layers": tuple(i for i in range(layers) if i not in blocks["moe"]),
         "norm_topk": read.flag("norm_topk_prob", default=True),
         "routed_scale": read.factor("routed_scaling_factor", 1.0),
         "router_sigmoid": True,
@@ -203,9 +205,9 @@ _STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 def _blocks(config: Mapping[str, Any]) -> Mapping[str, Any]:
     pattern = config.get("hybrid_override_pattern")
     kinds = config.get("layers_block_type") or [_BLOCKS.get(c, c) for c in str(pattern or "")]
-    found = {"layers_block_type": kinds, "num_hidden_layers": len(kinds)}
+    fields = {"layers_block_type": kinds, "num_hidden_layers": len(kinds)}
     head = config.get("head_dim") or config.get("attention_head_dim")
-    return found | ({"head_dim": head} if head else {})
+    return fields | ({"head_dim": head} if head else {})
 
 
 _MIXER = {

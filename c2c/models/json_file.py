@@ -58,13 +58,13 @@ def json_object(text: str | bytes, where: str, *, is_unique: bool = False) -> di
         return result
 
     try:
-        found = json.loads(text, object_pairs_hook=unique if is_unique else None)
+        document = json.loads(text, object_pairs_hook=unique if is_unique else None)
     except RecursionError:
         raise DataError(where, "not readable as JSON: nested too deeply") from None
     except DataError:
         raise
     except ValueError as error:  # decoding errors and JSON errors
         raise DataError(where, f"not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise DataError(where, "expected a JSON object")
-    return found
+    return document

@@ -74,7 +74,7 @@ class Mixer:
 @lru_cache(maxsize=256)
 def mixers(spec: ModelSpec) -> tuple[Mixer, ...]:
     """Return the mixers of a model, those with caches first."""
-    found: list[Mixer] = []
+    result: list[Mixer] = []
     kinds: dict[tuple[bool, bool, bool, int], list[int]] = {}
     windows, window = _windowed(spec)
     for layer in spec.attention_layers:
@@ -88,15 +88,15 @@ def mixers(spec: ModelSpec) -> tuple[Mixer, ...]:
         kinds.setdefault(kind, []).append(layer)
     for (local, indexed, sparse, ratio), layers in kinds.items():
         if spec.compressed is not None:
-            found.append(_compressed(spec, spec.compressed, tuple(layers), ratio))
+            result.append(_compressed(spec, spec.compressed, tuple(layers), ratio))
             continue
         read = spec.index.top_k if spec.index is not None and sparse else 0
-        held = window if local else 0
+        span = window if local else 0
         make = _heads if spec.latent is None else _latent
-        found.append(make(spec, tuple(layers), held, read, indexed))
+        result.append(make(spec, tuple(layers), span, read, indexed))
     if spec.linear is not None:
-        found.append(_state(spec, spec.linear))
-    return tuple(found)
+        result.append(_state(spec, spec.linear))
+    return tuple(result)
 
 
 def _windowed(spec: ModelSpec) -> tuple[frozenset[int], int]:
@@ -108,20 +108,20 @@ def _windowed(spec: ModelSpec) -> tuple[frozenset[int], int]:
 
 
 def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
-    own = Heads(
+    form = Heads(
         heads=spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim,
         value_dim=spec.value_dim or spec.head_dim, sinks=spec.attention_sinks,
     )  # fmt: skip
     is_other = held > 0 and spec.windowed_heads is not None
-    one = spec.windowed_heads if is_other and spec.windowed_heads else own
-    at, gated = "self_attn", spec.attention_gate
+    one = spec.windowed_heads if is_other and spec.windowed_heads else form
+    prefix, gated = "self_attn", spec.attention_gate
     q, k = one.heads * one.head_dim, one.kv_heads * one.head_dim
     v, result = one.kv_heads * one.value_dim, one.heads * one.value_dim
-    into = {f"{at}.q_proj": q + gated * result, f"{at}.k_proj": k}
+    into = {f"{prefix}.q_proj": q + gated * result, f"{prefix}.k_proj": k}
     if is_other or not spec.keys_are_values:
-        into[f"{at}.v_proj"] = v
+        into[f"{prefix}.v_proj"] = v
     if spec.head_gate:
-        into[f"{at}.g_proj"] = one.heads
+        into[f"{prefix}.g_proj"] = one.heads
     products = [Product("qkv", spec.hidden, into)]
     further = spec.qkv_bias * (q + k + v) + spec.o_bias * spec.hidden + one.sinks * one.heads
     if spec.qk_norm:
@@ -130,12 +130,12 @@ def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, index
     if indexed and spec.index is not None:
         index = spec.index
         products.append(
-            Product("index", spec.hidden, {f"{at}.index_q_proj": index.heads * index.dim,
-                                           f"{at}.index_k_proj": index.dim})
+            Product("index", spec.hidden, {f"{prefix}.index_q_proj": index.heads * index.dim,
+                                           f"{prefix}.index_k_proj": index.dim})
         )  # fmt: skip
         further += 2 * index.dim
         caches.append(Cache(index.dim, index.heads * index.dim))
-    products.append(Product("o", result, {f"{at}.o_proj": spec.hidden}))
+    products.append(Product("o", result, {f"{prefix}.o_proj": spec.hidden}))
     return Mixer(
         layers=layers, products=tuple(products), parameters=further, caches=tuple(caches),
         moved=2 * (q + k) + 2 * v + q + result, heads=one.heads, kv_heads=one.kv_heads,
@@ -144,30 +144,30 @@ def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, index
 
 
 def _latent(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
-    latent, at, h = spec.latent, "self_attn", spec.hidden
+    latent, prefix, h = spec.latent, "self_attn", spec.hidden
     assert latent is not None
     q, values = spec.heads * spec.head_dim, spec.heads * latent.value_dim
-    first = {f"{at}.q_a_proj": latent.q_rank} if latent.q_rank else {f"{at}.q_proj": q}
-    first[f"{at}.kv_a_proj_with_mqa"] = latent.kv_rank + latent.rope_dim
+    first = {f"{prefix}.q_a_proj": latent.q_rank} if latent.q_rank else {f"{prefix}.q_proj": q}
+    first[f"{prefix}.kv_a_proj_with_mqa"] = latent.kv_rank + latent.rope_dim
     if spec.attention_gate:
-        first[f"{at}.g_proj"] = values
+        first[f"{prefix}.g_proj"] = values
     products = [Product("qkv_a", h, first)]
     if latent.q_rank:
-        products.append(Product("q_b", latent.q_rank, {f"{at}.q_b_proj": q}))
+        products.append(Product("q_b", latent.q_rank, {f"{prefix}.q_b_proj": q}))
     keys_and_values = spec.heads * (latent.nope_dim + latent.value_dim)
     products += [
-        Product("kv_b", latent.kv_rank, {f"{at}.kv_b_proj": keys_and_values}),
-        Product("o", values, {f"{at}.o_proj": h}),
+        Product("kv_b", latent.kv_rank, {f"{prefix}.kv_b_proj": keys_and_values}),
+        Product("o", values, {f"{prefix}.o_proj": h}),
     ]
     further = latent.q_rank + latent.kv_rank  # a norm before each second product
     pair = spec.heads * (spec.head_dim + latent.value_dim)
     caches = [Cache(latent.kv_rank + latent.rope_dim, pair, held, read)]
     if indexed and spec.index is not None:
-        index, at = spec.index, f"{at}.indexer"
-        keys = {f"{at}.wk": index.dim}
+        index, prefix = spec.index, f"{prefix}.indexer"
+        keys = {f"{prefix}.wk": index.dim}
         if index.is_weighted:
-            keys[f"{at}.weights_proj"] = index.heads
-        columns = {f"{at}.wq_b": index.heads * index.dim}
+            keys[f"{prefix}.weights_proj"] = index.heads
+        columns = {f"{prefix}.wq_b": index.heads * index.dim}
         products += [Product("index_q", latent.q_rank or h, columns), Product("index_k", h, keys)]
         further += 2 * index.dim  # a norm with a bias
         caches.append(Cache(index.dim, index.heads * index.dim))
@@ -180,35 +180,35 @@ def _latent(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, inde
 
 
 def _compressed(spec: ModelSpec, form: Compressed, layers: tuple[int, ...], ratio: int) -> Mixer:
-    at, h, d, heads = "attn", spec.hidden, spec.head_dim, spec.heads
+    prefix, h, d, heads = "attn", spec.hidden, spec.head_dim, spec.heads
     is_indexed = 0 < ratio == form.index_ratio
     twice = 1 + is_indexed  # entries of an indexed layer overlap their neighbours
     products = [
-        Product("qkv_a", h, {f"{at}.wq_a": form.q_rank, f"{at}.wkv": d}),
-        Product("q_b", form.q_rank, {f"{at}.wq_b": heads * d}),
+        Product("qkv_a", h, {f"{prefix}.wq_a": form.q_rank, f"{prefix}.wkv": d}),
+        Product("q_b", form.q_rank, {f"{prefix}.wq_b": heads * d}),
     ]
     pair = heads * 2 * d
     caches = [Cache(d, pair, held=form.window)]
     further = form.q_rank + d + heads  # two norms, a learned logit a head
     if ratio:
-        columns = {f"{at}.compressor.wkv": twice * d, f"{at}.compressor.wgate": twice * d}
+        columns = {f"{prefix}.compressor.wkv": twice * d, f"{prefix}.compressor.wgate": twice * d}
         products.append(Product("compress", h, columns))
         further += ratio * twice * d + d  # a bias by position, a norm
         caches.append(Cache(d, pair, read=is_indexed * form.top_k * ratio, ratio=ratio))
     if is_indexed:
-        index, of = f"{at}.indexer", form.index_dim
-        keys = {f"{index}.compressor.wkv": 2 * of, f"{index}.compressor.wgate": 2 * of,
+        index, width = f"{prefix}.indexer", form.index_dim
+        keys = {f"{index}.compressor.wkv": 2 * width, f"{index}.compressor.wgate": 2 * width,
                 f"{index}.weights_proj": form.index_heads}  # fmt: skip
         products += [
-            Product("index_q", form.q_rank, {f"{index}.wq_b": form.index_heads * of}),
+            Product("index_q", form.q_rank, {f"{index}.wq_b": form.index_heads * width}),
             Product("index_k", h, keys),
         ]
-        further += ratio * 2 * of + of
-        caches.append(Cache(of, form.index_heads * of, ratio=ratio))
+        further += ratio * 2 * width + width
+        caches.append(Cache(width, form.index_heads * width, ratio=ratio))
     groups, narrow = form.out_groups, form.out_groups * form.out_rank
     products += [
-        Product("o_a", heads * d // groups, {f"{at}.wo_a": narrow}),
-        Product("o_b", narrow, {f"{at}.wo_b": h}),
+        Product("o_a", heads * d // groups, {f"{prefix}.wo_a": narrow}),
+        Product("o_b", narrow, {f"{prefix}.wo_b": h}),
     ]
     return Mixer(
         layers=layers, products=tuple(products), parameters=further, caches=tuple(caches),

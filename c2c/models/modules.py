@@ -70,12 +70,12 @@ class Modules:
     def _matches(self, layer: int, name: str) -> bool:
         one = name.replace("experts.", "experts.0.") if ".experts." in f".{name}" else name
         return any(
-            fnmatchcase(each, pattern) for pattern in self._patterns.get(layer, ())
-            for each in {name, one}
+            fnmatchcase(spelling, pattern) for pattern in self._patterns.get(layer, ())
+            for spelling in {name, one}
         ) or any(
-            fnmatchcase(f"{start}layers.{layer}.{each}", pattern)
+            fnmatchcase(f"{start}layers.{layer}.{spelling}", pattern)
             for pattern in self._patterns.get(None, ())
-            for start in ("", "model.") for each in {name, one}
+            for start in ("", "model.") for spelling in {name, one}
         )  # fmt: skip
 
 

@@ -63,12 +63,12 @@ def at_precision(spec: ModelSpec, given: object, where: str = "precision") -> Mo
         spec = replace(spec, kv_dtype_bytes=_CACHED[parts["cache"]])
     if "compute" not in parts:
         return spec
-    own = "bf16" if spec.weights is None else spec.weights.kernel
-    if parts["compute"] not in ("bf16", own):
-        allowed = " or ".join(dict.fromkeys(("bf16", own)))
+    kernel = "bf16" if spec.weights is None else spec.weights.kernel
+    if parts["compute"] not in ("bf16", kernel):
+        allowed = " or ".join(dict.fromkeys(("bf16", kernel)))
         raise SettingError(f"{where}.compute", parts["compute"], f"{allowed}, as the weights are")
     if spec.weights is None:
         return spec
-    is_own = parts["compute"] == own != "bf16"
+    is_own = parts["compute"] == kernel != "bf16"
     form = replace(spec.weights, kernel=parts["compute"], is_demanded=is_own)
     return replace(spec, weights=form)

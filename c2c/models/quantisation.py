@@ -62,8 +62,8 @@ def read_config(file: Path) -> dict[str, Any]:
                 str(other),
                 f"it may say that the weights are quantised; read are {', '.join(_BESIDE)}",
             )
-        found = {"quant_method": _BESIDE[other.name], **read_json_object(other)}
-        return config | {"quantization_config": found}
+        quantisation = {"quant_method": _BESIDE[other.name], **read_json_object(other)}
+        return config | {"quantization_config": quantisation}
     return config
 
 
@@ -89,7 +89,7 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
     kind, read = config.get("quant_method"), Reader(config, where)
     if kind is None and config.get("quant_algo"):  # ModelOpt's own field alone
         kind = "modelopt"
-    kept: Any = next((config[name] for name in _KEPT if config.get(name)), ())
+    exclusions: Any = next((config[name] for name in _KEPT if config.get(name)), ())
     form: WeightFormat | None
     cached, named = _cached(where, config), config.get("quantized_layers")
     if kind == "fp8":
@@ -98,7 +98,7 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
             kind="fp8", bits=8, block=block, kernel="fp8" if block == _MATRIX else "fp8_block",
             scale_bytes=read.whole("scale_bytes", default=4),
         )  # fmt: skip
-        kept = () if named else kept  # which are not of the other format
+        exclusions = () if named else exclusions  # which are not of the other format
     elif kind == "mxfp4":
         form = WeightFormat(
             kind="mxfp4", bits=4, block=(1, 32), scale_bytes=1, experts_only=True, kernel="mxfp4"
@@ -117,7 +117,10 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
         inner = config.get("quantization", config)
         if not isinstance(inner, Mapping):
             raise SettingError(f"{where}.quantization", inner, "a mapping")
-        kept, named = inner.get("exclude_modules") or kept, inner.get("quantized_layers")
+        exclusions, named = (
+            inner.get("exclude_modules") or exclusions,
+            inner.get("quantized_layers"),
+        )
         is_mixed = str(inner.get("quant_algo")).upper() == "MIXED_PRECISION"
         form, cached = None if is_mixed else _modelopt(inner, where), _cached(where, inner)
         if is_mixed and not named:
@@ -132,7 +135,7 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
     spec = replace(spec, kv_dtype_bytes=cached)
     if form is None and not named:
         return spec
-    return _assigned(spec, form, where, kept, named or {})
+    return _assigned(spec, form, where, exclusions, named or {})
 
 
 def _assigned(
@@ -151,7 +154,7 @@ def _assigned(
         (one, Modules(names, spec.family, f"{where}.quantized_layers"))
         for one, names in formats.items()
     ]
-    found: dict[str, dict[int, WeightFormat | None]] = {}
+    forms_of: dict[str, dict[int, WeightFormat | None]] = {}
     weight = Counter[WeightFormat]()
     for gemm in gemms(replace(spec, weights=None)):
         copies = spec.experts if gemm.kind == "expert" else 1
@@ -165,7 +168,7 @@ def _assigned(
             if gemm.kind == "expert" and len(set(here.values())) > 1:
                 allowed = f"all {gemm.count} layers or none"
                 raise SettingError(field, f"{module} of some layers", allowed)
-            found.setdefault(module, {}).update(here)
+            forms_of.setdefault(module, {}).update(here)
             for one in filter(None, here.values()):
                 weight[one] += gemm.k * n * copies
     main = form or max(weight, key=lambda one: weight[one], default=None)
@@ -173,7 +176,7 @@ def _assigned(
         return spec
     others = [
         OtherFormat(module, None if len(some) == len(forms) else some, one)
-        for module, forms in found.items()
+        for module, forms in forms_of.items()
         for one, some in _layers_of(forms).items()
         # of the usual format only where another is usual for such a module
         if one != main or not form or module == "lm_head"

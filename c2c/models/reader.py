@@ -20,16 +20,16 @@ class Reader:
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """Return the first present of several spellings, a whole number of at least `least`."""
-        wanted = f"a whole number, at least {least}"
+        rule = f"a whole number, at least {least}"
         for name in names:
             value = self.config.get(name)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingError(f"{self.where}.{name}", value, wanted)
+                raise SettingError(f"{self.where}.{name}", value, rule)
             return value
         if default is None:
-            raise SettingError(f"{self.where}.{names[0]}", None, wanted, "It is missing.")
+            raise SettingError(f"{self.where}.{names[0]}", None, rule, "It is missing.")
         return default
 
     def layers(self) -> int:
@@ -61,15 +61,15 @@ class Reader:
 
     def numbers(self, where: str, values: Mapping[str, Any], name: str) -> tuple[float, ...]:
         """Return a list of numbers above 0 as a tuple."""
-        found = values.get(name)
-        if not isinstance(found, list) or not found:
-            raise SettingError(f"{self.where}.{where}.{name}", found, "a list of numbers above 0")
-        return tuple(self.number(f"{where}.{name}", value, 1.0) for value in found)
+        entries = values.get(name)
+        if not isinstance(entries, list) or not entries:
+            raise SettingError(f"{self.where}.{where}.{name}", entries, "a list of numbers above 0")
+        return tuple(self.number(f"{where}.{name}", value, 1.0) for value in entries)
 
     def demand(self, name: str, value: Any, wanted: Any) -> None:
         """Raise unless a field that would change the layers' shapes has the supported value."""
-        found = self.config.get(name, value)
-        if found != wanted:
+        setting = self.config.get(name, value)
+        if setting != wanted:
             raise SettingError(
-                f"{self.where}.{name}", found, f"{wanted!r}, the only form supported"
+                f"{self.where}.{name}", setting, f"{wanted!r}, the only form supported"
             )

@@ -55,7 +55,17 @@ def _llama4(read: Reader) -> dict[str, Any]:
     if not isinstance(sparse, list) or not set(sparse) <= set(range(layers)):
         raise SettingError(f"{read.where}.moe_layers", sparse, f"numbers from 0 to {layers - 1}")
     width = read.whole("intermediate_size")
+    chunk = read.whole("attention_chunk_size", default=2**30)
+    if read.flag("attn_temperature_tuning", default=True):
+        chunk = min(chunk, read.whole("floor_scale", default=8192) - 1)
+    turned = set(_llama4_windowed(read, layers))
     return biases(read, out=True) | {
+        "norm_topk": False,
+        "weighted_inputs": True,
+        "rotary_interleaved": True,
+        "unrotated_layers": tuple(i for i in range(layers) if i not in turned),
+        "qk_unit": read.flag("use_qk_norm", default=True),
+        "plain_tokens": chunk,
         "intermediate": read.whole("intermediate_size_mlp"),
         "max_position": read.whole("max_position_embeddings"),
         "experts": read.whole("num_local_experts"),
@@ -73,7 +83,10 @@ def _llama4_chunks(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _llama4_windowed(read: Reader, layers: int) -> Iterable[int]:
     turned = read.config.get("no_rope_layers")
-    return (i for i in range(layers) if (turned[i] if turned else (i + 1) % 4))
+    if turned and (not isinstance(turned, list) or len(turned) != layers):
+        raise SettingError(f"{read.where}.no_rope_layers", turned, f"a list of {layers} of 0 and 1")
+    step = read.whole("no_rope_layer_interval", default=4)
+    return (i for i in range(layers) if (turned[i] if turned else (i + 1) % step))
 
 
 def _mimo_v2(read: Reader) -> dict[str, Any]:

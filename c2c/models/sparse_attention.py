@@ -16,10 +16,10 @@ def _deepseek_v32(read: Reader) -> dict[str, Any]:
     every = tuple(range(layers))
     if kinds is not None and (not isinstance(kinds, list) or len(kinds) < layers):
         raise SettingError(f"{read.where}.indexer_types", kinds, f"a list of {layers} names")
-    own = every if kinds is None else tuple(i for i in every if kinds[i] == "full")
+    index_layers = every if kinds is None else tuple(i for i in every if kinds[i] == "full")
     index = Indexer(
         heads=read.whole("index_n_heads"), dim=read.whole("index_head_dim"),
-        top_k=read.whole("index_topk"), layers=own, sparse=every,
+        top_k=read.whole("index_topk"), layers=index_layers, sparse=every,
     )  # fmt: skip
     return deepseek_v3(read) | {"index": index}
 
@@ -38,6 +38,13 @@ def _minimax_m2(read: Reader) -> dict[str, Any]:
         "router_sigmoid": read.config.get("scoring_func", "sigmoid") == "sigmoid",
         "router_bias": read.flag("use_routing_bias", default=True),
     }
+
+
+def _rotated_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    part, dim = config.get("rotary_dim"), config.get("head_dim")
+    if not part or not dim or "partial_rotary_factor" in config:
+        return {}
+    return {"partial_rotary_factor": part / dim}
 
 
 def _minimax_m3(read: Reader) -> dict[str, Any]:
@@ -142,7 +149,13 @@ SPARSE: dict[str, Family] = {
     "deepseek_v32": _V32,
     "deepseek_v4": _V4,
     "glm_moe_dsa": _V32,
-    "minimax_m2": Family(fields=_minimax_m2, modules=_SPARSE_MOE),
+    "minimax_m2": Family(
+        fields=_minimax_m2,
+        defaults={"head_dim": 128, "rope_theta": 5e6},
+        prepare=_rotated_part,
+        turns_part=True,
+        modules=_SPARSE_MOE,
+    ),
     "minimax_m3": _M3,
     "minimax_m3_vl": _M3,
 }

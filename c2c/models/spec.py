@@ -300,12 +300,16 @@ class ModelSpec:
     expert_groups: Count = 1
     groups_per_token: Count = 1  # best-scoring groups that a token's experts are from
     routed_scale: AboveZero = 1.0
+    weighted_inputs: bool = False  # a router's weights multiply experts' inputs, not results
     activation: str = "silu"
     rope_theta: AboveZero = 10000.0
     local_rope_theta: FromZero = 0.0  # base of windowed layers, without scaling; 0: the same
     rope_scaling: RopeScaling | None = None
     rotary_fraction: AboveZero = 1.0  # rotated share of head_dim, from its start
     rotary_interleaved: bool = False  # pairs are neighbours, not half of the rotated part apart
+    unrotated_layers: tuple[int, ...] = ()  # without positions
+    qk_unit: bool = False  # q and k of rotated layers are divided by their root mean squares
+    plain_tokens: Index = 0  # beyond, attention is chunked or rescaled; 0: nowhere
     norm_eps: AboveZero = 1e-5
     more_parameters: Index = 0  # in all layers together, outside of matrices: scales, streams
     more_bytes: Index = 0  # stored beside: tables, and what such parameters have over dtype_bytes

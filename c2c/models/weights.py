@@ -69,7 +69,7 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
         for one in mixer.products:
             shape = (one.name, one.k, tuple(one.parts.items()))
             products.setdefault(shape, []).extend(mixer.layers)
-    found: list[Gemm] = []
+    result: list[Gemm] = []
 
     def add(
         name: str, k: int, parts: Iterable[tuple[str, int]], layers: Iterable[int],
@@ -77,7 +77,7 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
     ) -> None:  # fmt: skip
         split = tuple(parts)
         for forms, some in _by_format(spec, kind, [module for module, _ in split], layers).items():
-            found.append(
+            result.append(
                 Gemm(name=name, k=k, n=sum(n for _, n in split), kind=kind, parts=split,
                      layers=tuple(some), forms=forms)
             )  # fmt: skip
@@ -86,17 +86,17 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
         add(name, k, columns, sorted(layers))
     h, sparse = spec.hidden, spec.expert_layers
     width, inner = spec.expert_hidden or h, spec.moe_intermediate
-    at = "mlp.experts"
+    prefix = "mlp.experts"
     add("router", h, [("mlp.gate", spec.experts)], sparse)
     if spec.expert_hidden:
         add("experts_in", h, [("mlp.experts_in", width)], sparse)
-    for name, k, parts in _feed_forward(spec, "expert_", at, width, inner):
+    for name, k, parts in _feed_forward(spec, "expert_", prefix, width, inner):
         add(name, k, parts, sparse, "expert")
     if spec.expert_hidden:
         add("experts_out", width, [("mlp.experts_out", h)], sparse)
     if spec.shared_intermediate:
-        at = "mlp.shared_experts"
-        for name, k, parts in _feed_forward(spec, "shared_", at, h, spec.shared_intermediate):
+        prefix = "mlp.shared_experts"
+        for name, k, parts in _feed_forward(spec, "shared_", prefix, h, spec.shared_intermediate):
             add(name, k, parts, sparse)
         if spec.shared_gate:
             add("shared_gate", h, [("mlp.shared_expert_gate", 1)], sparse)
@@ -107,7 +107,7 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
         for name, k, parts in _feed_forward(spec, "", "mlp", h, m):
             add(name, k, parts, some)
     add("lm_head", h, [("lm_head", spec.vocab)], (-1,), "head")
-    return tuple(found)
+    return tuple(result)
 
 
 def _feed_forward(
@@ -255,16 +255,16 @@ def read_shape(spec: ModelSpec) -> CacheShape:
 
 def _shapes(spec: ModelSpec) -> tuple[CacheShape, CacheShape]:
     caches, state = _caches(spec), state_bytes(spec)
-    held = [(cache.held, each) for cache, each in caches]
+    spans = [(cache.held, nbytes) for cache, nbytes in caches]
     longest = max((cache.limit for cache, _ in caches), default=0)
     read = [
-        (longest, each * cache.limit // longest) if cache.limit else (0, each)
-        for cache, each in caches
+        (longest, nbytes * cache.limit // longest) if cache.limit else (0, nbytes)
+        for cache, nbytes in caches
     ]
     sizes = [
-        (sum(each for w, each in some if not w), sum(each for w, each in some if w),
+        (sum(nbytes for w, nbytes in some if not w), sum(nbytes for w, nbytes in some if w),
          max((w for w, _ in some), default=0))
-        for some in (held, read)
+        for some in (spans, read)
     ]  # fmt: skip
     place = math.gcd(state, *(size for full, windowed, _ in sizes for size in (full, windowed)))
     place = place or 1
@@ -281,7 +281,7 @@ def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
     In a layer with a window, a token beyond it overwrites the oldest one. A state does not grow,
     see `state_bytes`; an entry of several tokens grows evenly.
     """
-    return sum(each for cache, each in _caches(spec) if not cache.held or position < cache.held)
+    return sum(nbytes for cache, nbytes in _caches(spec) if not cache.held or position < cache.held)
 
 
 def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
@@ -296,8 +296,8 @@ def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
     """
     count = _tokens(tokens).astype(np.int64)
     cached = np.zeros_like(count)
-    for cache, each in _caches(spec):
-        cached = cached + each * (np.minimum(count, cache.held) if cache.held else count)
+    for cache, nbytes in _caches(spec):
+        cached = cached + nbytes * (np.minimum(count, cache.held) if cache.held else count)
     return np.asarray(cached + np.where(count > 0, state_bytes(spec), 0))
 
 
@@ -389,8 +389,8 @@ def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
         (len(mixer.layers) * cache.pair, cache) for mixer in mixers(spec) for cache in mixer.caches
     ]
     pairs = sum(
-        2.0 * each * (np.minimum(keys, cache.limit) if cache.limit else keys) / cache.ratio
-        for each, cache in seen
+        2.0 * width * (np.minimum(keys, cache.limit) if cache.limit else keys) / cache.ratio
+        for width, cache in seen
     )
     states = sum(len(mixer.layers) * mixer.state_flops for mixer in mixers(spec))
     return np.asarray(matrices + pairs + states)

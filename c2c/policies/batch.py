@@ -20,7 +20,7 @@ def fill(policy: Any, w: Any, i: int, now_s: float) -> int:
 
     Args:
       policy: policy that decides.
-      w: the loop, `c2c.serving.state.Loop`.
+      w: the loop, `c2c.serving.tables.state.Loop`.
       i: the instance, which has work.
       now_s: current time.
     """

@@ -26,7 +26,7 @@ def on_request(policy: Any, own: Any, w: Any, slot: int, now_s: float) -> float:
     Args:
       policy: the option.
       own: its own arrays.
-      w: the loop, `c2c.serving.state.Loop`.
+      w: the loop, `c2c.serving.tables.state.Loop`.
       slot: slot of the request.
       now_s: current time.
 

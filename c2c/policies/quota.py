@@ -116,8 +116,8 @@ def _begin_turn(
         own.until[i] = row.decode_clock
         return _WITHOUT_END
     if row.is_last == 0 or own.until[i] - row.decode_clock < 1.0:
-        left = max(0.0, own.until[i] - row.decode_clock)
-        own.until[i] = row.decode_clock + left + _turn_steps(policy, table, first, count, row)
+        rest_steps = max(0.0, own.until[i] - row.decode_clock)
+        own.until[i] = row.decode_clock + rest_steps + _turn_steps(policy, table, first, count, row)
     return float(own.until[i] - row.decode_clock)
 
 

@@ -146,28 +146,30 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
 
 
 def _policy(point: DecisionPoint, values: Mapping[str, Any], place_of: str) -> Any:
-    given = dict(values)
-    name = given.pop("policy", None)
+    fields = dict(values)
+    name = fields.pop("policy", None)
     if name not in point.policies:
         raise SettingError(
             f"{place_of}.policy", name, f"one of {', '.join(sorted(point.policies))}"
         )
-    made: Any = point.policies[name]
-    hints = get_type_hints(made, include_extras=True)
-    for field, value in given.items():
-        if field not in made._fields:
-            known = ", ".join(made._fields) or "no fields"
-            raise SettingError(f"{place_of}.{field}", value, f"a field of {name} ({known})")
+    policy_type: Any = point.policies[name]
+    hints = get_type_hints(policy_type, include_extras=True)
+    for field, value in fields.items():
+        if field not in policy_type._fields:
+            names = ", ".join(policy_type._fields) or "no fields"
+            raise SettingError(f"{place_of}.{field}", value, f"a field of {name} ({names})")
         if hints.get(field) is not Any:
-            given[field] = typed(value, hints.get(field, float), f"{place_of}.{field}")
+            fields[field] = typed(value, hints.get(field, float), f"{place_of}.{field}")
         elif isinstance(value, Mapping):  # a policy of its own, as those of `Both`
-            given[field] = _policy(point, value, f"{place_of}.{field}")
-    missing = [f for f in made._fields if f not in given and f not in made._field_defaults]
+            fields[field] = _policy(point, value, f"{place_of}.{field}")
+    missing = [
+        f for f in policy_type._fields if f not in fields and f not in policy_type._field_defaults
+    ]
     if missing:
         raise SettingError(
             f"{place_of}.{missing[0]}", None, f"a value; {name} has no default for it"
         )
-    return made(**given)
+    return policy_type(**fields)
 
 
 def check_policy(setting: str, policy: Any, where: str = "system") -> None:

@@ -275,15 +275,15 @@ def traits_of(kind: Any, policy: Any) -> Any:
     """
     name = type(policy).__name__
     try:
-        found = getattr(policy, "traits", None) or kind()
+        traits = getattr(policy, "traits", None) or kind()
     except Exception as error:
         raise PolicyError(name, _reason(error, type(policy), kind)) from error
-    if type(found) is not kind:
+    if type(traits) is not kind:
         raise PolicyError(
-            name, f"{_where(type(policy))}: traits is {found!r}, not a {kind.__name__}"
+            name, f"{_where(type(policy))}: traits is {traits!r}, not a {kind.__name__}"
         )
     hints, values = _HINTS[kind], {}
-    for field, value in found._asdict().items():
+    for field, value in traits._asdict().items():
         allowed = _ALLOWED.get(field, _BY_TYPE[hints[field]])
         if not fits(value, allowed.kind) or (allowed.test and not allowed.test(value)):
             problem = f"the trait {field} is {value!r}, not {allowed.allowed}"
@@ -293,23 +293,23 @@ def traits_of(kind: Any, policy: Any) -> Any:
 
 
 def _reason(error: Exception, policy_type: type, kind: Any) -> str:
-    own = getattr(policy_type, "traits", None)
-    if isinstance(own, property) and own.fget is not None:
-        return located(error, own.fget)
+    attribute = getattr(policy_type, "traits", None)
+    if isinstance(attribute, property) and attribute.fget is not None:
+        return located(error, attribute.fget)
     needed = ", ".join(f"{f}=..." for f in kind._fields if f not in kind._field_defaults)
     return f"{_where(policy_type)}: it says no traits = {kind.__name__}({needed})"
 
 
 def _where(policy_type: type) -> str:
-    own = getattr(policy_type, "traits", None)
-    if isinstance(own, property) and own.fget is not None:
-        return where_is(own.fget)
-    made = implementations(policy_type)
-    if not made:
+    attribute = getattr(policy_type, "traits", None)
+    if isinstance(attribute, property) and attribute.fget is not None:
+        return where_is(attribute.fget)
+    functions = implementations(policy_type)
+    if not functions:
         return policy_type.__module__
-    file = made[0].__code__.co_filename
+    file = functions[0].__code__.co_filename
     linecache.checkcache(file)
     for number, line in enumerate(linecache.getlines(file), 1):
         if line.startswith((f"class {policy_type.__name__}(", f"class {policy_type.__name__}:")):
             return f"{Path(file).name}, line {number}"
-    return where_is(made[0])
+    return where_is(functions[0])

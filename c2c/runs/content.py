@@ -36,9 +36,9 @@ def content_key(
         content counts.
       ignore: top-level keys of `config` that do not change the result, such as output folders.
     """
-    kept = {k: v for k, v in config.items() if k not in ignore}
+    inputs = {k: v for k, v in config.items() if k not in ignore}
     parts = {
-        "config": plain(kept),
+        "config": plain(inputs),
         "code": dict(packages)
         if isinstance(packages, Mapping)
         else {name: source_key(name) for name in packages},

@@ -21,8 +21,8 @@ def summary_fields(summary: Mapping[str, Any]) -> dict[str, Value]:
     >>> summary_fields({"ttft_s": {"p99": 0.5}, "failed": 0, "run": {"link_gbps": 375.0}})
     {'ttft_p99_s': 0.5, 'failed': 0, 'run_link_gbps': 375.0}
     """
-    kept = {k: v for k, v in summary.items() if k not in _APART}
-    return {_name(path): value for path, value in _numbers(kept, ())}
+    fields = {k: v for k, v in summary.items() if k not in _APART}
+    return {_name(path): value for path, value in _numbers(fields, ())}
 
 
 def settings_by_path(settings: Mapping[str, Any]) -> dict[str, Any]:

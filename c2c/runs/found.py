@@ -75,13 +75,13 @@ def find_runs(folder: Path) -> list[FoundRun]:
     """
     if not folder.is_dir():
         raise SettingError("folder", str(folder), "a folder of runs that exists")
-    found = [read_run(path, _named(path, folder)) for path in _run_folders(folder)]
-    if not (kept := [run for run in found if run is not None]):
+    entries = [read_run(path, _named(path, folder)) for path in _run_folders(folder)]
+    if not (runs := [run for run in entries if run is not None]):
         raise SettingError(
             "folder", str(folder), "a folder with simulated runs in it",
             "`c2c simulate` writes them to runs/simulate.",
         )  # fmt: skip
-    return sorted(kept, key=lambda run: run.run)
+    return sorted(runs, key=lambda run: run.run)
 
 
 def read_run(folder: Path, name: str) -> FoundRun | None:
@@ -98,9 +98,9 @@ def read_run(folder: Path, name: str) -> FoundRun | None:
     summary = _json(folder / SUMMARY) if status == "complete" else {}
     if summary is None:  # a figure, a benchmark
         return None
-    kept = {k: v for k, v in settings.items() if k not in NOT_INPUTS}
+    inputs = {k: v for k, v in settings.items() if k not in NOT_INPUTS}
     return FoundRun(
-        run=name, status=status, error=error, settings=settings_by_path(kept), summary=summary
+        run=name, status=status, error=error, settings=settings_by_path(inputs), summary=summary
     )
 
 
@@ -118,8 +118,8 @@ def tidy(runs: Sequence[FoundRun]) -> pa.Table:
     texts = (("layout", "run", "layout"), ("verdict", "verdict", "state"),
              ("binds", "verdict", "binds"))  # fmt: skip
     for name, part, key in texts:
-        told = [(run.summary.get(part) or {}).get(key) for run in runs]
-        columns[name] = pa.array(told, pa.string())
+        column = [(run.summary.get(part) or {}).get(key) for run in runs]
+        columns[name] = pa.array(column, pa.string())
     for name in dict.fromkeys(name for one in fields for name in one):
         columns.setdefault(name, _column([one.get(name) for one in fields]))
     return pa.table(columns).replace_schema_metadata({_DIFFERING: json.dumps(settings)})
@@ -133,14 +133,14 @@ def settings_columns(table: pa.Table) -> list[str]:
     """
     names: list[str] = json.loads((table.schema.metadata or {}).get(_DIFFERING, b"[]"))
     names.sort(key=lambda name: not name.endswith(".name"))  # else in their order
-    kept: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for name in names:
         values = [json.dumps(v) for v in table.column(name).to_pylist()]
         group = name.partition(".")[0]
-        others = [v for other, v in kept.items() if other.partition(".")[0] == group]
+        others = [v for other, v in columns.items() if other.partition(".")[0] == group]
         if not any(_follows(values, other) for other in others):
-            kept[name] = values
-    return [name for name in table.column_names if name in kept]
+            columns[name] = values
+    return [name for name in table.column_names if name in columns]
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
@@ -171,18 +171,18 @@ def _status(folder: Path) -> tuple[Status, str]:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _yaml(path: Path) -> dict[str, Any] | None:
     try:
-        found = _parsed(path.read_text(encoding="utf-8"))
+        document = _parsed(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 @lru_cache(maxsize=64)
@@ -193,9 +193,9 @@ def _parsed(text: str) -> Any:
 
 def _differing(runs: Sequence[FoundRun]) -> list[str]:
     """Return settings in which runs differ, in their order; runs without settings do not count."""
-    known = [run.settings for run in runs if run.settings]
-    names = dict.fromkeys(name for settings in known for name in settings)
-    return [n for n in names if len({_text(s.get(n, _ABSENT)) for s in known}) > 1]
+    rows = [run.settings for run in runs if run.settings]
+    names = dict.fromkeys(name for settings in rows for name in settings)
+    return [n for n in names if len({_text(s.get(n, _ABSENT)) for s in rows}) > 1]
 
 
 def _text(value: Any) -> str:

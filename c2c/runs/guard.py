@@ -51,8 +51,8 @@ def check_folder(
     check_room(root, needs_bytes, field)
     if not root.is_dir():
         return
-    own = own_files(root)
-    foreign = foreign_files(root, own)
+    files = own_files(root)
+    foreign = foreign_files(root, files)
     if taken := sorted({*OWN, *names}.intersection(foreign)):
         raise SettingError(
             field, str(root), "a folder for a run",
@@ -60,17 +60,17 @@ def check_folder(
         )  # fmt: skip
     if overwrite:
         return
-    wanted = "a new or empty folder, or this run's own"
+    rule = "a new or empty folder, or this run's own"
     if foreign:
         raise SettingError(
-            field, str(root), wanted,
+            field, str(root), rule,
             f"It holds {_few(foreign)}. overwrite=true keeps that and adds the run's files.",
         )  # fmt: skip
-    if any((root / name).exists() for name in own - OWN):
+    if any((root / name).exists() for name in files - OWN):
         here, there = _told(plain(config), ignore), _told(_settings(root), ignore)
         if content_key(here) != content_key(there):
             raise SettingError(
-                field, str(root), wanted,
+                field, str(root), rule,
                 f"It holds results of another run ({_difference(here, there)}). "
                 "overwrite=true replaces them.",
             )  # fmt: skip
@@ -82,10 +82,10 @@ def _told(settings: Mapping[str, Any], ignore: Sequence[str]) -> dict[str, Any]:
 
 def _settings(root: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load((root / "config.yaml").read_text(encoding="utf-8"))
+        document = yaml.safe_load((root / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _difference(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:

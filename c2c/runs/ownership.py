@@ -52,11 +52,11 @@ def own_files(root: Path) -> frozenset[str]:
 
 def check_format(root: Path) -> None:
     """Raise if the folder holds a finished run of another format."""
-    found = _done(root).get("format", FORMAT)
-    if found != FORMAT:
+    version = _done(root).get("format", FORMAT)
+    if version != FORMAT:
         raise DataError(
             str(root / DONE),
-            f"a run folder of format {str(found)[:40]}, this version reads format {FORMAT}",
+            f"a run folder of format {str(version)[:40]}, this version reads format {FORMAT}",
         )
 
 
@@ -101,9 +101,9 @@ def _look(root: Path, at: str, own: frozenset[str], inner: set[str], found: list
 
 
 def _is_partial(path: Path, at: str, own: frozenset[str]) -> bool:
-    found = _PARTIAL.fullmatch(path.name)
+    match = _PARTIAL.fullmatch(path.name)
     # The journal's partial file counts too: the journal is the first file of a run.
-    return found is not None and (found[1] == JOURNAL or (Path(at) / found[1]).as_posix() in own)
+    return match is not None and (match[1] == JOURNAL or (Path(at) / match[1]).as_posix() in own)
 
 
 def _is_empty(path: Path) -> bool:
@@ -119,16 +119,16 @@ def _of_done(root: Path) -> frozenset[str]:
     done = _done(root)
     if not isinstance(done.get("results"), dict):
         return frozenset()
-    known = re.fullmatch("[0-9a-f]{64}", str(done.get("key")))
-    return _names([DONE, *done["results"]]) if known else frozenset()
+    match = re.fullmatch("[0-9a-f]{64}", str(done.get("key")))
+    return _names([DONE, *done["results"]]) if match else frozenset()
 
 
 def _done(root: Path) -> dict[str, Any]:
     try:
-        found = json.loads(_text(root / DONE) or "null")
+        document = json.loads(_text(root / DONE) or "null")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _names(names: Iterable[str]) -> frozenset[str]:

@@ -147,8 +147,8 @@ class RunDir:
                 if not is_complete:
                     _clear(root)
                     write_text(root / "config.yaml", _as_yaml(settings))
-                    known = {"key": key, "files": [str(file.absolute()) for file in files]}
-                    write_json(root / "provenance.json", known | provenance(seed=seed))
+                    facts = {"key": key, "files": [str(file.absolute()) for file in files]}
+                    write_json(root / "provenance.json", facts | provenance(seed=seed))
         except OSError as error:
             why = error.strerror or str(error)
             raise SettingError(field, str(root), f"a folder that can be written ({why})") from error
@@ -232,10 +232,10 @@ class RunDir:
         paths = tuple(self._result(f"{name}{suffix}") for suffix in NO_DATE)
         with mpl.rc_context({"svg.hashsalt": "c2c"}):
             for path, metadata in zip(paths, NO_DATE.values(), strict=True):
-                held = io.BytesIO()
-                figure.savefig(held, format=path.suffix[1:], metadata=metadata)
+                buffer = io.BytesIO()
+                figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
                 with atomic_file(path) as file:
-                    file.write(held.getvalue())
+                    file.write(buffer.getvalue())
         return paths
 
     def __enter__(self) -> Self:
@@ -306,9 +306,9 @@ def _as_yaml(settings: Any) -> str:
 def _as_json(value: Any) -> Any:
     # JSON has no infinity and no NaN; they become text, as YAML writes them.
     if isinstance(value, Mapping):
-        return {key: _as_json(each) for key, each in value.items()}
+        return {key: _as_json(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_as_json(each) for each in value]
+        return [_as_json(part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return yaml.safe_dump(value, explicit_end=False).split()[0]
     return value
@@ -319,9 +319,9 @@ def _is_complete(root: Path, key: str) -> bool:
     if not done.is_file():
         return False
     try:
-        found = json.loads(done.read_text(encoding="utf-8"))
-        results = found["results"]
-        same_key = found["key"] == key
+        record = json.loads(done.read_text(encoding="utf-8"))
+        results = record["results"]
+        same_key = record["key"] == key
     except (ValueError, KeyError, TypeError):
         return False  # foreign or damaged: run again
     return same_key and all(
@@ -360,14 +360,14 @@ def _clear(root: Path) -> None:
 
 
 def _remove_own(root: Path, keep: Sequence[str] = ()) -> None:
-    own = own_files(root)
-    if own:
+    files = own_files(root)
+    if files:
         (root / DONE).unlink(missing_ok=True)
-    for path in [*partials(root, own), *(root / n for n in sorted(own - {LOCK, *keep}))]:
+    for path in [*partials(root, files), *(root / n for n in sorted(files - {LOCK, *keep}))]:
         # A folder of results may have become a link to somewhere else.
         if path.parent.resolve().is_relative_to(root.resolve()):
             path.unlink(missing_ok=True)
-    for folder in sorted({root / Path(name).parent for name in own}, reverse=True):
+    for folder in sorted({root / Path(name).parent for name in files}, reverse=True):
         if folder != root and not folder.is_symlink():
             with suppress(OSError):  # not empty
                 folder.rmdir()

@@ -1,19 +1,6 @@
 """The serving loop: state, pure step and actions, driven by the simulator or a live engine."""
 
 from c2c.serving import options
-from c2c.serving.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
-from c2c.serving.plans import (
-    DRAWS,
-    RESOURCES,
-    Cost,
-    Curve,
-    Plan,
-    Plans,
-    Weights,
-    Work,
-    path_ends,
-    tables,
-)
 from c2c.serving.prepare import (
     GROUPS,
     AdapterCache,
@@ -43,7 +30,21 @@ from c2c.serving.prepare import (
     side_by_side,
     start_plan,
 )
-from c2c.serving.state import (
+from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
+from c2c.serving.tables.actions import ACT_INTERRUPT, ACT_LOAD, ACT_RUN, ACT_UNLOAD
+from c2c.serving.tables.plans import (
+    DRAWS,
+    RESOURCES,
+    Cost,
+    Curve,
+    Plan,
+    Plans,
+    Weights,
+    Work,
+    path_ends,
+    tables,
+)
+from c2c.serving.tables.state import (
     COLD,
     FAIL_CANCELLED,
     FAIL_CONTEXT,
@@ -59,7 +60,6 @@ from c2c.serving.state import (
     Rules,
     Serving,
 )
-from c2c.serving.step import on_arrival, on_ready, on_step_end, start_asked
 
 __all__ = [
     "ACT_INTERRUPT",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from c2c.policies import inlined, jitable, rank
-from c2c.serving.pools import homes_of
-from c2c.serving.queues import take_slot
-from c2c.serving.roles import DECODES
-from c2c.serving.state import (
+from c2c.serving.batches.queues import take_slot
+from c2c.serving.tables.pools import homes_of
+from c2c.serving.tables.roles import DECODES
+from c2c.serving.tables.state import (
     FAIL_DEVICE,
     FAIL_KV,
     FAIL_MEMORY,

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from c2c.policies import apart, jitable
-from c2c.serving.batch import generated, keep_decode, outstanding
-from c2c.serving.handover import carry, send
-from c2c.serving.hbm import capacity_bytes, place_bytes, request_bytes
+from c2c.serving.batches.handover import carry, send
+from c2c.serving.batches.turns import wake
+from c2c.serving.memory.hbm import capacity_bytes, place_bytes, request_bytes
 from c2c.serving.placement import place_decodes
 from c2c.serving.request_routing import is_too_busy, routed
-from c2c.serving.roles import DECODES
-from c2c.serving.state import FREE, IDLE, SLOT, Fleet, Loop, Serving
-from c2c.serving.turns import wake
+from c2c.serving.tables.batch import generated, keep_decode, outstanding
+from c2c.serving.tables.roles import DECODES
+from c2c.serving.tables.state import FREE, IDLE, SLOT, Fleet, Loop, Serving
 
 __all__ = ["hand_on"]
 
@@ -38,21 +38,21 @@ def hand_on(w: Loop, i: int, now_s: float) -> None:
             carry(w, inst.on_device, now_s)
         return
     is_lane = w.fleet.hands_to[inst.kind] >= 0
-    kept = 0
+    count = 0
     for k in range(inst.n_decode):
         slot = w.s.decoding[i, k, SLOT]
-        made = generated(w.s, i, k)
-        j = _lane_for(w.fleet, w.s, i, slot) if is_lane else _taker(w, i, slot, made, now_s)
+        tokens = generated(w.s, i, k)
+        j = _lane_for(w.fleet, w.s, i, slot) if is_lane else _taker(w, i, slot, tokens, now_s)
         if j >= 0:
             through_host = not is_lane and not w.fleet.hands_directly
-            send(w, i, slot, made, j, through_host, now_s)
+            send(w, i, slot, tokens, j, through_host, now_s)
             wake(w, j)
             if w.fleet.hands_directly:
                 carry(w, w.s.instance[j].on_device, now_s)
             continue
-        keep_decode(w.s, i, k, kept)
-        kept += 1
-    inst.n_decode = kept
+        keep_decode(w.s, i, k, count)
+        count += 1
+    inst.n_decode = count
 
 
 @jitable

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from c2c.serving.actions import ACT_ASIDE, emit
 from c2c.serving.arrivals import largest_kv
-from c2c.serving.batch import batch_size, generated, member
+from c2c.serving.batches.handover import begin_again, has_prompt_done, let_go
+from c2c.serving.batches.instances import vacate
+from c2c.serving.batches.moments import on_device_lost, on_host_lost, on_leave
+from c2c.serving.batches.preemption import start_over
+from c2c.serving.batches.queues import append_pending, end_waiting, unlink
+from c2c.serving.batches.records import release_kv
 from c2c.serving.early_end import fail_unserved, place_again
-from c2c.serving.handover import begin_again, has_prompt_done, let_go
-from c2c.serving.hbm import request_places
-from c2c.serving.instances import vacate
-from c2c.serving.moments import on_device_lost, on_host_lost, on_leave
+from c2c.serving.memory.hbm import request_places
 from c2c.serving.placement import drop_claim, place_pending
-from c2c.serving.pools import entry_of, never_came
-from c2c.serving.preemption import start_over
-from c2c.serving.queues import append_pending, end_waiting, unlink
-from c2c.serving.records import release_kv
-from c2c.serving.state import (
+from c2c.serving.tables.actions import ACT_ASIDE, emit
+from c2c.serving.tables.batch import batch_size, generated, member
+from c2c.serving.tables.pools import entry_of, never_came
+from c2c.serving.tables.state import (
     ABSENT,
     ASSIGNED,
     FAIL_DEVICE,

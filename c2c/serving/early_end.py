@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 
 from c2c.policies import apart, jitable
-from c2c.serving.actions import ACT_FORGET, ACT_INTERRUPT, emit
-from c2c.serving.batch import batch_size, member, place_among_decodes
-from c2c.serving.charges import keep_charge
-from c2c.serving.handover import has_prompt_done, let_go
-from c2c.serving.instances import take_back_start
-from c2c.serving.moments import at_timer
+from c2c.serving.batches.handover import has_prompt_done, let_go
+from c2c.serving.batches.instances import take_back_start
+from c2c.serving.batches.moments import at_timer
+from c2c.serving.batches.queues import end_waiting, unlink
+from c2c.serving.batches.records import fail, write_record
+from c2c.serving.batches.timers import set_timer
 from c2c.serving.placement import drop_claim, place_pending, try_place
-from c2c.serving.queues import end_waiting, unlink
-from c2c.serving.records import fail, write_record
-from c2c.serving.state import (
+from c2c.serving.step_report import end_in_batch, gives_up
+from c2c.serving.tables.actions import ACT_FORGET, ACT_INTERRUPT, emit
+from c2c.serving.tables.batch import batch_size, member, place_among_decodes
+from c2c.serving.tables.charges import keep_charge
+from c2c.serving.tables.state import (
     ASSIGNED,
     FAIL_NONE,
     NOBODY,
@@ -22,8 +24,6 @@ from c2c.serving.state import (
     Loop,
     Serving,
 )
-from c2c.serving.step_report import end_in_batch, gives_up
-from c2c.serving.timers import set_timer
 from c2c.serving.vacancy import after_leaving, serve_pending
 
 __all__ = [

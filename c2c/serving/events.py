@@ -8,19 +8,23 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import jitable
-from c2c.serving.actions import ACT_INTERRUPT, ACT_RUN, ACT_TIMER, emit
-from c2c.serving.block_table import clear
+from c2c.serving.batches.moments import after_arrival, after_steps, at_timer, before_arrival
+from c2c.serving.batches.timers import answer_timer, set_timer
 from c2c.serving.device_loss import bring_back, lose_devices
 from c2c.serving.early_end import earliest_deadline_s, end_request, expire, slot_of
-from c2c.serving.kv_homes import on_relaid
-from c2c.serving.moments import after_arrival, after_steps, at_timer, before_arrival
+from c2c.serving.memory.kv_homes import on_relaid
 from c2c.serving.pins import (
     drop_weights_of,
     keep_weights_of,
     release_weights_of,
     take_weights_of,
 )
-from c2c.serving.state import (
+from c2c.serving.step import on_arrival, on_carried, on_ready, start_asked
+from c2c.serving.step_end import account_step, end_step
+from c2c.serving.step_report import most_steps, not_in_step, take_finished, take_leaving
+from c2c.serving.tables.actions import ACT_INTERRUPT, ACT_RUN, ACT_TIMER, emit
+from c2c.serving.tables.block_table import clear
+from c2c.serving.tables.state import (
     FAIL_CANCELLED,
     FAIL_DEADLINE,
     GONE,
@@ -32,10 +36,6 @@ from c2c.serving.state import (
     Loop,
     Serving,
 )
-from c2c.serving.step import on_arrival, on_carried, on_ready, start_asked
-from c2c.serving.step_end import account_step, end_step
-from c2c.serving.step_report import most_steps, not_in_step, take_finished, take_leaving
-from c2c.serving.timers import answer_timer, set_timer
 from c2c.workloads import OF_MODEL
 
 __all__ = [
@@ -381,19 +381,19 @@ def _begin(w: Loop, x: Exchange, e: Any) -> int:
 @jitable
 def _answer(w: Loop, x: Exchange, e: Any) -> int:
     # Let devices look for work, and write what is asked.
-    s, asked = w.s, x.asked
+    s, reply = w.s, x.asked
     start_asked(w, s.count[0].now_s)
     _emit_timer(w, e)
-    asked[0] = s.count[0].dropped - asked[0]
+    reply[0] = s.count[0].dropped - reply[0]
     n = 1
     for k in range(s.count[0].actions):
         if _is_vain(s, k):
             continue
-        asked[n] = s.actions[k, 0]
-        asked[n + 1] = s.actions[k, 1]
+        reply[n] = s.actions[k, 0]
+        reply[n + 1] = s.actions[k, 1]
         n += 2
         if s.actions[k, 0] == ACT_RUN:
-            n = _write_run(s, s.actions[k, 1], asked, n)
+            n = _write_run(s, s.actions[k, 1], reply, n)
     s.count[0].actions = 0
     return n
 

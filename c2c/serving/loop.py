@@ -13,7 +13,9 @@ from c2c.compiling.machine_code import compiled as compiled_entry
 from c2c.compiling.machine_code import is_kept
 from c2c.errors import BackendError
 from c2c.serving import events
-from c2c.serving.actions import (
+from c2c.serving.events import EVENT_DTYPE, Exchange, take, take_rare
+from c2c.serving.step_report import most_steps, not_in_step
+from c2c.serving.tables.actions import (
     ACT_ASIDE,
     ACT_FORGET,
     ACT_HAND,
@@ -23,8 +25,7 @@ from c2c.serving.actions import (
     ACT_RUN,
     ACT_TIMER,
 )
-from c2c.serving.events import EVENT_DTYPE, Exchange, take, take_rare
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Absent,
     Action,
     Arrival,
@@ -54,9 +55,17 @@ from c2c.serving.port import (
     Unload,
     WeightsHere,
 )
-from c2c.serving.state import ABSENT, PLAN_DTYPE, REPORT_DTYPE, SLOT, Fleet, Loop, Rules, Serving
-from c2c.serving.step_report import most_steps, not_in_step
-from c2c.serving.table_growth import grow_records, grow_requests
+from c2c.serving.tables.state import (
+    ABSENT,
+    PLAN_DTYPE,
+    REPORT_DTYPE,
+    SLOT,
+    Fleet,
+    Loop,
+    Rules,
+    Serving,
+)
+from c2c.serving.tables.table_growth import grow_records, grow_requests
 from c2c.workloads import OF_MODEL
 
 __all__ = ["Step", "is_compiled", "row_of", "step"]
@@ -160,9 +169,9 @@ class Step:
             n = self._applied(event)
         if n < 0:
             raise self._error(event, -n)
-        asked = self._x.asked[:n].tolist()
-        actions = self._actions(asked)
-        if asked[0] > 0:
+        reply = self._x.asked[:n].tolist()
+        actions = self._actions(reply)
+        if reply[0] > 0:
             _tell_absent(self._w, actions)
         if self._gone[0]:
             _tell_forgotten(self._w.s, actions)
@@ -240,12 +249,12 @@ class Step:
 
     def _actions(self, asked: list[int]) -> list[Action]:
         actions: list[Action] = []
-        at, past, w = 1, len(asked), self._w
-        while at < past:
-            code, where = asked[at], asked[at + 1]
-            at += 2
+        index, past, w = 1, len(asked), self._w
+        while index < past:
+            code, where = asked[index], asked[index + 1]
+            index += 2
             if code == ACT_RUN:
-                run, at = self._run(where, asked, at)
+                run, index = self._run(where, asked, index)
                 actions.append(run)
             elif code == ACT_INTERRUPT:
                 actions.append(Interrupt(device=where))
@@ -275,12 +284,12 @@ class Step:
 def _exchange(w: Loop, ended: int) -> Exchange:
     s, most = w.s, w.fleet.max_batch
     # Each device may be told of a run, of a whole batch.
-    asked = np.zeros(1 + 2 * len(s.actions) + len(s.device) * (2 + 4 * most), np.int64)
+    reply = np.zeros(1 + 2 * len(s.actions) + len(s.device) * (2 + 4 * most), np.int64)
     return Exchange(
         np.zeros(1, EVENT_DTYPE).view(np.recarray),
         np.zeros(max(most, ended), np.int64),
         np.zeros(s.blocks.keys.shape[1], np.int64),
-        asked,
+        reply,
     )
 
 

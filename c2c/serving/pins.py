@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from c2c.serving.instances import evict, idle_victim
+from c2c.serving.batches.instances import evict, idle_victim
 from c2c.serving.placement import place_pending
-from c2c.serving.pools import (
+from c2c.serving.tables.pools import (
     arrived,
     can_hold,
     could_hold_weights,
@@ -14,7 +14,7 @@ from c2c.serving.pools import (
     let_go,
     never_came,
 )
-from c2c.serving.state import ABSENT, HELD, IDLE, Fleet, Loop, Serving
+from c2c.serving.tables.state import ABSENT, HELD, IDLE, Fleet, Loop, Serving
 
 __all__ = ["drop_weights_of", "keep_weights_of", "release_weights_of", "take_weights_of"]
 

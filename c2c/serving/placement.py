@@ -10,9 +10,10 @@ from c2c.policies import (
     place,
     should_drain,
 )
-from c2c.serving.batch import batch_size, outstanding
-from c2c.serving.costs import held_places
-from c2c.serving.hbm import (
+from c2c.serving.batches.instances import assign, evict, idle_victim
+from c2c.serving.batches.queues import take_pending
+from c2c.serving.batches.turns import wake
+from c2c.serving.memory.hbm import (
     holds_on,
     is_in_use,
     kept_share,
@@ -20,11 +21,11 @@ from c2c.serving.hbm import (
     room_bytes,
     room_for_model,
 )
-from c2c.serving.instances import assign, evict, idle_victim
-from c2c.serving.pools import can_hold, could_hold_weights, entry_of, homes_of, instances_of
-from c2c.serving.queues import take_pending
-from c2c.serving.roles import DECODES
-from c2c.serving.state import (
+from c2c.serving.tables.batch import batch_size, outstanding
+from c2c.serving.tables.costs import held_places
+from c2c.serving.tables.pools import can_hold, could_hold_weights, entry_of, homes_of, instances_of
+from c2c.serving.tables.roles import DECODES
+from c2c.serving.tables.state import (
     FREE,
     HELD,
     IDLE,
@@ -37,7 +38,6 @@ from c2c.serving.state import (
     Rules,
     Serving,
 )
-from c2c.serving.turns import wake
 
 __all__ = [
     "device_load_s",

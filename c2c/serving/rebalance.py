@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from c2c.policies import apart, jitable
-from c2c.serving.batch import batch_size, generated, outstanding, remove_decode, remove_prompt
-from c2c.serving.handover import send
-from c2c.serving.queues import append_waiting, pop_waiting
-from c2c.serving.records import leave
+from c2c.serving.batches.handover import send
+from c2c.serving.batches.queues import append_waiting, pop_waiting
+from c2c.serving.batches.records import leave
+from c2c.serving.batches.turns import wake
 from c2c.serving.request_routing import routed
-from c2c.serving.state import SLOT, Fleet, Loop, Rules, Serving
-from c2c.serving.turns import wake
+from c2c.serving.tables.batch import (
+    batch_size,
+    generated,
+    outstanding,
+    remove_decode,
+    remove_prompt,
+)
+from c2c.serving.tables.state import SLOT, Fleet, Loop, Rules, Serving
 
 __all__ = ["deal", "route_waiting"]
 

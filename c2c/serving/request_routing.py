@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from c2c.cost import cache_places
 from c2c.policies import inlined, jitable, may_join, route, wants_another
-from c2c.serving.batch import batch_size, outstanding
-from c2c.serving.costs import decode_alone_s, prompt_alone_s, shape_of
-from c2c.serving.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
-from c2c.serving.moments import may_begin
+from c2c.serving.batches.moments import may_begin
+from c2c.serving.memory.hbm import movable_bytes, pair_of, quota_bytes, request_bytes, room_bytes
 from c2c.serving.placement import device_load_s
-from c2c.serving.roles import DECODES
-from c2c.serving.state import Fleet, Loop, Serving
+from c2c.serving.tables.batch import batch_size, outstanding
+from c2c.serving.tables.costs import decode_alone_s, prompt_alone_s, shape_of
+from c2c.serving.tables.roles import DECODES
+from c2c.serving.tables.state import Fleet, Loop, Serving
 
 __all__ = ["any_active", "has_active", "is_too_busy", "routed"]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from c2c.policies import apart, inlined, jitable
 from c2c.serving.arrivals import new_request, why_unservable
-from c2c.serving.handover import carry, goes_directly
+from c2c.serving.batches.handover import carry, goes_directly
+from c2c.serving.batches.queues import append_pending, append_waiting
+from c2c.serving.batches.records import fail, leave
+from c2c.serving.batches.turns import start_asked, wake
 from c2c.serving.placement import open_lanes, try_place
-from c2c.serving.pools import arrived, entry_of
-from c2c.serving.queues import append_pending, append_waiting
 from c2c.serving.rebalance import route_waiting
-from c2c.serving.records import fail, leave
 from c2c.serving.request_routing import is_too_busy, routed
-from c2c.serving.roles import DECODES
-from c2c.serving.state import FAIL_CONTEXT, FAIL_NONE, Loop
 from c2c.serving.step_end import account_step, end_step
 from c2c.serving.step_report import leave_late
-from c2c.serving.turns import start_asked, wake
+from c2c.serving.tables.pools import arrived, entry_of
+from c2c.serving.tables.roles import DECODES
+from c2c.serving.tables.state import FAIL_CONTEXT, FAIL_NONE, Loop
 from c2c.serving.vacancy import after_leaving, clear_slice, go_on, serve_pending
 
 __all__ = ["on_arrival", "on_carried", "on_ready", "on_step_end", "start_asked"]

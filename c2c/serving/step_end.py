@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from c2c.policies import AlphaObservation, AlphaState, adjust_alpha, inlined, jitable, note_end
-from c2c.serving.batch import keep_decode
-from c2c.serving.charges import spare_decodes
-from c2c.serving.costs import decode_alone_s, prompt_alone_s
+from c2c.serving.batches.handover import append_decode
+from c2c.serving.batches.moments import after_computing
+from c2c.serving.batches.preemption import is_cleared, set_aside
+from c2c.serving.batches.records import finish
+from c2c.serving.batches.scheduling import return_spare
 from c2c.serving.decode_target import hand_on
-from c2c.serving.handover import append_decode
-from c2c.serving.hbm import pair_of
-from c2c.serving.moments import after_computing
+from c2c.serving.memory.hbm import pair_of
 from c2c.serving.placement import make_room
-from c2c.serving.preemption import is_cleared, set_aside
 from c2c.serving.rebalance import deal
-from c2c.serving.records import finish
-from c2c.serving.roles import EVERYTHING
-from c2c.serving.scheduling import return_spare
-from c2c.serving.state import ENDS_AT, SLOT, Fleet, Loop, Rules, Serving
+from c2c.serving.tables.batch import keep_decode
+from c2c.serving.tables.charges import spare_decodes
+from c2c.serving.tables.costs import decode_alone_s, prompt_alone_s
+from c2c.serving.tables.roles import EVERYTHING
+from c2c.serving.tables.state import ENDS_AT, SLOT, Fleet, Loop, Rules, Serving
 from c2c.serving.vacancy import after_idle, go_elsewhere, go_on
 
 __all__ = ["account_step", "end_step"]
@@ -31,29 +31,29 @@ def _note_end(w: Loop, i: int, slot: int, now_s: float) -> None:
     first_s = req.was_first_token_s if req.carried > 0 else req.first_token_s
     is_prompt = first_s - req.arrival_s <= model.ttft_slo_s
     is_steady = now_s - first_s <= model.tpot_slo_s * (req.carried + req.output - 1)
-    vary, own = w.rules.system.vary, w.rules.own.vary
-    note_end(vary, own, inst.chip, i, latency_s, alone_s, is_prompt, is_steady)
+    vary, memory = w.rules.system.vary, w.rules.own.vary
+    note_end(vary, memory, inst.chip, i, latency_s, alone_s, is_prompt, is_steady)
 
 
 @inlined
 def _end_decodes(w: Loop, i: int, now_s: float) -> None:
     inst = w.s.instance[i]
-    kept = 0
+    count = 0
     for k in range(inst.n_decode):
         if w.s.decoding[i, k, ENDS_AT] == inst.decode_clock:
             if w.rules.traits.vary.follows_waits:
                 _note_end(w, i, w.s.decoding[i, k, SLOT], now_s)
             finish(w, i, w.s.decoding[i, k, SLOT], now_s)
             continue
-        keep_decode(w.s, i, k, kept)
-        kept += 1
-    inst.n_decode = kept
+        keep_decode(w.s, i, k, count)
+        count += 1
+    inst.n_decode = count
 
 
 @inlined
 def _end_prefills(w: Loop, i: int, now_s: float) -> None:
     inst = w.s.instance[i]
-    kept = 0
+    count = 0
     for k in range(inst.n_prefill):
         slot = w.s.prefilling[i, k]
         req = w.s.request[slot]
@@ -64,8 +64,8 @@ def _end_prefills(w: Loop, i: int, now_s: float) -> None:
             req.chunks += 1
             after_computing(w, i, slot)
         if req.prefilled < req.prompt:
-            w.s.prefilling[i, kept] = slot
-            kept += 1
+            w.s.prefilling[i, count] = slot
+            count += 1
             continue
         req.first_token_s = now_s
         req.from_alone_s += inst.sum_alone_s
@@ -75,7 +75,7 @@ def _end_prefills(w: Loop, i: int, now_s: float) -> None:
             finish(w, i, slot, now_s)
         else:
             append_decode(w.s, i, slot, req.output - 1)
-    inst.n_prefill = kept
+    inst.n_prefill = count
 
 
 @inlined

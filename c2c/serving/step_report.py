@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from c2c.policies import apart, jitable
-from c2c.serving.actions import ACT_FORGET, emit
-from c2c.serving.batch import (
+from c2c.serving.batches.moments import after_computing
+from c2c.serving.batches.records import leave, release_kv, write_record
+from c2c.serving.memory.hbm import reserved_places
+from c2c.serving.tables.actions import ACT_FORGET, emit
+from c2c.serving.tables.batch import (
     batch_size,
     generated,
     member,
@@ -16,10 +19,7 @@ from c2c.serving.batch import (
     remove_prompt,
     tokens_left,
 )
-from c2c.serving.hbm import reserved_places
-from c2c.serving.moments import after_computing
-from c2c.serving.records import leave, release_kv, write_record
-from c2c.serving.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Loop, Serving
+from c2c.serving.tables.state import ENDS_AT, FAIL_NONE, LENGTH, SLOT, Fleet, Loop, Serving
 
 __all__ = [
     "end_in_batch",
@@ -176,9 +176,9 @@ def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
     i = req.instance
     inst = w.s.instance[i]
     k = place_among_decodes(w.s, i, slot)
-    made = 0
+    tokens = 0
     if k >= 0:
-        made = generated(w.s, i, k)
+        tokens = generated(w.s, i, k)
         remove_decode(w.s, i, k)
     else:
         k = 0
@@ -195,6 +195,6 @@ def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
             req.from_hbm = inst.sum_hbm
         req.first_token_s = now_s
     leave(w, i, slot)
-    req.output = made
+    req.output = tokens
     w.s.count[0].failed += 1
     write_record(w.s, slot, now_s, req.ending)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 
 from c2c.policies import apart, inlined, jitable
-from c2c.serving.actions import ask
-from c2c.serving.batch import batch_size
-from c2c.serving.handover import carry
-from c2c.serving.hbm import holds_on
+from c2c.serving.batches.handover import carry
+from c2c.serving.batches.preemption import clear_for, set_aside
+from c2c.serving.batches.queues import return_waiting, take_pending
+from c2c.serving.batches.scheduling import is_stuck, preempt
+from c2c.serving.batches.turns import settle, wake
+from c2c.serving.memory.hbm import holds_on
 from c2c.serving.placement import drop_claim, place_pending, try_place
-from c2c.serving.preemption import clear_for, set_aside
-from c2c.serving.queues import return_waiting, take_pending
 from c2c.serving.request_routing import any_active, has_active, routed
-from c2c.serving.roles import DECODES
-from c2c.serving.scheduling import is_stuck, preempt
-from c2c.serving.state import IDLE, READY, SLOT, Loop, Rules
-from c2c.serving.turns import settle, wake
+from c2c.serving.tables.actions import ask
+from c2c.serving.tables.batch import batch_size
+from c2c.serving.tables.roles import DECODES
+from c2c.serving.tables.state import IDLE, READY, SLOT, Loop, Rules
 
 __all__ = ["after_idle", "after_leaving", "clear_slice", "go_elsewhere", "go_on", "serve_pending"]
 

@@ -6,7 +6,7 @@ from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
 from c2c.simulator.tables import FAILURES, phases_table, requests_table
 from c2c.simulator.trial import try_policies
-from c2c.simulator.world import Machine, World
+from c2c.simulator.works.world import Machine, World
 
 __all__ = [
     "FAILURES",

@@ -6,7 +6,7 @@ import numpy as np
 
 from c2c.cost import max_min_rates
 from c2c.policies import inlined, jitable
-from c2c.serving.actions import (
+from c2c.serving.tables.actions import (
     ACT_ASIDE,
     ACT_FORGET,
     ACT_HAND,
@@ -15,12 +15,13 @@ from c2c.serving.actions import (
     ACT_RELAYOUT,
     ACT_RUN,
 )
-from c2c.serving.costs import step_alone_s, step_bytes, step_growth_s
-from c2c.serving.state import Loop, Rules, Serving
-from c2c.simulator.carrying import drop_sent, move_kv, send_kv
-from c2c.simulator.expert_state import Experts
-from c2c.simulator.fetching import experts_of_start, experts_of_step
-from c2c.simulator.graphs import (
+from c2c.serving.tables.costs import step_alone_s, step_bytes, step_growth_s
+from c2c.serving.tables.state import Loop, Rules, Serving
+from c2c.simulator.expert_cache.expert_state import Experts
+from c2c.simulator.expert_cache.fetching import experts_of_start, experts_of_step
+from c2c.simulator.lengths import run_steps
+from c2c.simulator.works.carrying import drop_sent, move_kv, send_kv
+from c2c.simulator.works.graphs import (
     begin_relayout,
     begin_start,
     begin_steps,
@@ -28,9 +29,8 @@ from c2c.simulator.graphs import (
     share_among_works,
     stop_works,
 )
-from c2c.simulator.lengths import run_steps
-from c2c.simulator.phases import advance, remaining_s, stop_at_boundary
-from c2c.simulator.world import CLEAN, ENDS, SHARES, Machine, World, account, note_ends
+from c2c.simulator.works.phases import advance, remaining_s, stop_at_boundary
+from c2c.simulator.works.world import CLEAN, ENDS, SHARES, Machine, World, account, note_ends
 
 __all__ = ["end_phase", "submit"]
 

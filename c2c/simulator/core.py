@@ -7,21 +7,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import inlined, jitable
+from c2c.serving.batches.moments import after_arrival, after_steps, before_arrival
+from c2c.serving.batches.timers import answer_timer, set_timer
 from c2c.serving.early_end import on_due
-from c2c.serving.kv_homes import on_relaid
-from c2c.serving.moments import after_arrival, after_steps, before_arrival
+from c2c.serving.memory.kv_homes import on_relaid
 from c2c.serving.placement import start_active
-from c2c.serving.state import FAIL_CANCELLED, FAIL_DEADLINE, Loop, Rules, Serving
 from c2c.serving.step import on_arrival, on_carried, on_ready, on_step_end, start_asked
-from c2c.serving.timers import answer_timer, set_timer
-from c2c.simulator.backend import end_phase, submit
-from c2c.simulator.carrying import has_come
-from c2c.simulator.clients import Clients, give_back, next_free_s, take_client
-from c2c.simulator.events import FLEET, next_end
-from c2c.simulator.expert_state import Experts
-from c2c.simulator.graphs import end_relayout, follow_works
-from c2c.simulator.lengths import end_by_length
-from c2c.simulator.sessions import (
+from c2c.serving.tables.state import FAIL_CANCELLED, FAIL_DEADLINE, Loop, Rules, Serving
+from c2c.simulator.arrivals.clients import Clients, give_back, next_free_s, take_client
+from c2c.simulator.arrivals.sessions import (
     Sessions,
     next_turn_s,
     skip_turns,
@@ -29,7 +23,13 @@ from c2c.simulator.sessions import (
     turn_sent,
     turns_ended,
 )
-from c2c.simulator.world import Machine, World
+from c2c.simulator.backend import end_phase, submit
+from c2c.simulator.expert_cache.expert_state import Experts
+from c2c.simulator.lengths import end_by_length
+from c2c.simulator.works.carrying import has_come
+from c2c.simulator.works.events import FLEET, next_end
+from c2c.simulator.works.graphs import end_relayout, follow_works
+from c2c.simulator.works.world import Machine, World
 from c2c.workloads import OF_MODEL
 
 __all__ = [

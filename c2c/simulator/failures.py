@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c2c.serving import Prepared
-from c2c.serving.state import Rules, Serving
-from c2c.simulator.graphs import end_works
-from c2c.simulator.phases import advance
-from c2c.simulator.world import SHARES, World, account
+from c2c.serving.tables.state import Rules, Serving
+from c2c.simulator.works.graphs import end_works
+from c2c.simulator.works.phases import advance
+from c2c.simulator.works.world import SHARES, World, account
 from c2c.workloads.streams import stream_of
 
 __all__ = ["FailureRow", "FailureSchedule", "has_steps_done", "lose_phase"]

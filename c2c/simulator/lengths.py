@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from c2c.policies import apart, jitable
-from c2c.serving.batch import generated, tokens_left
-from c2c.serving.state import SLOT, Loop, Serving
 from c2c.serving.step_report import ends_prompt, shorten, shorten_decode
-from c2c.simulator.world import Machine
+from c2c.serving.tables.batch import generated, tokens_left
+from c2c.serving.tables.state import SLOT, Loop, Serving
+from c2c.simulator.works.world import Machine
 
 __all__ = ["end_by_length", "run_steps"]
 

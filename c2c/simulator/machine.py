@@ -22,10 +22,10 @@ from c2c.serving import (
     tables,
 )
 from c2c.simulator.compiled import is_compiled
-from c2c.simulator.miss_table import DECODES, MissTable, measured_misses, no_misses
+from c2c.simulator.expert_cache.miss_table import DECODES, MissTable, measured_misses, no_misses
+from c2c.simulator.expert_cache.traces import Traces
 from c2c.simulator.run import Simulation, run_blocks
-from c2c.simulator.traces import Traces
-from c2c.simulator.world import Machine
+from c2c.simulator.works.world import Machine
 from c2c.workloads import ClosedLoop, RequestBlock
 
 __all__ = ["build_machine"]
@@ -164,8 +164,8 @@ def _held_bytes(prepared: Prepared) -> np.ndarray:
     one = np.array([expert_bytes(s) for s in specs])
     drafts = prepared.fleet.weight_bytes - host_bytes(prepared.setup.deployments)
     whole = np.array([float(weight_bytes(s)) for s in specs]) + drafts
-    held: np.ndarray = (whole - missing * one).T.copy()
-    return held
+    nbytes: np.ndarray = (whole - missing * one).T.copy()
+    return nbytes
 
 
 def _start_plans(
@@ -174,14 +174,14 @@ def _start_plans(
     setup = prepared.setup
     works = setup.system.start
     numbers = np.zeros((len(weights) if works else 0, len(link_gbps), 2), np.int64)
-    held = _held_bytes(prepared)
+    nbytes = _held_bytes(prepared)
     for m, kind, is_cold in np.ndindex(numbers.shape):
         numbers[m, kind, is_cold] = len(plans)
         plans.append(
             start_plan(
                 works,
                 setup.deployments[m].spec.name,
-                {"disk": float(weights[m]), "link": float(held[m, kind])},
+                {"disk": float(weights[m]), "link": float(nbytes[m, kind])},
                 {
                     "disk": prepared.kinds[kind].platform.host.disk_gbps,
                     "link": float(link_gbps[kind]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from c2c.serving.state import ENDS_AT, NOBODY, SLOT, Serving
+from c2c.serving.tables.state import ENDS_AT, NOBODY, SLOT, Serving
 
 __all__ = ["PROGRESS_DTYPE", "progress"]
 

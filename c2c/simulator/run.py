@@ -13,37 +13,37 @@ from numpy.typing import NDArray
 
 from c2c.compiling.mistakes import policy_error
 from c2c.serving import FAIL_CANCELLED, Prepared, start_asked
+from c2c.serving.batches.timers import has_timers
 from c2c.serving.device_loss import bring_back, lose_devices, lose_memory
 from c2c.serving.early_end import end_request, slot_of
 from c2c.serving.events import BACK, HERE, KEEP, LOSS, RELEASE, apply_rare, is_lost
 from c2c.serving.loop import row_of
-from c2c.serving.port import BlocksLost, Cancelled, DeviceBack, DeviceLost, Weights
 from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import Loop, Rules, Serving
 from c2c.serving.step import on_step_end
-from c2c.serving.table_growth import grow_records, grow_requests
-from c2c.serving.timers import has_timers
-from c2c.simulator.backend import end_phase, submit
-from c2c.simulator.carrying import clear_wire
-from c2c.simulator.clients import Clients, give_back, new_clients
-from c2c.simulator.compiled import compiled_drive
-from c2c.simulator.core import DRAINED, NEED_SLOTS, OUTSIDE_DUE, RECORDS_FULL, Arrivals, drive
-from c2c.simulator.events import FLEET, next_end
-from c2c.simulator.expert_state import Experts
-from c2c.simulator.experts import build_experts
-from c2c.simulator.failures import FailureSchedule, has_steps_done, lose_phase
-from c2c.simulator.graphs import end_relayout
-from c2c.simulator.groups import Ranges, ranges_of
-from c2c.simulator.lengths import end_by_length
-from c2c.simulator.run_stats import RunStats, stats_of
-from c2c.simulator.sessions import (
+from c2c.serving.tables.port import BlocksLost, Cancelled, DeviceBack, DeviceLost, Weights
+from c2c.serving.tables.state import Loop, Rules, Serving
+from c2c.serving.tables.table_growth import grow_records, grow_requests
+from c2c.simulator.arrivals.clients import Clients, give_back, new_clients
+from c2c.simulator.arrivals.groups import Ranges, ranges_of
+from c2c.simulator.arrivals.sessions import (
     Sessions,
     begin_turns,
     new_sessions,
     turns_ended,
 )
-from c2c.simulator.wires import EVERYBODY
-from c2c.simulator.world import Machine, World, new_world, relayouts_at
+from c2c.simulator.backend import end_phase, submit
+from c2c.simulator.compiled import compiled_drive
+from c2c.simulator.core import DRAINED, NEED_SLOTS, OUTSIDE_DUE, RECORDS_FULL, Arrivals, drive
+from c2c.simulator.expert_cache.expert_state import Experts
+from c2c.simulator.expert_cache.experts import build_experts
+from c2c.simulator.failures import FailureSchedule, has_steps_done, lose_phase
+from c2c.simulator.lengths import end_by_length
+from c2c.simulator.run_stats import RunStats, stats_of
+from c2c.simulator.works.carrying import clear_wire
+from c2c.simulator.works.events import FLEET, next_end
+from c2c.simulator.works.graphs import end_relayout
+from c2c.simulator.works.wires import EVERYBODY
+from c2c.simulator.works.world import Machine, World, new_world, relayouts_at
 from c2c.workloads import WISHES, ClosedLoop, RequestBlock, concatenate
 
 __all__ = ["Incident", "RunStats", "Simulation", "run_blocks"]
@@ -191,9 +191,9 @@ class Simulation:
         if why == DRAINED:
             self.done = True
             count = self.state.count
-            left = count[0].arrived - count[0].finished - count[0].failed
-            if left != 0:
-                lost = RuntimeError(f"{left} of {count[0].arrived} requests were never served")
+            backlog = count[0].arrived - count[0].finished - count[0].failed
+            if backlog != 0:
+                lost = RuntimeError(f"{backlog} of {count[0].arrived} requests were never served")
                 raise policy_error(lost, self.rules)
 
     def _allow(self, block: RequestBlock) -> None:
@@ -282,10 +282,10 @@ class Simulation:
         try:
             return self._drive(*arguments)
         except Exception as error:
-            found = policy_error(error, self.rules)
-            if found is error:
+            problem = policy_error(error, self.rules)
+            if problem is error:
                 raise
-            raise found from error
+            raise problem from error
 
     @property
     def next_s(self) -> float:
@@ -384,8 +384,8 @@ class Simulation:
 
     def timeline(self) -> Any:
         """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""
-        kept = int(self.world.n_timeline[0]) if self.timeline_rows > 0 else 0
-        return self.world.timeline[:kept].copy()
+        rows = int(self.world.n_timeline[0]) if self.timeline_rows > 0 else 0
+        return self.world.timeline[:rows].copy()
 
     def take_timeline(self) -> Any:
         """Return the phases kept since the last call, and make room for further ones."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from c2c.serving import RESOURCES
-from c2c.serving.state import Serving
-from c2c.simulator.expert_state import Experts
+from c2c.serving.tables.state import Serving
+from c2c.simulator.expert_cache.expert_state import Experts
 from c2c.simulator.failures import FailureRow
-from c2c.simulator.world import Machine, World
+from c2c.simulator.works.world import Machine, World
 
 __all__ = ["RunStats", "stats_of"]
 

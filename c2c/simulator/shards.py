@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c2c.serving import Prepared
-from c2c.simulator.groups import groups_of
+from c2c.simulator.arrivals.groups import groups_of
 from c2c.simulator.run import RunStats
 from c2c.workloads import RequestBlock, Workload
 
@@ -48,15 +48,15 @@ def split(
     load = _load(workload, len(prepared.fleet.deployment))
     group = groups_of(prepared)
     of_group = np.bincount(group, weights=load)
-    made = []
+    parts = []
     for mine in _dealt(of_group, min(shards, len(of_group))):
         models = np.flatnonzero(np.isin(group, mine))
-        wanted = -(-round(requests * load[models].sum() / load.sum()) // part_rows)
-        count = min(max(1, wanted), len(models))
-        made.append(
+        estimate = -(-round(requests * load[models].sum() / load.sum()) // part_rows)
+        count = min(max(1, estimate), len(models))
+        parts.append(
             Shard(models=models, parts=tuple(models[p] for p in _dealt(load[models], count)))
         )
-    return tuple(made)
+    return tuple(parts)
 
 
 def dealt(
@@ -90,13 +90,13 @@ def merged_stats(stats: Sequence[RunStats]) -> RunStats:
     """Return the totals of a run from those of its shards, each of which counts its own chips."""
     values = {}
     for field in fields(RunStats):
-        found = [getattr(s, field.name) for s in stats]
+        column = [getattr(s, field.name) for s in stats]
         if field.name in ("end_s", "link_capacity_gbps"):
-            values[field.name] = max(found)
+            values[field.name] = max(column)
         elif field.name == "until_s":
-            values[field.name] = np.minimum.reduce(found)
+            values[field.name] = np.minimum.reduce(column)
         else:
-            values[field.name] = sum(found[1:], start=found[0])
+            values[field.name] = sum(column[1:], start=column[0])
     return RunStats(**values)
 
 
@@ -109,20 +109,20 @@ def merged_timeline(timelines: Sequence[NDArray[np.void]], rows: int) -> NDArray
 
 def _load(workload: Workload, models: int) -> NDArray[np.float64]:
     count = np.full(models, 0.5)  # a model without requests so far may still get some
-    left = _SAMPLE
+    rest = _SAMPLE
     for block in workload.blocks():
         count += np.bincount(block.model, minlength=models)
-        left -= len(block)
-        if left <= 0:
+        rest -= len(block)
+        if rest <= 0:
             break
     return count
 
 
 def _dealt(weights: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
     hands: list[list[int]] = [[] for _ in range(count)]
-    held = np.zeros(count)
+    loads = np.zeros(count)
     for k in np.argsort(-weights, kind="stable"):
-        lightest = int(held.argmin())
+        lightest = int(loads.argmin())
         hands[lightest].append(int(k))
-        held[lightest] += weights[k]
+        loads[lightest] += weights[k]
     return [np.array(sorted(hand), np.int64) for hand in hands]

@@ -208,14 +208,14 @@ class Executables:
         )
 
     def _remove_outdated(self, program: Program, device: Any) -> None:
-        wanted = identity(program, device)
+        program_key = identity(program, device)
         if self._state.stored is None:
             self._state.stored = self.repository.entries()
         for entry in self._state.stored:
-            if wanted.outdated(entry.identity):
+            if program_key.outdated(entry.identity):
                 warnings.warn(
-                    f"{wanted.op} {wanted.name}: stored executable is stale "
-                    f"({'; '.join(wanted.differences(entry.identity))}); compiling it anew",
+                    f"{program_key.op} {program_key.name}: stored executable is stale "
+                    f"({'; '.join(program_key.differences(entry.identity))}); compiling it anew",
                     RepositoryWarning,
                     stacklevel=2,
                 )

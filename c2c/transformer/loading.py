@@ -15,15 +15,15 @@ from c2c.errors import DataError, SettingError
 from c2c.hardware import memory_bytes
 from c2c.models import ModelSpec, from_hf_config, name_of, param_count, read_config
 from c2c.transformer.executables import Executables, executables_at
-from c2c.transformer.generate import Wanted, warm
-from c2c.transformer.linear import Hybrid, Linear, linear_by_name
+from c2c.transformer.layers.layout import EMBEDDING, FAMILIES, HEAD, check_supported
+from c2c.transformer.layers.linear import Hybrid, Linear, linear_by_name
 from c2c.transformer.model import Model
+from c2c.transformer.running.generate import Wanted, warm
 from c2c.transformer.weights.adapter import CONFIG, LowRank, low_rank
 from c2c.transformer.weights.checkpoint import expected_params, load_params
 from c2c.transformer.weights.formats import Quantization, Quantize, quantization_by_name
 from c2c.transformer.weights.fused_experts import split_experts
 from c2c.transformer.weights.integer_groups import GroupedCheckpoint, check_packing
-from c2c.transformer.weights.layout import EMBEDDING, FAMILIES, HEAD, check_supported
 from c2c.transformer.weights.leaves import Source
 from c2c.transformer.weights.packed import IS_READ, is_read
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
@@ -110,8 +110,8 @@ def load(
     strategy = linear_by_name(linear) if isinstance(linear, str) else linear
     if isinstance(strategy, Hybrid) and dtype == "float32":
         raise SettingError("dtype", dtype, "bfloat16 or float16 with linear='hybrid'")
-    found = _open(path)
-    spec = found.spec
+    checkpoint = _open(path)
+    spec = checkpoint.spec
     if dtype == "auto":
         dtype = _fastest(spec, strategy)
     if quantize is None or isinstance(quantize, str):
@@ -119,18 +119,18 @@ def load(
     store = executables_at(executables)
     if store is not None and device is not None:
         store = store.on(device)
-    wanted: dict[str, Any] = {
+    options: dict[str, Any] = {
         "dtype": dtype, "placement": strategy.placement, "quantization": quantize,
     }  # fmt: skip
 
     def beside() -> tuple[Tokenizer | None, tuple[int, ...]]:
         with _timed("tokenizer", took):
-            tokenizer, eos = _told(path, found.texts)
+            tokenizer, eos = _told(path, checkpoint.texts)
         if ahead is not None and store is not None:
             with _timed("executables", took):
-                params = expected_params(found.source, spec, **wanted, device=device)
-                if found.adapter is not None:
-                    params = found.adapter.expected(params, spec)
+                params = expected_params(checkpoint.source, spec, **options, device=device)
+                if checkpoint.adapter is not None:
+                    params = checkpoint.adapter.expected(params, spec)
                 warm(params, spec, strategy, store, ahead(spec, tokenizer))
         return tokenizer, eos
 
@@ -138,16 +138,16 @@ def load(
         ready = others.submit(beside)
         with _timed("weights", took):
             params = load_params(
-                found.source,
+                checkpoint.source,
                 spec,
-                **wanted,
+                **options,
                 pool=pool,
                 progress=sys.stderr.isatty() if progress is None else progress,
                 between=lambda: _raise_early(ready),
                 device=device,
             )
-            if found.adapter is not None:
-                params = found.adapter.adapted(params, spec)
+            if checkpoint.adapter is not None:
+                params = checkpoint.adapter.adapted(params, spec)
         tokenizer, eos = ready.result()
     return Model(
         spec=spec,
@@ -185,11 +185,11 @@ def describe(path: Path | str) -> Described:
       DataError: files are missing or damaged, or the model is not supported; names file and field.
     """
     path = Path(path)
-    found = _open(path)
-    tokenizer, eos = _told(path, found.texts)
+    checkpoint = _open(path)
+    tokenizer, eos = _told(path, checkpoint.texts)
     return Described(
-        spec=found.spec, source=found.source, tokenizer=tokenizer, eos_ids=eos,
-        adapter=found.adapter,
+        spec=checkpoint.spec, source=checkpoint.source, tokenizer=tokenizer, eos_ids=eos,
+        adapter=checkpoint.adapter,
     )  # fmt: skip
 
 

@@ -12,10 +12,13 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, param_count
 from c2c.ranges import Index, check_value
-from c2c.transformer.batch import Drawn, Request
 from c2c.transformer.executables import Executables
-from c2c.transformer.executor import OnDevice
-from c2c.transformer.generate import (
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.params import Params
+from c2c.transformer.layers.rope import context_tokens
+from c2c.transformer.running.batch import Drawn, Request
+from c2c.transformer.running.executor import OnDevice
+from c2c.transformer.running.generate import (
     Bucket,
     Wanted,
     buckets_up_to,
@@ -23,11 +26,8 @@ from c2c.transformer.generate import (
     stream_batch,
     warm,
 )
-from c2c.transformer.kv_pool import KvPool, Lease
-from c2c.transformer.linear import Linear
-from c2c.transformer.params import Params
-from c2c.transformer.rope import context_tokens
-from c2c.transformer.sampling import Sampling
+from c2c.transformer.running.kv_pool import KvPool, Lease
+from c2c.transformer.running.sampling import Sampling
 from pallas_kernels.host_memory import PlacementReport, placement_report
 
 if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf
@@ -123,8 +123,8 @@ class Model:
         before = self.executables.loaded, self.executables.compiled
         start = time.perf_counter()
         chosen = buckets_up_to(_WARM_CONTEXT) if buckets is None else buckets
-        wanted = Wanted(buckets=tuple(chosen))
-        warm(self.params, self.spec, self.linear, self.executables, wanted, done=done)
+        shapes = Wanted(buckets=tuple(chosen))
+        warm(self.params, self.spec, self.linear, self.executables, shapes, done=done)
         return Warmed(
             loaded=self.executables.loaded - before[0],
             compiled=self.executables.compiled - before[1],
@@ -244,8 +244,8 @@ class Model:
           DataError: the checkpoint has no chat template, or the template rejects the messages.
         """
         tokenizer = self._tokenizer("messages", messages)
-        asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        ids = tokenizer.encode_chat(asked)
+        turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        ids = tokenizer.encode_chat(turns)
         stop = {*settings.pop("stop_tokens", ()), *self._all_eos()}
         new = max(1, min(max_new_tokens, self.context - len(ids)))
         tokens = self.stream(ids, new, temperature, stop_tokens=stop, **settings)
@@ -262,7 +262,7 @@ class Model:
           SettingError: a token or a setting is outside its range, or a request can never fit.
         """
         eos = frozenset(self.eos_ids)
-        given = [
+        inputs = [
             replace(
                 r,
                 ids=self._fitting(r.ids, r.max_new_tokens),
@@ -272,7 +272,7 @@ class Model:
         ]
         return stream_batch(
             self.params,
-            given,
+            inputs,
             self.spec,
             self.linear,
             executables=self.executables,
@@ -305,23 +305,23 @@ class Model:
             yield rest
 
     def _fitting(self, ids: Sequence[int], new: int) -> list[int]:
-        known = self._checked(ids)
-        if len(known) > self.context:
+        tokens = self._checked(ids)
+        if len(tokens) > self.context:
             raise SettingError(
-                "ids", f"{len(known)} tokens", f"at most the model's context, {self.context}"
+                "ids", f"{len(tokens)} tokens", f"at most the model's context, {self.context}"
             )
-        if len(known) + new > self.context:
+        if len(tokens) + new > self.context:
             raise SettingError(
-                "max_new_tokens", new, f"at most {self.context - len(known)}: the model's context "
-                f"is {self.context} tokens, the prompt has {len(known)}",
+                "max_new_tokens", new, f"at most {self.context - len(tokens)}: the model's context "
+                f"is {self.context} tokens, the prompt has {len(tokens)}",
             )  # fmt: skip
-        return known
+        return tokens
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
-        known = [int(token) for token in ids]
-        if not known:
+        tokens = [int(token) for token in ids]
+        if not tokens:
             raise SettingError("ids", [], "at least one token")
-        for token in known:
+        for token in tokens:
             if not 0 <= token < self.spec.vocab:
                 raise SettingError("ids", token, f"tokens from 0 to {self.spec.vocab - 1}")
-        return known
+        return tokens

@@ -14,18 +14,18 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from c2c.models import ModelSpec
-from c2c.transformer.cache import Rows, rows_of
 from c2c.transformer.executables import Executables, Stage, in_host_memory
-from c2c.transformer.executor import SharesNothing, Stored, blocks_for, bound
-from c2c.transformer.forward import BEGIN, END, end, nameless
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import window_of
-from c2c.transformer.linear import Linear
-from c2c.transformer.pages import OutOfPages
-from c2c.transformer.params import Params
-from c2c.transformer.rope import angles
-from c2c.transformer.stays import Laid, Stay
-from c2c.transformer.weights.layout import feed_forward_places
+from c2c.transformer.layers.cache import Rows, rows_of
+from c2c.transformer.layers.forward import BEGIN, END, end, nameless
+from c2c.transformer.layers.layer import window_of
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.pages import OutOfPages
+from c2c.transformer.layers.params import Params
+from c2c.transformer.layers.rope import angles
+from c2c.transformer.running.executor import SharesNothing, Stored, blocks_for, bound
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.stays import Laid, Stay
 
 __all__ = ["STAND", "Kept", "OverPools", "Path"]
 
@@ -76,11 +76,13 @@ class OverPools(SharesNothing, ABC):
         )
         self.leases = tuple(pool.lease(spec, block_layers=1) for pool in pools)
         self.kept: dict[Stay, Kept] = {}
-        heads = {name: each for name, each in params.projections.items() if name == "head"}
+        heads = {name: array for name, array in params.projections.items() if name == "head"}
         self.ends = replace(params, layers={}, projections=heads)
         self.kinds = [sparse for sparse, _ in feed_forward_places(spec)]
         windows = [window_of(spec, n) for n in range(spec.layers)]
-        self.windows = [np.int32(each) if spec.partial_window_layers else None for each in windows]
+        self.windows = [
+            np.int32(array) if spec.partial_window_layers else None for array in windows
+        ]
 
     @abstractmethod
     def path_of(self, stay: Stay) -> Path:
@@ -109,9 +111,9 @@ class OverPools(SharesNothing, ABC):
         """Return the number of blocks that requests lack, on the device that lacks most."""
         needed: Counter[int] = Counter()
         for stay, positions in stored:
-            kept = self.keep(stay)
-            count = max(0, blocks_for(positions) - kept.blocks.shape[1])
-            for device, layers in Counter(kept.path).items():
+            cache = self.keep(stay)
+            count = max(0, blocks_for(positions) - cache.blocks.shape[1])
+            for device, layers in Counter(cache.path).items():
                 needed[device] += count * layers
         return max(
             (max(0, count - self.leases[d].available) for d, count in needed.items()), default=0
@@ -124,10 +126,10 @@ class OverPools(SharesNothing, ABC):
           OutOfPages: too few blocks are free.
         """
         for stay, positions in stored:
-            kept = self.keep(stay)
-            count = blocks_for(positions) - kept.blocks.shape[1]
+            cache = self.keep(stay)
+            count = blocks_for(positions) - cache.blocks.shape[1]
             if count > 0:
-                kept.blocks = np.hstack([kept.blocks, self.take(kept.path, count, stay)])
+                cache.blocks = np.hstack([cache.blocks, self.take(cache.path, count, stay)])
 
     def take(self, devices: Sequence[int], count: int, stay: Stay) -> np.ndarray:
         """Allocate this many blocks on each of the devices: int32 [devices, count].
@@ -143,9 +145,9 @@ class OverPools(SharesNothing, ABC):
 
     def give(self, stay: Stay) -> None:
         """Free the blocks of a request."""
-        kept = self.kept.pop(stay, None)
-        if kept is not None:
-            for device, blocks in zip(kept.path, kept.blocks, strict=True):
+        cache = self.kept.pop(stay, None)
+        if cache is not None:
+            for device, blocks in zip(cache.path, cache.blocks, strict=True):
                 self.leases[device].give(blocks.tolist())
 
     def tables(self, laid: Laid) -> np.ndarray:

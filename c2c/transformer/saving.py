@@ -14,12 +14,12 @@ import numpy as np
 from c2c.atomic import write_json
 from c2c.errors import SettingError
 from c2c.models import ModelSpec, read_json_object
-from c2c.transformer.linear import Reference
+from c2c.transformer.layers.layout import Part, layout
+from c2c.transformer.layers.linear import Reference
+from c2c.transformer.layers.params import Params
 from c2c.transformer.loading import describe
 from c2c.transformer.model import Model
-from c2c.transformer.params import Params
 from c2c.transformer.weights.checkpoint import DTYPES
-from c2c.transformer.weights.layout import Part, layout
 from pallas_kernels.host_memory import in_host_memory
 
 __all__ = ["plain", "plain_params", "save_model"]
@@ -36,8 +36,8 @@ def plain(params: Params) -> Params:
     """
     for leaf in jax.tree.leaves(params):
         if leaf.dtype not in DTYPES.values() or in_host_memory(leaf):
-            what = "weights in host memory" if in_host_memory(leaf) else f"weights of {leaf.dtype}"
-            raise SettingError("params", what, "floats in device memory, loaded with quantize=None")
+            kind = "weights in host memory" if in_host_memory(leaf) else f"weights of {leaf.dtype}"
+            raise SettingError("params", kind, "floats in device memory, loaded with quantize=None")
     return params
 
 
@@ -68,8 +68,8 @@ def save_model(model: Model, like: Path | str, into: Path | str) -> None:
     params = plain_params(model)
     if not (like / _CONFIG).is_file():
         raise SettingError("like", str(like), f"a folder with the model's {_CONFIG}")
-    found = describe(like).spec
-    if replace(found, name=spec.name, dtype_bytes=spec.dtype_bytes) != spec:
+    base = describe(like).spec
+    if replace(base, name=spec.name, dtype_bytes=spec.dtype_bytes) != spec:
         raise SettingError("like", str(like), f"the folder of the model, {spec.name}")
     config = {
         name: value
@@ -98,14 +98,16 @@ def _write(params: Params, spec: ModelSpec, path: Path) -> None:
 
 
 def _tensor(params: Params, stack: str, part: Part) -> np.ndarray:
-    found: Any
+    array: Any
     if stack == "embed":
-        found = params.embed.data
+        array = params.embed.data
     elif stack == "final_norm":
-        found = params.final_norm
+        array = params.final_norm
     else:
-        found = params.projections.get(stack, params.layers.get(stack))
-    for at in part.at:
-        found = found[at]
-    cut: np.ndarray = found[part.first : part.first + part.shape[0]]
+        array = params.projections.get(stack, params.layers.get(stack))
+    for index in part.at:
+        array = array[index]
+    if part.transposed:
+        return np.ascontiguousarray(np.swapaxes(array, 1, 2))
+    cut: np.ndarray = array[part.first : part.first + part.shape[0]]
     return cut

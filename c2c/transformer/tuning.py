@@ -12,20 +12,20 @@ from jax import lax
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.cache import Rows
-from c2c.transformer.forward import BEGIN, END
-from c2c.transformer.layer import (
+from c2c.transformer.layers.cache import Rows
+from c2c.transformer.layers.forward import BEGIN, END
+from c2c.transformer.layers.layer import (
     Layer,
     after_attention,
     before_attention,
     turns_of,
     window_of,
 )
-from c2c.transformer.linear import Reference
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.linear import Reference
+from c2c.transformer.layers.params import Params, Projections
 from c2c.transformer.model import Model
-from c2c.transformer.params import Params, Projections
 from c2c.transformer.saving import plain, plain_params
-from c2c.transformer.weights.layout import feed_forward_places
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int32
@@ -74,19 +74,21 @@ def to_nnx(model: Model) -> Trainable:
 
 def from_nnx(tuned: Trainable | nnx.State[Any, Any], model: Model) -> Model:
     """Return the model with tuned weights, ready for generation and `save_model`."""
-    wanted, tree = jax.tree_util.tree_flatten_with_path(plain_params(model))
-    given = jax.tree_util.tree_leaves_with_path(_arrays(getattr(tuned, "params", {})))
-    found = {_name(path): leaf for path, leaf in given}
-    if differing := sorted(found.keys() ^ {_name(path) for path, _ in wanted}):
-        has = "not in the state" if differing[0] not in found else "in the state"
+    leaves, tree = jax.tree_util.tree_flatten_with_path(plain_params(model))
+    pairs = jax.tree_util.tree_leaves_with_path(_arrays(getattr(tuned, "params", {})))
+    leaf_of = {_name(path): leaf for path, leaf in pairs}
+    if differing := sorted(leaf_of.keys() ^ {_name(path) for path, _ in leaves}):
+        has = "not in the state" if differing[0] not in leaf_of else "in the state"
         raise SettingError(differing[0], has, f"the entries of a {model.spec.family}'s parameters")
-    for path, like in wanted:
-        each = found[_name(path)]
-        if (each.shape, each.dtype) != (like.shape, like.dtype):
+    for path, like in leaves:
+        array = leaf_of[_name(path)]
+        if (array.shape, array.dtype) != (like.shape, like.dtype):
             raise SettingError(
-                _name(path), f"{each.dtype} {list(each.shape)}", f"{like.dtype} {list(like.shape)}"
+                _name(path),
+                f"{array.dtype} {list(array.shape)}",
+                f"{like.dtype} {list(like.shape)}",
             )
-    placed = [jax.device_put(found[_name(path)], like.sharding) for path, like in wanted]
+    placed = [jax.device_put(leaf_of[_name(path)], like.sharding) for path, like in leaves]
     return replace(model, params=jax.tree.unflatten(tree, placed))
 
 
@@ -123,9 +125,9 @@ def _layer(
     *, number: int, linear: Reference, spec: ModelSpec,
 ) -> jax.Array:  # fmt: skip
     sparse, place = feed_forward_places(spec)[number]
-    at = place if spec.dense_layers else None
+    index = place if spec.dense_layers else None
     layer = Layer(
-        small=small, projections=projections, linear=linear, at=number, which=number, place=at
+        small=small, projections=projections, linear=linear, at=number, which=number, place=index
     )
     qkv = before_attention(layer, x, turns_of(turns, spec, number), spec)
     q, k, v = (part.reshape(rows.chunk_rows, rows.chunk, *part.shape[1:]) for part in qkv)

@@ -58,7 +58,7 @@ def agent_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tupl
     """
     there = [record for record in records if record is not None]
     block_tokens = 0
-    told = {"format": "weka" if is_weka(there[0]) else "dynamo"}
+    metadata = {"format": "weka" if is_weka(there[0]) else "dynamo"}
     try:
         if is_weka(there[0]):
             block_tokens = _block_tokens(path, there)
@@ -83,8 +83,8 @@ def agent_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tupl
     absent = [name for name, is_there in has.items() if not is_there]
     table = table.drop_columns(absent)
     if block_tokens:
-        told |= {"block_tokens": str(block_tokens), "keys_answers": "1"}
-    return table.replace_schema_metadata(told), len(records) - len(there)
+        metadata |= {"block_tokens": str(block_tokens), "keys_answers": "1"}
+    return table.replace_schema_metadata(metadata), len(records) - len(there)
 
 
 def _row(node: _Node) -> dict[str, str | None]:
@@ -124,23 +124,23 @@ def _weka(path: Path, number: int, session: Mapping[str, Any]) -> list[_Node]:
             main.append(node)
             nodes.append(node)
             continue
-        own: list[_Node] = []
+        session_nodes: list[_Node] = []
         begin_s = float(entry["t"])
         for inner in entry["requests"]:
             at_s = float(inner["t"])  # of the session; in older files of the sub-agent
             at_s += begin_s if at_s + _ROUNDING_S < begin_s else 0.0
             node = _weka_node(path, number, session, inner, at_s)
-            _wait(node, own, [])
+            _wait(node, session_nodes, [])
             if not node.parents:
                 _wait(node, main, [])
                 node.continues = None
-            own.append(node)
-        if own:
-            last = max(own, key=lambda node: node.end_s)
+            session_nodes.append(node)
+        if session_nodes:
+            last = max(session_nodes, key=lambda node: node.end_s)
             duration_ms = entry.get("duration_ms")
             end_s = last.end_s if duration_ms is None else begin_s + float(duration_ms) / 1e3
             subagents.append((max(end_s, last.at_s), last))
-            nodes += own
+            nodes += session_nodes
     return nodes
 
 
@@ -177,14 +177,14 @@ def _wait(node: _Node, stream: Sequence[_Node], joined: Sequence[_Node]) -> None
 
 
 def _with_answers(nodes: Sequence[_Node], block_tokens: int) -> None:
-    own = {id(node): node.hashes[: int(node.prompt) // block_tokens] for node in nodes}
+    hashes_of = {id(node): node.hashes[: int(node.prompt) // block_tokens] for node in nodes}
     for node in nodes:
-        node.hashes = own[id(node)]
+        node.hashes = hashes_of[id(node)]
     for node in nodes:
         if (before := node.continues) is None:
             continue
-        known, now = own[id(before)], own[id(node)]
-        if now[: len(known)] == known:
+        prefix, now = hashes_of[id(before)], hashes_of[id(node)]
+        if now[: len(prefix)] == prefix:
             whole = (int(before.prompt) + int(before.output)) // block_tokens
             before.hashes = max(before.hashes, now[:whole], key=len)
 

@@ -139,12 +139,12 @@ def agents(what: Agents, pool: LengthPool, seed: int) -> RequestBlock:
 
 def _session(what: Agents, draws: _Draws, contexts: int) -> _Rows:
     rows = _Rows()
-    own, next_context = contexts, contexts + 1
-    held, waits_for, think_s = what.system_tokens, list[int](), 0.0
+    context, next_context = contexts, contexts + 1
+    tokens, waits_for, think_s = what.system_tokens, list[int](), 0.0
     for _ in range(draws.count(what.turns)):
-        if not (turn := _turn(what, draws, rows, own, held, think_s, waits_for)):
+        if not (turn := _turn(what, draws, rows, context, tokens, think_s, waits_for)):
             break
-        held, waits_for = rows.prompt[-1] + rows.answer[-1], [turn]
+        tokens, waits_for = rows.prompt[-1] + rows.answer[-1], [turn]
         think_s = draws.tool_s()
         if draws.starts_subagents():
             think_s = 0.0
@@ -152,18 +152,18 @@ def _session(what: Agents, draws: _Draws, contexts: int) -> _Rows:
                 last = _subagent(what, draws, rows, next_context, turn)
                 if last:
                     next_context += 1
-                    held += rows.answer[last - 1]
+                    tokens += rows.answer[last - 1]
                     waits_for.append(last)
     return rows
 
 
 def _subagent(what: Agents, draws: _Draws, rows: _Rows, context: int, after: int) -> int:
-    held, think_s, last = what.system_tokens, 0.0, 0
+    tokens, think_s, last = what.system_tokens, 0.0, 0
     for _ in range(draws.count(what.subagent_turns)):
-        turn = _turn(what, draws, rows, context, held, think_s, [last or after])
+        turn = _turn(what, draws, rows, context, tokens, think_s, [last or after])
         if not turn:
             break
-        last, held = turn, rows.prompt[-1] + rows.answer[-1]
+        last, tokens = turn, rows.prompt[-1] + rows.answer[-1]
         think_s = draws.tool_s()
     return last
 
@@ -200,7 +200,7 @@ def _block(what: Agents, sessions: list[_Rows], seed: int) -> RequestBlock:
     calls_tool[n - 1 - last] = False
     arrival_s = begin_s[session] + column("at_s", np.float64)
     turn = np.arange(n) - (np.cumsum(sizes) - sizes)[session] + 1
-    made = RequestBlock(
+    block = RequestBlock(
         arrival_s=arrival_s,
         model=model.astype(np.int32)[session],
         prompt_tokens=prompt,
@@ -217,13 +217,13 @@ def _block(what: Agents, sessions: list[_Rows], seed: int) -> RequestBlock:
         )
     )
     keys = _keys(what, context, (prompt.astype(np.int64) + answer) // what.block_tokens)
-    return made.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
+    return block.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
 
 
 def _keys(what: Agents, context: Any, counts: Any) -> Lists:
     first = np.concatenate([[0], np.cumsum(counts)])
     place = np.arange(first[-1]) - np.repeat(first[:-1], counts)
-    own = np.repeat(context + 1, counts) * _PLACES + place
+    ids = np.repeat(context + 1, counts) * _PLACES + place
     is_common = place < what.system_tokens // what.block_tokens
-    hashes = Lists(first=first, values=np.where(is_common, place, own).astype(np.uint64))
+    hashes = Lists(first=first, values=np.where(is_common, place, ids).astype(np.uint64))
     return Lists(first=first, values=block_keys(hashes, what.block_tokens))

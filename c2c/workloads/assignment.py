@@ -77,12 +77,12 @@ def assign_models(
         for kind, names in among:
             if name not in how and (k := names.found(name)) is not None:
                 named[name], how[name] = k, kind
-    known = _shipped([name for name in requests_of if name not in how])
-    if known and not may_add:
-        raise _unserved(*next(iter(known.items())), catalog)
-    added = tuple(dict.fromkeys(known.values()))
-    named |= {name: len(catalog) + added.index(model) for name, model in known.items()}
-    how |= dict.fromkeys(known, "name")
+    target_of = _shipped([name for name in requests_of if name not in how])
+    if target_of and not may_add:
+        raise _unserved(*next(iter(target_of.items())), catalog)
+    added = tuple(dict.fromkeys(target_of.values()))
+    named |= {name: len(catalog) + added.index(model) for name, model in target_of.items()}
+    how |= dict.fromkeys(target_of, "name")
     rest = [name for name in requests_of if name not in how]
     how |= dict.fromkeys(rest, "rule")
     every = (*catalog, *added)
@@ -98,8 +98,8 @@ def assign_models(
                 "workload.columns={model: <column>} names another column, "
                 "workload.assignment=popularity_rank shares the catalog's models.",
             )  # fmt: skip
-        of = (*(specs or catalog), *added)
-        target, made_of = _own(explicit, named, rest, made_of, of, unnamed, len(catalog))
+        models = (*(specs or catalog), *added)
+        target, made_of = _own(explicit, named, rest, made_of, models, unnamed, len(catalog))
     else:
         target = {**explicit, **{name: every[k] for name, k in named.items()}}
         target |= {name: catalog[r % len(catalog)] for r, name in enumerate(rest)}
@@ -166,8 +166,8 @@ def describe_assignment(
     requests: dict[str, int] = {}
     for name, target in assigned.target.items():
         requests[target] = requests.get(target, 0) + requests_of[name]
-    of = (*catalog, *assigned.added)
-    made_of = {name: of[k] for name, k in assigned.made_of.items() if name != of[k]}
+    models = (*catalog, *assigned.added)
+    made_of = {name: models[k] for name, k in assigned.made_of.items() if name != models[k]}
     return {
         "rule": rule,
         "rule_says": RULES[rule],
@@ -276,9 +276,9 @@ def _shipped(ids: Sequence[str]) -> dict[str, str]:
 
     Other ids, such as single letters, name no particular model and may be assigned to any.
     """
-    known = catalog_names()
-    names = _Names(known)
-    return {name: known[k] for name in ids if (k := names.found(name)) is not None}
+    catalog = catalog_names()
+    names = _Names(catalog)
+    return {name: catalog[k] for name in ids if (k := names.found(name)) is not None}
 
 
 def _unserved(name: str, model: str, catalog: Sequence[str]) -> SettingError:

@@ -30,6 +30,7 @@ from c2c.workloads.reading import (
     refuse_without_lengths,
     unused_columns,
 )
+from c2c.workloads.servegen import read_clients
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
 from c2c.workloads.shaping import (
     Source,
@@ -119,6 +120,8 @@ def build_workload(
     origin = (
         _trace_origin(config)
         if config.kind == "trace"
+        else _servegen_origin(config, seed)
+        if config.kind == "servegen"
         else _generated_origin(config, len(catalog), seed)
     )
     source, counted = origin.source, origin.counted
@@ -212,40 +215,45 @@ def length_pool(config: WorkloadConfig) -> LengthPool:
 
 
 def _trace_origin(config: WorkloadConfig) -> _Origin:
-    own = config.lengths in {"auto", "trace"}
+    has_lengths = config.lengths in {"auto", "trace"}
     trace = open_trace(
-        _find(config.path), config.format, config.columns, config.chars_per_token, with_lengths=own
+        _find(config.path),
+        config.format,
+        config.columns,
+        config.chars_per_token,
+        with_lengths=has_lengths,
     )
-    if own:
+    if has_lengths:
         refuse_without_lengths(trace)
     clock = clock_of(trace, config.time_unit, config.origin)
     rules = RowRules(
         sort=config.sort,
         duplicates_are_bad=config.on_duplicate == "refuse",
-        with_lengths=own,
+        with_lengths=has_lengths,
         max_total_tokens=config.max_total_tokens,
         keeps_origin=clock.keeps_origin,
         per_second=clock.per_second,
-        block_tokens=block_tokens_of(trace, config.block_tokens) if own else 0,
-        keys_answers=trace.keys_answers and own,
+        block_tokens=block_tokens_of(trace, config.block_tokens) if has_lengths else 0,
+        keys_answers=trace.keys_answers and has_lengths,
+        may_be_prefill=has_lengths and config.on_zero_output == "prefill",
     )
-    found = scan(trace, rules)
+    tally = scan(trace, rules)
     if config.on_bad_row == "reject":
-        refuse_bad_rows(trace, found)
-    doubt = doubt_of_unit(trace, clock, found.good, found.last_s - found.first_s)
-    if not config.block_tokens and (other := found.fit.other_size()):
+        refuse_bad_rows(trace, tally)
+    doubt = doubt_of_unit(trace, clock, tally.good, tally.last_s - tally.first_s)
+    if not config.block_tokens and (other := tally.fit.other_size()):
         rules = replace(rules, block_tokens=other)
-        found = scan(trace, rules)
-    ids = tuple(found.requests_of)
+        tally = scan(trace, rules)
+    ids = tuple(tally.requests_of)
     index_of = {name: i for i, name in enumerate(ids)}
 
     def source() -> Iterator[RequestBlock]:
         return stream(trace, rules, index_of)
 
-    if config.turns_wait and found.orphan is not None and config.on_bad_row == "reject":
+    if config.turns_wait and tally.orphan is not None and config.on_bad_row == "reject":
         raise DataError(
             str(trace.path),
-            f"{trace.columns['parent']}={found.orphan} is the id of no earlier request",
+            f"{trace.columns['parent']}={tally.orphan} is the id of no earlier request",
             "workload.on_bad_row=skip begins a session at each such turn.",
         )
     has_parents = "parent" in trace.columns
@@ -255,20 +263,25 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
     else:
         waiting = at_times(source)
     doubts = [doubt] if doubt else []
+    if tally.prefills:
+        doubts.append(
+            f"{tally.prefills:,} requests without output tokens end with their prefill, whose one "
+            "token counts as output"
+        )
     if "waits_for" in trace.columns and not config.turns_wait:
         doubts.append(
             "requests that wait for others arrive at their times in the file; "
             "workload.turns_wait=true lets them wait for the simulated answers"
         )
-    if trace.format.name == "weka" and found.sessions > 1 and not config.agents:
+    if trace.format.name == "weka" and tally.sessions > 1 and not config.agents:
         doubts.append(
-            f"each of {found.sessions:,} sessions begins at 0 in Weka's format; workload.agents=8 "
+            f"each of {tally.sessions:,} sessions begins at 0 in Weka's format; workload.agents=8 "
             "lets 8 agents run them, each one after another"
         )
     return _Origin(
         source=waiting,
         ids=ids,
-        own_lengths=own,
+        own_lengths=has_lengths,
         description={
             # Only the name: a file's folder is no property of the run.
             "source": trace.path.name,
@@ -277,31 +290,31 @@ def _trace_origin(config: WorkloadConfig) -> _Origin:
             "doubts": doubts,
             "columns": dict(trace.columns),
             "columns_guessed": dict(trace.guessed),
-            "columns_not_used": unused_columns(trace, own),
-            "rows": found.rows,
-            "used_rows": found.good,
+            "columns_not_used": unused_columns(trace, has_lengths),
+            "rows": tally.rows,
+            "used_rows": tally.good,
             "on_bad_row": config.on_bad_row,
-            "bad_rows": found.bad,
-            "duplicates": found.duplicates,
+            "bad_rows": tally.bad,
+            "duplicates": tally.duplicates,
             "on_duplicate": config.on_duplicate,
             "sorted": config.sort,
-            "reordered_rows": found.reordered,
-            "blocks": found.fit.as_dict() if rules.block_tokens else None,
-            "hashes_dropped": "hash_ids" in trace.columns and not own,
-            "sessions": found.sessions,
+            "reordered_rows": tally.reordered,
+            "blocks": tally.fit.as_dict() if rules.block_tokens else None,
+            "hashes_dropped": "hash_ids" in trace.columns and not has_lengths,
+            "sessions": tally.sessions,
             "turns_wait": config.turns_wait,
-            "measured": found.measured,
+            "measured": tally.measured,
         },
-        counted=(found.requests_of, found.last_s),
+        counted=(tally.requests_of, tally.last_s),
         # A log's lines without a model have the log's name.
         unnamed=trace.format.name if trace.container == "log" else trace.format.label,
     )
 
 
 def _find(path: str) -> Path:
-    given = Path(path).expanduser()
-    if given.is_file() or given.parent != Path():
-        return given
+    file = Path(path).expanduser()
+    if file.is_file() or file.parent != Path():
+        return file
     shared = shared_dir() / "traces" / path
     if not shared.is_file():
         raise SettingError(
@@ -322,10 +335,10 @@ _SESSIONS: Mapping[str, tuple[type, Callable[[Any, LengthPool, int], RequestBloc
 
 def _sessions_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
     kind, generate = _SESSIONS[config.kind]
-    names = [each.name for each in fields(kind)]
-    what = kind(**{name: getattr(config, name) for name in names} | {"models": models})
+    names = [parameter.name for parameter in fields(kind)]
+    settings = kind(**{name: getattr(config, name) for name in names} | {"models": models})
     pool = length_pool(config)
-    block = generate(what, pool, seed)
+    block = generate(settings, pool, seed)
     ids = tuple(f"model-{rank:02d}" for rank in range(1, models + 1))
     return _Origin(
         source=lambda: iter([block]),
@@ -334,8 +347,27 @@ def _sessions_origin(config: WorkloadConfig, models: int, seed: int) -> _Origin:
         lengths=pool.describe(),
         description={
             "source": f"{config.kind} generator",
-            "parameters": {name: getattr(what, name) for name in names},
+            "parameters": {name: getattr(settings, name) for name in names},
             "sessions": int(block.session.max()) + 1 if block.session is not None else 0,
+        },
+    )
+
+
+def _servegen_origin(config: WorkloadConfig, seed: int) -> _Origin:
+    clients = read_clients(Path(config.path).expanduser())
+    end_s = config.start_s + config.duration_s if config.duration_s else np.inf
+    doubts = [
+        f"{clients.silent:,} windows of clients have a rate but no lengths yet: no requests"
+    ] * bool(clients.silent)
+    return _Origin(
+        source=lambda: clients.blocks(config.rate_factor, seed, config.start_s, end_s),
+        ids=(clients.name,),
+        own_lengths=config.lengths == "auto",
+        lengths={"name": "the clients' own"},
+        description={
+            "source": f"ServeGen's clients of {clients.name}",
+            "parameters": {"rate_factor": config.rate_factor, "clients": len(clients.clients)},
+            "doubts": doubts,
         },
     )
 
@@ -360,8 +392,8 @@ def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _
         def source() -> Iterator[RequestBlock]:
             return synthetic_blocks(synthetic, seed)
 
-        found, last_s = count_requests(synthetic, seed)
-        counted = {ids[model]: count for model, count in found.items()}, last_s
+        counts, last_s = count_requests(synthetic, seed)
+        counted = {ids[model]: count for model, count in counts.items()}, last_s
     else:
         steady = SteadyTrace(
             requests=config.requests,
@@ -397,9 +429,9 @@ def _count(source: Source, ids: tuple[str, ...]) -> tuple[dict[str, int], float]
     last_s = 0.0
     for block in source():
         codes, first_at, counts = np.unique(block.model, return_index=True, return_counts=True)
-        for at in np.argsort(first_at).tolist():
-            name = ids[int(codes[at])]
-            requests_of[name] = requests_of.get(name, 0) + int(counts[at])
+        for index in np.argsort(first_at).tolist():
+            name = ids[int(codes[index])]
+            requests_of[name] = requests_of.get(name, 0) + int(counts[index])
         last_s = float(block.arrival_s[-1])
     return requests_of, last_s
 

@@ -72,9 +72,9 @@ def container_of(path: Path) -> str:
         raise DataError(str(path), f"cannot be read: {problem}") from error
     if not head.strip():
         raise DataError(str(path), "the file is empty")
-    for magic, (what, remedy) in _REFUSED.items():
+    for magic, (kind, remedy) in _REFUSED.items():
         if head.startswith(magic):
-            raise DataError(str(path), f"it is {what}", remedy)
+            raise DataError(str(path), f"it is {kind}", remedy)
     if len(head) >= 8 and b"\0\0\0\0" in {head[1:8:2], head[:8:2]}:
         raise DataError(str(path), "it is UTF-16 text or binary", "Store it as UTF-8.")
     if head[:4] == b"PAR1":
@@ -112,7 +112,7 @@ def csv_batches(
         return "skip"
 
     header = _header(path)
-    numbers = [str(at) for at in range(len(header.names))]  # names may repeat
+    numbers = [str(index) for index in range(len(header.names))]  # names may repeat
     parse = pa_csv.ParseOptions(
         delimiter=header.delimiter, newlines_in_values=True, invalid_row_handler=skip
     )
@@ -143,27 +143,27 @@ class _Header:
 
 def _header(path: Path) -> _Header:
     with open_bytes(path) as stream:
-        text, found = b"", None
-        while found is None:
+        text, match = b"", None
+        while match is None:
             more = stream.read(max(1 << 16, len(text)))
             text += more or b"\n"
             start = len(_BOM) if text.startswith(_BOM) else 0
             start += len(text[start:]) - len(text[start:].lstrip(b"\r\n"))
             delimiter = _delimiter(text[start:])
-            found = _pattern(delimiter, spaced=True, several=False).match(text, start)
+            match = _pattern(delimiter, spaced=True, several=False).match(text, start)
             if not more or len(text) > _MOST_RECORD_BYTES:
                 break
-    if found is None:
-        what = "a quote in its header is not closed"
+    if match is None:
+        fault = "a quote in its header is not closed"
         too_long = f"its header is longer than {_MOST_RECORD_BYTES} bytes"
-        raise DataError(str(path), too_long if len(text) > _MOST_RECORD_BYTES else what)
-    if (columns := found[0].count(delimiter)) >= _MOST_COLUMNS:
-        said = "commas" if delimiter == b"," else f"{delimiter.decode()!r}"
-        raise DataError(str(path), f"its header has {columns} {said}, at most {_MOST_COLUMNS} fit")
-    line = io.StringIO(found[0].decode("utf-8"), newline="")
+        raise DataError(str(path), too_long if len(text) > _MOST_RECORD_BYTES else fault)
+    if (columns := match[0].count(delimiter)) >= _MOST_COLUMNS:
+        label = "commas" if delimiter == b"," else f"{delimiter.decode()!r}"
+        raise DataError(str(path), f"its header has {columns} {label}, at most {_MOST_COLUMNS} fit")
+    line = io.StringIO(match[0].decode("utf-8"), newline="")
     names = next(csv.reader(line, delimiter=delimiter.decode(), skipinitialspace=True), [])
-    spaced = re.search(re.escape(delimiter) + _space(delimiter), found[0]) is not None
-    return _Header([name.strip() for name in names], found.end(), delimiter.decode(), spaced)
+    spaced = re.search(re.escape(delimiter) + _space(delimiter), match[0]) is not None
+    return _Header([name.strip() for name in names], match.end(), delimiter.decode(), spaced)
 
 
 def _delimiter(text: bytes) -> bytes:
@@ -185,8 +185,8 @@ def _blocks(path: Path, header: _Header, block_bytes: int) -> Iterator[bytes]:
             more = stream.read(max(block_bytes, len(rest)))
             piece = rest + (more or b"\n")
             if b'"' in piece:
-                found = records.match(piece)
-                end = found.end() if found else 0
+                match = records.match(piece)
+                end = match.end() if match else 0
             else:
                 end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
             block, rest = piece[:end], piece[end:]
@@ -199,5 +199,5 @@ def _blocks(path: Path, header: _Header, block_bytes: int) -> Iterator[bytes]:
     if rest:
         shown = rest[:40].decode("utf-8", "replace")
         too_long = f"there are more than {_MOST_RECORD_BYTES} bytes in the row"
-        what = "a quote is not closed in the row" if len(rest) <= _MOST_RECORD_BYTES else too_long
-        raise DataError(str(path), f"{what} that begins with {shown!r}")
+        fault = "a quote is not closed in the row" if len(rest) <= _MOST_RECORD_BYTES else too_long
+        raise DataError(str(path), f"{fault} that begins with {shown!r}")

@@ -54,8 +54,8 @@ def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBl
     """
     session, turn, text, answer = _turns(what, pool, seed)
     n, begins = len(session), turn == 1
-    said = np.cumsum(text + answer)
-    before = said - text - answer
+    totals = np.cumsum(text + answer)
+    before = totals - text - answer
     prompt = what.system_tokens + before - before[begins][session] + text
     gaps = stream_of(seed, "sessions").standard_exponential(int(session[-1]) + 1)
     begin_s = np.cumsum(gaps) * what.turns / what.rate_rps
@@ -67,7 +67,7 @@ def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBl
     choices = stream_of(seed, "models").random(int(session[-1]) + 1)
     model = np.searchsorted(edges, choices, side="right").astype(np.int32)
     think_s[begins] = np.nan
-    made = RequestBlock(
+    block = RequestBlock(
         arrival_s=arrival_s,
         model=model[session],
         prompt_tokens=prompt.astype(np.int32),
@@ -81,10 +81,10 @@ def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBl
     first = np.concatenate([[0], np.cumsum(counts)])
     place = np.arange(first[-1]) - np.repeat(first[:-1], counts)
     is_common = place < what.system_tokens // what.block_tokens
-    own = np.repeat(session + 1, counts) * _PLACES + place
-    hashes = Lists(first=first, values=np.where(is_common, place, own).astype(np.uint64))
+    ids = np.repeat(session + 1, counts) * _PLACES + place
+    hashes = Lists(first=first, values=np.where(is_common, place, ids).astype(np.uint64))
     keys = Lists(first=first, values=block_keys(hashes, what.block_tokens))
-    return made.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
+    return block.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
 
 
 def _turns(
@@ -94,25 +94,25 @@ def _turns(
     parts: list[NDArray[np.int64]] = []
     total, sessions = 0, 0
     while total < what.requests:
-        wanted = max(64, int((what.requests - total) / what.turns))
-        counts = ends.geometric(1.0 / what.turns, wanted)
-        session = np.repeat(np.arange(wanted), counts)
-        at = np.cumsum(counts) - counts
-        turn = np.arange(len(session)) - at[session] + 1
+        count = max(64, int((what.requests - total) / what.turns))
+        counts = ends.geometric(1.0 / what.turns, count)
+        session = np.repeat(np.arange(count), counts)
+        starts = np.cumsum(counts) - counts
+        turn = np.arange(len(session)) - starts[session] + 1
         text, answer = (x.astype(np.int64) for x in pool.draw(lengths, len(session)))
-        said = np.cumsum(text + answer)
-        whole = what.system_tokens + said - (said - text - answer)[at][session]
+        totals = np.cumsum(text + answer)
+        whole = what.system_tokens + totals - (totals - text - answer)[starts][session]
         fits = (whole <= what.max_total_tokens) | (what.max_total_tokens == 0)
-        if not fits[at].any():
+        if not fits[starts].any():
             raise SettingError(
                 "workload.max_total_tokens", what.max_total_tokens,
-                f"at least {int(whole[at].min())}, the tokens of the shortest first turn",
+                f"at least {int(whole[starts].min())}, the tokens of the shortest first turn",
             )  # fmt: skip
         # Sessions whose first turn does not fit are dropped; the others are renumbered.
-        number = np.cumsum(fits[at]) - 1 + sessions
+        number = np.cumsum(fits[starts]) - 1 + sessions
         rows = np.stack([number[session], turn, text, answer])[:, fits]
         parts.append(rows)
         total += rows.shape[1]
-        sessions += int(fits[at].sum())
+        sessions += int(fits[starts].sum())
     session, turn, text, answer = np.concatenate(parts, axis=1)[:, : what.requests]
     return session, turn, text, answer

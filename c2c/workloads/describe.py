@@ -20,41 +20,41 @@ _SHOWN_MODELS = 20
 
 def describe(workload: Workload) -> list[str]:
     """Return the lines to print: source, bad rows, factors, lengths, assignment of models."""
-    said = workload.description
-    if not said:
+    facts = workload.description
+    if not facts:
         return ["workload without a description"]
-    rate = said["mean_rate_rps"]
+    rate = facts["mean_rate_rps"]
     lines = [
-        f"workload {said['name']}: {said['requests']:,} requests from {said['source']}, "
-        + (_clients(said) if said["closed_loop"] else
-           _duration(said["span_s"]) + (f", {rate:.3g} requests/s" if rate else ""))
+        f"workload {facts['name']}: {facts['requests']:,} requests from {facts['source']}, "
+        + (_clients(facts) if facts["closed_loop"] else
+           _duration(facts["span_s"]) + (f", {rate:.3g} requests/s" if rate else ""))
     ]  # fmt: skip
-    if "rows" in said:
-        lines.append(_rows(said))
-        lines.append(f"times: {said['times']}")
-        if said["columns_guessed"]:
+    if "rows" in facts:
+        lines.append(_rows(facts))
+        lines.append(f"times: {facts['times']}")
+        if facts["columns_guessed"]:
             took = ", ".join(
                 name if name == column else f"{name} = {column}"
-                for name, column in said["columns"].items()
+                for name, column in facts["columns"].items()
             )
             lines.append(f"columns: took {took} (or set workload.columns)")
-        if names := said["columns_not_used"]:
+        if names := facts["columns_not_used"]:
             more = f" and {len(names) - _SHOWN_COLUMNS} more" * (len(names) > _SHOWN_COLUMNS)
             lines.append(f"columns not used: {', '.join(names[:_SHOWN_COLUMNS])}{more}")
-        lines += _carried(said)
-    if factors := _factors(said):
+        lines += _carried(facts)
+    if factors := _factors(facts):
         lines.append("factors: " + ", ".join(factors))
-    lengths = said["lengths"]
+    lengths = facts["lengths"]
     text = f"lengths: {lengths['name']}"
     if "pairs_read" in lengths:
-        kept = lengths["pairs_read"] - lengths["pairs_dropped_by_filter"]
+        pairs = lengths["pairs_read"] - lengths["pairs_dropped_by_filter"]
         text += (
-            f", {kept:,} of {lengths['pairs_read']:,} pairs, mean "
+            f", {pairs:,} of {lengths['pairs_read']:,} pairs, mean "
             f"{lengths['mean_prompt_tokens']:g} prompt and {lengths['mean_output_tokens']:g} "
             "output tokens"
         )
     lines.append(text)
-    return lines + _served(said)
+    return lines + _served(facts)
 
 
 def _rows(said: Mapping[str, Any]) -> str:
@@ -85,42 +85,46 @@ def _factors(said: Mapping[str, Any]) -> list[str]:
 
 
 def _served(said: Mapping[str, Any]) -> list[str]:
-    found = said["assignment"]
-    how, rule = found["how"], found["rule"]
-    if said["kind"] != "trace" and not found["explicit"]:
+    assignment = said["assignment"]
+    how, rule = assignment["how"], assignment["rule"]
+    if said["kind"] != "trace" and not assignment["explicit"]:
         return []  # a generator's ids are numbers, and the table of results has the models
-    of: dict[tuple[str, bool], list[str]] = {}  # ids of a model, those that name it and others
-    for name, target in found["map"].items():
-        model = found["made_of"].get(target, target)
-        of.setdefault((model, how[name] == "rule"), []).append(name)
-    lines = ["models: " + (found["rule_says"] if "rule" in how.values() else "as named")]
-    for (model, _), ids in list(of.items())[:_SHOWN_MODELS]:
+    ids_of: dict[tuple[str, bool], list[str]] = {}  # ids of a model, those that name it and others
+    for name, target in assignment["map"].items():
+        model = assignment["made_of"].get(target, target)
+        ids_of.setdefault((model, how[name] == "rule"), []).append(name)
+    lines = ["models: " + (assignment["rule_says"] if "rule" in how.values() else "as named")]
+    for (model, _), ids in list(ids_of.items())[:_SHOWN_MODELS]:
         more = f" and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
-        each = ", a deployment each" if rule == OWN and len(ids) > 1 else ""
+        note = ", a deployment each" if rule == OWN and len(ids) > 1 else ""
         shown = ", ".join(name + _HOW[how[name]] for name in ids[:_SHOWN_IDS])
-        count = sum(found["requests_of"][name] for name in ids)
-        lines.append(f"  {model}: {count:,} requests of {shown}{more}{each}")
-    if len(of) > _SHOWN_MODELS:
-        lines.append(f"  and {len(of) - _SHOWN_MODELS:,} more models, see summary.json")
+        count = sum(assignment["requests_of"][name] for name in ids)
+        lines.append(f"  {model}: {count:,} requests of {shown}{more}{note}")
+    if len(ids_of) > _SHOWN_MODELS:
+        lines.append(f"  and {len(ids_of) - _SHOWN_MODELS:,} more models, see summary.json")
     return lines
 
 
 def doubts(workload: Workload) -> list[str]:
     """Return the lines on a workload's models and times that a user should not miss."""
-    said = workload.description
-    found = said["assignment"]
-    lines = list(said.get("doubts", ()))
-    ids, models = len(found["map"]), len(found["requests"])
+    facts = workload.description
+    assignment = facts["assignment"]
+    lines = list(facts.get("doubts", ()))
+    ids, models = len(assignment["map"]), len(assignment["requests"])
     if ids != models:
-        origin = "trace" if said["kind"] == "trace" else "generator"
+        origin = "trace" if facts["kind"] == "trace" else "generator"
         lines.append(
             f"{ids:,} ids of the {origin} are served by {models:,} model{'s'[: models != 1]}"
-            f" (workload.assignment={found['rule']})"
+            f" (workload.assignment={assignment['rule']})"
         )
-    sized = [name for name, how in found["how"].items() if how == "rule" and _SIZE.search(name)]
+    sized = [
+        name for name, how in assignment["how"].items() if how == "rule" and _SIZE.search(name)
+    ]
     if sized:
-        of = {name: found["made_of"].get(t := found["map"][name], t) for name in sized}
-        shown = ", ".join(f"{name} by {of[name]}" for name in sized[:_SHOWN_IDS])
+        model_of = {
+            name: assignment["made_of"].get(t := assignment["map"][name], t) for name in sized
+        }
+        shown = ", ".join(f"{name} by {model_of[name]}" for name in sized[:_SHOWN_IDS])
         more = f" and {len(sized) - _SHOWN_IDS} more" if len(sized) > _SHOWN_IDS else ""
         lines.append(
             f"no known model has these names, so others serve them: {shown}{more} "

@@ -102,12 +102,12 @@ class TraceFormat:
 
     def found(self, present: list[str]) -> dict[str, list[str]] | None:
         """Return field -> columns named so, ignoring case and spelling; None if one is missing."""
-        found = {f: alike(column, present) for f, column in self.columns().items()}
+        columns_of = {f: alike(column, present) for f, column in self.columns().items()}
         optional = {*self.optional, *_MORE}
-        absent = any(not columns for f, columns in found.items() if f not in optional)
+        absent = any(not columns for f, columns in columns_of.items() if f not in optional)
         if absent or not all(alike(mark, present) for mark in self.marks):
             return None
-        return {f: columns for f, columns in found.items() if columns}
+        return {f: columns for f, columns in columns_of.items() if columns}
 
 
 # Tried in this order: the first format whose required columns all exist is chosen.
@@ -269,25 +269,25 @@ def open_trace(
         raise SettingError("workload.format", format_name, f"one of {', '.join(format_names())}")
     if format_name in LOGS:
         return _open_log(path, format_name, chars_per_token)
-    told = dict(columns or {})
-    opened = _open(path, chars_per_token, format_name == "auto", told)
+    choices = dict(columns or {})
+    opened = _open(path, chars_per_token, format_name == "auto", choices)
     if opened.container == "log":
         return opened
-    _check_columns(path, opened.present, told)
+    _check_columns(path, opened.present, choices)
     guessed: dict[str, str] = {}
-    fit = _choose(opened.present, format_name, told)
-    if fit is None and format_name == "auto" and "arrival_s" not in told:
-        guessed = _guess(opened, [*told.values()], ["arrival_s"])
-        fit = _choose(opened.present, format_name, told | guessed)
+    fit = _choose(opened.present, format_name, choices)
+    if fit is None and format_name == "auto" and "arrival_s" not in choices:
+        guessed = _guess(opened, [*choices.values()], ["arrival_s"])
+        fit = _choose(opened.present, format_name, choices | guessed)
     if fit is None:
         raise _unfit(opened, format_name)
-    chosen, found = fit
+    chosen, columns_of = fit
     if opened.format.name:  # rows of another format, in c2c's own
         chosen = replace(chosen, name=opened.format.name)
-    single = _single(path, found)
+    single = _single(path, columns_of)
     fields = ["model", *_LENGTHS * with_lengths]
-    asked = [name for name in fields if name not in told and name not in single]
-    guessed |= _guess(opened, [*single.values()], asked)
+    unknowns = [name for name in fields if name not in choices and name not in single]
+    guessed |= _guess(opened, [*single.values()], unknowns)
     joined = single | guessed
     ordered = {field: joined[field] for field in (*_FIELDS, *_MORE) if field in joined}
     opened = replace(opened, format=chosen, columns=ordered, guessed=guessed)
@@ -315,12 +315,12 @@ def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
     opened = _open(path, chars_per_token, True, {})
     if opened.container == "log":
         return opened
-    if found := _pair(opened.present):
-        return replace(opened, columns=_single(path, found))
-    known = "; ".join(f"{prompt}, {output}" for prompt, output in _pairs())
+    if pair := _pair(opened.present):
+        return replace(opened, columns=_single(path, pair))
+    examples = "; ".join(f"{prompt}, {output}" for prompt, output in _pairs())
     raise DataError(
         str(path),
-        f"it has no known length columns ({known}) and no conversations",
+        f"it has no known length columns ({examples}) and no conversations",
         _shown(list(opened.present)),
     )
 
@@ -336,8 +336,8 @@ def _open(path: Path, chars_per_token: float, may_be_log: bool, named: dict[str,
         container = container_of(path)
         # A table's cells may contain lines of a log, so a known table takes precedence.
         present = _header_of(path) if container == "csv" else []
-        known = bool(named) or container == "parquet" or _is_known(present)
-        if may_be_log and not known and (log := log_format_of(path)):
+        is_table = bool(named) or container == "parquet" or _is_known(present)
+        if may_be_log and not is_table and (log := log_format_of(path)):
             return _open_log(path, log, chars_per_token)
         if container == "parquet":
             schema = pq.read_schema(path)
@@ -384,14 +384,14 @@ def _open_log(path: Path, name: str, chars_per_token: float) -> TraceFile:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return DataError(str(path), f"cannot be read: {said}")
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DataError(str(path), f"cannot be read: {reason}")
 
 
 def _pairs() -> list[tuple[str, str]]:
-    own = [(f.prompt_tokens, f.output_tokens) for f in FORMATS.values()]
-    told = [(prompt, output) for prompt, output in own if prompt and output]
-    return list(dict.fromkeys([*told, ("prompt_len", "output_len")]))
+    candidates = [(f.prompt_tokens, f.output_tokens) for f in FORMATS.values()]
+    pairs = [(prompt, output) for prompt, output in candidates if prompt and output]
+    return list(dict.fromkeys([*pairs, ("prompt_len", "output_len")]))
 
 
 def _pair(present: Iterable[str]) -> dict[str, list[str]]:
@@ -430,18 +430,20 @@ def _choose(
 ) -> tuple[TraceFormat, dict[str, list[str]]] | None:
     """Return the first format that fits, and its columns in the file; None if none does."""
     override: dict[str, Any] = {name: column or None for name, column in columns.items()}
-    known, present, arrival = _known(format_name), list(present), columns.get("arrival_s")
-    fit = [f for f in known if not arrival or (alike(f.arrival_s, [arrival]) and f.found(present))]
+    formats, present, arrival = _known(format_name), list(present), columns.get("arrival_s")
+    fit = [
+        f for f in formats if not arrival or (alike(f.arrival_s, [arrival]) and f.found(present))
+    ]
     tried = [replace(f, **override) for f in fit]
     if arrival:  # the zero and the unit of a column that is no format's own are unknown
         foreign = override | {"keeps_origin": False, "unit": ""}
-        tried += [replace(f, **foreign) for f in known]
-    each = ((one, one.found(present)) for one in tried)
-    return next(((one, found) for one, found in each if found), None)
+        tried += [replace(f, **foreign) for f in formats]
+    pairs = ((one, one.found(present)) for one in tried)
+    return next(((one, columns_of) for one, columns_of in pairs if columns_of), None)
 
 
 def _unfit(opened: TraceFile, format_name: str) -> DataError:
-    wanted = "; ".join(
+    needs = "; ".join(
         f"{f.name}: "
         + ", ".join(
             [*(c for k, c in f.columns().items() if k not in {*f.optional, *_MORE}), *f.marks]
@@ -470,7 +472,7 @@ def _unfit(opened: TraceFile, format_name: str) -> DataError:
     example = mapping({"arrival_s": arrivals[0] if arrivals else "<column>"})
     return DataError(
         path,
-        f"its columns fit no known format (needed: {wanted})",
+        f"its columns fit no known format (needed: {needs})",
         f"{shown} Name them with workload.columns, e.g. {example}.",
     )
 

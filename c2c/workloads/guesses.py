@@ -60,9 +60,9 @@ def _may_hold(field: str, batch: pa.RecordBatch | None, column: str) -> bool:
     cells = batch.column(column).slice(0, _SAMPLE_ROWS)
     if field == "arrival_s":
         verdict = np.full(len(cells), GOOD, np.int8)
-        found = times(cells, verdict)
+        values = times(cells, verdict)
         good = verdict == GOOD
-        if len(cells) > 1 and np.unique(found[good]).size < 2:
+        if len(cells) > 1 and np.unique(values[good]).size < 2:
             return False
     else:
         counts = token_counts(cells)

@@ -116,8 +116,8 @@ def _is_deep(text: bytes) -> bool:
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
     starts = np.concatenate([[0], ends + 1])
     ends = np.append(ends, len(text))
-    at = np.flatnonzero(ends - starts > _LONG_LINE_BYTES)
-    long = zip(starts[at].tolist(), ends[at].tolist(), strict=True)
+    rows = np.flatnonzero(ends - starts > _LONG_LINE_BYTES)
+    long = zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)
     return any(text.count(b"[", *one) + text.count(b"{", *one) > _MOST_DEPTH for one in long)
 
 

@@ -77,8 +77,8 @@ class LengthPool:
         self, rng: np.random.Generator, count: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Draw pairs. Drawing a pairs, then b, gives the same as drawing a + b at once."""
-        at = (rng.random(count) * self.prompt_tokens.size).astype(np.int64)
-        return self.prompt_tokens[at], self.output_tokens[at]
+        picks = (rng.random(count) * self.prompt_tokens.size).astype(np.int64)
+        return self.prompt_tokens[picks], self.output_tokens[picks]
 
     def describe(self) -> dict[str, Any]:
         """Return name, counts and means as plain data."""

@@ -59,8 +59,8 @@ def log_format_of(path: Path) -> str | None:
     if head[:4] == b"PAR1":
         return None
     for line in head.decode("utf-8-sig", "replace").splitlines():
-        for name, known in LOGS.items():
-            if known.recognise(line):
+        for name, log_format in LOGS.items():
+            if log_format.recognise(line):
                 return name
     return None
 
@@ -77,8 +77,8 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
     Source: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
     `srt/utils/request_logger.py` (--log-requests, text and JSON), OpenAI's Batch API reference.
     """
-    found = LOGS[name].read(_lines(path), chars_per_token)
-    rows = found.requests
+    log = LOGS[name].read(_lines(path), chars_per_token)
+    rows = log.requests
     arrivals = [r.arrival_s for _, r in rows if r.arrival_s is not None]
     if not arrivals:
         raise DataError(str(path), f"it has no request in the format {name}")
@@ -95,7 +95,7 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
             "output_tokens": pa.array([r.output_tokens for _, r in rows], pa.int64()),
         }
     )
-    return table, found.malformed
+    return table, log.malformed
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -131,11 +131,11 @@ def _read_vllm(lines: Iterable[str], chars_per_token: float) -> _Found:
         if received := _VLLM_RECEIVED.search(line):
             when, key, prompt, ids, rest = received.groups()
             try:
-                at = datetime.strptime(f"2000-{when}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+                moment = datetime.strptime(f"2000-{when}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
             except ValueError:
                 result.malformed += 1
                 continue
-            at_s = at.timestamp()
+            at_s = moment.timestamp()
             years += at_s < latest_s - _YEAR_S / 2  # a new year began
             latest_s = at_s
             lora = _LORA.search(rest)
@@ -209,8 +209,8 @@ def _sglang_end(found: _Found, key: str, at_s: float, numbers: Mapping[str, Any]
 
 
 def _timestamp_s(text: str) -> float:
-    at = datetime.fromisoformat(text)
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 # OpenAI's Batch API: inputs ({custom_id, method, url, body}), which arrive all at once, and outputs

@@ -115,6 +115,7 @@ def parse(
     with_lengths: bool,
     max_total_tokens: int,
     with_hashes: bool = False,
+    may_be_prefill: bool = False,
 ) -> RawRows:
     """Parse a batch's columns into numbers and judge each row by itself.
 
@@ -125,6 +126,7 @@ def parse(
       with_lengths: whether token counts are read from the trace, hence judged.
       max_total_tokens: rows with more prompt and output tokens than this are bad; 0: no limit.
       with_hashes: whether the hashes of prompts' blocks are read.
+      may_be_prefill: whether rows without output tokens are good.
     """
     rows = batch.num_rows
     verdict = np.full(rows, GOOD, np.int8)
@@ -137,7 +139,8 @@ def parse(
     prompt = output = np.zeros(rows, np.int32)
     if with_lengths:
         prompt = _tokens(batch.column(columns["prompt_tokens"]), verdict, "zero_prompt_tokens")
-        output = _tokens(batch.column(columns["output_tokens"]), verdict, "zero_output_tokens")
+        zero = "" if may_be_prefill else "zero_output_tokens"
+        output = _tokens(batch.column(columns["output_tokens"]), verdict, zero)
         if max_total_tokens:
             total = prompt.astype(np.int64) + output
             _judge(verdict, total > max_total_tokens, "too_many_tokens")
@@ -203,8 +206,8 @@ def number_lists(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> Lists:
     flat, negative = _whole_numbers(_plain(pc.list_flatten(array)))
     row = np.repeat(np.arange(len(array)), counts)
     for bad, kind in ((negative, "negative"), (flat.is_null(), "unreadable")):
-        at = row[values(bad)]
-        _judge(verdict, np.bincount(at, minlength=len(array)) > 0, f"{kind}_{name}")
+        rows = row[values(bad)]
+        _judge(verdict, np.bincount(rows, minlength=len(array)) > 0, f"{kind}_{name}")
     return Lists(
         first=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
         values=values(filled(flat, 0)),
@@ -228,21 +231,21 @@ def _whole_numbers(flat: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def _measured(raw: pa.Array) -> NDArray[np.float64]:
     judged = np.full(len(raw), GOOD, np.int8)  # apart: a row without measurement is not bad
-    found = _numbers(_plain(raw), judged, "tokens")
-    return np.where(judged == GOOD, found, np.nan)
+    numbers = _numbers(_plain(raw), judged, "tokens")
+    return np.where(judged == GOOD, numbers, np.nan)
 
 
 def _wishes(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> NDArray[np.float64]:
     array = _plain(raw)
     missing, judged = nulls(array), np.full(len(array), GOOD, np.int8)
-    found = _numbers(array, judged, "tokens")
+    numbers = _numbers(array, judged, "tokens")
     if name == "priority":
         judged[judged == kind_code("negative_tokens")] = GOOD
     is_whole = name in ("priority", "max_output_tokens")
-    least = found < 0.0 if name == "think_s" else found <= 0.0
-    bad = (judged != GOOD) | (found != np.floor(found) if is_whole else least)
+    least = numbers < 0.0 if name == "think_s" else numbers <= 0.0
+    bad = (judged != GOOD) | (numbers != np.floor(numbers) if is_whole else least)
     _judge(verdict, bad & ~missing, f"unreadable_{name}")
-    return np.where(missing, np.nan, found)
+    return np.where(missing, np.nan, numbers)
 
 
 def _truths(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> NDArray[np.bool_]:
@@ -390,10 +393,11 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
 
 
 def _tokens(raw: pa.Array, verdict: NDArray[np.int8], zero_kind: str) -> NDArray[np.int32]:
-    found = _numbers(_plain(raw), verdict, "tokens")
-    finite = np.where(np.isfinite(found), found, 0.0)
+    numbers = _numbers(_plain(raw), verdict, "tokens")
+    finite = np.where(np.isfinite(numbers), numbers, 0.0)
     _judge(verdict, finite != np.floor(finite), "fractional_tokens")
-    _judge(verdict, finite == 0, zero_kind)
+    if zero_kind:
+        _judge(verdict, finite == 0, zero_kind)
     _judge(verdict, finite > _MAX_TOKENS, "too_many_tokens")
     return np.clip(finite, 0, _MAX_TOKENS).astype(np.int32)
 

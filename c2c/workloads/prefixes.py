@@ -45,8 +45,8 @@ class Lists:
 
     def _of(self, begin: NDArray[np.int64], counts: NDArray[np.int64]) -> Lists:
         first = np.concatenate([[0], np.cumsum(counts)])
-        at = np.arange(first[-1]) + np.repeat(begin - first[:-1], counts)
-        return Lists(first=first, values=self.values[at])
+        index = np.arange(first[-1]) + np.repeat(begin - first[:-1], counts)
+        return Lists(first=first, values=self.values[index])
 
 
 def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:

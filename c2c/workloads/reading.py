@@ -63,23 +63,23 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
             raise SettingError("workload.time_unit", unit, "auto, as times are dates")
         return Clock(1.0, False, "dates; 0 is the first request")
     assumed = False
-    told = f"{_WORDS.get(unit, '')} (workload.time_unit)"
+    text = f"{_WORDS.get(unit, '')} (workload.time_unit)"
     if unit == "auto":
         column = trace.columns["arrival_s"]
         of_name = None if trace.format.unit else unit_of(column)
         epochs = [u for u in _EPOCH_UNITS if _EPOCH_S[0] <= first / UNITS[u] < _EPOCH_S[1]]
         if of_name in epochs or (epochs and not of_name):
             unit = of_name or epochs[0]
-            told = f"{_WORDS[unit]} since 1970"
+            text = f"{_WORDS[unit]} since 1970"
         elif of_name and first / UNITS[of_name] < _EPOCH_S[1]:
             unit = of_name
-            told = f"{_WORDS[unit]} (column {column})"
+            text = f"{_WORDS[unit]} (column {column})"
         elif epochs:
             unit = epochs[0]
-            told = f"{_WORDS[unit]} since 1970 (although the column is {column})"
+            text = f"{_WORDS[unit]} since 1970 (although the column is {column})"
         elif trace.format.unit:
             unit = trace.format.unit
-            told = f"{_WORDS[unit]} (format {trace.format.name}; or set workload.time_unit)"
+            text = f"{_WORDS[unit]} (format {trace.format.name}; or set workload.time_unit)"
             if unit != "s" and fractional:
                 raise SettingError(
                     "workload.time_unit", "auto", "s or ms",
@@ -88,14 +88,14 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
                 )  # fmt: skip
         else:
             unit, assumed = "s", True
-            told = f"seconds (assumed for column {column}; or set workload.time_unit)"
+            text = f"seconds (assumed for column {column}; or set workload.time_unit)"
     first_s = first / UNITS[unit]
     near = trace.format.keeps_origin and first_s <= _FAR_S
     keeps = origin == "keep" or (origin == "auto" and near)
     zero = "0 is the file's own zero" if keeps else "0 is the first request"
     if first_s and not keeps:
         zero += f", at {first_s:,.15g} s"
-    return Clock(UNITS[unit], keeps, f"{told}; {zero}", assumed, fractional)
+    return Clock(UNITS[unit], keeps, f"{text}; {zero}", assumed, fractional)
 
 
 def doubt_of_unit(trace: TraceFile, clock: Clock, requests: int, span_s: float) -> str:
@@ -126,15 +126,15 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
     for batch in trace.batches():
         column = batch.column(trace.columns["arrival_s"])
         verdict = np.full(batch.num_rows, GOOD, np.int8)
-        found = times(column, verdict)
+        values = times(column, verdict)
         if (good := verdict == GOOD).any():
-            if found.dtype == np.int64:
+            if values.dtype == np.int64:
                 return None, False
             dotted = trace.container == "json" and pa.types.is_floating(column.type)
             if pa.types.is_string(column.type):
                 dotted = pc.any(pc.match_substring(column, ".")).as_py() is True
-            whole = bool((found[good] == np.floor(found[good])).all())
-            return float(found[good][0]), not whole or dotted
+            whole = bool((values[good] == np.floor(values[good])).all())
+            return float(values[good][0]), not whole or dotted
     return 0.0, False
 
 

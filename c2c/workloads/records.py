@@ -16,6 +16,7 @@ from c2c.errors import DataError
 from c2c.workloads.agent_traces import agent_table, is_graph, is_weka
 from c2c.workloads.containers import open_bytes
 from c2c.workloads.json_lines import arrow_table
+from c2c.workloads.spans import span_table
 
 __all__ = ["json_records", "json_table"]
 
@@ -33,7 +34,7 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     `requests`, as aibrix's workload generator writes, becomes one record per request; so does a
     benchmark's result, one object with a list for each of `input_lens`, `output_lens` and so on. In
     these, `tpots`, the mean time per token after the first, replaces `itls`. `agent_table` reads
-    sessions of agents.
+    sessions of agents, `span_table` spans.
     """
     if not as_text and (table := arrow_table(path)) is not None:
         return table, 0
@@ -43,11 +44,13 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     records = json_records(path)
     first = next(records, None)
     records = chain([first], records) if first is not None else records
-    if first is not None and (is_weka(first) or "request_id" in first):
-        held = list(records)
-        if is_weka(first) or is_graph(held):
-            return agent_table(path, held)
-        records = iter(held)
+    if first is not None and (is_weka(first) or {"request_id", "resourceSpans"} & first.keys()):
+        objects = list(records)
+        if "resourceSpans" in first:
+            return span_table(path, objects)
+        if is_weka(first) or is_graph(objects):
+            return agent_table(path, objects)
+        records = iter(objects)
     for record in records:
         if record is None:
             broken += 1
@@ -61,7 +64,9 @@ def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
         raise DataError(str(path), "it has no record")
     parts.append(_table(rows))
     table = pa.concat_tables(parts, promote_options="default")
-    outer = {name[:at] for name in table.column_names for at, c in enumerate(name) if c == "."}
+    outer = {
+        name[:index] for name in table.column_names for index, c in enumerate(name) if c == "."
+    }
     # A null in place of an object is no column beside those of the object.
     absent = [n for n in table.column_names if n in outer and table[n].null_count == len(table)]
     return table.drop_columns(absent), broken
@@ -180,22 +185,24 @@ def _decoded(path: Path) -> Iterator[Any]:
     with _text(path) as file:
         buffer = file.read(_PIECE).lstrip()
         in_list = buffer.startswith("[")
-        at, ended = int(in_list), False
+        offset, ended = int(in_list), False
         while True:
-            at = _end_of(between.match(buffer, at), at)
-            if in_list and buffer.startswith("]", at):
+            offset = _end_of(between.match(buffer, offset), offset)
+            if in_list and buffer.startswith("]", offset):
                 return
             try:
-                record, at = decoder.raw_decode(buffer, at)
+                record, offset = decoder.raw_decode(buffer, offset)
             except json.JSONDecodeError as error:
                 if not ended:  # the record continues in the next piece
-                    if len(buffer) - at >= _MOST:
-                        raise DataError(str(path), _too_long(buffer[at : at + 40])) from None
-                    more = file.read(max(_PIECE, len(buffer) - at))
+                    if len(buffer) - offset >= _MOST:
+                        raise DataError(
+                            str(path), _too_long(buffer[offset : offset + 40])
+                        ) from None
+                    more = file.read(max(_PIECE, len(buffer) - offset))
                     ended = not more
-                    buffer, at = buffer[at:] + more, 0
+                    buffer, offset = buffer[offset:] + more, 0
                     continue
-                if at == len(buffer) and not in_list:
+                if offset == len(buffer) and not in_list:
                     return
                 raise DataError(str(path), f"broken or truncated JSON: {error.msg}") from error
             except (ValueError, RecursionError) as error:

@@ -143,8 +143,8 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
     total = 0.0
     for k in range(len(out)):
         centre = draw(tables.seed, -1 - topic, 0, _TOPIC, k) - 0.5
-        own = draw(tables.seed, request, 1, _TOPIC, k) - 0.5
-        out[k] = centre + _OWN_PART * own
+        share = draw(tables.seed, request, 1, _TOPIC, k) - 0.5
+        out[k] = centre + _OWN_PART * share
         total += out[k] * out[k]
     for k in range(len(out)):
         out[k] /= max(total, 1e-12) ** 0.5

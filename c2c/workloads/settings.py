@@ -18,6 +18,7 @@ __all__ = ["WorkloadConfig", "shared_dir", "workload_config"]
 
 _KINDS: Final = (
     "trace", "synthetic", "poisson", "deterministic", "closed_loop", "conversations", "agents",
+    "servegen",
 )  # fmt: skip
 MOST_REQUESTS = 10_000_000_000
 
@@ -31,10 +32,10 @@ def shared_dir() -> Path:
 
 # Kinds that read a setting, for settings that not all kinds read.
 _READ_BY: Final[dict[str, tuple[str, ...]]] = {
-    **dict.fromkeys(
-        ("path", "format", "columns", "on_bad_row", "on_duplicate", "sort", "time_unit", "origin"),
-        ("trace",),
-    ),
+    **dict.fromkeys(("format", "columns", "sort", "time_unit", "origin"), ("trace",)),
+    "path": ("trace", "servegen"),
+    "rate_factor": ("servegen",),
+    **dict.fromkeys(("on_bad_row", "on_zero_output", "on_duplicate"), ("trace",)),
     **dict.fromkeys(("days", "gap_cv", "day_night"), ("synthetic",)),
     "concurrency": ("closed_loop",),
     "ramp_s": ("closed_loop", "agents", "trace"),
@@ -43,7 +44,7 @@ _READ_BY: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("tool_s", "tool_cv", "subagent_share", "subagents", "subagent_turns"), ("agents",)
     ),
-    **dict.fromkeys(("requests", "models"), _KINDS[1:]),
+    **dict.fromkeys(("requests", "models"), _KINDS[1:-1]),
     "rate_rps": ("poisson", "deterministic", "conversations", "agents"),
     "zipf_exponent": ("poisson", "closed_loop", "conversations", "agents"),
     "think_s": ("closed_loop", "conversations", "agents"),
@@ -57,16 +58,18 @@ class WorkloadConfig:
     Attributes:
       name: name in summaries and figures.
       kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic, closed_loop
-        (clients that send when their last request has ended), conversations (sessions of turns) or
-        agents (sessions with tools and sub-agents).
+        (clients that send when their last request has ended), conversations (sessions of turns),
+        agents (sessions with tools and sub-agents) or servegen (ServeGen's clients).
 
       path: trace file (Parquet, CSV, JSON or a log); a name without a folder is also looked up
-        among the shared traces (`<shared>/traces`).
+        among the shared traces (`<shared>/traces`). servegen: folder of clients' files.
       format: a known format (of logs: vllm, sglang, openai_batch), or auto (by columns or lines).
       columns: field -> column for other files, e.g. {arrival_s: time, model: service}; an empty
         name means that the file has no such column, e.g. {model: ""}. For a field that neither
         this nor the format names, the only likely column is taken.
       on_bad_row: reject (list the counts and stop) or skip (drop the rows and record the counts).
+      on_zero_output: reject (a request without output tokens is a bad row) or prefill (it ends with
+        its prefill, whose one token counts).
       on_duplicate: keep (rows equal in all columns are separate requests, and counted) or refuse
         (a row equal to an earlier one is a bad row).
       sort: order rows by arrival; if false, a row earlier than a previous one is bad.
@@ -88,6 +91,7 @@ class WorkloadConfig:
       day_night: synthetic: strength of the daily cycle that all models share; 0: none.
       rate_rps: poisson, deterministic: requests per second; conversations, agents: the rate if
         answers took no time.
+      rate_factor: servegen: factor of the clients' rates.
       zipf_exponent: popularity of models, rank^-exponent.
       concurrency: closed_loop: number of clients, hence the most requests in flight.
       think_s: closed_loop: time from the end of a client's request to its next one; conversations:
@@ -104,8 +108,9 @@ class WorkloadConfig:
       subagents: agents: mean number of sub-agents that such a turn starts.
       subagent_turns: agents: mean turns of a sub-agent.
 
-      lengths: auto (a trace's own; synthetic for generators), trace, synthetic, fixed, sharegpt,
-        azure2023 or a file of pairs. All but auto and trace replace the trace's own lengths.
+      lengths: auto (a trace's or ServeGen's own, else synthetic), trace, synthetic, fixed,
+        sharegpt, azure2023 or a file of pairs. All but auto and trace replace a trace's own
+        lengths.
       prompt_tokens: prompt length of each request, with lengths=fixed.
       output_tokens: output length of each request, with lengths=fixed.
       chars_per_token: characters per token, to convert texts of a log or of JSON; 0: not converted.
@@ -133,6 +138,7 @@ class WorkloadConfig:
     format: str = "auto"
     columns: dict[str, str] = field(default_factory=dict)
     on_bad_row: Annotated[str, OneOf("reject", "skip")] = "reject"
+    on_zero_output: Annotated[str, OneOf("reject", "prefill")] = "reject"
     on_duplicate: Annotated[str, OneOf("keep", "refuse")] = "keep"
     sort: bool = False
     max_total_tokens: Index = 0
@@ -147,6 +153,7 @@ class WorkloadConfig:
     gap_cv: float = 1.5
     day_night: float = 2.5
     rate_rps: float = 1.0
+    rate_factor: AboveZero = 1.0
     zipf_exponent: float = 0.0
     concurrency: int = 1
     think_s: float = 0.0
@@ -180,11 +187,10 @@ class WorkloadConfig:
     def __post_init__(self) -> None:
         check_fields(self, "workload")
         check_value(self.format, Annotated[str, OneOf(*format_names())], "workload.format")
-        if self.kind == "trace" and not self.path:
-            raise SettingError(
-                "workload.path", self.path, "a trace file", "Set workload.path=<file>."
-            )
-        if self.kind != "trace" and self.requests * self.replicas > MOST_REQUESTS:
+        if self.kind in ("trace", "servegen") and not self.path:
+            allowed = "a trace file" if self.kind == "trace" else "a folder of clients"
+            raise SettingError("workload.path", self.path, allowed, "Set workload.path=<path>.")
+        if self.kind not in ("trace", "servegen") and self.requests * self.replicas > MOST_REQUESTS:
             raise SettingError(
                 "workload.requests", self.requests, f"at most {MOST_REQUESTS:,}, with replicas"
             )

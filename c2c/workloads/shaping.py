@@ -44,8 +44,8 @@ def held(source: Source) -> Source:
     everything = concatenate(source())
 
     def start() -> Iterator[RequestBlock]:
-        for at in range(0, len(everything), _HELD_ROWS):
-            yield everything.take(slice(at, at + _HELD_ROWS))
+        for first in range(0, len(everything), _HELD_ROWS):
+            yield everything.take(slice(first, first + _HELD_ROWS))
 
     return start
 
@@ -62,11 +62,11 @@ def copied(source: Source, number: int, copies: int) -> Source:
 
     def start() -> Iterator[RequestBlock]:
         for block in source():
-            own = block
-            if own.session is not None:
-                session = np.where(own.session < 0, -1, own.session * copies + number)
-                own = replace(own, session=session)
-            yield own.apart(root) if number else own
+            copy = block
+            if copy.session is not None:
+                session = np.where(copy.session < 0, -1, copy.session * copies + number)
+                copy = replace(copy, session=session)
+            yield copy.apart(root) if number else copy
 
     return start
 
@@ -111,12 +111,12 @@ def merged(sources: Sequence[Source]) -> Source:
     def start() -> Iterator[RequestBlock]:
         streams = [source() for source in sources]
         heads = [next(stream, None) for stream in streams]
-        left = [head is not None for head in heads]  # streams that may yield more
-        while any(left):
+        flags = [head is not None for head in heads]  # streams that may yield more
+        while any(flags):
             # No unread block has a row before the earliest end of a head. Rows at exactly that
             # time wait, as the next block may have more of them.
             ends = [
-                head.arrival_s[-1] for head, more in zip(heads, left, strict=True) if head and more
+                head.arrival_s[-1] for head, more in zip(heads, flags, strict=True) if head and more
             ]
             frontier = min(ends)
             ready = []
@@ -126,9 +126,9 @@ def merged(sources: Sequence[Source]) -> Source:
                 cut = int(np.searchsorted(head.arrival_s, frontier, side="left"))
                 ready.append(head.take(slice(0, cut)))
                 rest = head.take(slice(cut, None))
-                if left[i] and head.arrival_s[-1] == frontier:
+                if flags[i] and head.arrival_s[-1] == frontier:
                     following = next(streams[i], None)
-                    left[i] = following is not None
+                    flags[i] = following is not None
                     rest = concatenate([rest, following]) if following is not None else rest
                 heads[i] = rest if len(rest) else None
             yield _in_order(ready)
@@ -151,12 +151,12 @@ def limited(source: Source, max_requests: int) -> Source:
     """Keep the first `max_requests` requests, in blocks of bounded size."""
 
     def start() -> Iterator[RequestBlock]:
-        left = max_requests
+        rest = max_requests
         for block in source():
-            for at in range(0, min(left, len(block)), _BLOCK_ROWS):
-                yield block.take(slice(at, min(at + _BLOCK_ROWS, left, len(block))))
-            left -= len(block)
-            if left <= 0:
+            for first in range(0, min(rest, len(block)), _BLOCK_ROWS):
+                yield block.take(slice(first, min(first + _BLOCK_ROWS, rest, len(block))))
+            rest -= len(block)
+            if rest <= 0:
                 return
 
     return start

@@ -57,8 +57,8 @@ def poisson_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
     gaps, choices = stream_of(seed, "gaps"), stream_of(seed, "models")
     edges = np.cumsum(zipf_shares(trace.models, trace.zipf_exponent))[:-1]
     now_s = 0.0
-    for at in range(0, trace.requests, _BLOCK_ROWS):
-        count = min(_BLOCK_ROWS, trace.requests - at)
+    for first in range(0, trace.requests, _BLOCK_ROWS):
+        count = min(_BLOCK_ROWS, trace.requests - first)
         arrival_s = now_s + np.cumsum(gaps.standard_exponential(count)) / trace.rate_rps
         now_s = float(arrival_s[-1])
         model = np.searchsorted(edges, choices.random(count), side="right").astype(np.int32)
@@ -69,8 +69,8 @@ def queued_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
     """Yield requests at time 0, to be sent by clients; models as in `poisson_blocks`."""
     choices = stream_of(seed, "models")
     edges = np.cumsum(zipf_shares(trace.models, trace.zipf_exponent))[:-1]
-    for at in range(0, trace.requests, _BLOCK_ROWS):
-        count = min(_BLOCK_ROWS, trace.requests - at)
+    for first in range(0, trace.requests, _BLOCK_ROWS):
+        count = min(_BLOCK_ROWS, trace.requests - first)
         model = np.searchsorted(edges, choices.random(count), side="right").astype(np.int32)
         yield _without_lengths(np.zeros(count), model)
 
@@ -81,8 +81,8 @@ def deterministic_blocks(trace: SteadyTrace) -> Iterator[RequestBlock]:
         raise SettingError(
             "workload.zipf_exponent", trace.zipf_exponent, "0 with kind=deterministic"
         )
-    for at in range(0, trace.requests, _BLOCK_ROWS):
-        index = np.arange(at, min(at + _BLOCK_ROWS, trace.requests))
+    for first in range(0, trace.requests, _BLOCK_ROWS):
+        index = np.arange(first, min(first + _BLOCK_ROWS, trace.requests))
         yield _without_lengths(index / trace.rate_rps, (index % trace.models).astype(np.int32))
 
 

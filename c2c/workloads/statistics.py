@@ -117,12 +117,12 @@ class _Gaps:
         first = np.append(True, stream[1:] != stream[:-1])
         before = np.where(first, self.last_s[stream], np.append(np.nan, arrival_s[:-1]))
         gap = arrival_s - before
-        known = ~np.isnan(gap)
-        gap, of = gap[known], stream[known]
+        mask = ~np.isnan(gap)
+        gap, streams = gap[mask], stream[mask]
         size = self.count.size
-        self.count += np.bincount(of, minlength=size)
-        self.total += np.bincount(of, gap, minlength=size)
-        self.squares += np.bincount(of, gap * gap, minlength=size)
+        self.count += np.bincount(streams, minlength=size)
+        self.total += np.bincount(streams, gap, minlength=size)
+        self.squares += np.bincount(streams, gap * gap, minlength=size)
         last = np.append(first[1:], True)
         self.last_s[stream[last]] = arrival_s[last]
 

@@ -140,9 +140,9 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
         chosen = min(int(active_hours[model]), int(counts[model]), hours)
         if not chosen:
             continue
-        at = np.sort(np.argsort(-score, kind="stable")[:chosen])
+        picks = np.sort(np.argsort(-score, kind="stable")[:chosen])
         weights = np.exp(_HOUR_SPREAD * rng.standard_normal(chosen))
-        plan[model, at] = 1 + rng.multinomial(counts[model] - chosen, weights / weights.sum())
+        plan[model, picks] = 1 + rng.multinomial(counts[model] - chosen, weights / weights.sum())
     plan.flags.writeable = False
     return plan
 
@@ -208,8 +208,8 @@ def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArr
     noise[1:] *= np.sqrt(1 - keep * keep)
     # Python's numbers: NumPy scalars take six times as long.
     draws: list[float] = noise.tolist()
-    kept = float(keep)
-    return np.array(list(accumulate(draws, lambda last, new: new + kept * last)))
+    weight = float(keep)
+    return np.array(list(accumulate(draws, lambda last, new: new + weight * last)))
 
 
 # A plan is drawn first: the number of requests of each model in each hour, which makes the total
@@ -229,8 +229,8 @@ def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]
         model = np.repeat(busy.astype(np.int32), counts)
         order = np.argsort(arrival_s, kind="stable")
         arrival_s, model = arrival_s[order], model[order]
-        for at in range(0, arrival_s.size, _BLOCK_ROWS):
-            rows = slice(at, at + _BLOCK_ROWS)
+        for first in range(0, arrival_s.size, _BLOCK_ROWS):
+            rows = slice(first, first + _BLOCK_ROWS)
             none = np.zeros(arrival_s[rows].size, np.int32)
             yield RequestBlock(
                 arrival_s=arrival_s[rows], model=model[rows], prompt_tokens=none, output_tokens=none

@@ -39,6 +39,7 @@ class RowRules:
       per_second: units of a numeric time per second.
       block_tokens: tokens of a block in `hash_ids`; 0: hashes are not read.
       keys_answers: whether hashes are of whole blocks and continue over the answer.
+      may_be_prefill: whether a request without output is good; it counts one token.
     """
 
     sort: bool = False
@@ -49,6 +50,7 @@ class RowRules:
     per_second: float = 1.0
     block_tokens: int = 0
     keys_answers: bool = False
+    may_be_prefill: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class TraceScan:
       sessions: number of sessions; 0: the trace has none.
       orphan: first parent id that no earlier request has; None: there is none.
       measured: number of requests with a measured latency.
+      prefills: number of requests without output.
     """
 
     rows: int
@@ -84,6 +87,7 @@ class TraceScan:
     sessions: int
     orphan: str | None
     measured: int
+    prefills: int
 
 
 _NO_PARENT: Final = (None, "", "-1")  # parent ids of a conversation's first request
@@ -105,15 +109,15 @@ class _Sessions:
         for k, name in enumerate(names):
             if name is None:
                 continue
-            known = self.of.get(name if parents is None else parents[k] or "")
-            if known is None:
+            number = self.of.get(name if parents is None else parents[k] or "")
+            if number is None:
                 if parents is not None and self.orphan is None and parents[k] not in _NO_PARENT:
                     self.orphan = parents[k]
-                known = len(self.turns)
+                number = len(self.turns)
                 self.turns.append(0)
-            self.of[name] = known
-            self.turns[known] += 1
-            session[k], turn[k] = known, self.turns[known]
+            self.of[name] = number
+            self.turns[number] += 1
+            session[k], turn[k] = number, self.turns[number]
         return session, turn
 
 
@@ -128,6 +132,7 @@ class _Tally:
     reordered: int = 0
     fit: Fit = field(default_factory=lambda: Fit(block_tokens=0))
     measured: int = 0
+    prefills: int = 0
     sessions: _Sessions = field(default_factory=_Sessions)
 
     @classmethod
@@ -137,10 +142,10 @@ class _Tally:
     def add(self, verdict: NDArray[np.int8], numbers: NDArray[np.int64]) -> None:
         self.rows += verdict.size
         for code in np.unique(verdict[verdict != GOOD]).tolist():
-            at = np.flatnonzero(verdict == code)
-            self.bad[KINDS[code]] += at.size
+            rows = np.flatnonzero(verdict == code)
+            self.bad[KINDS[code]] += rows.size
             shown = self.first_rows.setdefault(KINDS[code], [])
-            shown.extend(numbers[at[: _SHOWN_ROWS - len(shown)]].tolist())
+            shown.extend(numbers[rows[: _SHOWN_ROWS - len(shown)]].tolist())
 
     def malformed(self) -> None:
         self.rows += 1
@@ -186,6 +191,7 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
         sessions=len(tally.sessions.turns),
         orphan=tally.sessions.orphan,
         measured=tally.measured,
+        prefills=tally.prefills,
     )
 
 
@@ -198,6 +204,8 @@ def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
             hints.append("workload.sort=true orders the rows by arrival.")
         if "duplicate" in found.bad:
             hints.append("workload.on_duplicate=keep counts equal rows as separate requests.")
+        if "zero_output_tokens" in found.bad:
+            hints.append("workload.on_zero_output=prefill simulates prompts without output.")
         hints.extend(_time_hint(found.bad))
         if any(kind.endswith("_tokens") for kind in found.bad):
             hints.append("workload.lengths=<source> replaces the trace's lengths.")
@@ -248,6 +256,9 @@ def _good_rows(
         tally.add(verdict, numbers)
         good = np.flatnonzero(verdict == GOOD)
         if good.size:
+            if rules.may_be_prefill:
+                tally.prefills += int(np.count_nonzero(rows.output_tokens[good] == 0))
+                rows = replace(rows, output_tokens=np.maximum(rows.output_tokens, 1))
             yield rows.ids, _with_more(_block(rows, good, origin, rules), rows, good, tally)
 
 
@@ -259,6 +270,7 @@ def _parse(trace: TraceFile, rules: RowRules, batch: pa.RecordBatch) -> RawRows:
         with_lengths=rules.with_lengths,
         max_total_tokens=rules.max_total_tokens,
         with_hashes=rules.block_tokens > 0,
+        may_be_prefill=rules.may_be_prefill,
     )
 
 
@@ -330,13 +342,13 @@ def _judge_duplicates(
     texts = [repr(row) for row in batch.take(to_arrow(good[compare])).to_pylist()]
     seen = set(earlier) if same[0] else set()
     current = run[compare[0]]
-    for at, text in zip(compare.tolist(), texts, strict=True):
-        if run[at] != current:
-            current, seen = run[at], set()
+    for place, text in zip(compare.tolist(), texts, strict=True):
+        if run[place] != current:
+            current, seen = run[place], set()
         if text in seen:
             tally.duplicates += 1
             if are_bad:
-                rows.verdict[good[at]] = kind_code("duplicate")
+                rows.verdict[good[place]] = kind_code("duplicate")
         seen.add(text)
     return seen
 
@@ -364,8 +376,8 @@ def _with_more(
         parents = None if rows.parent is None else rows.parent.take(chosen).to_pylist()
         session, turn = tally.sessions.add(rows.session.take(chosen).to_pylist(), parents)
         if rows.turn is not None:
-            told = np.clip(rows.turn[good], 0, 2**31 - 1).astype(np.int32)
-            turn = np.where(told > 0, told, turn)
+            marks = np.clip(rows.turn[good], 0, 2**31 - 1).astype(np.int32)
+            turn = np.where(marks > 0, marks, turn)
         block = replace(block, session=session, turn=turn)
     if rows.waits_for is not None:
         parents = rows.waits_for.take(good)
@@ -377,8 +389,8 @@ def _with_more(
         block = replace(block, calls_tool=rows.calls_tool[good])
     if rows.measured:
         measured = {name: values[good] for name, values in rows.measured.items()}
-        told = np.logical_or.reduce([~np.isnan(values) for values in measured.values()])
-        tally.measured += int(np.count_nonzero(told))
+        marks = np.logical_or.reduce([~np.isnan(values) for values in measured.values()])
+        tally.measured += int(np.count_nonzero(marks))
         unknown = np.full(len(block), np.nan)
         block = replace(
             block,
@@ -388,8 +400,8 @@ def _with_more(
     wishes: dict[str, Any] = {}
     for name, values in rows.wishes.items():
         unset = block.output_tokens if name == "max_output_tokens" else WISHES[name]
-        kept = np.where(np.isnan(values[good]), unset, values[good])
-        wishes[name] = kept if name.endswith("_s") else kept.astype(np.int64)
+        column = np.where(np.isnan(values[good]), unset, values[good])
+        wishes[name] = column if name.endswith("_s") else column.astype(np.int64)
     block = replace(block, **wishes)
     if rows.hashes is None:
         return block
@@ -407,6 +419,8 @@ def _listed(tally: _Tally) -> str:
     parts = []
     for kind in KINDS:
         if count := tally.bad.get(kind, 0):
-            at = ", ".join(map(str, tally.first_rows.get(kind, [])))
-            parts.append(f"{kind} {count}" + (f" (rows {at}{', ...' * (count > 3)})" if at else ""))
+            places = ", ".join(map(str, tally.first_rows.get(kind, [])))
+            parts.append(
+                f"{kind} {count}" + (f" (rows {places}{', ...' * (count > 3)})" if places else "")
+            )
     return ": " + "; ".join(parts)

@@ -53,8 +53,8 @@ def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: boo
                 path, _row(block, after[k], f"comes after turn {block.turn[before[k]]}")
             )
     else:
-        found = np.bincount(after, minlength=len(block))
-        if not may_lack and (lost := np.flatnonzero(found < np.diff(parents.first))).size:
+        counts = np.bincount(after, minlength=len(block))
+        if not may_lack and (lost := np.flatnonzero(counts < np.diff(parents.first))).size:
             named = parents.values[slice(*parents.first[lost[0] :][:2])]
             raise DataError(
                 path,
@@ -65,10 +65,10 @@ def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: boo
     think_s = np.where(np.isinf(last_s), np.nan, np.maximum(block.arrival_s - last_s, 0.0))
     if block.think_s is not None:
         think_s = np.where(np.isnan(block.think_s) | np.isinf(last_s), think_s, block.think_s)
-    made = replace(block, think_s=think_s)
+    new_block = replace(block, think_s=think_s)
 
     def start() -> Iterator[RequestBlock]:
-        yield made
+        yield new_block
 
     return start
 
@@ -93,10 +93,10 @@ def edges_of(block: RequestBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]
         return result
 
     rows = pairs(block.session[order], block.turn[order])
-    wanted = pairs(block.session[child], parents.values)
-    at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
-    there = (rows[at] == wanted) & (block.session[child] >= 0)
-    return order[at[there]], child[there]
+    keys = pairs(block.session[child], parents.values)
+    places = np.minimum(np.searchsorted(rows, keys), len(rows) - 1)
+    there = (rows[places] == keys) & (block.session[child] >= 0)
+    return order[places[there]], child[there]
 
 
 def _row(block: RequestBlock, k: Any, what: str) -> str:

@@ -33,9 +33,11 @@ def advice(
       most: largest number of chips of a fleet.
       goal: share of requests that must be on target.
     """
-    wanted = f"{100 * goal:g} %"
+    goal_text = f"{100 * goal:g} %"
     if not fleets:
-        none = f"answer: none. No fleet of up to {most} chips reaches {wanted} of the requests on "
+        none = (
+            f"answer: none. No fleet of up to {most} chips reaches {goal_text} of the requests on "
+        )
         none += "target"
         if not left or left[0]["error"] or not left[0]["requests"]:
             return none
@@ -46,19 +48,19 @@ def advice(
         )
     best = fleets[0]
     first = f"the cheapest of {kinds} kinds of fleets" if kinds > 1 else "enough"
-    said = [
+    clauses = [
         f"answer: {best['spoken']} for {best['usd_per_hour']:.2f} USD/h is {first}: "
-        f"{100 * best['met']:.2f} % of the requests on target (goal {wanted})"
+        f"{100 * best['met']:.2f} % of the requests on target (goal {goal_text})"
     ]
     if "serves_load" in best:
-        said.append(f"it serves {_left(best)}")
+        clauses.append(f"it serves {_left(best)}")
     if "error" in best:
-        said.append(f"it {_if_slower(best)}")
+        clauses.append(f"it {_if_slower(best)}")
     sure = next((one for one in fleets if one.get("serves_if_slower")), None)
     if sure is not None and sure is not best:
         usd = f"{sure['usd_per_hour']:.2f} USD/h"
-        said.append(f"the cheapest that serves with its chip's error is {sure['spoken']}, {usd}")
-    return "; ".join(said)
+        clauses.append(f"the cheapest that serves with its chip's error is {sure['spoken']}, {usd}")
+    return "; ".join(clauses)
 
 
 def with_load(fleet: Mapping[str, Any]) -> str:
@@ -145,11 +147,11 @@ def advice_page(
     for k, one in enumerate(fleets, 1):
         if "error" not in one:
             continue
-        left = f"Serves {_left(one)}. " if "serves_load" in one else ""
+        headroom = f"Serves {_left(one)}. " if "serves_load" in one else ""
         slower = _if_slower(one)
         measured = f" Error: {one['measured']}." if "measured" in one else ""
         lines += [
-            "", f"{k}. {left}{slower[0].upper()}{slower[1:]}.{measured}", "",
+            "", f"{k}. {headroom}{slower[0].upper()}{slower[1:]}.{measured}", "",
             f"    {one['command']}",
         ]  # fmt: skip
     if shown:

@@ -81,13 +81,13 @@ class Capacity:
     @property
     def binds(self) -> str | None:
         """Most frequent bottleneck at the easiest value that missed the targets."""
-        found = [
+        limits = [
             one.binds
             for seed, bracket in zip(self.seeds, self.brackets, strict=True)
             for one in self.tried
             if one.seed == seed and one.value == bracket.missed and one.binds
         ]
-        return max(sorted(set(found)), key=found.count) if found else None
+        return max(sorted(set(limits)), key=limits.count) if limits else None
 
 
 def find_capacity(
@@ -120,29 +120,29 @@ def find_capacity(
         under_way: dict[int, int] = {}
 
         def begin(seed: int) -> None:
-            known = {one.value: one.meets for one in tried if one.seed == seed}
-            values = next_values(quantity, known, tolerance, ahead)
+            meets_of = {one.value: one.meets for one in tried if one.seed == seed}
+            values = next_values(quantity, meets_of, tolerance, ahead)
             under_way[seed] = len(values)
             for value in values:
                 runner.ask((seed, value), with_value(settings, quantity, value, seed))
 
-        left = list(seeds)
-        for seed in [left.pop(0)] if needs_compiling(setup) else list(seeds):
+        queue = list(seeds)
+        for seed in [queue.pop(0)] if needs_compiling(setup) else list(seeds):
             begin(seed)
-            left = [s for s in left if s != seed]
+            queue = [s for s in queue if s != seed]
         for (seed, value), point in runner.done():
             tried.append(Tried(seed=seed, value=value, meets=_meets(point), point=point))
             on_point(tried[-1])
             under_way[seed] -= 1
             if under_way[seed] == 0:
                 begin(seed)
-            while left:
-                begin(left.pop(0))
+            while queue:
+                begin(queue.pop(0))
     by_seed = [{t.value: t.meets for t in tried if t.seed == seed} for seed in seeds]
     return Capacity(
         quantity=quantity,
         seeds=tuple(seeds),
-        brackets=tuple(bracket_of(quantity, known) for known in by_seed),
+        brackets=tuple(bracket_of(quantity, meets_of) for meets_of in by_seed),
         tried=tuple(sorted(tried, key=lambda t: (seeds.index(t.seed), t.value))),
     )
 

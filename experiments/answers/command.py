@@ -45,9 +45,9 @@ def answering(
     """
 
     def run() -> int:
-        given = spelled(with_own_settings(arguments))
-        folder = next((a.removeprefix(CONFIG_DIR) for a in given if a.startswith(CONFIG_DIR)), None)
-        settings = [a for a in given if not a.startswith(CONFIG_DIR)]
+        words = spelled(with_own_settings(arguments))
+        folder = next((a.removeprefix(CONFIG_DIR) for a in words if a.startswith(CONFIG_DIR)), None)
+        settings = [a for a in words if not a.startswith(CONFIG_DIR)]
         if is_sweep(settings):
             raise SettingError("option", "-m", "no sweep, as this command chooses its own runs")
         check_arguments(settings, sweep=sweep)
@@ -62,23 +62,23 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
     Raises:
       SettingError: a key is unknown, or a value has the wrong type.
     """
-    own = [a for a in arguments if a.startswith(f"{group}.")]
+    assignments = [a for a in arguments if a.startswith(f"{group}.")]
     merged: Any = OmegaConf.create({group: OmegaConf.structured(schema)})
-    for argument in own:
+    for argument in assignments:
         key, _, value = argument.partition("=")
         try:
             merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([argument]))
         except ValidationError as error:
             kind = get_type_hints(schema)[key.partition(".")[2]]
-            told = getattr(kind, "__name__", str(kind))
-            raise SettingError(key, value, f"a value of type {told}") from error
+            type_name = getattr(kind, "__name__", str(kind))
+            raise SettingError(key, value, f"a value of type {type_name}") from error
         except OmegaConfBaseException as error:
             raise as_setting_error(error, [argument]) from error
         except YAMLError as error:
             raise SettingError(key, value, "valid YAML") from error
     settings = OmegaConf.to_object(merged[group])
     check_fields(settings, group)
-    return settings, [a for a in arguments if a not in own]
+    return settings, [a for a in arguments if a not in assignments]
 
 
 def refuse_seed(group: str, seeds: Sequence[int], given: Sequence[str]) -> None:
@@ -113,23 +113,23 @@ def answer_folder(
       SettingError: the folder cannot be written, or holds another answer.
     """
     settings = setup.settings
-    told = {
+    record = {
         "command": group,
         group: {k: v for k, v in asdict(asked).items() if k != "workers"},
         **more,
         **{k: v for k, v in settings.items() if k not in NOT_INPUTS and k != "seed"},
     }
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:8]
     name = "_".join(re.sub(r"[^\w.-]+", "-", str(part)) for part in (*names, digest))
     where = Path(settings["folder"] or Path(settings["out"]) / name).expanduser()
     try:
         with RunDir.open(
-            where, told, packages=packages, files=setup.files, seed=None,
+            where, record, packages=packages, files=setup.files, seed=None,
             resume=settings["resume"], overwrite=settings["overwrite"], names=files,
             field="folder" if settings["folder"] else "out",
         ) as run:  # fmt: skip
-            said = where / "answer.json"
-            before = json.loads(said.read_text(encoding="utf-8")) if run.is_complete else {}
+            answer_path = where / "answer.json"
+            before = json.loads(answer_path.read_text(encoding="utf-8")) if run.is_complete else {}
             yield run, where, before
     except OSError as error:
         raise storage_error(error, where) from error

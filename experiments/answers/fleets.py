@@ -184,12 +184,12 @@ class FleetSpace:
         for name, count, gpu in self._gpus(params):
             price, power = gpu.get("usd_per_hour"), gpu.get("power_w")
             if price is None:
-                field, of = "hardware.gpu.usd_per_hour", ""
+                field, scope = "hardware.gpu.usd_per_hour", ""
                 if self.settings(params, {})["node"]:
-                    field, of = "node.usd_per_hour", " of all its GPUs"
+                    field, scope = "node.usd_per_hour", " of all its GPUs"
                 raise SettingError(
                     field, None, f"a price, which {name} lacks",
-                    f"Set +{field}=<US dollars an hour{of}>.",
+                    f"Set +{field}=<US dollars an hour{scope}>.",
                 )  # fmt: skip
             usd += count * float(price)
             watts += math.nan if power is None else count * power

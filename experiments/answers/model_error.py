@@ -6,10 +6,10 @@ from functools import cache
 from typing import Final
 
 from c2c.cost import calibration_for, load_constants
-from experiments.bench.measured.chips import FITTED
-from experiments.bench.measured.compare import Skipped, compare, errors_by
-from experiments.bench.measured.fit import GROUPS
-from experiments.bench.measured.rows import OWN, read_folder
+from experiments.measured.chips import FITTED
+from experiments.measured.compare import Skipped, compare, errors_by
+from experiments.measured.fit import GROUPS
+from experiments.measured.rows import OWN, read_folder
 
 __all__ = ["held_out_error"]
 
@@ -28,10 +28,10 @@ def held_out_error(platform: str) -> tuple[float, str]:
     """
     first = next(iter(GROUPS[0].typical))
     source = load_constants(calibration_for(platform)).sources[first]
-    own, unseen = _errors()
-    measured = platform if platform in own else source.chip
-    if measured in own:
-        return own[measured], f"90 % of measured BF16 operations of {measured} are within it"
+    errors, unseen = _errors()
+    measured = platform if platform in errors else source.chip
+    if measured in errors:
+        return errors[measured], f"90 % of measured BF16 operations of {measured} are within it"
     return (
         unseen,
         "no measurement of this chip: largest error on chips that nothing is fitted to",
@@ -43,8 +43,8 @@ def _errors() -> tuple[dict[str, float], float]:
     tables = read_folder(OWN)
     rows = [row for row in compare(tables, tables, Skipped()) if row.is_bound]
     rows = [row for row in rows if row.op in BF16]
-    own: dict[str, float] = {}
+    error_of: dict[str, float] = {}
     for (chip, _), (_, held_out) in errors_by(rows, "chip", "op").items():
         if held_out is not None:
-            own[chip] = max(own.get(chip, 0.0), held_out.p90)
-    return own, max(error for chip, error in own.items() if chip not in FITTED)
+            error_of[chip] = max(error_of.get(chip, 0.0), held_out.p90)
+    return error_of, max(error for chip, error in error_of.items() if chip not in FITTED)

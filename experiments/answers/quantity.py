@@ -127,16 +127,16 @@ def _catalog(catalog: Mapping[str, Any], count: int) -> dict[str, Any]:
     entries: Sequence[Mapping[str, Any]] = catalog["models"]
     had = [int(entry.get("copies", 1)) for entry in entries]
     # Full rounds over all models; a last, incomplete round takes its first models.
-    rounds, left = divmod(count, sum(had))
+    rounds, remainder = divmod(count, sum(had))
     order = sorted(
         (k / copies, i) for i, copies in enumerate(had) for k in range(copies)
     )  # one model of each entry before the second of any
     more = [0] * len(entries)
-    for _, i in order[:left]:
+    for _, i in order[:remainder]:
         more[i] += 1
     copies = [rounds * n + m for n, m in zip(had, more, strict=True)]
-    kept = [{**e, "copies": n} for e, n in zip(entries, copies, strict=True) if n]
-    return {**catalog, "models": kept}
+    models = [{**e, "copies": n} for e, n in zip(entries, copies, strict=True) if n]
+    return {**catalog, "models": models}
 
 
 def between(low: float, high: float, count: int, *, is_whole: bool) -> list[float]:

@@ -1,9 +1,4 @@
-"""Race of fleets: successive halving to the cheapest kinds of fleet that meet the targets.
-
-Each round finds the smallest number of chips of each kind on a growing part of the requests.
-After each part the dearer half of the kinds is out. Before "none serves", kinds that are out are
-tried on all requests.
-"""
+"""Race of fleets: successive halving to the cheapest kinds of fleet that meet the targets."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from experiments.answers.fleets import Arm
 __all__ = ["Outcome", "Standing", "Trial", "parts_of", "race"]
 
 _LEAST = 300  # requests of a part
+# Each round finds the fewest chips of each kind; after each part the dearer half is out.
 _SHARES = (16, 4)  # of the requests, one over these; then all
 _STEP = 1.5  # largest ratio of prices of the fleets that run in a round
 _ALIKE = 0.02  # relative difference of results that are alike
@@ -165,8 +161,8 @@ def race(
     ):
         settle(late, parts[-1], within)
     for group in named:
-        if not whole(group) and (left := again(group)):
-            settle(again(group, price(next(iter(left))) * (1 + 1e-9)), parts[-1], math.inf)
+        if not whole(group) and (rest := again(group)):
+            settle(again(group, price(next(iter(rest))) * (1 + 1e-9)), parts[-1], math.inf)
     return standings
 
 
@@ -196,30 +192,30 @@ def _settle(
     always: Set[int],
 ) -> None:
     while True:
-        asked: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         for arm, standing in standings.items():
             limit = min(most, within * _best(standings, arms) / arms[arm].usd_per_hour + 1e-9)
             if arm in always and not standing.tried:
                 limit = max(1.0, limit)
             chips = None if standing.is_settled else _next(standing, int(limit))
             if chips is not None:
-                asked.append((arm, chips))
+                pairs.append((arm, chips))
             elif not standing.is_settled:
                 standing.out = f"fails up to advise.most={most}" if limit >= most else DEAR
-        if not asked:
+        if not pairs:
             return
-        cost = {of: of[1] * arms[of[0]].usd_per_hour for of in asked}
-        asked = [of for of in asked if cost[of] <= _STEP * min(cost.values())]
-        fails = _first_failures(standings, asked, serve, seeds)
-        for arm, chips in asked:
-            standing, found = standings[arm], fails.get((arm, chips))
+        cost = {pair: pair[1] * arms[pair[0]].usd_per_hour for pair in pairs}
+        pairs = [pair for pair in pairs if cost[pair] <= _STEP * min(cost.values())]
+        fails = _first_failures(standings, pairs, serve, seeds)
+        for arm, chips in pairs:
+            standing, failure = standings[arm], fails.get((arm, chips))
             standing.tried.add(chips)
-            if found is None:
+            if failure is None:
                 standing.serves = min(standing.serves, chips)
             elif chips > standing.fails:
-                if standing.last and standing.serves == math.inf and found.is_like(standing.last):
-                    standing.out = found.error or SAME
-                standing.fails, standing.last = chips, found
+                if standing.last and standing.serves == math.inf and failure.is_like(standing.last):
+                    standing.out = failure.error or SAME
+                standing.fails, standing.last = chips, failure
 
 
 def _first_failures(

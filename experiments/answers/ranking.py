@@ -121,25 +121,25 @@ def add_margins(
         seeds = runs.seeds(one["arm"], one["chips"])
         every = [runs.settings(Trial(one["arm"], one["chips"], runs.requests, s)) for s in seeds]
         settings.append(every[0])
-        longer, of = _longer(every[0], error)
-        one |= {"error": longer, "error_of": of, "serves_if_slower": None, "binds": None}
+        longer, source = _longer(every[0], error)
+        one |= {"error": longer, "error_of": source, "serves_if_slower": None, "binds": None}
         if not every[0]["node"]:
             scale = {key: value / (1.0 + longer) for key, value in every[0]["scale"].items()}
-            slower += [(one, each | {"scale": scale}) for each in every]
-    for (one, _), point in zip(slower, runs.run([each for _, each in slower]), strict=True):
+            slower += [(one, config | {"scale": scale}) for config in every]
+    for (one, _), point in zip(slower, runs.run([config for _, config in slower]), strict=True):
         one["serves_if_slower"] = one["serves_if_slower"] is not False and outcome_of(point).meets
     search = [
-        (one, each, _quantity(each, base), [0, len(LOADS)])
-        for one, each in zip(fleets, settings, strict=True)
-        if each["workload"]["kind"] != "closed_loop"
+        (one, config, _quantity(config, base), [0, len(LOADS)])
+        for one, config in zip(fleets, settings, strict=True)
+        if config["workload"]["kind"] != "closed_loop"
     ]
-    while search := [each for each in search if each[3][0] < each[3][1]]:
+    while search := [config for config in search if config[3][0] < config[3][1]]:
         tried = [sum(between) // 2 for *_, between in search]
-        asked = [
-            with_value(each, quantity, LOADS[k] * quantity.start, each["seed"])
-            for (_, each, quantity, _), k in zip(search, tried, strict=True)
+        queries = [
+            with_value(config, quantity, LOADS[k] * quantity.start, config["seed"])
+            for (_, config, quantity, _), k in zip(search, tried, strict=True)
         ]
-        for (one, _, _, between), k, point in zip(search, tried, runs.run(asked), strict=True):
+        for (one, _, _, between), k, point in zip(search, tried, runs.run(queries), strict=True):
             meets = outcome_of(point).meets
             between[not meets] = k + meets
             if not meets:

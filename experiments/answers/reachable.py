@@ -20,19 +20,19 @@ def check_reachable(setup: RunSetup) -> None:
     """
     deployments = setup.serving.deployments
     longest = np.array([one.spec.max_position for one in deployments])
-    wanted = float(setup.settings["slo"]["attainment"])
+    goal = float(setup.settings["slo"]["attainment"])
     requests, over = 0, Counter[str]()
     for block in setup.workload.blocks():
         tokens = block.prompt_tokens.astype(np.int64) + block.output_tokens
         requests += len(block)
         over.update(deployments[m].spec.name for m in block.model[tokens > longest[block.model]])
     count = over.total()
-    if requests - count >= wanted * requests:
+    if requests - count >= goal * requests:
         return
     tokens_of = {one.spec.name: one.spec.max_position for one in deployments}
     models = ", ".join(f"{name}: {tokens_of[name]:,} tokens" for name in sorted(over)[:3])
     raise SettingError(
-        "slo.attainment", wanted, f"at most {_down(1.0 - count / requests)}",
+        "slo.attainment", goal, f"at most {_down(1.0 - count / requests)}",
         f"{count:,} of {requests:,} requests are longer than their model's context ({models}"
         f"{', ...' if len(over) > 3 else ''}), so at most {100 * (1.0 - count / requests):.4g} % "
         "can be on target with any fleet. Set it lower, or take models with a longer context.",

@@ -22,8 +22,8 @@ def members_of_orders() -> dict[str, tuple[str, ...]]:
     """Return the claims whose numbers each order compares, by the order's id."""
     entries = _read(ORDERS_PATH)
     for name, members in entries.items():
-        known = isinstance(members, list) and set(members) <= set(load_claims())
-        if not known or len(members) < 2:
+        is_valid = isinstance(members, list) and set(members) <= set(load_claims())
+        if not is_valid or len(members) < 2:
             raise DataError(ORDERS_PATH.name, f"{name}: expected at least two ids of claims")
     return {name: tuple(members) for name, members in entries.items()}
 

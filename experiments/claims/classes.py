@@ -107,16 +107,16 @@ def reclassified() -> tuple[Reclassified, ...]:
     out = []
     for entry in _mapping(CLASSES_PATH).get("reclassified") or ():
         try:
-            found = Reclassified(**entry)  # its values are checked below
+            change = Reclassified(**entry)  # its values are checked below
         except TypeError as error:
             raise DataError(CLASSES_PATH.name, f"reclassified: {error}") from error
-        given: Any = found.date
-        is_whole = found.claim in classes() and found.was in get_args(ClassName)
-        if not (is_whole and isinstance(given, date) and str(found.why).strip()):
+        day: Any = change.date
+        is_whole = change.claim in classes() and change.was in get_args(ClassName)
+        if not (is_whole and isinstance(day, date) and str(change.why).strip()):
             raise DataError(
-                CLASSES_PATH.name, f"reclassified {found.claim}: expected a claim, was, date, why"
+                CLASSES_PATH.name, f"reclassified {change.claim}: expected a claim, was, date, why"
             )
-        out.append(found)
+        out.append(change)
     return tuple(out)
 
 
@@ -141,21 +141,21 @@ def readings(system: str) -> Mapping[str, Reading]:
     out = {}
     for name, entry in systems[system].items():
         try:
-            given: dict[str, Any] = {
+            values: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()
             }
-            found = Reading(name=name, **given)
+            reading = Reading(name=name, **values)
         except TypeError as error:
             raise DataError(READINGS_PATH.name, f"{system}.{name}: {error}") from error
-        others = set(map(str, found.alternatives)) - {str(found.default)}
-        if not str(found.rule).strip() or len(others) < 2:
+        others = set(map(str, reading.alternatives)) - {str(reading.default)}
+        if not str(reading.rule).strip() or len(others) < 2:
             raise DataError(
                 READINGS_PATH.name, f"{system}.{name}: expected a rule and two alternatives"
             )
-        for start in found.claims:
+        for start in reading.claims:
             if not any(_starts(c.id, system, start) for c in load_claims().values()):
                 raise DataError(READINGS_PATH.name, f"{system}.{name}: no claim {start}")
-        out[name] = found
+        out[name] = reading
     return out
 
 
@@ -164,10 +164,10 @@ def readings_of(claim_id: str) -> tuple[Reading, ...] | None:
     system = claim_id.split(".", 1)[0]
     if system not in _systems():
         return None
-    found = tuple(
+    matches = tuple(
         r for r in readings(system).values() if any(_starts(claim_id, system, s) for s in r.claims)
     )
-    return found or (None if system in computed_in_full() else ())
+    return matches or (None if system in computed_in_full() else ())
 
 
 @cache
@@ -189,7 +189,7 @@ def _classes_of(system: str, by_class: Mapping[str, Any]) -> Iterator[tuple[str,
     for name, entries in by_class.items():
         if name not in get_args(ClassName):
             raise DataError(CLASSES_PATH.name, f"{system}.{name}: expected a class")
-        known = cast("ClassName", name)
+        class_name = cast("ClassName", name)
         for entry in entries:
             detail: Any = entries[entry] if isinstance(entries, Mapping) else ()
             is_knob = name == "calibrates"
@@ -198,7 +198,7 @@ def _classes_of(system: str, by_class: Mapping[str, Any]) -> Iterator[tuple[str,
             yield (
                 f"{system}.{entry}",
                 Class(
-                    name=known,
+                    name=class_name,
                     of=() if is_knob else tuple(f"{system}.{other}" for other in detail),
                     knob=detail if is_knob else "",
                 ),

@@ -107,7 +107,7 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain data."""
-        c, r, found = self.claim, self.result, self.comparison
+        c, r, comparison = self.claim, self.result, self.comparison
         return {
             "id": c.id,
             "system": c.system,
@@ -118,8 +118,8 @@ class Row:
             "qualifier": c.qualifier,
             "unit": c.unit,
             "ours": r.ours if r else None,
-            "ratio": found.ratio if found else None,
-            "within_20": found.within_20 if found else None,
+            "ratio": comparison.ratio if comparison else None,
+            "within_20": comparison.within_20 if comparison else None,
             "agrees": self.agrees,
             "status": self.status,
             "standing": self.standing,
@@ -158,13 +158,13 @@ def fidelity_rows(
         if result.claim_id not in claims:
             claim(result.claim_id)  # raises, naming the closest id
         first.setdefault(result.claim_id, result)
-    compared = {name: compare(claims[name], found) for name, found in first.items()}
+    compared = {name: compare(claims[name], first_result) for name, first_result in first.items()}
     rows = []
     for item in claims.values():
-        found = first.get(item.id)
+        first_result = first.get(item.id)
         entry = class_of(item.id)
-        if found is not None:
-            status: Status = "in-sample" if item.id in in_sample else found.sample
+        if first_result is not None:
+            status: Status = "in-sample" if item.id in in_sample else first_result.sample
             status = OF_CLASS.get(entry.name, status) if entry else status
         elif item.id in explained:
             status = "explained"
@@ -183,7 +183,7 @@ def fidelity_rows(
             Row(
                 claim=item,
                 status=status,
-                result=found,
+                result=first_result,
                 comparison=comparison,
                 why=explained[item.id].why if status == "explained" else why,
                 missing_members=missing,
@@ -214,7 +214,9 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
         system: intervals_beside([r for r in unseen if r.claim.system == system])
         for system in out["out_of_sample_by_system"]
     }
-    out["public_intervals"] = {system: found for system, found in intervals.items() if found}
+    out["public_intervals"] = {
+        system: interval for system, interval in intervals.items() if interval
+    }
     out["reclassified"] = len(reclassified()) + len(relabelled())
     misses = [r for r in rows if r.is_miss]
     out["misses"] = {
@@ -230,10 +232,10 @@ def totals(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    found = [(r.comparison, r.agrees) for r in rows if r.comparison]
+    pairs = [(r.comparison, r.agrees) for r in rows if r.comparison]
     stand = Counter(row.standing for row in rows)
-    numbers = [(c, agrees) for c, agrees in found if c.ratio is not None]
-    trends = [agrees for c, agrees in found if c.ratio is None]
+    numbers = [(c, agrees) for c, agrees in pairs if c.ratio is not None]
+    trends = [agrees for c, agrees in pairs if c.ratio is None]
     return {
         "numbers": len(numbers),
         "numbers_within_20": sum(bool(c.within_20) for c, _ in numbers),
@@ -304,9 +306,9 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
         )
         table.add_row(*cells[: len(columns)])
     console.print(table)
-    found = totals(rows)
-    counts: dict[str, dict[str, int]] = {s: found[key] for s, key in ANSWERED.items()}
-    of_systems = found["out_of_sample_by_system"]
+    sums = totals(rows)
+    counts: dict[str, dict[str, int]] = {s: sums[key] for s, key in ANSWERED.items()}
+    of_systems = sums["out_of_sample_by_system"]
     if len(of_systems) > 1:
         counts |= {f"out-of-sample, {system}": t for system, t in of_systems.items()}
     for status, t in counts.items():
@@ -316,7 +318,7 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
             f"{t['trends_agree']} of {t['trends']} trends the right way"
             + (f"; {stood} under other readings" if status.startswith("out-of") else "")
         )
-    for system, n in found["null_models"].items():
+    for system, n in sums["null_models"].items():
         ranks = ", ".join(f"{unit} {r:.2f}" for unit, r in n["rank_correlation"].items())
         console.print(
             f"null models, {system}: {n['agree']} of {n['numbers']} numbers agree, "
@@ -324,26 +326,26 @@ def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = 
             f"with no effect; median error {n['median_error'] or 0.0:.0%}; "
             f"rank correlation {ranks or 'of too few numbers'}"
         )
-    for system, n in found["public_intervals"].items():
+    for system, n in sums["public_intervals"].items():
         console.print(
             f"public intervals, {system}: {n['inside']} of {n['numbers']} numbers lie between our "
             f"lowest and highest value over public engines and schedulers, {n['by_chance']} would "
             "by chance"
         )
     console.print(
-        f"{found['claims']} claims: {found['out-of-sample']} out-of-sample, "
-        f"{found['in-sample']} in-sample, {found['identity']} identities (arithmetic of inputs), "
-        f"{found['repeat']} repeats of others, "
-        f"{found['explained']} explained, {found['not-yet']} not yet, "
-        f"{found['not-applicable']} not applicable (constants of the papers' setups); "
-        f"reclassified after a result: {found['reclassified']}"
+        f"{sums['claims']} claims: {sums['out-of-sample']} out-of-sample, "
+        f"{sums['in-sample']} in-sample, {sums['identity']} identities (arithmetic of inputs), "
+        f"{sums['repeat']} repeats of others, "
+        f"{sums['explained']} explained, {sums['not-yet']} not yet, "
+        f"{sums['not-applicable']} not applicable (constants of the papers' setups); "
+        f"reclassified after a result: {sums['reclassified']}"
     )
-    for key, what in (
+    for key, label in (
         ("without_a_reason", "missed without a reason in misses.yaml"),
         ("reasons_of_hits", "a reason in misses.yaml, but ours agrees here"),
     ):
-        if named := found["misses"][key]:
-            console.print(f"{what}: {', '.join(named)}", highlight=False)
+        if named := sums["misses"][key]:
+            console.print(f"{label}: {', '.join(named)}", highlight=False)
 
 
 def brief(value: Any) -> str:

@@ -98,9 +98,9 @@ def improvements_of(
         groups.setdefault(where(row), []).append(row)
     return tuple(
         one
-        for name, found in groups.items()
+        for name, group in groups.items()
         for ours, base in pairs
-        for one in _of_pair(found, ours, base, columns, name, by)
+        for one in _of_pair(group, ours, base, columns, name, by)
     )
 
 
@@ -112,15 +112,15 @@ def _of_pair(
     where: str,
     by: str,
 ) -> tuple[Improvement, ...]:
-    of = {name: {r["seed"]: r for r in rows if r[by] == name} for name in (ours, base)}
-    seeds = sorted(of[ours].keys() & of[base].keys())
+    row_of = {name: {r["seed"]: r for r in rows if r[by] == name} for name in (ours, base)}
+    seeds = sorted(row_of[ours].keys() & row_of[base].keys())
     if not seeds:
         return ()
     return tuple(
         Improvement(
             what=f"{name}, {where}", unit=unit, better=better, ours=ours, base=base,
-            ours_by_seed=[float(of[ours][s][column]) for s in seeds],
-            base_by_seed=[float(of[base][s][column]) for s in seeds],
+            ours_by_seed=[float(row_of[ours][s][column]) for s in seeds],
+            base_by_seed=[float(row_of[base][s][column]) for s in seeds],
         )
         for column, (name, unit, better) in columns.items()
     )  # fmt: skip

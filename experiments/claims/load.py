@@ -128,12 +128,12 @@ def read_claims(path: Path) -> dict[str, Claim]:
     claims: dict[str, Claim] = {}
     for entry in entries:
         try:
-            found = Claim(**entry)
+            record = Claim(**entry)
         except TypeError as error:
             raise DataError(path.name, f"{entry!r:.80}: {error}") from error
-        if found.id in claims:
-            raise DataError(path.name, f"claim {found.id} occurs twice")
-        claims[found.id] = found
+        if record.id in claims:
+            raise DataError(path.name, f"claim {record.id} occurs twice")
+        claims[record.id] = record
     return claims
 
 

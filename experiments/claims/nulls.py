@@ -1,9 +1,4 @@
-"""Null models: numbers of a paper that agree with one constant, or with no effect.
-
-A count of agreements alone proves little: printed ratios are close to each other, and a constant
-may agree with many. The constant here is the best one for each unit and paper. It is chosen with
-all printed values in view, an advantage that our model does not have.
-"""
+"""Null models: numbers of a paper that agree with one constant, or with no effect."""
 
 from __future__ import annotations
 
@@ -47,26 +42,28 @@ def beside(rows: Sequence[Answered]) -> dict[str, Any]:
       ours with printed, for each unit with enough numbers), median_error (ours, as a share of the
       printed value), and constants by unit.
     """
-    found = [row for row in rows if row.comparison is not None and row.comparison.ratio is not None]
-    units = dict.fromkeys(row.claim.unit for row in found)
+    answers = [
+        row for row in rows if row.comparison is not None and row.comparison.ratio is not None
+    ]
+    units = dict.fromkeys(row.claim.unit for row in answers)
     constants: dict[str, float] = {}
     agree = dict.fromkeys(("constant_agree", "no_effect_agree"), 0)
     correlations: dict[str, float] = {}
     for unit in units:
-        claims = [row.claim for row in found if row.claim.unit == unit]
+        claims = [row.claim for row in answers if row.claim.unit == unit]
         constant, hits = _best_constant(claims)
         constants[unit], agree["constant_agree"] = constant, agree["constant_agree"] + hits
         if unit in _NO_EFFECT:
             agree["no_effect_agree"] += _hits(claims, _NO_EFFECT[unit])
-        pairs = [p for row in found if row.claim.unit == unit for p in pairs_of(row)]
+        pairs = [p for row in answers if row.claim.unit == unit for p in pairs_of(row)]
         if len(pairs) >= _FEWEST and all(np.ptp(side) for side in zip(*pairs, strict=True)):
             printed, ours = zip(*pairs, strict=True)
             correlations[unit] = round(float(stats.spearmanr(printed, ours).statistic), 3)
-    errors = [abs(ours / printed - 1.0) for row in found for printed, ours in pairs_of(row)
+    errors = [abs(ours / printed - 1.0) for row in answers for printed, ours in pairs_of(row)
               if printed]  # fmt: skip
     return {
-        "numbers": len(found),
-        "agree": sum(bool(row.agrees) for row in found),
+        "numbers": len(answers),
+        "agree": sum(bool(row.agrees) for row in answers),
         **agree,
         "median_error": round(float(np.median(errors)), 3) if errors else None,
         "rank_correlation": correlations,
@@ -75,7 +72,10 @@ def beside(rows: Sequence[Answered]) -> dict[str, Any]:
 
 
 def _best_constant(claims: Sequence[Claim]) -> tuple[float, int]:
-    """Return the constant with which most claims of a unit agree, and their number."""
+    """Return the constant with which most claims of a unit agree, and their number.
+
+    It is chosen with all printed values in view, an advantage that our model does not have.
+    """
     printed = {value for claim in claims for value in _numbers(claim.value)}
     # Agreements change only at the ends of the interval that agrees with a printed number.
     ends = {value * (1.0 + side * TOLERANCE) for value in printed for side in (-1, 0, 1)}
@@ -99,18 +99,18 @@ def _hits(claims: Sequence[Claim], constant: float) -> int:
 
 def _filled(value: Any, constant: float) -> Any:
     if isinstance(value, Mapping):
-        return {key: _filled(each, constant) for key, each in value.items()}
+        return {key: _filled(member, constant) for key, member in value.items()}
     is_text = isinstance(value, bool | str)
     return value if is_text else constant
 
 
 def _numbers(value: Any) -> Iterator[float]:
     if isinstance(value, Mapping):
-        for each in value.values():
-            yield from _numbers(each)
+        for member in value.values():
+            yield from _numbers(member)
     elif isinstance(value, list):
-        for each in value:
-            yield from _numbers(each)
+        for member in value:
+            yield from _numbers(member)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield float(value)
 
@@ -121,6 +121,6 @@ def pairs_of(row: Answered) -> Iterator[tuple[float, float]]:
     printed, ours = row.claim.value, row.result.ours
     parts = printed.items() if isinstance(printed, Mapping) else [(None, printed)]
     for key, value in parts:
-        own = ours if key is None else ours.get(key)
-        if all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, own)):
-            yield float(value), float(own)
+        answer = ours if key is None else ours.get(key)
+        if all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, answer)):
+            yield float(value), float(answer)

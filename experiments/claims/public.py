@@ -48,9 +48,9 @@ def public_interval(claim: Claim, result: Result | None) -> Interval | None:
     if result is None or claim.system not in computed_in_full():
         return None
     printed = _ends(claim.value)
-    found = [_ends(value) for value in (result.ours, *result.by_reading.values())]
-    ours = [ends for ends in found if ends is not None]
-    if printed is None or len(ours) < len(found) or any(len(e) != len(printed) for e in ours):
+    intervals = [_ends(value) for value in (result.ours, *result.by_reading.values())]
+    ours = [ends for ends in intervals if ends is not None]
+    if printed is None or len(ours) < len(intervals) or any(len(e) != len(printed) for e in ours):
         return None
     by_end = list(zip(*ours, strict=True))
     return Interval(
@@ -64,24 +64,24 @@ def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
     By chance: the mean over the other printed values of the same unit and shape, for each interval.
     """
     numbers = [r for r in rows if r.comparison is not None and r.comparison.ratio is not None]
-    known: dict[str, tuple[str, Interval]] = {}
+    intervals: dict[str, tuple[str, Interval]] = {}
     for row in numbers:
         if (one := public_interval(row.claim, row.result)) is not None:
-            known[row.claim.id] = (row.claim.unit, one)
-    if not known:
+            intervals[row.claim.id] = (row.claim.unit, one)
+    if not intervals:
         return {}
     by_chance = 0.0
-    for name, (unit, one) in known.items():
+    for name, (unit, one) in intervals.items():
         others = [
-            other.printed for key, (of, other) in known.items()
-            if key != name and of == unit and len(other.printed) == len(one.printed)
+            other.printed for key, (other_unit, other) in intervals.items()
+            if key != name and other_unit == unit and len(other.printed) == len(one.printed)
         ]  # fmt: skip
         by_chance += sum(map(one.holds, others)) / max(1, len(others))
     return {
-        "numbers": len(known),
-        "inside": sum(one.is_inside for _, one in known.values()),
+        "numbers": len(intervals),
+        "inside": sum(one.is_inside for _, one in intervals.values()),
         "by_chance": round(by_chance, 1),
-        "outside": [name for name, (_, one) in known.items() if not one.is_inside],
+        "outside": [name for name, (_, one) in intervals.items() if not one.is_inside],
     }
 
 

@@ -35,19 +35,21 @@ def under_readings(
       able: names of readings that `answers` accepts.
       everything: whether to compute alternatives also for claims that do not agree.
     """
-    found = tuple(map(_valued, results))
-    told: dict[str, dict[str, Any]] = {result.claim_id: {} for result in found}
-    system = found[0].claim_id.split(".", 1)[0]
+    defaults = tuple(map(_valued, results))
+    by_claim: dict[str, dict[str, Any]] = {result.claim_id: {} for result in defaults}
+    system = defaults[0].claim_id.split(".", 1)[0]
     for reading in readings(system).values():
         for value in reading.alternatives if reading.name in able else ():
-            named = [r for r in found if reading in (readings_of(r.claim_id) or ())]
-            asked = {
-                r.claim_id for r in named if _is_asked(r, told[r.claim_id], everything=everything)
+            named = [r for r in defaults if reading in (readings_of(r.claim_id) or ())]
+            claim_ids = {
+                r.claim_id
+                for r in named
+                if _is_asked(r, by_claim[r.claim_id], everything=everything)
             }
-            for result in answers(**{reading.name: value}) if asked else ():
-                if result.claim_id in asked:
-                    told[result.claim_id][_label(reading, value)] = _valued(result).ours
-    return tuple(replace(result, by_reading=told[result.claim_id]) for result in found)
+            for result in answers(**{reading.name: value}) if claim_ids else ():
+                if result.claim_id in claim_ids:
+                    by_claim[result.claim_id][_label(reading, value)] = _valued(result).ours
+    return tuple(replace(result, by_reading=by_claim[result.claim_id]) for result in defaults)
 
 
 def under_all(
@@ -63,24 +65,24 @@ def under_all(
       system: their system.
       together: readings at most that differ from their default at once; None: any number.
     """
-    asked = [readings(system)[name] for name in names]
-    found = tuple(map(_valued, answers(**{r.name: r.default for r in asked})))
-    told: dict[str, dict[str, Any]] = {result.claim_id: {} for result in found}
-    for values in product(*((r.default, *r.alternatives) for r in asked)):
-        other = [(r, v) for r, v in zip(asked, values, strict=True) if v != r.default]
+    choices = [readings(system)[name] for name in names]
+    defaults = tuple(map(_valued, answers(**{r.name: r.default for r in choices})))
+    by_claim: dict[str, dict[str, Any]] = {result.claim_id: {} for result in defaults}
+    for values in product(*((r.default, *r.alternatives) for r in choices)):
+        other = [(r, v) for r, v in zip(choices, values, strict=True) if v != r.default]
         if together is not None and len(other) > together:
             continue
         named = [
-            result.claim_id for result in found
+            result.claim_id for result in defaults
             if other and {r.name for r, _ in other}
             <= {r.name for r in readings_of(result.claim_id) or ()}
         ]  # fmt: skip
         label = ", ".join(_label(r, v) for r, v in other)
-        given = {r.name: v for r, v in zip(asked, values, strict=True)}
-        for result in answers(**given) if named else ():
+        value_of = {r.name: v for r, v in zip(choices, values, strict=True)}
+        for result in answers(**value_of) if named else ():
             if result.claim_id in named:
-                told[result.claim_id][label] = _valued(result).ours
-    return tuple(replace(result, by_reading=told[result.claim_id]) for result in found)
+                by_claim[result.claim_id][label] = _valued(result).ours
+    return tuple(replace(result, by_reading=by_claim[result.claim_id]) for result in defaults)
 
 
 def _valued(result: Result) -> Result:
@@ -100,8 +102,8 @@ def standing(result: Result) -> Standing:
     named = readings_of(result.claim_id)
     if named is None:
         return "untried"
-    asked = {_label(reading, value) for reading in named for value in reading.alternatives}
-    return "robust" if asked <= answers.keys() else "untried"
+    labels = {_label(reading, value) for reading in named for value in reading.alternatives}
+    return "robust" if labels <= answers.keys() else "untried"
 
 
 def readings_table(results: Sequence[Result]) -> pa.Table:
@@ -133,10 +135,10 @@ def _is_asked(result: Result, told: Mapping[str, Any], *, everything: bool) -> b
 
 
 def _answers(result: Result) -> dict[str, bool]:
-    asked = claim(result.claim_id)
+    target = claim(result.claim_id)
     alone = replace(result, by_reading={}, by_seed=(), by_model={})
     return {
-        name: compare(asked, replace(alone, ours=ours)).agrees
+        name: compare(target, replace(alone, ours=ours)).agrees
         for name, ours in result.by_reading.items()
     }
 

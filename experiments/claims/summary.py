@@ -17,7 +17,7 @@ __all__ = ["abstracts", "print_summary"]
 
 def abstracts(rows: Sequence[Row]) -> dict[str, str]:
     """Return the claims of each paper's abstract that have a result, as a Markdown table."""
-    found: dict[str, list[str]] = {}
+    tables: dict[str, list[str]] = {}
     for row in rows:
         if row.claim.where.startswith("Abstract") and row.comparison is not None:
             entry = class_of(row.claim.id)
@@ -26,9 +26,9 @@ def abstracts(rows: Sequence[Row]) -> dict[str, str]:
             verdict = "agrees" if row.agrees else "contradicts"
             verdict += ", in-sample" * is_fitted
             cells = row.claim.says.rstrip("."), printed(row.claim), ours(row), verdict
-            table = found.setdefault(row.claim.system, list(_ABSTRACT_HEAD))
+            table = tables.setdefault(row.claim.system, list(_ABSTRACT_HEAD))
             table.append(f"| {' | '.join(cells)} |")
-    return {system: "\n".join(table) for system, table in found.items()}
+    return {system: "\n".join(table) for system, table in tables.items()}
 
 
 _ABSTRACT_HEAD = ("| the abstract | printed | ours | |", "| --- | --- | --- | --- |")
@@ -48,16 +48,16 @@ def print_summary(rows: Sequence[Row], console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     papers = list(dict.fromkeys(row.claim.system for row in answered))
     for paper in [*papers, "all"] if len(papers) > 1 else papers:
-        found = [row for row in answered if paper in ("all", row.claim.system)]
-        counts = totals(found)["out_of_sample"]
-        given = [row.agrees for row in found if row.status != "out-of-sample"]
+        paper_rows = [row for row in answered if paper in ("all", row.claim.system)]
+        counts = totals(paper_rows)["out_of_sample"]
+        agreements = [row.agrees for row in paper_rows if row.status != "out-of-sample"]
         table.add_row(
             PAPERS.get(paper, paper),
             f"{counts['numbers_within_20']} of {counts['numbers']}",
             f"{counts['trends_agree']} of {counts['trends']}",
-            f"{sum(map(bool, given))} of {len(given)}",
+            f"{sum(map(bool, agreements))} of {len(agreements)}",
         )
     console.print(table)
-    left = sum(row.status == "not-yet" for row in rows)
-    if left:
-        console.print(f"{left} more claims have no result here", highlight=False)
+    rest = sum(row.status == "not-yet" for row in rows)
+    if rest:
+        console.print(f"{rest} more claims have no result here", highlight=False)

@@ -43,12 +43,12 @@ def predicate_holds(predicate: str, key: str, ours: Mapping[str, Any]) -> bool:
     mine = ours.get(key)
     if isinstance(mine, bool):
         return mine
-    if found := _MONOTONE.match(predicate):
-        return _monotone(_series(mine, key), found[1])
-    if found := _FASTER.match(predicate):
-        return _faster(_series(mine, key), _series(ours.get(found[3]), found[3]), found)
-    if found := _ORDER.match(predicate):
-        left, sign, right = found.groups()
+    if match := _MONOTONE.match(predicate):
+        return _monotone(_series(mine, key), match[1])
+    if match := _FASTER.match(predicate):
+        return _faster(_series(mine, key), _series(ours.get(match[3]), match[3]), match)
+    if match := _ORDER.match(predicate):
+        left, sign, right = match.groups()
         values = mine if isinstance(mine, Mapping) else ours
         first = values.get(left) if left else mine
         second = float(right) if right.isdigit() else values.get(right)

@@ -58,7 +58,7 @@ def draw_advice(
             )  # fmt: skip
     serving = [(usd, y) for usd, y in places if not loads or y != _FAILS]
     prices = sorted({usd for usd, _ in serving})
-    best = [max(y for at, y in serving if at <= usd) for usd in prices]
+    best = [max(y for price, y in serving if price <= usd) for usd in prices]
     right = 1.18 * max(usd for usd, _ in places)
     axes.step([*prices, right], [*best, best[-1]], where="post", color=GREY, linewidth=1.2,
               label="most for the price", zorder=1)  # fmt: skip
@@ -92,8 +92,8 @@ def _label(
     labelled: list[tuple[float, float, int]] = []
     for one in sorted(firsts.values(), key=lambda one: one["usd_per_hour"]):
         usd, y = one["usd_per_hour"], height(one)
-        taken = {level for x, at, level in labelled
-                 if at == y and usd - x < _NEAR * right}  # fmt: skip
+        taken = {level for x, mark_y, level in labelled
+                 if mark_y == y and usd - x < _NEAR * right}  # fmt: skip
         level = next(k for k in (1, -1, 2, -2, 3, -3, 4, -4, 5) if k not in taken)
         labelled.append((usd, y, level))
         axes.annotate(

@@ -35,13 +35,13 @@ def draw_capacity(
     rows = [r for r in table.to_pylist() if r["attainment_both"] is not None]
     seeds = sorted({r["seed"] for r in rows})
     for seed, colour in zip(seeds, (COLOURS * len(seeds))[: len(seeds)], strict=True):
-        own = sorted((r for r in rows if r["seed"] == seed), key=lambda r: r[quantity])
-        x, y = [r[quantity] for r in own], [100 * r["attainment_both"] for r in own]
+        seed_rows = sorted((r for r in rows if r["seed"] == seed), key=lambda r: r[quantity])
+        x, y = [r[quantity] for r in seed_rows], [100 * r["attainment_both"] for r in seed_rows]
         axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.6)
         for meets, fill in ((True, colour), (False, "white")):
-            at = [i for i, r in enumerate(own) if r["meets"] is meets]
+            indexes = [i for i, r in enumerate(seed_rows) if r["meets"] is meets]
             axes.plot(
-                [x[i] for i in at], [y[i] for i in at], "o", markersize=4.5, color=colour,
+                [x[i] for i in indexes], [y[i] for i in indexes], "o", markersize=4.5, color=colour,
                 markerfacecolor=fill, label=f"seed {seed}" if meets and len(seeds) <= 6 else None,
             )  # fmt: skip
     axes.axhline(100 * wanted, color=VERMILION, linestyle="--", linewidth=1.2, label="wanted")

@@ -41,14 +41,15 @@ def draw_measured(rows: Sequence[Compared]) -> Figure:
     for panel in panels[len(chips) :]:
         panel.set_visible(False)
     for panel, chip in zip(panels, chips, strict=False):
-        of = [row for row in rows if row.chip == chip]
+        chip_rows = [row for row in rows if row.chip == chip]
         ends = [f(min(r.measured_us, r.predicted_us) if f is min else
-                  max(r.measured_us, r.predicted_us) for r in of) for f in (min, max)]  # fmt: skip
+                  max(r.measured_us, r.predicted_us) for r in chip_rows)
+                for f in (min, max)]  # fmt: skip
         panel.plot(ends, ends, color=GREY, linewidth=1)
         for kind in kinds:
             colour = COLOURS[kinds.index(kind) % len(COLOURS)]
             for fitted in (False, True):
-                some = [r for r in of if _kind(r.op) == kind and r.in_sample is fitted]
+                some = [r for r in chip_rows if _kind(r.op) == kind and r.in_sample is fitted]
                 panel.plot(
                     [r.measured_us for r in some], [r.predicted_us for r in some], "o",
                     markersize=2.6, color=colour, markerfacecolor=colour if fitted else "none",

@@ -72,8 +72,8 @@ def _windowed(
     window: npt.NDArray[Any], values: Floats, ps: tuple[float, ...], windows: int
 ) -> Floats:
     levels = np.full((len(ps), windows), np.nan)
-    known = ~np.isnan(values)
-    window, values = window[known], values[known]
+    mask = ~np.isnan(values)
+    window, values = window[mask], values[mask]
     order = np.argsort(window, kind="stable")
     edges = np.searchsorted(window[order], np.arange(windows + 1))
     for i, (start, end) in enumerate(pairwise(edges)):
@@ -108,8 +108,8 @@ def _cdf(axes: Axes, values: Floats, colour: str, label: str, width: float) -> N
     values = values[~np.isnan(values)]
     if len(values):
         share = np.linspace(0, 100, _CDF_POINTS)
-        at = np.percentile(values, share, method="inverted_cdf")
-        axes.step(at, share, where="post", color=colour, label=label, linewidth=width)
+        quantiles = np.percentile(values, share, method="inverted_cdf")
+        axes.step(quantiles, share, where="post", color=colour, label=label, linewidth=width)
 
 
 def _time_unit(span_s: float) -> tuple[str, float]:

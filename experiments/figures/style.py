@@ -117,14 +117,14 @@ def look(finding: str = "") -> Iterator[None]:
     Args:
       finding: what the picture shows, in a sentence; it is the title in place of the topic.
     """
-    given = _finding.set(finding)
+    token = _finding.set(finding)
     try:
         with mpl.rc_context():
             mpl.rcdefaults()
             mpl.rcParams.update(RC)  # type: ignore[arg-type]  # its keys are literals
             yield
     finally:
-        _finding.reset(given)
+        _finding.reset(token)
 
 
 def canvas(

@@ -1,7 +1,4 @@
-"""Text generation from the command line: settings, prompts, run folders, console output.
-
-This package imports no jax, so that an invalid setting is reported at once.
-"""
+"""Text generation from the command line: settings, prompts, run folders, console output."""
 
 from experiments.generation.overrides import protected
 from experiments.generation.schema import GenerateConf, register
@@ -17,3 +14,5 @@ __all__ = [
     "register",
     "settings_of",
 ]
+
+# This package imports no jax, so that an invalid setting is reported at once.

@@ -53,10 +53,10 @@ def run_command_line(given: Sequence[str]) -> int:
         sys.argv[1:] = arguments
         hydra.main(config_path=str(config_dir()), config_name=CONFIG, version_base="1.3")(point)()
     except (HydraException, OmegaConfBaseException) as error:
-        found = as_setting_error(error)
-        if isinstance(found, SettingError) and found.field.startswith("linear."):
+        problem = as_setting_error(error)
+        if isinstance(problem, SettingError) and problem.field.startswith("linear."):
             hint = "Only linear=hybrid has alpha, sm_limit and cluster."
-            raise SettingError(found.field, found.value, found.allowed, hint) from error
+            raise SettingError(problem.field, problem.value, problem.allowed, hint) from error
         raise
     except PipeClosed as error:
         raise BrokenPipeError from error
@@ -68,21 +68,21 @@ def run_command_line(given: Sequence[str]) -> int:
 
 
 def _sweep(arguments: list[str]) -> int:
-    found = sweep(
+    outcome = sweep(
         generate_point,
         arguments,
         config_name=CONFIG,
         check=_check,
         waiting=lambda folder: note(f"waiting for another process in {folder}"),
     )
-    if found is None:
+    if outcome is None:
         return 0
-    for one in found.points:
+    for one in outcome.points:
         if one.state == "failed":
             note(f"no result: {' '.join(one.overrides)}: {one.error}")
-    if found.error:
-        note(f"error: {found.error}")
-    return found.status
+    if outcome.error:
+        note(f"error: {outcome.error}")
+    return outcome.status
 
 
 def _check(shared: Shared) -> None:

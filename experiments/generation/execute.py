@@ -15,7 +15,7 @@ from typing import Any
 from c2c.models import name_of
 from c2c.runs import RunDir, check_folder
 from c2c.transformer import Hybrid, Linear, Model, Request, load
-from c2c.transformer.linear import linear_by_name
+from c2c.transformer.layers.linear import linear_by_name
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
 from experiments.generation.settings import LinearSettings, Settings
 from experiments.generation.text import Answer, Asked, asked, tokenizer_of, wanted_of
@@ -119,11 +119,11 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
     check_folder(folder, config, ignore=(*_NOT_INPUTS, *_DATA), **rules)
     model = loaded.model(settings, path)
     prompts = [asked(model, prompt) for prompt in settings.prompts]
-    for number, each in enumerate(prompts, 1):
-        if each.new < each.prompt.max_new_tokens:
+    for number, request in enumerate(prompts, 1):
+        if request.new < request.prompt.max_new_tokens:
             where = f"prompt {number}: " if len(prompts) > 1 else ""
             screen.note(
-                f"{where}max_new_tokens={each.prompt.max_new_tokens} becomes {each.new}: the "
+                f"{where}max_new_tokens={request.prompt.max_new_tokens} becomes {request.new}: the "
                 f"model's context is {model.context} tokens"
             )
     load_s = time.perf_counter() - start
@@ -140,7 +140,7 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
         screen.started(prompts)
         before = _counts(model)
         start = time.perf_counter()
-        answers = [Answer(each, tokenizer_of(model)) for each in prompts]
+        answers = [Answer(request, tokenizer_of(model)) for request in prompts]
         try:
             if len(prompts) == 1:
                 _one(model, answers[0], screen, start)
@@ -150,8 +150,13 @@ def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
             for number, answer in enumerate(answers):
                 screen.piece(number, answer.finish())
         wall_s = time.perf_counter() - start
-        made = {name: after - before[name] for name, after in _counts(model).items()}
-        statistics = {"load_s": load_s, "wall_s": wall_s, **_totals(model, answers, wall_s), **made}
+        executables = {name: after - before[name] for name, after in _counts(model).items()}
+        statistics = {
+            "load_s": load_s,
+            "wall_s": wall_s,
+            **_totals(model, answers, wall_s),
+            **executables,
+        }
         _write(run, settings, path, model, answers, statistics)
     return Generated(
         folder=folder, texts=tuple(answer.text for answer in answers), statistics=statistics
@@ -164,7 +169,7 @@ def _one(model: Model, answer: Answer, screen: Screen, start: float) -> None:
         answer.asked.ids,
         answer.asked.new,
         stop_tokens=answer.asked.stops,
-        **{each.name: getattr(sampling, each.name) for each in fields(sampling)},
+        **{option.name: getattr(sampling, option.name) for option in fields(sampling)},
     )
     for token in tokens:
         screen.piece(0, answer.push(token, time.perf_counter() - start))
@@ -209,8 +214,8 @@ def _many(
 def _linear(settings: LinearSettings) -> Linear:
     if settings.name != "hybrid":
         return linear_by_name(settings.name)
-    made = Hybrid(sm_limit=settings.sm_limit, cluster=settings.cluster)
-    return made.with_alpha(**settings.alpha)  # an array, so that another alpha compiles nothing
+    hybrid = Hybrid(sm_limit=settings.sm_limit, cluster=settings.cluster)
+    return hybrid.with_alpha(**settings.alpha)  # an array, so that another alpha compiles nothing
 
 
 def _config(settings: Settings, path: Path) -> dict[str, Any]:
@@ -228,8 +233,8 @@ def _config(settings: Settings, path: Path) -> dict[str, Any]:
 def _folder(settings: Settings, path: Path, config: Mapping[str, Any]) -> Path:
     if settings.folder is not None:
         return settings.folder
-    kept = {k: v for k, v in config.items() if k not in (*_NOT_INPUTS, *_DATA)}
-    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+    inputs = {k: v for k, v in config.items() if k not in (*_NOT_INPUTS, *_DATA)}
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:8]
     parts = (name_of(path), settings.linear.name, f"s{settings.prompts[0].seed}", digest)
     return settings.out / "_".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)
 
@@ -240,10 +245,10 @@ def _texts(folder: Path) -> tuple[str, ...]:
 
 
 def _counts(model: Model) -> dict[str, int]:
-    kept = model.executables
-    if kept is None:
+    executables = model.executables
+    if executables is None:
         return {"executables_loaded": 0, "executables_compiled": 0}
-    return {"executables_loaded": kept.loaded, "executables_compiled": kept.compiled}
+    return {"executables_loaded": executables.loaded, "executables_compiled": executables.compiled}
 
 
 def _totals(model: Model, answers: Sequence[Answer], wall_s: float) -> dict[str, Any]:
@@ -298,19 +303,19 @@ def _write(
 
 
 def _row(number: int, answer: Answer) -> dict[str, Any]:
-    asked = answer.asked
-    settings = asdict(asked.prompt)
+    request = answer.asked
+    settings = asdict(request.prompt)
     settings["stop"] = [str(stop) for stop in settings["stop"]]
     settings["logit_bias"] = json.dumps(settings["logit_bias"])  # Parquet refuses {}
     del settings["text"], settings["chat"]
     return {
         "number": number,
-        "prompt": asked.prompt.text,
+        "prompt": request.prompt.text,
         "text": answer.text,
         "ended": answer.ended,
         "stop_text": answer.stop_text,
-        "chat": asked.chat,
-        "prompt_tokens": len(asked.ids),
+        "chat": request.chat,
+        "prompt_tokens": len(request.ids),
         "new_tokens": len(answer.tokens),
         "tokens": list(answer.tokens),
         "first_token_s": answer.times_s[0],

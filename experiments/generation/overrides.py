@@ -1,8 +1,4 @@
-"""Quoting of texts on the command line, most of which Hydra's grammar would cut or refuse.
-
-A prompt is exactly the argument from the shell. Users need not know that commas make a sweep, that
-an equals sign ends a value, or that `${` begins an interpolation.
-"""
+"""Quoting of texts on the command line, most of which Hydra's grammar would cut or refuse."""
 
 from __future__ import annotations
 
@@ -33,14 +29,14 @@ def protected(arguments: Sequence[str]) -> list[str]:
         number or a text. Paths are quoted too, except in a sweep, where commas may separate them.
     """
     swept = is_sweep(arguments)
-    return [_protected(each, swept=swept) for each in options_first(arguments)]
+    return [_protected(argument, swept=swept) for argument in options_first(arguments)]
 
 
 def _protected(argument: str, *, swept: bool) -> str:
-    found = _ASSIGNMENT.fullmatch(argument)
-    if found is None:
+    match = _ASSIGNMENT.fullmatch(argument)
+    if match is None:
         return argument
-    sign, name, value = found.groups()
+    sign, name, value = match.groups()
     if name in _TEXTS:
         return f"{sign}{_TEXTS[name]}={quoted(value)}"
     if name == "stop":

@@ -56,14 +56,14 @@ def _swept(cfg: DictConfig, point: PointRecord) -> None:
         settings = settings_of(cfg, swept=True)
         while True:
             try:
-                found = _run(settings)
+                outcome = _run(settings)
                 break
             except FolderInUse as busy:  # a complete run's text is printed as well
                 folder = Path(str(busy.value))
                 note(f"waiting for another process in {folder}")
                 while is_in_use(folder):
                     time.sleep(POLL_S)
-        finish(point, "kept" if found.statistics is None else "made", found.folder)
+        finish(point, "kept" if outcome.statistics is None else "made", outcome.folder)
     except (SettingError, DataError) as error:
         note(f"error: {error}")
         fail(point, str(error))

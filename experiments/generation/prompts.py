@@ -79,10 +79,10 @@ class Prompt:
             except UnicodeEncodeError:
                 raise SettingError(name, text, "UTF-8") from None
         check_value(self.max_new_tokens, Count, "max_new_tokens")
-        for each in self.stop:
-            kind: type = type(each)  # any type that YAML or JSON has
-            if kind not in (str, int) or each == "":
-                raise SettingError("stop", each, "non-empty texts, and token ids")
+        for stop in self.stop:
+            kind: type = type(stop)  # any type that YAML or JSON has
+            if kind not in (str, int) or stop == "":
+                raise SettingError("stop", stop, "non-empty texts, and token ids")
         if self.chat == "false" and self.system is not None:
             raise SettingError("system", self.system, "null with chat=false")
         try:
@@ -149,13 +149,13 @@ def _of_file(path: Path, common: Prompt) -> Iterator[Prompt]:
         ) from None
     except UnicodeDecodeError:
         raise DataError(str(path), "is not UTF-8") from None
-    made = _of_json if path.suffix in (".jsonl", ".ndjson", ".json") else _of_text
+    parser = _of_json if path.suffix in (".jsonl", ".ndjson", ".json") else _of_text
     count = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            yield made(line, common, count)
+            yield parser(line, common, count)
         except (SettingError, ValueError) as error:
             raise DataError(str(path), f"line {number}: {error}".rstrip(".")) from None
         count += 1
@@ -168,24 +168,24 @@ def _of_text(line: str, common: Prompt, number: int) -> Prompt:
 
 
 def _of_json(line: str, common: Prompt, number: int) -> Prompt:  # noqa: ARG001 (as `_of_text`)
-    found = json.loads(line)
-    if not isinstance(found, dict) or "prompt" not in found:
+    entry = json.loads(line)
+    if not isinstance(entry, dict) or "prompt" not in entry:
         raise ValueError('expected an object with "prompt"')
-    for name, value in found.items():
+    for name, value in entry.items():
         if name not in _KINDS:
             raise SettingError(name, value, f"a key among {', '.join(sorted(_KINDS))}")
         kinds = _KINDS[name]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             expected = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
             raise SettingError(name, value, expected)
-    if "chat" in found:
-        found["chat"] = _chat(found["chat"])
-    if "logit_bias" in found:
-        found["logit_bias"] = _bias(found["logit_bias"])
-    if "stop" in found:
-        stop = found["stop"]
-        found["stop"] = tuple(stop) if isinstance(stop, list) else (stop,)
-    return replace(common, text=found.pop("prompt"), **found)
+    if "chat" in entry:
+        entry["chat"] = _chat(entry["chat"])
+    if "logit_bias" in entry:
+        entry["logit_bias"] = _bias(entry["logit_bias"])
+    if "stop" in entry:
+        stop = entry["stop"]
+        entry["stop"] = tuple(stop) if isinstance(stop, list) else (stop,)
+    return replace(common, text=entry.pop("prompt"), **entry)
 
 
 def _bias(given: Mapping[Any, Any]) -> dict[int, float]:

@@ -68,7 +68,7 @@ class Display:
     def _started(self, asked: Sequence[Asked]) -> None:
         self._asked, self._texts = asked, [""] * len(asked)
         if len(asked) > 1:
-            total = float(sum(each.new for each in asked))
+            total = float(sum(request.new for request in asked))
             self._report = self._drawn.enter_context(progress_bar("tokens, at most", total))
         elif sys.stderr.isatty():
             console = Console(stderr=True)
@@ -102,13 +102,13 @@ def _heading(number: int, prompt: str) -> str:
 def _lines(found: Any) -> list[str]:
     first, new, speed = found["first_token_s"], found["new_tokens"], found["tokens_per_s"]
     if found["prompts"] > 1:
-        what = f"{found['prompts']} prompts, {found['chats']} answered in a chat"
+        lead = f"{found['prompts']} prompts, {found['chats']} answered in a chat"
         then = f"{new} tokens in {found['wall_s']:.2f} s, {speed:.1f} tokens/s"
     else:
-        what = "answered in a chat" if found["chats"] else "continued (chat=true answers)"
+        lead = "answered in a chat" if found["chats"] else "continued (chat=true answers)"
         then = f"then {new - 1}" + ("" if speed is None else f" at {speed:.1f} tokens/s")
     return [
-        f"{what}: {found['prompt_tokens']} prompt tokens, first token after {first:.2f} s, {then}",
+        f"{lead}: {found['prompt_tokens']} prompt tokens, first token after {first:.2f} s, {then}",
         f"weights: {found['host_bytes'] / 1e6:,.1f} MB in host memory, "
         f"{found['device_bytes'] / 1e6:,.1f} MB in device memory, loaded in "
         f"{found['load_s']:.2f} s",

@@ -75,39 +75,39 @@ def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
       SettingError: a setting is invalid.
       DataError: a file of prompts cannot be used.
     """
-    given: Any = OmegaConf.to_container(cfg, resolve=True)
-    check_fields(given, "", GenerateConf)
-    resume = given["resume"]
+    values: Any = OmegaConf.to_container(cfg, resolve=True)
+    check_fields(values, "", GenerateConf)
+    resume = values["resume"]
     if resume not in ("auto", True, False):
         raise SettingError("resume", resume, "true, false or auto")
-    if swept and given["folder"] is not None:
+    if swept and values["folder"] is not None:
         raise SettingError(
-            "folder", given["folder"], "null in a sweep, whose points need a folder each",
+            "folder", values["folder"], "null in a sweep, whose points need a folder each",
             "Set out=<folder> for all of them.",
         )  # fmt: skip
-    linear = _linear(given["linear"])
-    if linear.name == "hybrid" and given["dtype"] == "float32":
+    linear = _linear(values["linear"])
+    if linear.name == "hybrid" and values["dtype"] == "float32":
         raise SettingError("dtype", "float32", "auto, bfloat16 or float16 with linear=hybrid")
-    checkpoint = given["checkpoint"]
+    checkpoint = values["checkpoint"]
     path = None if checkpoint is None else Path(checkpoint).expanduser()
     if path is not None and not path.exists():
         raise SettingError("checkpoint", checkpoint, "an existing folder or GGUF file")
-    executables = given["executables"]
+    executables = values["executables"]
     return Settings(
-        given=given,
-        prompts=prompts_of(given),
+        given=values,
+        prompts=prompts_of(values),
         checkpoint=path,
-        dtype=given["dtype"],
+        dtype=values["dtype"],
         linear=linear,
-        quantize=given["quantize"],
+        quantize=values["quantize"],
         executables=None if executables in (None, "none") else executables,
-        pool=given["pool"],
-        rows=given["rows"],
-        cache_tokens=given["cache_tokens"],
-        out=Path(given["out"]).expanduser(),
-        folder=None if given["folder"] is None else Path(given["folder"]).expanduser(),
+        pool=values["pool"],
+        rows=values["rows"],
+        cache_tokens=values["cache_tokens"],
+        out=Path(values["out"]).expanduser(),
+        folder=None if values["folder"] is None else Path(values["folder"]).expanduser(),
         resume=swept if resume == "auto" else resume,
-        overwrite=given["overwrite"],
+        overwrite=values["overwrite"],
     )
 
 

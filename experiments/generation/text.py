@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
 from c2c.transformer import Model, Wanted, buckets_of
-from c2c.transformer.rope import context_tokens, depends_on_length
+from c2c.transformer.layers.rope import context_tokens, depends_on_length
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
 from experiments.generation.prompts import Prompt
@@ -132,15 +132,15 @@ def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[
         for number, token in tokenizer.backend.get_added_tokens_decoder().items()
         if token.special
     }
-    found = set()
+    tokens = set()
     for stop in prompt.stop:
         if isinstance(stop, int):
             if not 0 <= stop < vocab:
                 raise SettingError("stop", stop, f"a text, or a token from 0 to {vocab - 1}")
-            found.add(stop)
+            tokens.add(stop)
         elif stop in special:
-            found.add(special[stop])
-    return frozenset(found)
+            tokens.add(special[stop])
+    return frozenset(tokens)
 
 
 class Answer:
@@ -177,8 +177,8 @@ class Answer:
         else:
             piece = self._stop.push(self._stream.push(token))
             if self._stop.found is None and len(self.tokens) == self.asked.new:
-                wanted = self.asked.prompt.max_new_tokens
-                self.ended = "length" if self.asked.new == wanted else "context"
+                limit = self.asked.prompt.max_new_tokens
+                self.ended = "length" if self.asked.new == limit else "context"
         if self.ended is not None:
             piece += self._rest()
         if self._stop.found is not None:  # the last bytes may have completed one

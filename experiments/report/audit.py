@@ -10,7 +10,7 @@ from typing import Any
 from c2c.cost import load_constants
 from experiments.claims import PAPERS, Improvement, Row
 from experiments.claims.nulls import beside
-from experiments.gpu.verdicts import findings, read
+from experiments.lab.gpu.verdicts import findings, read
 
 __all__ = ["Table", "by_figure", "constants", "gains", "gpu", "nulls"]
 
@@ -75,9 +75,9 @@ def gpu(results: Path) -> dict[str, Table]:
     return {
         device: [
             ("aim", "status", "measured"),
-            *((one.aim, one.status, one.measured) for one in found),
+            *((one.aim, one.status, one.measured) for one in verdicts),
         ]
-        for device, found in (judged or {"no device yet": findings([])}).items()
+        for device, verdicts in (judged or {"no device yet": findings([])}).items()
     }
 
 

@@ -1,7 +1,4 @@
-"""Pages of a reproduction: the figures with their verdicts, and all claims with their audit.
-
-Both are self-contained HTML: pictures, style and script are inside.
-"""
+"""Pages of a reproduction: the figures with their verdicts, and all claims with their audit."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from experiments.claims import Improvement, Row, totals
 from experiments.claims.fidelity import brief, ours, printed, public
 from experiments.figures.claims import CAPTION, draw_claims
 from experiments.figures.style import look
-from experiments.gpu.command import RESULTS
+from experiments.lab.gpu.command import RESULTS
 from experiments.report import audit
 from experiments.report.cards import GROUPS, Entry, cards_of, groups_of
 from experiments.report.pictures import Picture, without_texts
@@ -37,7 +34,7 @@ def report_pages(
     improvements: Sequence[Improvement] = (),
     results: Path = RESULTS,
 ) -> dict[str, str]:
-    """Return the text of each page by file name.
+    """Return the text of each page, self-contained HTML, by file name.
 
     Args:
       out: folder with one folder for each figure.
@@ -49,7 +46,7 @@ def report_pages(
       results: folder of `make gpu`, with one folder for each device.
     """
     cards = cards_of(out, entries, rows)
-    found = totals(rows)
+    summary = totals(rows)
     environment = Environment(
         loader=PackageLoader("experiments.report"),
         autoescape=True,
@@ -62,14 +59,14 @@ def report_pages(
         "profile": profile,
         "commit": str((provenance.get("git") or {}).get("commit"))[:12],
         "papers": GROUPS,
-        "totals": found,
+        "totals": summary,
         "groups": groups_of(cards),
         "rows": rows,
         "figure_of": {name: card.entry.name for card in cards for name in card.entry.claims},
-        "picture": _claims_picture(rows) if found["out_of_sample"]["numbers"] else None,
+        "picture": _claims_picture(rows) if summary["out_of_sample"]["numbers"] else None,
         "picture_caption": CAPTION,
         "constants": audit.constants(),
-        "nulls": audit.nulls(found),
+        "nulls": audit.nulls(summary),
         "by_figure": audit.by_figure(rows),
         "improvements": audit.gains(improvements),
         "gpu": audit.gpu(results),
@@ -79,8 +76,8 @@ def report_pages(
 
 
 def _claims_picture(rows: Sequence[Row]) -> Picture:
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     with look(), mpl.rc_context({"svg.hashsalt": "c2c"}):
-        draw_claims(rows).savefig(held, format="svg", metadata={"Date": None})
-    svg, (_, _, width, height), _ = without_texts(held.getvalue())
+        draw_claims(rows).savefig(buffer, format="svg", metadata={"Date": None})
+    svg, (_, _, width, height), _ = without_texts(buffer.getvalue())
     return Picture(svg=svg, width=width, height=height)

@@ -43,9 +43,9 @@ def picture_of(folder: Path, name: str) -> Picture:
         box = (0, round(top * scale), stored.width, round((top + height) * scale))
         small = stored.convert("RGB").crop(box)
     small.thumbnail((_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS), Image.Resampling.LANCZOS)
-    held = io.BytesIO()
-    small.save(held, format="WEBP", quality=80)
-    thumbnail = base64.b64encode(held.getvalue()).decode()
+    buffer = io.BytesIO()
+    small.save(buffer, format="WEBP", quality=80)
+    thumbnail = base64.b64encode(buffer.getvalue()).decode()
     return Picture(
         svg=svg, width=width, height=height, thumbnail=f"data:image/webp;base64,{thumbnail}"
     )

@@ -1,14 +1,4 @@
-"""Reproduce figures and tables, then print how many claims agree and write a report.
-
-    c2c reproduce figures=papers profile=quick
-    c2c reproduce figures=fig4,table1 link_variant=datasheet out=runs/try
-    c2c reproduce -m figures=weaver.fig5 experiment.shares.hot_rps=8,12
-
-Results: runs/reproduce/<profile>/<figure>/ (Parquet, PNG, SVG, config), fidelity.json,
-index.html, claims.html. Figures whose configuration, code and data have not changed are kept.
-`experiment` holds the settings of each figure (conf/experiment); `-m` makes the figures for each of
-several values.
-"""
+"""Command `c2c reproduce`: figures and tables, agreeing claims, and a report."""
 
 from __future__ import annotations
 
@@ -55,8 +45,8 @@ def context_of(settings: dict[str, object], overrides: Sequence[str] = ()) -> Co
         raise SettingError("seeds", seeds, "a whole number or a list of them: seeds=[0,1,2]")
     traces = settings["traces"]
     if traces == "auto":
-        found = shared_dir() / "traces"
-        folder = found if found.is_dir() else None
+        path = shared_dir() / "traces"
+        folder = path if path.is_dir() else None
     elif traces in (None, "none"):
         folder = None
     else:
@@ -108,9 +98,9 @@ def run(settings: dict[str, object], overrides: Sequence[str] = ()) -> int:
 
 
 def _folder(settings: dict[str, object], overrides: Sequence[str]) -> Path:
-    given = settings["out"]
+    out = settings["out"]
     name = folder_name(context_of(settings, overrides))
-    return Path(str(given)) if given else Path("runs/reproduce") / name
+    return Path(str(out)) if out else Path("runs/reproduce") / name
 
 
 def folder_name(context: Context) -> str:
@@ -118,8 +108,8 @@ def folder_name(context: Context) -> str:
     link = "" if context.link_variant == "measured" else f"_{context.link_variant}"
     usual = context.seeds == SEEDS[context.profile]
     seeds = "" if usual else "_s" + "-".join(str(seed) for seed in context.seeds)
-    own = "".join(f"_{_short(one)}" for one in context.overrides)
-    return context.profile + link + seeds + own
+    suffix = "".join(f"_{_short(one)}" for one in context.overrides)
+    return context.profile + link + seeds + suffix
 
 
 def _short(override: str) -> str:
@@ -153,12 +143,12 @@ def main(arguments: list[str]) -> int:
     """Run the command line; return the exit status. See the module's docstring."""
 
     def work() -> int:
-        given = as_lists(with_own_settings(arguments))
-        for folder in (one.partition("=")[2] for one in given if one.startswith("--config-dir=")):
+        words = as_lists(with_own_settings(arguments))
+        for folder in (one.partition("=")[2] for one in words if one.startswith("--config-dir=")):
             load_code(figure_files(Path(folder)))
-        if is_sweep(given):
-            return _each(given)
-        rest, overrides = overrides_in(given)
+        if is_sweep(words):
+            return _each(words)
+        rest, overrides = overrides_in(words)
         settings = settings_of(rest)
         # empty after options such as --help, which Hydra answers
         return run(settings, overrides) if settings else 0

@@ -68,8 +68,8 @@ def make_all(
     advance: Show,
 ) -> None:
     """Make figures, those with most work first; with one worker in this process, in their order."""
-    known = cpu_seconds(context.profile)
-    works = {spec.name: known.get(spec.name, _UNKNOWN_S) for spec in specs}
+    seconds_of = cpu_seconds(context.profile)
+    works = {spec.name: seconds_of.get(spec.name, _UNKNOWN_S) for spec in specs}
     if min(workers, len(specs)) > 1:
         # Started last, a long figure would run alone.
         order = sorted(specs, key=lambda spec: -works[spec.name])
@@ -105,11 +105,11 @@ def make_all(
 
 def cpu_seconds(profile: str) -> dict[str, float]:
     """Return the CPU-seconds of each figure at a size, from `cpu_seconds.yaml`."""
-    known = yaml.safe_load((Path(__file__).parent / "cpu_seconds.yaml").read_text("utf-8"))
-    quick: dict[str, float] = known["quick"]
+    profiles = yaml.safe_load((Path(__file__).parent / "cpu_seconds.yaml").read_text("utf-8"))
+    quick: dict[str, float] = profiles["quick"]
     if profile == "quick":
         return quick
-    return {name: _FULL * seconds for name, seconds in quick.items()} | dict(known[profile])
+    return {name: _FULL * seconds for name, seconds in quick.items()} | dict(profiles[profile])
 
 
 class Tally:
@@ -145,17 +145,17 @@ class Tally:
         }
         since_s = {name: now - self._began.setdefault(name, now) for name in running}
         # The last share may be reported long before the end.
-        told = {name: share for name, share in running.items() if BEGUN < share < 1}
+        share_of = {name: share for name, share in running.items() if BEGUN < share < 1}
         taken_s, known_s = self._taken_s, self._known_s
         if not known_s:
-            taken_s = sum(since_s[name] for name in told)
-            known_s = sum(share * self._works[name] for name, share in told.items())
+            taken_s = sum(since_s[name] for name in share_of)
+            known_s = sum(share * self._works[name] for name, share in share_of.items())
         is_known = known_s > 0 and taken_s > 0
         pace = taken_s / known_s if is_known else 1.0  # seconds a CPU-second, beside other work
         done = sum(self._works[name] for name in self._ended)
         for name, s in since_s.items():
             by_time = min(_MOST, s / (self._works[name] * pace))
-            done += (by_time + told.get(name, by_time)) / 2 * self._works[name]
+            done += (by_time + share_of.get(name, by_time)) / 2 * self._works[name]
         total = sum(self._works.values())
         at_once = min(self._workers, len(self._names) - len(self._ended))
         left_s = (total - done) * pace / at_once if is_known and at_once else None

@@ -108,16 +108,16 @@ def _report(
     for spec in figures().values():
         if not (out / spec.name).is_dir():
             continue
-        made = any(o.name == spec.name and not o.error for o in outcomes)
-        if made or RunDir.is_current(out / spec.name, **inputs_of(spec, context)):
-            found = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
-            mine = [Result(**r) for r in found.pop("results")]
+        is_new = any(o.name == spec.name and not o.error for o in outcomes)
+        if is_new or RunDir.is_current(out / spec.name, **inputs_of(spec, context)):
+            figure = json.loads((out / spec.name / "figure.json").read_text(encoding="utf-8"))
+            mine = [Result(**r) for r in figure.pop("results")]
             results += mine
-            improvements += [Improvement(**i) for i in found.pop("improvements")]
+            improvements += [Improvement(**i) for i in figure.pop("improvements")]
             claims = [result.claim_id for result in mine]
             paper = "" if spec.beyond else spec.paper
             entries.append(
-                Entry(name=spec.name, title=spec.title, paper=paper, claims=claims, **found)
+                Entry(name=spec.name, title=spec.title, paper=paper, claims=claims, **figure)
             )
         else:
             stale.append(spec.name)
@@ -151,5 +151,5 @@ def _line(outcome: Outcome) -> str:
     if outcome.error:
         return f"{outcome.name:12s} failed: {outcome.error} (see {outcome.folder}/crash.json)"
     took = f"{outcome.seconds:.1f} s, {outcome.cpu_s:.1f} s of CPU"
-    what = "unchanged" if outcome.reused else took
-    return f"{outcome.name:12s} {what}"
+    state = "unchanged" if outcome.reused else took
+    return f"{outcome.name:12s} {state}"

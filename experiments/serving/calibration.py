@@ -1,11 +1,4 @@
-"""Calibration of step times on recorded steps: by shape, and by growth with the KV cache.
-
-A decode step takes a + c x (positions attended to), with one a for each row class: rows are padded
-to the class, so their real number has no term. A step with prompt tokens is a sum of calls, each
-padded to one of the budgets. A step after another model's (a turn) takes more: it was not begun
-ahead, and the processor's caches hold the other model. The time between steps (the loop, the
-frames) is added to each step; it is shortest where steps of one model follow each other.
-"""
+"""Calibration of step times on recorded steps: by shape, and by growth with the KV cache."""
 
 from __future__ import annotations
 
@@ -29,6 +22,11 @@ _TRIMS = 3  # rounds that leave out steps 3 standard deviations off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFit:
     """Costs of a model's steps, seconds.
+
+    A decode step takes a + c x (positions attended to), with one a for each row class: rows are
+    padded to the class, so their real number has no term. A step with prompt tokens is a sum of
+    calls, each padded to one of the budgets. A step after another model's takes more: it was not
+    begun ahead, and the processor's caches hold the other model.
 
     Attributes:
       rows_s: time of a decode step, by row class.
@@ -60,8 +58,8 @@ class StepFit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the costs as plain data."""
-        given = asdict(self)
-        return given | {name: _named(given[name]) for name in ("rows_s", "chunk_s")}
+        fields = asdict(self)
+        return fields | {name: _named(fields[name]) for name in ("rows_s", "chunk_s")}
 
 
 def _named(values: Mapping[int, float]) -> dict[str, float]:
@@ -134,13 +132,13 @@ def _fit(model: str, c: Mapping[str, np.ndarray]) -> StepFit:
 
 
 def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
-    kept = np.ones(len(y), bool)
+    mask = np.ones(len(y), bool)
     for _ in range(_TRIMS):
-        fit, *_ = np.linalg.lstsq(x[kept], y[kept], rcond=None)
+        fit, *_ = np.linalg.lstsq(x[mask], y[mask], rcond=None)
         off = y - x @ fit
-        kept = np.abs(off) <= 3 * max(float(off[kept].std()), 1e-12)
+        mask = np.abs(off) <= 3 * max(float(off[mask].std()), 1e-12)
     scale = y.sum() / max(1e-12, float((x @ fit).sum()))  # totals of times must agree
-    return fit * scale, float((y - x @ fit * scale)[kept].std())
+    return fit * scale, float((y - x @ fit * scale)[mask].std())
 
 
 def _above_zero(x: np.ndarray, y: np.ndarray, first: int) -> tuple[np.ndarray, float]:
@@ -148,16 +146,16 @@ def _above_zero(x: np.ndarray, y: np.ndarray, first: int) -> tuple[np.ndarray, f
 
     Such a column gets a negative coefficient, or makes one of the first columns 0 or negative.
     """
-    kept = np.array([k < first or bool(x[:, k].any()) for k in range(x.shape[1])])
+    mask = np.array([k < first or bool(x[:, k].any()) for k in range(x.shape[1])])
     while True:
-        fit, residual = _least_squares(x[:, kept], y)
-        found = np.zeros(x.shape[1])
-        found[kept] = fit
-        unseen = kept & ((found < 0) | (found[:first] <= 0).any())
+        fit, residual = _least_squares(x[:, mask], y)
+        coefficients = np.zeros(x.shape[1])
+        coefficients[mask] = fit
+        unseen = mask & ((coefficients < 0) | (coefficients[:first] <= 0).any())
         unseen[:first] = False
         if not unseen.any():
-            return found, residual
-        kept &= ~unseen
+            return coefficients, residual
+        mask &= ~unseen
 
 
 def _mean(values: np.ndarray) -> float:

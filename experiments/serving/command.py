@@ -66,16 +66,16 @@ async def _serve(settings: Settings) -> int:
         catalog = settings.catalog
     entries = find_models(catalog, _say)
     settings = with_context(settings, max(entry.context for entry in entries) or 2)
-    given = _over_devices(settings, entries)
-    for line in given.system.layout.notes if given.system.layout else ():
+    options = _over_devices(settings, entries)
+    for line in options.system.layout.notes if options.system.layout else ():
         _say(line)
-    engine = Engine(entries, given)
-    told = asyncio.Event()
+    engine = Engine(entries, options)
+    stop_event = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop_event.set)
     front: subprocess.Popen[bytes] | None = None
     try:
-        stopping = asyncio.create_task(told.wait())
+        stopping = asyncio.create_task(stop_event.wait())
         await engine.listen()
         port = settings.port or free_port(settings.host)
         begin = partial(
@@ -88,13 +88,13 @@ async def _serve(settings: Settings) -> int:
         url = f"http://{settings.host}:{port}"
         with _progress() as progress:
             starting = asyncio.create_task(engine.start(_say, progress))
-            while not (starting.done() or told.is_set() or front.poll() is not None):
+            while not (starting.done() or stop_event.is_set() or front.poll() is not None):
                 await asyncio.wait(
                     [starting, stopping], timeout=0.2, return_when=asyncio.FIRST_COMPLETED
                 )
         if not starting.done():
             starting.cancel()
-            if told.is_set():
+            if stop_event.is_set():
                 return 0
             raise DataError("front", "did not start", "Its last output is above.")
         await starting
@@ -105,7 +105,7 @@ async def _serve(settings: Settings) -> int:
         settle_memory()
         _say(f"{len(entries) - len(failed)} models at {url}/v1 (page: {url}/)")
         begun_s = time.monotonic()
-        while not told.is_set() and engine.failure is None:
+        while not stop_event.is_set() and engine.failure is None:
             if front.poll() is not None:
                 if time.monotonic() - begun_s < _FRONT_S:
                     raise DataError("front", f"ended with status {front.returncode}")
@@ -129,9 +129,9 @@ async def _serve(settings: Settings) -> int:
 
 def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSettings:
     engine = laid_out(settings.given, entries, settings.engine)
-    if (each := engine.options.devices) == 1:
+    if (count := engine.options.devices) == 1:
         return engine
-    gpus = gpus_of(settings.given["devices"], engine.options.workers, each=each)
+    gpus = gpus_of(settings.given["devices"], engine.options.workers, each=count)
     return replace(engine, gpus=gpus)
 
 

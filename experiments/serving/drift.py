@@ -90,12 +90,12 @@ def shapes_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> list[Shape]:
             mine = usual & of_kind & (c["model"] == model)
             for n in np.unique(size[mine]).tolist():
                 one = mine & (size == n)
-                known = fit.rows_s if kind == "decode" else fit.chunk_s
+                seconds_of = fit.rows_s if kind == "decode" else fit.chunk_s
                 result.append(
                     Shape(
                         model=model, kind=kind, size=int(n), steps=int(one.sum()),
                         live_s=float(spent[one].mean()), fitted_s=float(fitted[one].mean()),
-                        is_seen=int(n) in known,
+                        is_seen=int(n) in seconds_of,
                     )
                 )  # fmt: skip
     return result

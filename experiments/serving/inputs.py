@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from c2c.engine.inputs import event_of
 from c2c.errors import DataError
-from c2c.serving.port import Arrival, BlocksLost, Cancelled, DeviceLost, Weights
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.serving.tables.port import Arrival, BlocksLost, Cancelled, DeviceLost, Weights
+from c2c.transformer.layers.pages import PAGE_TOKENS
 from c2c.workloads import OF_MODEL, RequestBlock
 
 __all__ = ["Inputs", "inputs_from"]
@@ -39,21 +39,21 @@ class Inputs:
 
     def block(self) -> RequestBlock:
         """Return the requests in the simulator's form."""
-        asked = self.arrivals
+        arrivals = self.arrivals
         block = RequestBlock(
-            arrival_s=np.array([a.at_s for a in asked]),
-            model=np.array([a.model for a in asked], np.int32),
-            prompt_tokens=np.array([a.prompt_tokens for a in asked], np.int32),
+            arrival_s=np.array([a.at_s for a in arrivals]),
+            model=np.array([a.model for a in arrivals], np.int32),
+            prompt_tokens=np.array([a.prompt_tokens for a in arrivals], np.int32),
             output_tokens=np.array(self.lengths, np.int32),
-            max_output_tokens=np.array([a.max_output_tokens for a in asked]),
-            priority=np.array([OF_MODEL if a.priority is None else a.priority for a in asked]),
-            deadline_s=np.array([a.deadline_s for a in asked]),
+            max_output_tokens=np.array([a.max_output_tokens for a in arrivals]),
+            priority=np.array([OF_MODEL if a.priority is None else a.priority for a in arrivals]),
+            deadline_s=np.array([a.deadline_s for a in arrivals]),
             cancel_s=np.array(self.cancel_s),
         )
-        if not any(a.blocks for a in asked):
+        if not any(a.blocks for a in arrivals):
             return block
-        first = np.cumsum([0, *(len(a.blocks) for a in asked)])
-        keys = np.array([key for a in asked for key in a.blocks], np.int64).view(np.uint64)
+        first = np.cumsum([0, *(len(a.blocks) for a in arrivals)])
+        keys = np.array([key for a in arrivals for key in a.blocks], np.int64).view(np.uint64)
         return replace(block, block_tokens=PAGE_TOKENS, block_first=first, block_keys=keys)
 
     def of_served(self, records: pa.Table) -> pa.Table:
@@ -64,12 +64,12 @@ class Inputs:
 def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> Inputs:
     """Return the inputs of a run."""
     try:
-        given: list[Any] = [event_of(row, names) for row in events.to_pylist()]
+        entries: list[Any] = [event_of(row, names) for row in events.to_pylist()]
     except (KeyError, ValueError, TypeError) as error:
         raise DataError("events", f"an event is invalid ({error})") from None
-    asked = [event for event in given if isinstance(event, Arrival)]
-    number = {event.request_id: k for k, event in enumerate(asked)}
-    lengths = [event.max_output_tokens for event in asked]
+    arrivals = [event for event in entries if isinstance(event, Arrival)]
+    number = {event.request_id: k for k, event in enumerate(arrivals)}
+    lengths = [event.max_output_tokens for event in arrivals]
     done = requests.filter(pa.array([status == "finished" for status in _list(requests, "status")]))
     if not len(done):
         raise DataError("requests", "none was finished")
@@ -80,16 +80,16 @@ def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> I
     served = done.set_column(done.column_names.index("id"), "id", where).sort_by("id")
     for k, length in zip(_list(served, "id"), _list(served, "output_tokens"), strict=True):
         lengths[k] = length
-    cancel_s = [math.inf] * len(asked)
-    for event in given:
+    cancel_s = [math.inf] * len(arrivals)
+    for event in entries:
         if isinstance(event, Cancelled):
             k = number[event.request_id]
-            cancel_s[k] = min(cancel_s[k], max(0.0, event.at_s - asked[k].at_s))
+            cancel_s[k] = min(cancel_s[k], max(0.0, event.at_s - arrivals[k].at_s))
     return Inputs(
-        arrivals=tuple(replace(event, request_id=k) for k, event in enumerate(asked)),
+        arrivals=tuple(replace(event, request_id=k) for k, event in enumerate(arrivals)),
         lengths=tuple(lengths),
         cancel_s=tuple(cancel_s),
-        others=tuple(event for event in given if not isinstance(event, Arrival | Cancelled)),
+        others=tuple(event for event in entries if not isinstance(event, Arrival | Cancelled)),
         served=served,
     )
 

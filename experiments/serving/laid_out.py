@@ -22,8 +22,8 @@ def laid_out(
     given: Mapping[str, Any], entries: Sequence[Entry], engine: EngineSettings
 ) -> EngineSettings:
     """Return an engine's settings with its system's layout, and workers that serve it."""
-    asked, node = given["system"].get("layout"), given.get("node")
-    if not is_by_mechanism(asked):
+    choice, node = given["system"].get("layout"), given.get("node")
+    if not is_by_mechanism(choice):
         if node:
             raise SettingError("node", node.get("name"), "none, as system.layout uses no node")
         return engine
@@ -33,7 +33,7 @@ def laid_out(
     over, mechanisms = node_from_mapping(node), mechanisms_of(run)
     workers = {mechanism.worker for mechanism in mechanisms}
     if "" in workers or len(workers) > 1:
-        name = asked if isinstance(asked, str) else asked.get("mechanism")
+        name = choice if isinstance(choice, str) else choice.get("mechanism")
         raise SettingError("system.layout", name, "a layout of live workers, such as cocoserve's")
     options = engine.options
     slo_s = (given["ttft_slo_s"], given["tpot_slo_s"])

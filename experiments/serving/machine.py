@@ -39,10 +39,10 @@ def read_machine(folder: Path) -> MachineRecord:
       DataError: the file is missing or damaged.
     """
     try:
-        given = json.loads((folder / MACHINE).read_text("utf-8"))
+        fields = json.loads((folder / MACHINE).read_text("utf-8"))
         return MachineRecord(
-            cpu=str(given["cpu"]), cores=int(given["cores"]),
-            others=tuple(float(share) for share in given["others"]),
+            cpu=str(fields["cpu"]), cores=int(fields["cores"]),
+            others=tuple(float(share) for share in fields["others"]),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(str(folder / MACHINE), f"cannot be read ({error})") from None

@@ -1,8 +1,4 @@
-"""Replay of a live run with the recorded seconds of each plan, under a virtual clock.
-
-The loop decides anew. Any difference to the live run is a different decision; there is none if the
-loop depends on its events alone.
-"""
+"""Replay of a live run with the recorded seconds of each plan, under a virtual clock."""
 
 from __future__ import annotations
 
@@ -19,8 +15,9 @@ import pyarrow as pa
 from c2c.errors import DataError
 from c2c.serving import Prepared
 from c2c.serving.loop import Step
-from c2c.serving.pools import entry_of
-from c2c.serving.port import (
+from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.tables.pools import entry_of
+from c2c.serving.tables.port import (
     Action,
     Backend,
     Cancelled,
@@ -37,10 +34,9 @@ from c2c.serving.port import (
     WeightsHere,
     new_report,
 )
-from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 from c2c.simulator import requests_table
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.layers.pages import PAGE_TOKENS
 from experiments.serving.inputs import Inputs
 
 __all__ = ["Retold", "retell"]
@@ -64,7 +60,7 @@ class Retold:
 
 
 class _Recorded:
-    """Backend (`c2c.serving.port.Backend`) that repeats recorded events and times."""
+    """Backend (`c2c.serving.tables.port.Backend`) that repeats recorded events and times."""
 
     def __init__(self, prepared: Prepared, inputs: Inputs, steps: pa.Table) -> None:
         self._names = [d.name for d in prepared.setup.deployments]
@@ -114,9 +110,9 @@ class _Recorded:
 
     def _was(self, action: Load | RunSteps, d: int) -> _Plan | None:
         """Return the record of a plan; None if its worker was lost for good."""
-        recorded, what = self._plans.get(d), self._what(action)
-        if recorded and recorded[0].number > self.plans and recorded[0].what != what:
-            return _Plan(number=self.plans, seconds=0.0, steps=1, what=what)  # cancelled
+        recorded, description = self._plans.get(d), self._what(action)
+        if recorded and recorded[0].number > self.plans and recorded[0].what != description:
+            return _Plan(number=self.plans, seconds=0.0, steps=1, what=description)  # cancelled
         if recorded:
             return recorded.popleft()
         if d in self._lost:
@@ -124,8 +120,8 @@ class _Recorded:
         raise DataError(f"plans of worker {d}", "the loop asks for more than were recorded")
 
     def _end(self, action: RunSteps, was: _Plan, end_s: float) -> StepEnd:
-        left = [self._left(request) for request in action.decodes]
-        steps = max(1, min([was.steps, *left])) if not action.prefills else 1
+        rest_tokens = [self._left(request) for request in action.decodes]
+        steps = max(1, min([was.steps, *rest_tokens])) if not action.prefills else 1
         got = dict.fromkeys(action.decodes, steps)
         for request, first, tokens in action.prefills:
             if first + tokens == self._inputs.arrivals[request].prompt_tokens:
@@ -170,19 +166,19 @@ def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
 
 def _records_of(prepared: Prepared, world: Backend) -> pa.Table:
     rules = prepared.new_rules()
-    fleet, state, kept = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
+    fleet, state, pin_counts = prepared.fleet, prepared.new_serving(rules=rules), Counter[int]()
     if fleet.caches_prefixes:  # the table grows with longer prompts
         state = with_blocks(prepared, state, PAGE_TOKENS, 1)
     step = Step(Loop(fleet, rules, state), compiled=True)
     while (event := world.next_event()) is not None:
-        if isinstance(event, WeightsHere | ReleaseWeights) and not kept[event.model]:
+        if isinstance(event, WeightsHere | ReleaseWeights) and not pin_counts[event.model]:
             continue  # its KeepWeights was granted live but refused here, for lack of room
         pins = _pins(fleet, state, event) if isinstance(event, KeepWeights) else 0
         state, actions = step(state, event)
         if isinstance(event, KeepWeights):
-            kept[event.model] += _pins(fleet, state, event) - pins
+            pin_counts[event.model] += _pins(fleet, state, event) - pins
         elif isinstance(event, ReleaseWeights):
-            kept[event.model] -= 1
+            pin_counts[event.model] -= 1
         world.submit(float(state.count[0].now_s), actions)
     records = np.sort(np.asarray(state.records)[: state.count[0].out], order="id")
     return requests_table(prepared, records.view(np.recarray))
@@ -194,6 +190,8 @@ def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
 
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
     """Run the loop over the inputs of a live run and the recorded seconds of its plans.
+
+    The loop decides anew. A difference to the live run means that it depends on more than events.
 
     Args:
       prepared: setup of the run.

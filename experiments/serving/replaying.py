@@ -72,7 +72,7 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
       DataError: the record is damaged, a checkpoint is gone, or a worker had several devices.
     """
     try:
-        given = json.loads((run / SETTINGS).read_text("utf-8"))
+        settings = json.loads((run / SETTINGS).read_text("utf-8"))
         listed = json.loads((run / CATALOG).read_text("utf-8"))["models"]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(str(run), f"no record of a live run ({error})") from None
@@ -84,16 +84,16 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
     for entry in entries:
         if entry.failed:
             raise DataError(str(entry.path), entry.failed)
-    options = options_of(given)
-    constants = load_constants(given["constants"])
-    if is_over_several(given):
+    options = options_of(settings)
+    constants = load_constants(settings["constants"])
+    if is_over_several(settings):
         raise DataError(str(run), "a worker had several devices, whose steps are not fitted")
     prepared = fleet_of(
         entries,
         options,
-        system_of(given["system"]),
+        system_of(settings["system"]),
         constants,
-        slo_s=(given["ttft_slo_s"], given["tpot_slo_s"]),
+        slo_s=(settings["ttft_slo_s"], settings["tpot_slo_s"]),
     )
     return prepared, options
 
@@ -136,10 +136,10 @@ def replay(
       inputs: inputs of the run.
       fits: costs of loads and turns, by model; None for loads without time.
     """
-    known = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
-    load_s = np.array([0.0 if fit is None else fit.load_s for fit in known])
-    cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in known])
-    turns = [fit for fit in known if fit is not None and fit.turns]
+    model_fits = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
+    load_s = np.array([0.0 if fit is None else fit.load_s for fit in model_fits])
+    cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in model_fits])
+    turns = [fit for fit in model_fits if fit is not None and fit.turns]
     machine = build_machine(prepared)
     machine = machine._replace(
         load_s=np.repeat(load_s[:, None], len(machine.hbm), axis=1),
@@ -181,14 +181,14 @@ def compare(
     result = []
     for name in ours:
         for share in _SHARES:
-            each = [float(np.percentile(run[name], share)) for run in runs]
+            values = [float(np.percentile(run[name], share)) for run in runs]
             result.append(
                 Comparison(
                     name=name,
                     share=share,
-                    live_s=each[0],
+                    live_s=values[0],
                     simulated_s=float(np.percentile(theirs[name], share)),
-                    floor=max(each) / min(each) - 1.0 if again else None,
+                    floor=max(values) / min(values) - 1.0 if again else None,
                 )
             )
     return result

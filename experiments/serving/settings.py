@@ -176,12 +176,12 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
     result = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        own = _GROUPS.get(name, name)
+        key = _GROUPS.get(name, name)
         if equals and name in _TEXTS and value not in ("null", "auto", "none"):
             quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-            result.append(f"{own}='{quoted}'")
+            result.append(f"{key}='{quoted}'")
         else:
-            result.append(f"{own}{equals}{value}")
+            result.append(f"{key}{equals}{value}")
     return result
 
 
@@ -191,50 +191,50 @@ def settings_of(cfg: DictConfig) -> Settings:
     Raises:
       SettingError: a setting is invalid.
     """
-    given: Any = OmegaConf.to_container(cfg, resolve=True)
-    check_fields(given, "", ServeConf)
-    check_value(given["linear_strategy"], Literal["staged", "reference"], "linear")
+    values: Any = OmegaConf.to_container(cfg, resolve=True)
+    check_fields(values, "", ServeConf)
+    check_value(values["linear_strategy"], Literal["staged", "reference"], "linear")
     names = [path.stem for path in (conf_dir() / "calibration").glob("*.yaml")]
-    if given["constants"] not in names:
-        raise unknown_name("constants", given["constants"], names)
-    check_address(given)
-    for origin in given["origins"]:
+    if values["constants"] not in names:
+        raise unknown_name("constants", values["constants"], names)
+    check_address(values)
+    for origin in values["origins"]:
         if not re.fullmatch(r"\*|https?://[^\s/]+", origin):
             raise SettingError("origins", origin, "addresses such as http://localhost:3000, or *")
-    executables = given["executables"] if given["executables"] != "none" else None
+    executables = values["executables"] if values["executables"] != "none" else None
     if executables not in (None, "auto"):
         executables = str(Path(executables).expanduser())
         _check_store(executables)
     return Settings(
-        given=given,
-        catalog=_path(given["catalog_folder"]),
-        host=given["host"],
-        port=given["port"],
-        key=given["key"],
-        choices=given["choices"],
-        origins=tuple(given["origins"]),
-        has_own_sampling=given["sampling"] == "checkpoint",
-        drain_s=given["drain_s"],
-        out=_path(given["out"]),
+        given=values,
+        catalog=_path(values["catalog_folder"]),
+        host=values["host"],
+        port=values["port"],
+        key=values["key"],
+        choices=values["choices"],
+        origins=tuple(values["origins"]),
+        has_own_sampling=values["sampling"] == "checkpoint",
+        drain_s=values["drain_s"],
+        out=_path(values["out"]),
         engine=EngineSettings(
-            options=options_of(given),
-            system=system_of(given["system"]),
-            constants=load_constants(given["constants"]),
-            gpus=() if is_over_several(given) else gpus_of(given["devices"], given["workers"]),
+            options=options_of(values),
+            system=system_of(values["system"]),
+            constants=load_constants(values["constants"]),
+            gpus=() if is_over_several(values) else gpus_of(values["devices"], values["workers"]),
             executables=executables,
-            pools=_path(given["pools"]),
-            max_open=given["max_open"],
-            retries=given["retries"],
-            patience=given["patience"],
-            has_spare=given["has_spare"],
-            hang_s=given["hang_s"],
-            start_s=given["start_s"],
-            is_recorded=given["out"] is not None,
-            ttft_slo_s=given["ttft_slo_s"],
-            tpot_slo_s=given["tpot_slo_s"],
-            compiled=given["compiled"],
-            busy_poll=given["busy_poll"],
-            add_from=_path(given.get("add_from")),
+            pools=_path(values["pools"]),
+            max_open=values["max_open"],
+            retries=values["retries"],
+            patience=values["patience"],
+            has_spare=values["has_spare"],
+            hang_s=values["hang_s"],
+            start_s=values["start_s"],
+            is_recorded=values["out"] is not None,
+            ttft_slo_s=values["ttft_slo_s"],
+            tpot_slo_s=values["tpot_slo_s"],
+            compiled=values["compiled"],
+            busy_poll=values["busy_poll"],
+            add_from=_path(values.get("add_from")),
         ),
     )
 
@@ -269,9 +269,9 @@ def with_context(settings: Settings, tokens: int) -> Settings:
     """Return the settings with a context of `tokens` if theirs is null."""
     if settings.given["context"] is not None:
         return settings
-    given = {**settings.given, "context": tokens}
+    values = {**settings.given, "context": tokens}
     options = replace(settings.engine.options, context=tokens)
-    return replace(settings, given=given, engine=replace(settings.engine, options=options))
+    return replace(settings, given=values, engine=replace(settings.engine, options=options))
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
@@ -293,11 +293,11 @@ def options_of(given: Mapping[str, Any]) -> Options:
 
 def system_of(given: Mapping[str, Any]) -> SystemSpec:
     """Return the system, without a layout that a mechanism makes (see `laid_out`)."""
-    known = [f.name for f in fields(SystemSpec)]
+    names = [f.name for f in fields(SystemSpec)]
     for key in given:
-        if key not in known:
+        if key not in names:
             check_renamed(f"system.{key}", given[key])
-            raise unknown_name(f"system.{key}", given[key], known, key, "a key among")
+            raise unknown_name(f"system.{key}", given[key], names, key, "a key among")
     unnamed = {k for k, v in given.items() if k in DECISIONS and v is None}
     laid = {"layout"} & given.keys() if is_by_mechanism(given.get("layout")) else set()
     return SystemSpec(**{k: v for k, v in given.items() if k not in unnamed | laid})

@@ -30,7 +30,7 @@ def read_steps(path: Path) -> dict[str, StepFit]:
     """
     try:
         models = yaml.safe_load(path.read_text("utf-8"))["models"]
-        return {str(name): _fit(given) for name, given in models.items()}
+        return {str(name): _fit(entry) for name, entry in models.items()}
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(str(path), f"holds no step costs ({error})") from None
 

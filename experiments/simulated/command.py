@@ -73,10 +73,10 @@ def serve_simulated(arguments: Sequence[str]) -> int:
       DataError: a file cannot be used, or the front did not start or has ended.
     """
     names = {field.name for field in fields(EndpointConf)}
-    own = [a for a in arguments if a.partition("=")[0] in names or a in ("--help", "-h")]
-    conf: EndpointConf = read_settings(EndpointConf, own)
+    endpoint_words = [a for a in arguments if a.partition("=")[0] in names or a in ("--help", "-h")]
+    conf: EndpointConf = read_settings(EndpointConf, endpoint_words)
     check_address({"host": conf.host, "port": conf.port, "key": conf.key})
-    setup = build(load([a for a in arguments if a not in own]))
+    setup = build(load([a for a in arguments if a not in endpoint_words]))
     folder = None if conf.tokenizer is None else Path(conf.tokenizer).expanduser()
     answers = Answers(
         tokens=conf.answer_tokens,
@@ -90,9 +90,9 @@ def serve_simulated(arguments: Sequence[str]) -> int:
 
 
 async def _serve(endpoint: Endpoint, conf: EndpointConf, tokenizer: str) -> int:
-    told = asyncio.Event()
+    stop_event = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop_event.set)
     front: subprocess.Popen[bytes] | None = None
     try:
         await endpoint.listen()
@@ -102,7 +102,7 @@ async def _serve(endpoint: Endpoint, conf: EndpointConf, tokenizer: str) -> int:
             min(_AT_ONCE, conf.max_open), tokenizer, key=conf.key,
         )  # fmt: skip
         serving = asyncio.create_task(
-            endpoint.serve(lambda: told.is_set() or front.poll() is not None)
+            endpoint.serve(lambda: stop_event.is_set() or front.poll() is not None)
         )
         url = f"http://{conf.host}:{port}"
         await until_ready(front, url)

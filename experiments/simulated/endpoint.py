@@ -24,10 +24,10 @@ from c2c.engine.ledger import Entry, Ledger
 from c2c.engine.now import requests_now
 from c2c.engine.record import Totals
 from c2c.serving import FAIL_NONE
-from c2c.serving.state import IN_SERVICE
+from c2c.serving.tables.state import IN_SERVICE
 from c2c.simulator import Simulation, build_machine
 from c2c.simulator.progress import progress
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.layers.pages import PAGE_TOKENS
 from c2c.workloads import OF_MODEL, RequestBlock, concatenate
 
 __all__ = ["Answers", "Endpoint"]

@@ -38,24 +38,24 @@ def fault_of(text: str) -> Fault:
     >>> fault_of("delay_s=0.5, cut_after=3")
     Fault(status=0, delay_s=0.5, stall_s=0.0, cut_after=3)
     """
-    known = [field.name for field in fields(Fault)]
-    given: dict[str, Any] = {}
+    names = [field.name for field in fields(Fault)]
+    values: dict[str, Any] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, _, value = part.partition("=")
         try:
-            given[name] = float(value) if name.endswith("_s") else int(value)
+            values[name] = float(value) if name.endswith("_s") else int(value)
         except ValueError:
-            given[name] = math.nan
+            values[name] = math.nan
         most = _MOST_S if name.endswith("_s") else 599 if name == "status" else 1_000_000
         least = 400 if name == "status" else 0
-        if name not in known or not least <= given[name] <= most:
+        if name not in names or not least <= values[name] <= most:
             raise ApiError(
                 400,
                 f"{HEADER}: expected a list such as status=503 (400 to 599), delay_s=1, stall_s=1 "
                 f"(at most {_MOST_S:.0f}) and cut_after=3, not {part[:64]!r}",
                 param=HEADER,
             )
-    return Fault(**given)
+    return Fault(**values)
 
 
 class Faults:

@@ -1,7 +1,6 @@
-"""Front of a simulated endpoint, in a process of its own.
+"""Front of a simulated endpoint, in a process of its own, with the API key of C2C_KEY.
 
-`python -m experiments.simulated.front <socket> <host> <port> <at once> <tokenizer>`, where "" is
-the tokenizer that is trained on this package. The API key is that of C2C_KEY.
+python -m experiments.simulated.front <socket> <host> <port> <at once> <tokenizer>
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from experiments.simulated.texts import read_tokenizer
 def main(arguments: list[str]) -> int:
     """Serve until the scheduler ends; return the exit status."""
     socket, host, port, at_once, folder = arguments
+    # "": the tokenizer that is trained on this package
     tokenizer = read_tokenizer(Path(folder) if folder else None)
 
     def read(infos: Sequence[ModelInfo]) -> dict[str, Served]:

@@ -53,7 +53,7 @@ def _sources() -> Iterator[str]:
 
 def words_of(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the tokens that answers are drawn from: lower-case words after a space, else all."""
-    found = [
+    tokens = [
         token
         for token in range(tokenizer.vocab_size)
         if (text := tokenizer.decode([token])).startswith(" ")
@@ -61,4 +61,4 @@ def words_of(tokenizer: Tokenizer) -> tuple[int, ...]:
         and text[1:].isascii()
         and text.islower()
     ]
-    return tuple(found) or tuple(range(tokenizer.vocab_size))
+    return tuple(tokens) or tuple(range(tokenizer.vocab_size))

@@ -65,7 +65,7 @@ def run_command_line(given: Sequence[str]) -> int:
 
 
 def _sweep(arguments: list[str]) -> int:
-    found = sweep(
+    outcome = sweep(
         simulate_point,
         arguments,
         config_name=CONFIG,
@@ -73,13 +73,13 @@ def _sweep(arguments: list[str]) -> int:
         here=simulate_here,
         waiting=lambda folder: print(f"waiting for another process in {folder}", file=sys.stderr),
     )
-    if found is None:
+    if outcome is None:
         return 0
-    if found.points:
-        print_sweep(console(), found.points)
-    if found.error:
-        print(f"error: {found.error}", file=sys.stderr)
-    return found.status
+    if outcome.points:
+        print_sweep(console(), outcome.points)
+    if outcome.error:
+        print(f"error: {outcome.error}", file=sys.stderr)
+    return outcome.status
 
 
 def _check(shared: Shared) -> None:

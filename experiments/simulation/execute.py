@@ -121,8 +121,8 @@ def folder_of(setup: RunSetup) -> Path:
 
 
 def _digest(settings: Mapping[str, Any]) -> str:
-    kept = {k: v for k, v in settings.items() if k not in NOT_INPUTS}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+    inputs = {k: v for k, v in settings.items() if k not in NOT_INPUTS}
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:8]
 
 
 @cache
@@ -147,14 +147,14 @@ def finished(
         return None
     for folder in sorted(out.glob(f"*_{_digest(settings)}")):
         try:
-            known = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-            files = [Path(file) for file in known["files"]]
+            record = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+            files = [Path(file) for file in record["files"]]
             keys |= {file: file_key(file) for file in files if file not in keys}
             mine = {file: keys[file] for file in files}
             key = content_key(settings, packages=code, files=mine, ignore=NOT_INPUTS)
         except (OSError, ValueError, KeyError, SettingError):
             continue  # a damaged folder, or a file that is gone: building the run tells more
-        folders = {found.absolute() for found in data_folders(settings)}
+        folders = {path.absolute() for path in data_folders(settings)}
         if folders <= set(files) and RunDir.holds(folder, key):
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             return Outcome(folder=folder, summary=summary, speed=None)
@@ -223,10 +223,10 @@ def check_disk(cfg: DictConfig | Mapping[str, Any]) -> None:
     The check comes before the requests are counted, which takes time; other faults are found later.
     """
     workload = cfg["workload"]
-    found = [workload.get(n) for n in ("requests", "replicas", "max_requests")]
-    if workload.get("kind") == "trace" or any(type(n) is not int for n in found):
+    counts = [workload.get(n) for n in ("requests", "replicas", "max_requests")]
+    if workload.get("kind") == "trace" or any(type(n) is not int for n in counts):
         return
-    requests, replicas, most = found
+    requests, replicas, most = counts
     count = min(requests * replicas, most or requests * replicas)
     field = "folder" if cfg["folder"] else "out"
     check_room(Path(str(cfg[field])).expanduser(), count * REQUEST_BYTES, field)
@@ -298,20 +298,18 @@ def _simulate(
 
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
     """Return the shards of a run: `shards` of the settings, fewer if chips share models."""
-    asked, requests = setup.settings["shards"], int(setup.workload.description["requests"])
-    if asked == "auto":
-        wanted = (
-            cluster_cores(setup.settings["code"]) if cluster_is_named() else len(usable_cores())
-        )
+    setting, requests = setup.settings["shards"], int(setup.workload.description["requests"])
+    if setting == "auto":
+        count = cluster_cores(setup.settings["code"]) if cluster_is_named() else len(usable_cores())
     else:
-        wanted = int(asked)
+        count = int(setting)
     if setup.workload.loop is not None:  # the next sender depends on all requests
-        wanted = 1
-    if wanted == 1 and requests <= PART_ROWS:
+        count = 1
+    if count == 1 and requests <= PART_ROWS:
         models = np.arange(len(setup.serving.deployments))
         return (Shard(models=models, parts=(models,)),)
     return split(
-        setup.prepared, setup.workload, shards=wanted, requests=requests, part_rows=PART_ROWS
+        setup.prepared, setup.workload, shards=count, requests=requests, part_rows=PART_ROWS
     )
 
 

@@ -1,7 +1,4 @@
-"""`--help`: every setting with its meaning and its present value.
-
-The meaning of a setting comes from the docstring of its dataclass.
-"""
+"""Help of `c2c simulate`: settings with present values and their dataclasses' descriptions."""
 
 from __future__ import annotations
 
@@ -53,21 +50,21 @@ def help_text(cfg: DictConfig) -> str:
     for node, schema in NODES.items():
         for name, text in descriptions(schema).items():
             lines += entry(f"{node}.{name}={shown(cfg[node][name])}", text)
-    for group, found in GROUPS.items():
-        if found is None:
+    for group, group_schema in GROUPS.items():
+        if group_schema is None:
             continue
         lines.append(f"\nSettings of the {group}")
-        for name, text in descriptions(found).items():
+        for name, text in descriptions(group_schema).items():
             if group == "system" and name in DECISIONS:
                 policies = f"{text} One of {', '.join(sorted(DECISIONS[name].policies))}."
                 node = OmegaConf.select(cfg, f"system.{name}")
                 chosen = "null" if node is None else node.get("policy", "null")
                 lines += entry(f"system/{name}={chosen}", policies)
-            elif is_dataclass(kind := get_type_hints(found)[name]):
+            elif is_dataclass(kind := get_type_hints(group_schema)[name]):
                 lines += entry(f"{group}.{name}", text)
-                for field, said in descriptions(cast("type", kind)).items():
+                for field, note in descriptions(cast("type", kind)).items():
                     value = OmegaConf.select(cfg, f"{group}.{name}.{field}")
-                    lines += entry(f"{group}.{name}.{field}={shown(value)}", said)
+                    lines += entry(f"{group}.{name}.{field}={shown(value)}", note)
             else:
                 value = OmegaConf.select(cfg, f"{group}.{name}")
                 lines += entry(f"{group}.{name}={shown(value)}", text)

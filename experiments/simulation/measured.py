@@ -18,8 +18,8 @@ __all__ = ["Measured", "beside_simulated", "has_measured"]
 
 def has_measured(setup: RunSetup) -> bool:
     """Return True if a run's requests have measured latencies."""
-    said = setup.workload.description
-    return bool(said.get("measured")) and said["lengths"]["name"] == "the trace's own"
+    description = setup.workload.description
+    return bool(description.get("measured")) and description["lengths"]["name"] == "the trace's own"
 
 
 class Measured:
@@ -38,16 +38,16 @@ class Measured:
             count = np.arange(self._next, self._next + len(block))
             self._ids.append(count if block.ids is None else block.ids)
             self._next += len(block)
-            for name, found in self._values.items():
+            for name, parts in self._values.items():
                 column = getattr(block, name)
-                found.append(np.full(len(block), np.nan) if column is None else column)
+                parts.append(np.full(len(block), np.nan) if column is None else column)
             yield block
 
     def added(self, records: pa.Table) -> pa.Table:
         """Return records with the columns of `MEASURED`, null for unknown latencies."""
-        at = np.searchsorted(np.concatenate(self._ids), records.column("id").to_numpy())
-        for name, found in self._values.items():
-            values = np.concatenate(found)[at]
+        indexes = np.searchsorted(np.concatenate(self._ids), records.column("id").to_numpy())
+        for name, parts in self._values.items():
+            values = np.concatenate(parts)[indexes]
             records = records.append_column(name, pa.array(values, from_pandas=True))
         return records
 
@@ -56,19 +56,21 @@ def beside_simulated(records: Records) -> dict[str, Any]:
     """Return percentiles of measured and simulated latencies over the requests that have both."""
     names = ("arrival_s", "first_token_s", "finished_s", "output_tokens", *MEASURED)
     parts = [records.read(part, names) for part in range(len(records.parts))]
-    of = {name: np.concatenate([part[name].to_numpy() for part in parts]) for name in names}
+    column_of = {name: np.concatenate([part[name].to_numpy() for part in parts]) for name in names}
     simulated: Mapping[str, npt.NDArray[np.float64]] = {
-        "ttft_s": ttft_s(of["arrival_s"], of["first_token_s"]),
-        "tpot_s": tpot_s(of["first_token_s"], of["finished_s"], of["output_tokens"]),
+        "ttft_s": ttft_s(column_of["arrival_s"], column_of["first_token_s"]),
+        "tpot_s": tpot_s(
+            column_of["first_token_s"], column_of["finished_s"], column_of["output_tokens"]
+        ),
     }
     result = {}
-    for name, own in simulated.items():
-        measured = of[f"measured_{name}"]
-        both = ~np.isnan(own) & ~np.isnan(measured)
+    for name, values in simulated.items():
+        measured = column_of[f"measured_{name}"]
+        both = ~np.isnan(values) & ~np.isnan(measured)
         if both.any():
             result[name] = {
                 "requests": int(np.count_nonzero(both)),
                 "measured": percentiles(measured[both]),
-                "simulated": percentiles(own[both]),
+                "simulated": percentiles(values[both]),
             }
     return result

@@ -46,11 +46,11 @@ def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None
     if objective is None:
         return
     trees = [_parsed(one) for one in _several(objective)]
-    known = fields()
+    names = fields()
     for tree in trees:
         for name in _names(tree):
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=3)
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=3)
                 hint = f"Did you mean {' or '.join(near)}?" if near else ""
                 raise SettingError("objective", name, f"{_ALLOWED} (docs/metrics.md)", hint)
 

@@ -25,21 +25,21 @@ def with_own_settings(arguments: Sequence[str]) -> list[str]:
     """
     rest: list[str] = []
     folder: str | None = None
-    given = iter(arguments)
-    for argument in given:
+    words = iter(arguments)
+    for argument in words:
         flag, is_joined, value = argument.partition("=")
         if flag not in _FLAGS:
             rest.append(argument)
             continue
-        folder = value if is_joined else next(given, None)
+        folder = value if is_joined else next(words, None)
         if folder is None:
             raise SettingError(flag, "", "a folder of settings")
     if folder is None:
         register(())
         return rest
-    found = settings_folder(folder, "config-dir")
-    code = code_in(found)
+    path = settings_folder(folder, "config-dir")
+    code = code_in(path)
     load_code(code)
-    register(code, found)
+    register(code, path)
     # One argument, since a sweep takes every argument without a dash for an override.
-    return [f"--config-dir={found}", *rest]
+    return [f"--config-dir={path}", *rest]

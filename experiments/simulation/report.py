@@ -64,10 +64,12 @@ def print_doubts(out: Console, setup: RunSetup) -> None:
 def _chunk_lines(setup: RunSetup) -> Iterator[str]:
     policy = setup.serving.system.chunk
     rule = "profile table" if isinstance(policy, Profiled) else policy_name(type(policy))
-    of: dict[int, dict[str, list[str]]] = {}
+    slices_of: dict[int, dict[str, list[str]]] = {}
     chunks = chosen_chunks(setup)
     for chunk in chunks:
-        of.setdefault(chunk["tokens"], {}).setdefault(chunk["model"], []).append(chunk["slice"])
+        slices_of.setdefault(chunk["tokens"], {}).setdefault(chunk["model"], []).append(
+            chunk["slice"]
+        )
     slices = {chunk["slice"] for chunk in chunks}
 
     def named(models: Mapping[str, list[str]]) -> str:
@@ -76,7 +78,10 @@ def _chunk_lines(setup: RunSetup) -> Iterator[str]:
             for model, where in models.items()
         )
 
-    sizes = (f"{size:,}{named(models) if len(of) > 1 else ''}" for size, models in of.items())
+    sizes = (
+        f"{size:,}{named(models) if len(slices_of) > 1 else ''}"
+        for size, models in slices_of.items()
+    )
     if chunks:
         yield f"prefill chunk in tokens: {'; '.join(sizes)} ({rule})"
     if bad := [f"{chunk['model']} on {chunk['slice']}" for chunk in chunks if not chunk["fits"]]:
@@ -84,8 +89,11 @@ def _chunk_lines(setup: RunSetup) -> Iterator[str]:
 
 
 def _cache_line(setup: RunSetup) -> str:
-    said, is_on = setup.workload.description, setup.prepared.fleet.caches_prefixes
-    has_blocks = bool(said.get("blocks")) or said["kind"] in ("conversations", "agents")
+    description, is_on = setup.workload.description, setup.prepared.fleet.caches_prefixes
+    has_blocks = bool(description.get("blocks")) or description["kind"] in (
+        "conversations",
+        "agents",
+    )
     if is_on and not has_blocks:
         return "prefix cache: on, but no request has hashes of blocks"
     if has_blocks and not is_on:
@@ -115,8 +123,8 @@ def print_outcome(out: Console, setup: RunSetup, outcome: Outcome) -> None:
     """Print the summary of a run: use of the machine, latencies, their error, the verdict last."""
     summary, run = outcome.summary, outcome.summary["run"]
     print_trimmed(out, _machine_table(summary, run, outcome))
-    if found := run.get("prefix"):
-        print_line(out, _prefix_line(found))
+    if prefix := run.get("prefix"):
+        print_line(out, _prefix_line(prefix))
     for line in _measured_lines(summary.get("measured", {})):
         print_line(out, line)
     print_table(out, partial(_latency_table, summary), spare=("p95", "goodput"))
@@ -131,10 +139,10 @@ def print_verdict(out: Console, outcome: Outcome) -> None:
 
 
 def _prefix_line(found: Mapping[str, Any]) -> str:
-    of = {name: found[f"{name}_tokens"] / found["prompt_tokens"] for name in ("hbm", "host")}
+    share_of = {name: found[f"{name}_tokens"] / found["prompt_tokens"] for name in ("hbm", "host")}
     return (
         f"prefix cache: found {found['found_share']:.1%} of {found['prompt_tokens']:,} tokens of "
-        f"prompts (HBM {of['hbm']:.1%}, host memory {of['host']:.1%}); "
+        f"prompts (HBM {share_of['hbm']:.1%}, host memory {share_of['host']:.1%}); "
         f"{found['loaded_bytes'] / 1e9:,.1f} GB read from host memory, "
         f"{found['stored_bytes'] / 1e9:,.1f} GB written to it"
     )
@@ -144,10 +152,10 @@ def _measured_lines(measured: Mapping[str, Any]) -> Iterator[str]:
     for name, shown in (("ttft_s", _seconds), ("tpot_s", _millis)):
         if one := measured.get(name):
             unit = "s" if name == "ttft_s" else "ms"
-            told, own = shown(one["measured"]["p50"]), shown(one["simulated"]["p50"])
+            truth, estimate = shown(one["measured"]["p50"]), shown(one["simulated"]["p50"])
             yield (
                 f"{name[:4].upper()} p50 of {one['requests']:,} requests with a measured one: "
-                f"measured {told} {unit}, simulated {own} {unit}"
+                f"measured {truth} {unit}, simulated {estimate} {unit}"
             )
 
 
@@ -194,10 +202,10 @@ def _latency_table(summary: Mapping[str, Any], without: frozenset[str]) -> Table
 
 def _cost_row(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
     usd, joules = cost["usd_per_million_tokens"], cost["joules_per_million_tokens"]
-    told = [] if usd is None else [f"{usd:.3g} USD"]
-    told += [] if joules is None else [f"{joules / 1e6:.3g} MJ (mean {cost['power_w']:,.0f} W)"]
-    told += cost["unknown"]
-    return [("a million tokens", ", ".join(told))] if told else []
+    parts = [] if usd is None else [f"{usd:.3g} USD"]
+    parts += [] if joules is None else [f"{joules / 1e6:.3g} MJ (mean {cost['power_w']:,.0f} W)"]
+    parts += cost["unknown"]
+    return [("a million tokens", ", ".join(parts))] if parts else []
 
 
 def _machine_table(summary: Mapping[str, Any], run: Mapping[str, Any], outcome: Outcome) -> Table:

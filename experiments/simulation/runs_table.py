@@ -33,26 +33,26 @@ def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
     """Print a line for each point of a sweep, with a column for each varying override."""
     shared = set.intersection(*(set(point.overrides) for point in points))
     varying = [dict(o.partition("=")[::2] for o in p.overrides if o not in shared) for p in points]
-    found = [
+    point_runs = [
         _of_point(point, " ".join(f"{k}={v}" for k, v in values.items()))
         for point, values in zip(points, varying, strict=True)
     ]
     states = [
         run.status if run.status != "complete" else _STATES.get(point.state, "")
-        for point, run in zip(points, found, strict=True)
+        for point, run in zip(points, point_runs, strict=True)
     ]
-    print_runs(out, tidy(found), title="sweep", settings=varying, states=states)
-    by_auto = {run.summary["run"].get("layout") for run in found if _is_auto(run)}
+    print_runs(out, tidy(point_runs), title="sweep", settings=varying, states=states)
+    by_auto = {run.summary["run"].get("layout") for run in point_runs if _is_auto(run)}
     if len(by_auto) > 1:
         line = "mig is chosen by a rule for each system (mig=auto); mig=planned gives each its best"
         print_line(out, line)
     seeds: dict[tuple[str, ...], list[FoundRun]] = {}
-    for point, run in zip(points, found, strict=True):
+    for point, run in zip(points, point_runs, strict=True):
         seeds.setdefault(tuple(o for o in point.overrides if not _is_seed(o)), []).append(run)
     alike = [runs for runs in seeds.values() if len(runs) > 1 and _are_equal(runs)]
     if alike:
-        of = f"{len(alike)} of {len(seeds)}"
-        print_line(out, f"equal runs for all seeds: {of} settings, as nothing is drawn")
+        count_text = f"{len(alike)} of {len(seeds)}"
+        print_line(out, f"equal runs for all seeds: {count_text} settings, as nothing is drawn")
 
 
 def print_runs(
@@ -80,7 +80,7 @@ def print_runs(
     settings = _with_layout(settings, [row["layout"] for row in rows])
     if not any(settings):
         settings = [{"run": row["run"] or "all alike"} for row in rows]
-    said = [_STATES.get(state, state) for state in states or [row["status"] for row in rows]]
+    words = [_STATES.get(state, state) for state in states or [row["status"] for row in rows]]
     names = list(dict.fromkeys(name for values in settings for name in values))
     short = short_names(names)
 
@@ -93,16 +93,16 @@ def print_runs(
             shown.add_column(
                 heading.replace(" ", "\n", 1), justify="right", no_wrap=True, vertical="bottom"
             )
-        for heading in ["load", ""] if any(said) else ["load"]:
+        for heading in ["load", ""] if any(words) else ["load"]:
             shown.add_column(heading, no_wrap=True, vertical="bottom")
-        for row, values, state in zip(rows, settings, said, strict=True):
+        for row, values, state in zip(rows, settings, words, strict=True):
             is_complete = row["status"] == "complete"
             load = f"{row['verdict'] or '-'}{f' ({row["binds"]})' if row['binds'] else ''}"
             shown.add_row(
                 *(Name(str(values.get(name, ""))) for name in names),
                 *(_number(row.get(c), f, d) if is_complete else "" for _, c, f, d in numbers),
                 load if is_complete else "",
-                *([state] if any(said) else []),
+                *([state] if any(words) else []),
             )
         return shown
 
@@ -127,16 +127,16 @@ def _with_layout(
     """
     if len({layout for layout in layouts if layout}) < 2:
         return list(settings)
-    asked = [str(values.get("mig", "")) for values in settings]
-    found = [
+    words = [str(values.get("mig", "")) for values in settings]
+    rows = [
         {**values, "mig": layout or word}
-        for values, layout, word in zip(settings, layouts, asked, strict=True)
+        for values, layout, word in zip(settings, layouts, words, strict=True)
     ]
-    told: list[Mapping[str, Any]] = list(found)
-    for k, word in enumerate(asked):
-        if word and found.count(one := found[k]) > 1:
-            told[k] = {**one, "mig": f"{one['mig']} ({word})"}
-    return told
+    labels: list[Mapping[str, Any]] = list(rows)
+    for k, word in enumerate(words):
+        if word and rows.count(one := rows[k]) > 1:
+            labels[k] = {**one, "mig": f"{one['mig']} ({word})"}
+    return labels
 
 
 def _is_auto(run: FoundRun) -> bool:
@@ -152,7 +152,7 @@ def _are_equal(runs: Sequence[FoundRun]) -> bool:
         {k: v for k, v in summary_fields(run.summary).items() if not k.endswith("seed")}
         for run in runs
     ]
-    return bool(fields[0]) and all(each == fields[0] for each in fields)
+    return bool(fields[0]) and all(entry == fields[0] for entry in fields)
 
 
 def _of_point(point: PointRecord, name: str) -> FoundRun:

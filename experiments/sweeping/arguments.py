@@ -65,8 +65,8 @@ def check_arguments(
     parser.parse_args(list(arguments))
     check_choices(arguments, sweep)
     for argument in arguments:
-        if found := _HYDRAS.fullmatch(argument):
-            node, key, value = found.groups()
+        if match := _HYDRAS.fullmatch(argument):
+            node, key, value = match.groups()
             names = dict.fromkeys((single, many) if node == "run" else (many,))
             meant = " or ".join(f"{name}=<folder>" for name in names)
             raise SettingError(

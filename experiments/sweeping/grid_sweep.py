@@ -52,9 +52,9 @@ def _check(points: Sequence[tuple[str, ...]], config: DictConfig, loader: Config
         checked.setdefault(tuple(point[i] for i in groups), point)
     for chosen, point in checked.items():
         composed = loader.load_sweep_config(config, list(point))
-        own = composed.hydra.sweeper.params
-        if own and own != config.hydra.sweeper.params:
-            raise sweep_within(own, " ".join(chosen))
+        params = composed.hydra.sweeper.params
+        if params and params != config.hydra.sweeper.params:
+            raise sweep_within(params, " ".join(chosen))
 
 
 def sweep_within(own: Mapping[str, Any], chosen: str) -> SettingError:

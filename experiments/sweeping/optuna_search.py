@@ -1,8 +1,4 @@
-"""Search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` rates them.
-
-Proposals depend on the sampler's seed and on earlier values alone. Run the same command again to
-resume a stopped search: its finished points are found complete.
-"""
+"""Search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` rates them."""
 
 from __future__ import annotations
 
@@ -77,6 +73,9 @@ def search(
 ) -> optuna.Study:
     """Run `n_trials` trials and write the best to the sweep's folder.
 
+    Proposals depend on the sampler's seed and on earlier values alone, so a repeated search finds
+    its points complete.
+
     Raises:
       SettingError: there is nothing to search, or no direction for each objective.
       EmptySearch: every point failed, or lacks a value of an objective.
@@ -133,9 +132,9 @@ def _report(study: optuna.Study, folder: Path) -> None:
     single = len(study.directions) == 1
     complete = any(trial.state is TrialState.COMPLETE for trial in study.trials)
     best = ([study.best_trial] if single else study.best_trials) if complete else []
-    found = [{"params": dict(t.params), "values": list(t.values)} for t in best]
+    solutions = [{"params": dict(t.params), "values": list(t.values)} for t in best]
     where = folder / RESULTS
-    write_text(where, yaml.safe_dump({"name": "optuna", "solutions": found}, sort_keys=False))
+    write_text(where, yaml.safe_dump({"name": "optuna", "solutions": solutions}, sort_keys=False))
     if not best:
         raise EmptySearch(
             f"the search has no result: none of its {len(study.trials)} points has a value of the "

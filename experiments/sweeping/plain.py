@@ -42,20 +42,20 @@ def plain_points(arguments: Sequence[str], read: Callable[[Sequence[str]], Any])
       SettingError: a point's settings are invalid.
     """
     parser = OverridesParser.create()
-    made = [
+    rows = [
         {one.key_or_group: json.dumps(one.value()) for one in parser.parse_overrides([*point])}
         for point in grid([a for a in arguments if a not in SWEEP_FLAGS])
     ]
-    varied = [name for name in made[0] if len({point[name] for point in made}) > 1]
+    varied = [name for name in rows[0] if len({point[name] for point in rows}) > 1]
     points = []
-    for number, values in enumerate(made):
+    for number, values in enumerate(rows):
         settings = read([f"{name}={value}" for name, value in values.items()])
         for name in _FILES:
-            if name not in varied and (given := getattr(settings, name, None)):
-                path = Path(given)
+            if name not in varied and (text := getattr(settings, name, None)):
+                path = Path(text)
                 setattr(settings, name, str(path.with_stem(f"{path.stem}_{number}")))
-        told = {name: values[name].replace('"', "") for name in varied}
-        points.append(Point(settings=settings, varied=told))
+        value_of = {name: values[name].replace('"', "") for name in varied}
+        points.append(Point(settings=settings, varied=value_of))
     return points
 
 

@@ -1,9 +1,4 @@
-"""Records of a sweep's points, for the command that started the sweep.
-
-A launcher may run points in other processes and on other machines, and their return values may be
-lost. So each point writes a small file into the sweep's folder at its start and at its end. The
-result itself is in the run folder that the file names.
-"""
+"""Records of a sweep's points, for the command that started the sweep."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ from typing import Any, Literal
 
 from c2c.runs import write_json
 
+# Files, since a launcher may run points on other machines and lose their return values.
 __all__ = ["PointRecord", "begin", "fail", "finish", "records"]
 
 type State = Literal["begun", "made", "kept", "elsewhere", "failed"]

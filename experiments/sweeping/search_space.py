@@ -40,16 +40,16 @@ def choices_of(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str
       SettingError: a sweep is an interval, which is not a list of values.
     """
     space, fixed = space_of(overrides)
-    found: dict[str, list[Any]] = {}
+    choices: dict[str, list[Any]] = {}
     for key, one in space.items():
         match one:
             case CategoricalDistribution():
-                found[key] = list(one.choices)
+                choices[key] = list(one.choices)
             case IntDistribution() if not one.log:
-                found[key] = list(range(one.low, one.high + 1, one.step))
+                choices[key] = list(range(one.low, one.high + 1, one.step))
             case _:
                 raise SettingError(key, str(one), "values to compare, such as 1,2,4 or range(1,9)")
-    return found, fixed
+    return choices, fixed
 
 
 def distribution(override: Override) -> BaseDistribution:

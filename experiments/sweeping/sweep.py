@@ -120,8 +120,8 @@ def sweep(
     check_room(out)
     expected = _expected(settings, arguments)
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    at = out.resolve() / ".sweeps" / name
-    more = [f"hydra.sweep.dir={quoted(str(at))}"]
+    sweep_folder = out.resolve() / ".sweeps" / name
+    more = [f"hydra.sweep.dir={quoted(str(sweep_folder))}"]
     local_jobs = launcher == SUBMITIT_LOCAL and settings.is_grid
     if local_jobs and settings.hydra.sweeper.max_batch_size is None:
         # Submitit starts all points of a batch at once.
@@ -129,40 +129,41 @@ def sweep(
     if here and settings.is_grid and launcher == BASIC and not settings.hydra.callbacks:
         error = ""
         for number, plain in enumerate(settings_of(settings, expected)):
-            here(plain, PointRecord(number=number, overrides=expected[number], at=at))
+            here(plain, PointRecord(number=number, overrides=expected[number], at=sweep_folder))
     else:
         error = _launched(task, [*arguments, *more], config_name)
-    found = records(at)
+    record_of = records(sweep_folder)
     for number, overrides in enumerate(expected):
-        if number not in found:
-            found[number] = fail(
-                PointRecord(number=number, overrides=overrides, at=at), "the point never began"
+        if number not in record_of:
+            record_of[number] = fail(
+                PointRecord(number=number, overrides=overrides, at=sweep_folder),
+                "the point never began",
             )
-    points = [_settled(found[number], waiting) for number in sorted(found)]
-    return Found(points=tuple(points), error=error, at=at)
+    points = [_settled(record_of[number], waiting) for number in sorted(record_of)]
+    return Found(points=tuple(points), error=error, at=sweep_folder)
 
 
 def _shared(arguments: Sequence[str], config_name: str) -> Shared | None:
     """Compose the settings that all points share; None if Hydra answered alone (--help, --cfg)."""
-    kept: list[Shared] = []
+    captures: list[Shared] = []
 
     def keep(cfg: DictConfig) -> None:
         whole: Any = HydraConfig.instance().cfg
         loader = GlobalHydra.instance().config_loader()
-        kept.append(Shared(cfg=cfg, hydra=whole.copy().hydra, loader=loader))
+        captures.append(Shared(cfg=cfg, hydra=whole.copy().hydra, loader=loader))
 
     _with_arguments(fixed(arguments), lambda: _decorated(keep, config_name))
-    return kept[0] if kept else None
+    return captures[0] if captures else None
 
 
 def _expected(settings: Shared, arguments: Sequence[str]) -> list[tuple[str, ...]]:
     if not settings.is_grid:
         return []
     params = settings.hydra.sweeper.params or {}
-    given = [
+    assignments = [
         a for a in arguments if not a.startswith("-") and not a.lstrip("+~").startswith("hydra")
     ]
-    return grid([*(f"{k}={v}" for k, v in params.items()), *given], settings.loader)
+    return grid([*(f"{k}={v}" for k, v in params.items()), *assignments], settings.loader)
 
 
 def settings_of(shared: Shared, points: Sequence[tuple[str, ...]]) -> list[Callable[[], Settings]]:
@@ -179,9 +180,9 @@ def settings_of(shared: Shared, points: Sequence[tuple[str, ...]]) -> list[Calla
     @cache
     def whole(overrides: tuple[str, ...]) -> Callable[[], Settings]:
         cfg = shared.loader.load_sweep_config(master, list(overrides))
-        own = cfg.hydra.sweeper.params
-        if own and own != shared.hydra.sweeper.params:
-            raise sweep_within(own, " ".join(overrides))
+        params = cfg.hydra.sweeper.params
+        if params and params != shared.hydra.sweeper.params:
+            raise sweep_within(params, " ".join(overrides))
         with open_dict(cfg):
             del cfg["hydra"]
         return cache(lambda: checked(cfg))
@@ -252,9 +253,9 @@ def _decorated(task: Callable[[DictConfig], Any], config_name: str) -> None:
 
 
 def _with_arguments(arguments: Sequence[str], run: Callable[[], None]) -> None:
-    given = sys.argv[:]
+    argv = sys.argv[:]
     sys.argv[1:] = arguments
     try:
         run()
     finally:
-        sys.argv[:] = given
+        sys.argv[:] = argv

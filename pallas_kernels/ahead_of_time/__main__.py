@@ -23,10 +23,10 @@ FAULTS = 3  # exit status; 1 is Python's own
 
 
 def _part(text: str) -> tuple[int, int]:
-    index, _, of = text.partition("/")
-    if not (index.isdecimal() and of.isdecimal() and int(index) < int(of)):
+    index, _, parts = text.partition("/")
+    if not (index.isdecimal() and parts.isdecimal() and int(index) < int(parts)):
         raise argparse.ArgumentTypeError(f"{text!r}: expected i/n with i from 0 to n - 1")
-    return int(index), int(of)
+    return int(index), int(parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,8 +84,8 @@ class _Line:
 
 
 def _lines(compiler: Compiler, op: str, part: tuple[int, int]) -> Iterator[_Line]:
-    index, of = part
-    for program in programs(op, compiler.target.sm_count)[index::of]:
+    index, parts = part
+    for program in programs(op, compiler.target.sm_count)[index::parts]:
         start = time.perf_counter()
         report: CodeReport | None = None
         try:

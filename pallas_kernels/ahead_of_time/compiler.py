@@ -69,7 +69,10 @@ def prepare(dump: Path) -> None:
     """
     os.environ |= {
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-        **{f"MOSAIC_GPU_DUMP_{what}": "1" for what in ("RESOURCES", "PTX", "PTXAS", "SASS_CTRL")},
+        **{
+            f"MOSAIC_GPU_DUMP_{suffix}": "1"
+            for suffix in ("RESOURCES", "PTX", "PTXAS", "SASS_CTRL")
+        },
     }
     os.environ.pop("MOSAIC_GPU_DUMP_TO", None)
     dump.mkdir(parents=True, exist_ok=True)
@@ -145,7 +148,7 @@ def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
             f"the compiler printed {len(kernels)} PTX texts, {len(shared)} lines of resources and "
             f"{len(launched)} of registers: prepare() must come first"
         )
-    wanted, given = max(
+    demand, budget = max(
         map(_register_sums, ptx, launched), key=lambda sums: sums[0] - sums[1], default=(0, 0)
     )
     return CodeReport(
@@ -156,8 +159,8 @@ def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
         multicasts=sum(text.count("multicast::cluster") for text in ptx),
         shared_bytes=max(shared),
         registers=max(launched),
-        registers_wanted=wanted,
-        registers_given=given,
+        registers_wanted=demand,
+        registers_given=budget,
         host_argument_bytes=memory.host_argument_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
         host_copies=tuple(host_copies(hlo)),
@@ -170,23 +173,23 @@ def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Pa
     _, *texts = printed.split(_KERNEL_STARTS)
     if len(texts) != len(tables):
         raise RuntimeError(f"{len(texts)} kernels were printed, {len(tables)} lowered")
-    found = []
+    parts = []
     for text, table in zip(texts, tables, strict=True):
         ptx, _, code = _sections(text)
         size = re.search(r"\.param \.align 64 \.b8 \w+\[(\d+)\]", ptx)
         if (int(size[1]) if size else 0) != 128 * len(table):
             raise RuntimeError("kernels were printed in another order than lowered")
-        found.append((ptx, table, code))
-    return tuple(found)
+        parts.append((ptx, table, code))
+    return tuple(parts)
 
 
 def _sections(kernel: str) -> tuple[str, str, str]:
     lines = kernel.splitlines()
-    said = [i for i, line in enumerate(lines) if line.startswith("ptxas ")]
-    if not said:
+    indexes = [i for i, line in enumerate(lines) if line.startswith("ptxas ")]
+    if not indexes:
         return kernel, "", ""
     # Warnings and the lines they continue on stand between the first and the last.
-    first, last = said[0], said[-1] + 1
+    first, last = indexes[0], indexes[-1] + 1
     return "\n".join(lines[:first]), "\n".join(lines[first:last]), "\n".join(lines[last:])
 
 
@@ -196,17 +199,17 @@ def _register_sums(ptx: str, launched: int) -> tuple[int, int]:
     Both for one thread of each warpgroup. One warpgroup loads and gives registers up, the others
     compute; (0, 0) where `setmaxnreg` is not used.
     """
-    asked: dict[str, list[int]] = {"inc": [], "dec": []}
+    counts: dict[str, list[int]] = {"inc": [], "dec": []}
     for kind, count in _SET_REGISTERS.findall(ptx):
-        asked[kind].append(int(count))
-    if not asked["inc"]:
+        counts[kind].append(int(count))
+    if not counts["inc"]:
         return 0, 0
     threads = re.search(r"\.(?:max|req)ntid (\d+)", ptx)
     if threads is None:
         raise RuntimeError("the PTX has no number of threads per CTA")
     warpgroups = int(threads[1]) // 128
-    low = max(asked["dec"], default=launched)
-    return (warpgroups - 1) * max(asked["inc"]) + low, warpgroups * launched
+    low = max(counts["dec"], default=launched)
+    return (warpgroups - 1) * max(counts["inc"]) + low, warpgroups * launched
 
 
 @contextlib.contextmanager
@@ -214,7 +217,7 @@ def _stdout_to(path: Path) -> Iterator[None]:
     libc = ctypes.CDLL(None)
     sys.stdout.flush()
     libc.fflush(None)
-    kept = os.dup(1)
+    stdout_fd = os.dup(1)
     try:
         with path.open("wb") as file:
             os.dup2(file.fileno(), 1)
@@ -222,8 +225,8 @@ def _stdout_to(path: Path) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         libc.fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_fd, 1)
+        os.close(stdout_fd)
 
 
 def host_copies(hlo: str) -> Iterator[str]:
@@ -234,14 +237,14 @@ def host_copies(hlo: str) -> Iterator[str]:
     """
     host: set[str] = set()
     for line in hlo.splitlines():
-        found = _INSTRUCTION.match(line)
-        if found is None:
+        match = _INSTRUCTION.match(line)
+        if match is None:
             continue
-        name, op = found["name"], found["op"]
-        gives = _HOST in found["type"]
+        name, op = match["name"], match["op"]
+        gives = _HOST in match["type"]
         if gives:
             host.add(name)
-        takes = gives or not host.isdisjoint(re.findall(r"%[^\s,()]+", found["operands"]))
+        takes = gives or not host.isdisjoint(re.findall(r"%[^\s,()]+", match["operands"]))
         kernel = op == "custom-call" and _KERNEL in line
         if takes and op not in _PLUMBING and not kernel:
             yield f"{op} {name}"

@@ -35,7 +35,7 @@ class Descriptor:
         """Yield violations of the driver's or the hardware's limits."""
         rank, inner = len(self.sizes), self.box[-1] * self.bits // 8
         steps = [stride * self.bits for stride in self.strides[:-1]]
-        for wrong, what in (
+        for wrong, fault in (
             (not 1 <= rank <= 5, f"rank {rank}, allowed: 1 to 5"),
             (len({rank, len(self.strides), len(self.box)}) > 1, "ranks differ"),
             (self.strides[-1] != 1, f"innermost stride {self.strides[-1]}, not 1"),
@@ -53,19 +53,19 @@ class Descriptor:
             ),
         ):
             if wrong:
-                yield what
+                yield fault
 
 
 def descriptors(kernel: Any) -> tuple[Descriptor, ...]:
     """Return the descriptors of a lowered kernel (an MLIR module), in its parameter's order."""
     from jaxlib.mlir import ir
 
-    found: list[Descriptor] = []
+    maps: list[Descriptor] = []
 
     def visit(operation: Any) -> Any:
         if operation.name.endswith("func.call") and _CALL in str(operation.attributes["callee"]):
             _, _, kind, _, sizes, strides, swizzle, box = operation.operands
-            found.append(
+            maps.append(
                 Descriptor(
                     bits=_BITS[_number(kind)],
                     sizes=_stored(sizes),
@@ -77,7 +77,7 @@ def descriptors(kernel: Any) -> tuple[Descriptor, ...]:
         return ir.WalkResult.ADVANCE
 
     kernel.operation.walk(visit)
-    return tuple(found)
+    return tuple(maps)
 
 
 def _stored(array: Any) -> tuple[int, ...]:
@@ -95,12 +95,12 @@ def _stored(array: Any) -> tuple[int, ...]:
 def _number(value: Any) -> int:
     from jaxlib.mlir import ir
 
-    made = value.owner
-    if made.name.endswith("arith.constant"):
-        return int(ir.IntegerAttr(made.attributes["value"]).value)
-    if made.name.endswith("index_cast"):
-        return _number(made.operands[0])
-    array = ir.MemRefType(made.operands[0].type)  # extract_strided_metadata
+    op = value.owner
+    if op.name.endswith("arith.constant"):
+        return int(ir.IntegerAttr(op.attributes["value"]).value)
+    if op.name.endswith("index_cast"):
+        return _number(op.operands[0])
+    array = ir.MemRefType(op.operands[0].type)  # extract_strided_metadata
     strides, _ = array.get_strides_and_offset()
-    at = list(made.results).index(value) - 2
-    return int([*array.shape, *strides][at])
+    index = list(op.results).index(value) - 2
+    return int([*array.shape, *strides][index])

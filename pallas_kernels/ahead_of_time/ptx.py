@@ -68,9 +68,9 @@ class Kernel:
 
     def declared(self, directive: str, default: int) -> int:
         """Return the product of the numbers after a directive, e.g. `.maxntid`."""
-        found = re.search(rf"^\s*\.{directive}\s+([\d, ]+)$", self.text, re.MULTILINE)
+        match = re.search(rf"^\s*\.{directive}\s+([\d, ]+)$", self.text, re.MULTILINE)
         size = 1
-        for number in found[1].split(",") if found else [str(default)]:
+        for number in match[1].split(",") if match else [str(default)]:
             size *= int(number)
         return size
 
@@ -132,19 +132,23 @@ class Kernel:
 
     def roots(self, name: str) -> frozenset[str]:
         """Return the registers (and `%tid.x`) that alone determine a register's value."""
-        found, seen, todo = set[str](), set[str](), [name]
+        roots, seen, todo = set[str](), set[str](), [name]
         while todo:
             register = todo.pop()
-            made = self.definitions.get(register, ())
+            definitions = self.definitions.get(register, ())
             if register in seen:
                 continue
             seen.add(register)
-            if len(made) == 1 and not made[0].predicate and made[0].opcode.startswith(_PURE):
-                todo += made[0].reads()
-                found |= {"%tid.x"} & {*made[0].operands}
+            if (
+                len(definitions) == 1
+                and not definitions[0].predicate
+                and definitions[0].opcode.startswith(_PURE)
+            ):
+                todo += definitions[0].reads()
+                roots |= {"%tid.x"} & {*definitions[0].operands}
             else:
-                found.add(register)
-        return frozenset(found)
+                roots.add(register)
+        return frozenset(roots)
 
     def ways(self, block: int, names: tuple[str, ...], state: State) -> Iterator[tuple[int, State]]:
         """Yield the blocks that may follow, and the predicates' values there (None: not known)."""
@@ -179,18 +183,20 @@ class Kernel:
     def _term(self, name: str, by: Instruction | None) -> Sum:
         if re.fullmatch(r"-?\d+", name):
             return int(name), frozenset()
-        made = self.definitions.get(name, [])
-        if len(made) > 1 and by is not None:  # the one before in the same block
-            at = self._places[id(by)]
-            begin = max(block for block in self.blocks if block <= at)
-            made = [one for one in made if begin <= self._places[id(one)] < at][-1:]
+        definitions = self.definitions.get(name, [])
+        if len(definitions) > 1 and by is not None:  # the one before in the same block
+            place = self._places[id(by)]
+            begin = max(block for block in self.blocks if block <= place)
+            definitions = [one for one in definitions if begin <= self._places[id(one)] < place][
+                -1:
+            ]
         itself = (0, frozenset({(name, 1)}))
-        if len(made) != 1:
+        if len(definitions) != 1:
             return itself
-        key = id(made[0])
+        key = id(definitions[0])
         if key not in self._known:
             self._known[key] = itself  # also ends circles
-            self._known[key] = self._computed(made[0]) or itself
+            self._known[key] = self._computed(definitions[0]) or itself
         return self._known[key]
 
     def _computed(self, one: Instruction) -> Sum | None:
@@ -233,7 +239,7 @@ def kernels(text: str) -> tuple[Kernel, ...]:
     Raises:
       ValueError: a statement is unknown; names the line.
     """
-    begins = [found.start() for found in re.finditer(r"^.*\.entry\s", text, re.MULTILINE)]
+    begins = [match.start() for match in re.finditer(r"^.*\.entry\s", text, re.MULTILINE)]
     return tuple(
         _kernel(text[begin:end])
         for begin, end in zip(begins, [*begins[1:], len(text)], strict=True)
@@ -278,10 +284,10 @@ def _kernel(text: str) -> Kernel:
 
 
 def _instruction(line: int, statement: str, scopes: _Scopes) -> Instruction:
-    found = _STATEMENT.fullmatch(scopes.renamed(statement))
-    if found is None:
+    match = _STATEMENT.fullmatch(scopes.renamed(statement))
+    if match is None:
         raise ValueError(f"PTX, line {line}: no instruction: {statement[:80]}")
-    negated, predicate, opcode, rest = found.groups()
+    negated, predicate, opcode, rest = match.groups()
     operands = tuple(operand.strip() for operand in _OPERAND.findall(rest))
     targets = (
         tuple(f"{operands[0]} {scope}" for scope in reversed(scopes.open))
@@ -323,8 +329,8 @@ def _plus(first: Sum, second: Sum, times: int = 1) -> Sum:
     names = defaultdict[str, int](int, first[1])
     for name, often in second[1]:
         names[name] += times * often
-    kept = frozenset((name, often) for name, often in names.items() if often)
-    return first[0] + times * second[0], kept
+    terms = frozenset((name, often) for name, often in names.items() if often)
+    return first[0] + times * second[0], terms
 
 
 def minus(first: Sum, second: Sum) -> Sum:
@@ -350,14 +356,14 @@ def follow[E](
       step: from the facts before an event to those after it, and what is wrong, or nothing.
       start: facts at the kernel's begin.
     """
-    found = _follow(kernel, events, step, start, ())
+    faults = _follow(kernel, events, step, start, ())
     for number in (1, 2):
         for names in itertools.combinations(kernel.correlated, number):
-            if found:
+            if faults:
                 again = _follow(kernel, events, step, start, names)
-                found = {i: again[i] for i in found.keys() & again.keys()}
-    for i in sorted(found):
-        yield kernel.body[i], found[i]
+                faults = {i: again[i] for i in faults.keys() & again.keys()}
+    for i in sorted(faults):
+        yield kernel.body[i], faults[i]
 
 
 def _follow[E](
@@ -380,8 +386,8 @@ def _follow[E](
     todo = [*before]
     result: dict[int, str] = {}
     while todo:
-        block, state = at = todo.pop()
-        facts = before[at]
+        block, state = node = todo.pop()
+        facts = before[node]
         for i in notable[block]:
             if i in events:
                 facts, wrong = step(facts, events[i])
@@ -393,8 +399,8 @@ def _follow[E](
                     _written(value, stale, one in root, one in make)
                     for (value, stale), root, make in zip(state, roots, makes, strict=True)
                 )
-        for to, known in kernel.ways(block, names, state):
-            after = to, known
+        for to, new_state in kernel.ways(block, names, state):
+            after = to, new_state
             joined = before.get(after, frozenset()) | facts
             if after not in before or joined != before[after]:
                 before[after] = joined

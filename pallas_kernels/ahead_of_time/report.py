@@ -32,11 +32,11 @@ class CodeReport:
 
 def problems(program: Program, report: CodeReport) -> tuple[str, ...]:
     """Return the faults of a compiled program; empty if there are none."""
-    found = []
+    messages = []
 
     def must(holds: bool, text: str) -> None:
         if not holds:
-            found.append(text)
+            messages.append(text)
 
     must(report.kernels == program.kernels, f"{report.kernels} kernels, not {program.kernels}")
     must(report.spilled_bytes == 0, f"spills {report.spilled_bytes} bytes of registers")
@@ -53,9 +53,9 @@ def problems(program: Program, report: CodeReport) -> tuple[str, ...]:
         f"{SHARED_BYTES_LIMIT} allowed",
     )
     if lacking := sorted(program.opcodes - report.opcodes.keys()):
-        found.append(f"lacks {', '.join(lacking)}")
+        messages.append(f"lacks {', '.join(lacking)}")
     if superfluous := sorted(program.absent & report.opcodes.keys()):
-        found.append(f"has {', '.join(superfluous)}")
+        messages.append(f"has {', '.join(superfluous)}")
     must(
         (report.multicasts > 0) == program.multicast,
         f"{report.multicasts} multicast loads, expected {'some' if program.multicast else 'none'}",
@@ -65,4 +65,4 @@ def problems(program: Program, report: CodeReport) -> tuple[str, ...]:
         f"{report.host_argument_bytes} bytes of host arguments, not {program.host_bytes}",
     )
     must(not report.host_copies, f"XLA touches a host argument: {'; '.join(report.host_copies)}")
-    return tuple(found)
+    return tuple(messages)

@@ -66,9 +66,13 @@ def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Co
 
 def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Descriptor | None:
     """Return the descriptor of an address: they are 128 bytes apart in one parameter."""
-    at, names = kernel.value(operand)
+    offset, names = kernel.value(operand)
     is_parameter = len(names) == 1 and all("_param_" in name for name, _ in names)
-    return known[at // 128] if is_parameter and at % 128 == 0 and at // 128 < len(known) else None
+    return (
+        known[offset // 128]
+        if is_parameter and offset % 128 == 0 and offset // 128 < len(known)
+        else None
+    )
 
 
 # Each rule is a function of a kernel's PTX that yields violations; R11 counts in machine code.
@@ -81,16 +85,16 @@ def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
         yield from ((first, f"descriptor {number}: {fault}") for fault in table.faults())
     for i, copy in copies(kernel, descriptors).items():
         one = kernel.body[i]
-        if found := re.search(r"\.tensor\.(\d)d", one.opcode):
+        if match := re.search(r"\.tensor\.(\d)d", one.opcode):
             map_ = descriptor(kernel, one.operands[1 if copy.load else 0], descriptors)
             if map_ is None:
                 yield one, "has a descriptor that is not known"
-            elif len(map_.sizes) != int(found[1]):
-                yield one, f"has {found[1]} coordinates, its descriptor {len(map_.sizes)}"
-        align = 128 if found else 16
+            elif len(map_.sizes) != int(match[1]):
+                yield one, f"has {match[1]} coordinates, its descriptor {len(map_.sizes)}"
+        align = 128 if match else 16
         if copy.shared[0] % align:
             yield one, f"shared memory at {copy.shared[0]}, allowed: multiples of {align}"
-        if not found and copy.nbytes % 16:
+        if not match and copy.nbytes % 16:
             yield one, f"{copy.nbytes} bytes, allowed: multiples of 16"
 
 
@@ -126,26 +130,29 @@ def proxies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     """R3: TMA has read shared memory before it is written again, and before the CTA ends."""
-    known = copies(kernel, descriptors)
-    events = _group_events(kernel, known)
+    copy_of = copies(kernel, descriptors)
+    events = _group_events(kernel, copy_of)
 
     def step(facts: Facts, event: tuple[str, Any]) -> Step:
-        what, of = event
-        match what:
+        kind, argument = event
+        match kind:
             case "store":
-                return facts | {(of, 0)}, ""
+                return facts | {(argument, 0)}, ""
             case "commit":
                 return frozenset(
                     (c, age if age < 0 else min(age + 1, OLDEST)) for c, age in facts
                 ), ""
             case "wait":
                 return frozenset(
-                    (c, -1 if age > of or (c and c.sometimes and age) else age) for c, age in facts
+                    (c, -1 if age > argument or (c and c.sometimes and age) else age)
+                    for c, age in facts
                 ), ""
             case "barrier":
                 return frozenset((c, age) for c, age in facts if age >= 0), ""
             case "change":
-                forgot = {(c, a) for c, a in facts if c and of & {name for name, _ in c.shared[1]}}
+                forgot = {
+                    (c, a) for c, a in facts if c and argument & {name for name, _ in c.shared[1]}
+                }
                 return facts - forgot | {(None, age) for _, age in forgot}, ""
             case "end":
                 open_ = any(age >= 0 for _, age in facts)
@@ -154,7 +161,7 @@ def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
         for copy, age in facts:
             if copy is None and age == OLDEST:
                 wrong.add("writes shared memory while nothing waits for stores from it")
-            if copy and any(_overlap(copy, target) for target in of):
+            if copy and any(_overlap(copy, target) for target in argument):
                 lack = "barrier after the wait" if age < 0 else "wait"
                 wrong.add(f"writes shared memory that TMA may still read: no {lack}")
         return facts, min(wrong, default="")
@@ -216,8 +223,8 @@ def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
     for i, one in enumerate(kernel.body):
         if one.opcode.startswith("wgmma.mma"):
             sums[i] = frozenset(re.findall(r"%\w+", one.operands[0]))
-            left = one.operands[1] if one.operands[1].startswith("{") else ""
-            inputs[i] = frozenset(re.findall(r"%\w+", left))
+            registers = one.operands[1] if one.operands[1].startswith("{") else ""
+            inputs[i] = frozenset(re.findall(r"%\w+", registers))
     every = frozenset[str]().union(*sums.values(), *inputs.values())
     events: dict[int, tuple[str, Any, Any]] = {}
     for i, one in enumerate(kernel.body):
@@ -238,8 +245,8 @@ def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
                 events[i] = "use", written, read
 
     def step(facts: Facts, event: tuple[str, Any, Any]) -> Step:
-        what, first, second = event
-        match what:
+        kind, first, second = event
+        match kind:
             case "fence":
                 return frozenset(f for f in facts if f[1] != "written"), ""
             case "commit":
@@ -248,10 +255,10 @@ def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
                 return frozenset(f for f in facts if f[1] == "written" or f[2] <= first), ""
             case "multiply":
                 unfenced = [r for r, k, _ in facts if k == "written" and r in first | second]
-                kept = {f for f in facts if f[0] not in first}
+                rest = {f for f in facts if f[0] not in first}
                 new = {(r, "sums", 0) for r in first} | {(r, "input", 0) for r in second}
                 wrong = f"multiplies {min(unfenced)} before a wgmma.fence" if unfenced else ""
-                return frozenset(kept | new), wrong
+                return frozenset(rest | new), wrong
         early = [
             r
             for r, k, _ in facts
@@ -266,8 +273,12 @@ def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 def barriers(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     """R5: every load is expected, by its bytes, on its barrier."""
     loads = {i: copy for i, copy in copies(kernel, descriptors).items() if copy.load}
-    wanted = {copy.barrier for copy in loads.values() if copy.barrier}
-    leaves = {name: {b for b in wanted if name in dict(b[1])} for b in wanted for name, _ in b[1]}
+    load_barriers = {copy.barrier for copy in loads.values() if copy.barrier}
+    leaves = {
+        name: {b for b in load_barriers if name in dict(b[1])}
+        for b in load_barriers
+        for name, _ in b[1]
+    }
     events: dict[int, tuple[str, Any]] = {}
     for i, one in enumerate(kernel.body):
         if one.opcode.startswith("mbarrier.arrive.expect_tx"):
@@ -279,24 +290,26 @@ def barriers(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     cluster = kernel.declared("reqnctapercluster", 1)
 
     def step(facts: Facts, event: tuple[str, Any]) -> Step:
-        what, of = event
-        if what == "expect":
-            at, (each, names) = of
-            known = {(b, n) for b, n in facts if b != at}
-            return frozenset(known | {(at, 0 if names else each * WARPGROUP)}), ""
-        if what == "change":
-            return frozenset({f for f in facts if f[0] not in of} | {(b, -1) for b in of}), ""
-        expected = {n for b, n in facts if b == of.barrier}
-        after = frozenset({f for f in facts if f[0] != of.barrier} | {(of.barrier, -1)})
+        kind, argument = event
+        if kind == "expect":
+            barrier, (count, names) = argument
+            remainder = {(b, n) for b, n in facts if b != barrier}
+            return frozenset(remainder | {(barrier, 0 if names else count * WARPGROUP)}), ""
+        if kind == "change":
+            return frozenset(
+                {f for f in facts if f[0] not in argument} | {(b, -1) for b in argument}
+            ), ""
+        expected = {n for b, n in facts if b == argument.barrier}
+        after = frozenset({f for f in facts if f[0] != argument.barrier} | {(argument.barrier, -1)})
         if -1 in expected or not expected:
             return after, "loads without expecting it on its barrier before"
         for nbytes in sorted(expected - {0}):
-            times, rest = divmod(nbytes, of.nbytes or nbytes)
-            if rest or (times > 1 and not of.multicast) or cluster % max(times, 1):
-                return after, f"loads {of.nbytes} bytes where {nbytes} are expected"
+            times, rest = divmod(nbytes, argument.nbytes or nbytes)
+            if rest or (times > 1 and not argument.multicast) or cluster % max(times, 1):
+                return after, f"loads {argument.nbytes} bytes where {nbytes} are expected"
         return after, ""
 
-    return follow(kernel, events, step, frozenset((b, -1) for b in wanted))
+    return follow(kernel, events, step, frozenset((b, -1) for b in load_barriers))
 
 
 def arrivals(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
@@ -348,14 +361,14 @@ def starts(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 def departures(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     """R9: a CTA that sends to its cluster waits for the cluster after the last copy."""
-    made = {
+    count_of = {
         kernel.value(one.operands[0])[0]: kernel.value(one.operands[1])
         for one in kernel.body
         if one.opcode.startswith("mbarrier.init")
     }
     # barriers of a cluster by how often they are arrived at, unlike those of a CTA
     remote = {
-        made.get(kernel.value(one.operands[1])[0])
+        count_of.get(kernel.value(one.operands[1])[0])
         for one in kernel.body
         if one.opcode.startswith("mapa")
     }
@@ -363,7 +376,7 @@ def departures(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
         i
         for i, one in enumerate(kernel.body)
         if one.opcode.startswith("mbarrier.try_wait")
-        and made.get(kernel.value(one.operands[1])[0]) in remote
+        and count_of.get(kernel.value(one.operands[1])[0]) in remote
     ]
     for i, copy in copies(kernel, descriptors).items():
         if copy.multicast and not any(
@@ -387,18 +400,18 @@ def _reaches(kernel: Kernel, first: int, second: int) -> bool:
 
 def read_back(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     """R7: sums that TMA adds in memory are complete, for all threads, before they are read."""
-    known = copies(kernel, descriptors)
+    copy_of = copies(kernel, descriptors)
     events = {}
     for i, one in enumerate(kernel.body):
-        if i in known and known[i].adds:
+        if i in copy_of and copy_of[i].adds:
             events[i] = "add"
         elif _always(one, "cp.async.bulk.wait_group") and ".read" not in one.opcode:
             events[i] = "wait" if one.operands[0] == "0" else ""
         elif _is_barrier(one):
             events[i] = "barrier"
         elif re.match(r"ld\.(?!shared|param|const|local)", one.opcode):
-            of = re.findall(r"%\w+", one.operands[1])
-            if any("%tid.x" in kernel.roots(name) for name in of):  # others are scalars
+            registers = re.findall(r"%\w+", one.operands[1])
+            if any("%tid.x" in kernel.roots(name) for name in registers):  # others are scalars
                 events[i] = "read"
 
     def step(facts: Facts, event: str) -> Step:
@@ -431,9 +444,9 @@ def limits(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
         if one.opcode.startswith(("ld.local", "st.local")):
             yield one, "uses local memory"
         if one.opcode.startswith("mbarrier.init"):
-            at = kernel.value(one.operands[0])[0]
-            if at % 8 or at + 8 > SHARED_BYTES_LIMIT:
-                yield one, f"a barrier at {at}: not 8-byte aligned below {SHARED_BYTES_LIMIT}"
+            address = kernel.value(one.operands[0])[0]
+            if address % 8 or address + 8 > SHARED_BYTES_LIMIT:
+                yield one, f"a barrier at {address}: not 8-byte aligned below {SHARED_BYTES_LIMIT}"
 
 
 def _is_barrier(one: Instruction) -> bool:
@@ -461,16 +474,16 @@ RULES = {
 def findings(ptx: str, descriptors: Sequence[Descriptor], code: str) -> tuple[str, ...]:
     """Return the violations in a kernel: the rule, the line of PTX and the fault."""
     (kernel,) = kernels(ptx)
-    found = [
-        f"{name}, line {one.line} of the kernel, {one.opcode}: {what}"
+    messages = [
+        f"{name}, line {one.line} of the kernel, {one.opcode}: {fault}"
         for name, rule in RULES.items()
-        for one, what in rule(kernel, descriptors)
+        for one, fault in rule(kernel, descriptors)
     ]
     # R11: where sums are read back, each wait for completion throws old lines out of L1
     if any(one.opcode.startswith("cp.reduce") for one in kernel.body):
         waits = sum(one.opcode == "cp.async.bulk.wait_group" for one in kernel.body)
         if code.count("CCTL.IVALL") < waits:
-            found.append(
+            messages.append(
                 f"R11: L1 is invalidated {code.count('CCTL.IVALL')} times, of {waits} waits"
             )
-    return tuple(found)
+    return tuple(messages)

@@ -179,8 +179,8 @@ def decode_attention(
       NotImplementedError: it is differentiated.
     """
     _check_pages(q, (3, "[B, Hq, D]"), k_pages, v_pages, block_tables)
-    rows, held = q.shape[0], block_tables.shape[1] * k_pages.shape[1]
-    length = checks.per_row("lengths", lengths, rows, 0, held)
+    rows, capacity = q.shape[0], block_tables.shape[1] * k_pages.shape[1]
+    length = checks.per_row("lengths", lengths, rows, 0, capacity)
     bounds = checks.stack_bounds(length - 1, length, checks.widths(window, rows, causal=True))
     chosen = _resolve(backend, _decode_problem(q, k_pages), soft_cap)
     if chosen == "reference":

@@ -52,14 +52,14 @@ def load_blocks(
     walk: Walk, stages: int, pieces: Callable[[Int], Sequence[tuple[tuple[Any, ...], Any]]]
 ) -> None:
     """Load a CTA's blocks of keys and values into their rings, as the load warpgroup."""
-    at = walk.at
+    buffers = walk.at
 
     @pl.loop(0, walk.blocks)
     def _block(step: Int) -> None:
         slot, parts = rem(step, stages), pieces(step)
         for source, ring, full, empty in (
-            (walk.k, at.k_s, at.k_full, at.k_empty),
-            (walk.v, at.v_s, at.v_full, at.v_empty),
+            (walk.k, buffers.k_s, buffers.k_full, buffers.k_empty),
+            (walk.v, buffers.v_s, buffers.v_full, buffers.v_empty),
         ):
 
             @pl.when(step >= stages)
@@ -69,5 +69,5 @@ def load_blocks(
             for place, rows in parts:
                 plgpu.copy_gmem_to_smem(source.at[place], ring.at[slot, rows], full.at[slot])
 
-    drain(at.k_empty, stages, walk.blocks)
-    drain(at.v_empty, stages, walk.blocks)
+    drain(buffers.k_empty, stages, walk.blocks)
+    drain(buffers.v_empty, stages, walk.blocks)

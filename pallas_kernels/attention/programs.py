@@ -27,7 +27,7 @@ _BATCHES = (1, 128)  # sequences that decode together
 
 def programs(sm_count: int) -> tuple[Program, ...]:
     """Return the programs of prefill and decode for a GPU or slice of `sm_count` SMs."""
-    found: list[Program] = []
+    entries: list[Program] = []
     for model, (heads, kv_heads, dim) in MODEL_HEADS.items():
         for batch, queries, keys in _PREFILLS:
             spec = Prefill(
@@ -38,8 +38,8 @@ def programs(sm_count: int) -> tuple[Program, ...]:
                 kv_heads=kv_heads,
                 dim=dim,
             )
-            found.append(prefill_program(spec, model))
-        found.extend(
+            entries.append(prefill_program(spec, model))
+        entries.extend(
             decode_program(_decode(batch, heads, kv_heads, dim), model, sm_count)
             for batch in _BATCHES
         )
@@ -54,11 +54,11 @@ def programs(sm_count: int) -> tuple[Program, ...]:
         causal=False,
         dtype="float16",
     )
-    found.append(prefill_program(plain, "ragged, every key, float16"))
+    entries.append(prefill_program(plain, "ragged, every key, float16"))
     for page in (32, 64, 256):
         spec_of_page = _decode(16, heads, kv_heads, dim, page=page, dtype="float16")
-        found.append(decode_program(spec_of_page, "float16", sm_count))
-    return tuple(found)
+        entries.append(decode_program(spec_of_page, "float16", sm_count))
+    return tuple(entries)
 
 
 def prefill_program(spec: Prefill, label: str) -> Program:

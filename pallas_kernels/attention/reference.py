@@ -129,13 +129,15 @@ def decode(
 
 
 def _from_pages(k_pages: jax.Array, v_pages: jax.Array, tables: jax.Array) -> tuple[Fetch, int]:
-    page, held = k_pages.shape[1], tables.shape[1]
+    page, table_width = k_pages.shape[1], tables.shape[1]
     # clipped here, where it is cheap: entries beyond a sequence's length may be anything
     tables = jnp.clip(tables, 0, k_pages.shape[0] - 1)
-    many = min(max(1, KEY_BLOCK // page), held)
+    many = min(max(1, KEY_BLOCK // page), table_width)
 
     def fetch(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        begin = jnp.minimum(number * many, held - many)  # the last one overlaps the one before
+        begin = jnp.minimum(
+            number * many, table_width - many
+        )  # the last one overlaps the one before
         pages = lax.dynamic_slice_in_dim(tables, begin, many, axis=1)
         cut_k, cut_v = (
             pool.at[pages]

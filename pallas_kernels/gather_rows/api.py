@@ -120,8 +120,8 @@ def _check_ids(ids: Any, rows: int) -> None:
     if isinstance(ids, jax.Array) and in_host_memory(ids):
         raise ValueError("ids in host memory: expected device memory; only the table may stay")
     if not isinstance(ids, jax.core.Tracer):
-        known = np.asarray(ids)
-        outside = known[(known < 0) | (known >= rows)]
+        values = np.asarray(ids)
+        outside = values[(values < 0) | (values >= rows)]
         if outside.size:
             raise ValueError(f"ids: got {outside[0]}, expected numbers from 0 to {rows - 1}")
 

@@ -136,7 +136,7 @@ def plan_launch(
         allowed = f"a multiple of cluster={config.cluster} from 0 to {top}"
         expect(0 <= split <= top and split % config.cluster == 0, "sm_split", split, allowed)
     which = layer_index(layer, gemm.layers)
-    known = (
+    is_static = (
         known_alpha is not None and limit is not None and (sm_split is None or split is not None)
     )
     plan = sharing.traced_plan(
@@ -146,17 +146,17 @@ def plan_launch(
         sm_split=sm_split if split is None else split,
         sm_limit=sm_limit if limit is None else limit,
         layer=which,
-        xp=np if known else jnp,
+        xp=np if is_static else jnp,
     )
-    if not known:
+    if not is_static:
         return plan
     names = ("sym_strips", "sym_clusters", "active_clusters")
     plan = replace(plan, **{name: int(getattr(plan, name)) for name in names})
-    asked = int(sharing.sym_strips(sizes.strips, known_alpha))
-    if plan.sym_strips != asked:  # a path without SMs gave its columns away
-        path, columns = ("AsymGEMM", sizes.strips - asked)
+    sym_strips = int(sharing.sym_strips(sizes.strips, known_alpha))
+    if plan.sym_strips != sym_strips:  # a path without SMs gave its columns away
+        path, columns = ("AsymGEMM", sizes.strips - sym_strips)
         if plan.sym_strips == 0:
-            path, columns = ("SymGEMM", asked)
+            path, columns = ("SymGEMM", sym_strips)
         raise ValueError(
             f"sm_split={plan.sym_clusters * config.cluster}: leaves {path} none of "
             f"{plan.active_clusters * config.cluster} SMs, expected at least {config.cluster}, "
@@ -185,9 +185,9 @@ def _configuration(
         machine = machine_for(sm_count=sm_count(backend, cluster or 1))
     best: float | None = None
     if config is None:
-        found = heuristics.choice(gemm, machine, cluster=cluster)
-        config = found.config
-        best = found.alpha if sm_limit is None else None
+        choice = heuristics.choice(gemm, machine, cluster=cluster)
+        config = choice.config
+        best = choice.alpha if sm_limit is None else None
         # A device that runs fewer clusters at a time than its SMs hold has a smaller grid.
         if limit is not None and config.sm_count < limit <= machine.sm_count:
             sm_limit = limit = config.sm_count

@@ -79,9 +79,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, default in _DEFAULTS.items():
-            what = "True or False" if type(default) is bool else "a whole number"
+            type_name = "True or False" if type(default) is bool else "a whole number"
             value = getattr(self, name)
-            expect(type(value) is type(default), name, value, what)
+            expect(type(value) is type(default), name, value, type_name)
         check_registers(self.warpgroups, self.compute_registers, self.load_registers)
         for name, holds, allowed in (
             ("tm", 0 < self.tm <= TMA_BOX and self.tm % 8 == 0, f"a multiple of 8 up to {TMA_BOX}"),
@@ -166,8 +166,8 @@ def o_epilogue(config: Config, gemm: Gemm) -> Epilogue:
 
 def sums_epilogue(config: Config, gemm: Gemm) -> Epilogue:
     """Return the epilogue of partial sums, through the same shared memory."""
-    found = epilogue(*accumulator(config, gemm), SUM_BYTES)
-    return Epilogue(found.rows, found.columns, o_epilogue(config, gemm).slots, found.pieces)
+    base = epilogue(*accumulator(config, gemm), SUM_BYTES)
+    return Epilogue(base.rows, base.columns, o_epilogue(config, gemm).slots, base.pieces)
 
 
 def sums_apart(config: Config, gemm: Gemm) -> bool:
@@ -241,8 +241,8 @@ def rings(config: Config, gemm: Gemm) -> Rings:
     k_steps = -(-gemm.k // config.tk)
     rows, steps = 1, k_steps
     if gemm.groups > 1:
-        own = config.tk // piece_size(config, gemm)
-        rows = math.lcm(config.cluster, own)
+        pieces = config.tk // piece_size(config, gemm)
+        rows = math.lcm(config.cluster, pieces)
         steps = rows * gemm.group_size // config.tk
     shortest = k_steps % steps or steps
     scales = 1 + max(1, -(-config.w_ahead // shortest))
@@ -333,13 +333,13 @@ def _check_quantised(config: Config, gemm: Gemm) -> None:
     columns = WGMMA_ROWS * config.warpgroups
     allowed = f"a multiple of {columns} (64 a warpgroup) up to {TMA_BOX}"
     expect(config.tn % columns == 0, "tn", config.tn, allowed)
-    own = config.warpgroup_columns
+    width = config.warpgroup_columns
     expect(
-        config.tm * own <= _ONE_ACCUMULATOR,
+        config.tm * width <= _ONE_ACCUMULATOR,
         "tm",
         config.tm,
-        f"at most {_ONE_ACCUMULATOR // own}: a warpgroup has registers for {_ONE_ACCUMULATOR} "
-        f"float32 sums and has {own} columns",
+        f"at most {_ONE_ACCUMULATOR // width}: a warpgroup has registers for {_ONE_ACCUMULATOR} "
+        f"float32 sums and has {width} columns",
     )
     smallest = 128 if kind == "int4" else 64
     expect(
@@ -353,7 +353,7 @@ def _check_quantised(config: Config, gemm: Gemm) -> None:
             f"at most {_MOST_PIECES_K} for group={gemm.group_size}: more pieces spill registers"
         )
         expect(config.tk <= _MOST_PIECES_K, "tk", config.tk, allowed)
-    two = _TWO_ACCUMULATORS // own
+    two = _TWO_ACCUMULATORS // width
     if config.tm > two and (why := _needs_two_accumulators(config, gemm)):
         raise ValueError(f"tm={config.tm}: expected at most {two} for {why}")
     if config.asym:

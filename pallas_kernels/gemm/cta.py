@@ -141,10 +141,10 @@ class Cta:
         if layout == "tiles":
             return [
                 (
-                    matrix.at[item.strip * (tn // block) + at // block, k_step],
-                    slot if tn == block else slot.at[pl.ds(at, block)],
+                    matrix.at[item.strip * (tn // block) + column // block, k_step],
+                    slot if tn == block else slot.at[pl.ds(column, block)],
                 )
-                for at in range(0, tn, block)
+                for column in range(0, tn, block)
             ]
         ns, ks = pl.ds(item.strip * tn, tn), pl.ds(k_step * stored, stored)
         return [(matrix.at[(ns, ks) if layout == "nk" else (ks, ns)], slot)]
@@ -288,17 +288,19 @@ def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
         empty = [_empty(slots, number, several) for number in counts]
         return plgpu.Barrier(num_arrivals=copies, num_barriers=slots * turns), empty
 
-    all_, own = config.warpgroups, config.warpgroups // config.turns
+    all_, slot_readers = config.warpgroups, config.warpgroups // config.turns
     result = {
-        "x": ring("x", 1, readers=(own, own), shared=config.asym),
-        "w": ring("w", w_copies(config, gemm), readers=(own, all_), shared=True),
+        "x": ring("x", 1, readers=(slot_readers, slot_readers), shared=config.asym),
+        "w": ring("w", w_copies(config, gemm), readers=(slot_readers, all_), shared=True),
     }
     if gemm.quantised is not None:
         offsets = gemm.quantised.offset_dtype is not None
         shared = gemm.groups > 1
-        result["scales"] = ring("scales", 1 + offsets, readers=(own, own), shared=shared)
+        result["scales"] = ring(
+            "scales", 1 + offsets, readers=(slot_readers, slot_readers), shared=shared
+        )
         if offsets:
-            result["sums"] = ring("sums", 1, readers=(own, own), shared=False)
+            result["sums"] = ring("sums", 1, readers=(slot_readers, slot_readers), shared=False)
     return result
 
 

@@ -163,7 +163,7 @@ def _multiply(
     @pl.loop(0, steps)
     def _step(step: Int) -> None:
         width = min(config.x_columns, widest(kind))
-        each = config.x_columns // width
+        count = config.x_columns // width
         stored = _stored(cta, section, first + step)
         parts = [_converted(cta, stored, number, width) for number in range(config.tk // width)]
         if scale is not None:
@@ -172,10 +172,10 @@ def _multiply(
             x_counter = (section.x + first + step) * x_steps + number
             slot = rem(x_counter, cta.x_ring.size)
             plgpu.barrier_wait(cta.x_ring.full.at[slot])
-            for place in range(number * each, (number + 1) * each):
+            for place in range(number * count, (number + 1) * count):
                 _product(cta, acc, parts[place], slot, place * width)
             if number:
-                plgpu.wgmma_wait(each)  # the products before these are done, their X tile is free
+                plgpu.wgmma_wait(count)  # the products before these are done, their X tile is free
                 _release_x(cta, x_counter - 1)
         plgpu.wgmma_wait(0)
         _release_x(cta, (section.x + first + step + 1) * x_steps - 1)

@@ -95,20 +95,20 @@ def _store_o(
 ) -> None:
     store = o_epilogue(cta.config, cta.gemm)
     width = accumulator(cta.config, cta.gemm)[1]
-    own, left = cta.own_begin, item.strip * cta.config.tn
+    first_row, first_column = cta.own_begin, item.strip * cta.config.tn
     for piece in store.walk(width):
         slot = _free(cta, cta.staging, piece.slot)
         part = value(piece).astype(slot.dtype)
         if not cta.gemm.transposed:
             slot[...] = part
-            row, column = own + piece.row, piece.column
+            row, column = first_row + piece.row, piece.column
         else:
             if cta.gemm.out_itemsize == 4:  # inference finds this layout for two bytes only
                 part = plgpu.layout_cast(part, plgpu.Layout.WGMMA_TRANSPOSED)
             slot.transpose((1, 0))[...] = part
-            row, column = piece.column, own + piece.row
+            row, column = piece.column, first_row + piece.row
         plgpu.commit_smem()
-        columns = pl.ds(left + column, slot.shape[1])
+        columns = pl.ds(first_column + column, slot.shape[1])
         cta.rows.write(item, slot, cta.o, top + row, columns, emit)
 
 
@@ -119,8 +119,8 @@ def _free(cta: Cta, staging: Ref, slot: int) -> Ref:
 
 def _sums_piece(cta: Cta, row_tile: Int, piece: Piece) -> Ref:
     assert cta.sums is not None
-    at = cta.rows.at
-    number = at.player * cta.config.cluster + at.rank
+    place = cta.rows.at
+    number = place.player * cta.config.cluster + place.rank
     row = cta.own_begin + piece.row
     column, below = piece.column, row_tile * cta.config.tm
     if cta.gemm.transposed:

@@ -126,14 +126,14 @@ def explain(
 ) -> str:
     """Return a text of a few lines with the result of `choice`, its time and its rates."""
     machine = machine_for() if machine is None else machine
-    found = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
-    c = found.config
+    best = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
+    c = best.config
     lines = [
         f"O[{gemm.m}, {gemm.n}] = X W with K = {gemm.k}, {gemm.dtype} -> {gemm.out_dtype}, on "
         f"{c.sm_count} SMs of {machine.device}",
         f"tiles {c.tm} x {c.tn} x {c.tk}, kc {c.kc}, stages {c.x_stages} and {c.w_stages}, "
-        f"cluster {c.cluster}, alpha {found.alpha:.3g}",
-        f"predicted {found.time_s * 1e6:.1f} us, bound by {found.bound}",
+        f"cluster {c.cluster}, alpha {best.alpha:.3g}",
+        f"predicted {best.time_s * 1e6:.1f} us, bound by {best.bound}",
         f"rates: {machine.source}",
     ]
     return "\n".join(lines)

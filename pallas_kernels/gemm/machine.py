@@ -148,9 +148,9 @@ def machine_for(
       sm_count: SMs of the device or of the launch; the datasheet's by default.
       measured: False to ignore measured values.
     """
-    known = max((kind for kind in MACHINES if device.startswith(kind)), key=len, default=None)
-    whole = MACHINES[known or DEFAULT_DEVICE]
-    source = whole.source if known else f"unknown device, taken to be like {whole.device}"
+    device_kind = max((kind for kind in MACHINES if device.startswith(kind)), key=len, default=None)
+    whole = MACHINES[device_kind or DEFAULT_DEVICE]
+    source = whole.source if device_kind else f"unknown device, taken to be like {whole.device}"
     machine = replace(whole, device=device, source=source)
     if sm_count is not None:
         machine = machine.with_sms(sm_count)
@@ -176,9 +176,9 @@ def present_machine() -> Machine:
 
 
 def _measured(machine: Machine) -> Machine:
-    found = tuned_results.load(machine.device).machine
-    changes: dict[str, Any] = {name: float(found[name]) for name in _RATES if name in found}
-    whole = found.get("sm_count", machine.sm_count)
+    figures = tuned_results.load(machine.device).machine
+    changes: dict[str, Any] = {name: float(figures[name]) for name in _RATES if name in figures}
+    whole = figures.get("sm_count", machine.sm_count)
     for name in ("bf16_tflops", "l2_gbps"):
         if name in changes:
             changes[name] *= machine.sm_count / whole
@@ -188,5 +188,5 @@ def _measured(machine: Machine) -> Machine:
     return replace(
         machine,
         **changes,
-        source=f"measured: {named} ({found.get('source', '?')}); else {machine.source}",
+        source=f"measured: {named} ({figures.get('source', '?')}); else {machine.source}",
     )

@@ -57,10 +57,10 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
     x_tile_bytes = config.tm * config.x_columns * gemm.in_itemsize
     x_latency = machine.l2_latency_s + x_tile_bytes / rates.sm_store_bytes_s
     # while one warpgroup converts weights the tensor cores have those of the others
-    own = tensor_step / config.warpgroups + _convert_s(gemm, config, machine)
+    warpgroup_s = tensor_step / config.warpgroups + _convert_s(gemm, config, machine)
 
     latency = config.x_steps * x_latency / (config.x_stages - 1)
-    step_s = max(tensor_step, own, machine.step_s, latency)
+    step_s = max(tensor_step, warpgroup_s, machine.step_s, latency)
 
     def busy(steps: Any, outputs: Any, nbytes: Any) -> Seconds:
         products = steps * step_s
@@ -127,8 +127,8 @@ def equals(predictions: Sequence[Prediction]) -> np.ndarray:
     (within `ROOM`: W is not read twice needlessly); of them, the ones that add fewest partial sums.
     """
     times, totals, sums = (
-        np.concatenate([np.atleast_1d(of(one)) for one in predictions])
-        for of in (
+        np.concatenate([np.atleast_1d(key(one)) for one in predictions])
+        for key in (
             lambda p: p.time_s,
             lambda p: np.broadcast_to(p.sum_s, np.shape(p.time_s)),
             lambda p: np.broadcast_to(p.traffic.sums_store_bytes, np.shape(p.time_s)),
@@ -181,7 +181,7 @@ def reachable(
     if not config.asym:
         return np.ones(1)
     strips = counts(config, gemm).strips
-    given = np.asarray(sorted(alphas), np.float64)
-    shares = np.unique(sharing.sym_strips(strips, given)) / strips
+    values = np.asarray(sorted(alphas), np.float64)
+    shares = np.unique(sharing.sym_strips(strips, values)) / strips
     sms = config.sm_count if sm_limit is None else sm_limit
     return np.unique(np.round(shares)) if sms < 2 * config.cluster else shares

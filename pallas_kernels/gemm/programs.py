@@ -55,13 +55,13 @@ _EXPERTS: tuple[tuple[str, Quantised], ...] = (
 # results of `choose` from decode to long prefill.
 def programs(sm_count: int) -> tuple[Program, ...]:
     """Return the programs for a GPU or slice of `sm_count` SMs."""
-    found = (
+    entries = (
         *_plain(sm_count),
         *_quantised(sm_count),
         *_of_experts(sm_count),
         *_of_quantised_experts(sm_count),
     )
-    return tuple(found)
+    return tuple(entries)
 
 
 def program(

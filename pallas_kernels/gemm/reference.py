@@ -146,10 +146,10 @@ def _by_block(
     def multiply(number: jax.Array, out: jax.Array) -> jax.Array:
         one = {name: values[number] for name, values in columns.items()}
         top = one["begin"] + (number - one["first"]) * rows
-        found = product(lax.dynamic_slice_in_dim(x, top, rows), one["expert"])
+        block = product(lax.dynamic_slice_in_dim(x, top, rows), one["expert"])
         mine = (top + jnp.arange(rows) < one["end"])[:, None]
         before = lax.dynamic_slice_in_dim(out, top, rows)
-        return lax.dynamic_update_slice_in_dim(out, jnp.where(mine, found, before), top, 0)
+        return lax.dynamic_update_slice_in_dim(out, jnp.where(mine, block, before), top, 0)
 
     zeros = jnp.zeros((t + rows, gemm.n), gemm.out_dtype)
     out: jax.Array = lax.fori_loop(0, blocks, multiply, zeros)

@@ -82,8 +82,14 @@ class OneMatrix:
 
         SymGEMM: (block of rows, strip) pairs. AsymGEMM: groups of strips.
         """
-        at = self.at
-        return at.share(where(at.is_sym, at.plan.sym_strips * at.sizes.row_clusters, at.groups))
+        position = self.at
+        return position.share(
+            where(
+                position.is_sym,
+                position.plan.sym_strips * position.sizes.row_clusters,
+                position.groups,
+            )
+        )
 
     def item(self, number: Int) -> Item:
         """Return one item.
@@ -93,14 +99,14 @@ class OneMatrix:
         CTAs may have a strip beyond N: they load zeros, TMA clips their stores, and they still
         multicast their share of X.
         """
-        at, item = self.at, self.at.number(number)
-        blocks = at.sizes.row_clusters
-        tile = rem(item, blocks) * at.config.cluster + at.rank
+        position, item = self.at, self.at.number(number)
+        blocks = position.sizes.row_clusters
+        tile = rem(item, blocks) * position.config.cluster + position.rank
         return Item(
             expert=None,
-            strip=where(at.is_sym, div(item, blocks), at.asym_strip(item)),
-            top=where(at.is_sym, tile * at.config.tm, 0),
-            row_tiles=where(at.is_sym, 1, at.sizes.row_tiles),
+            strip=where(position.is_sym, div(item, blocks), position.asym_strip(item)),
+            top=where(position.is_sym, tile * position.config.tm, 0),
+            row_tiles=where(position.is_sym, 1, position.sizes.row_tiles),
         )
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
@@ -132,30 +138,30 @@ class OfExperts(OneMatrix):
 
     def items(self) -> Int:
         """SymGEMM: (block of an expert, strip) pairs. AsymGEMM: (expert, group of strips) pairs."""
-        at = self.at
-        sym, asym = self.expert_blocks * at.plan.sym_strips, self.experts * at.groups
-        return at.share(where(at.is_sym, sym, asym))
+        position = self.at
+        sym, asym = self.expert_blocks * position.plan.sym_strips, self.experts * position.groups
+        return position.share(where(position.is_sym, sym, asym))
 
     def item(self, number: Int) -> Item:
         """SymGEMM: a tile of an expert's block.
 
         AsymGEMM: a strip with all rows of an expert; neighbours in time share X.
         """
-        at, item = self.at, self.at.number(number)
-        strips = jnp.maximum(at.plan.sym_strips, 1)
-        if at.is_sym is True:
+        position, item = self.at, self.at.number(number)
+        strips = jnp.maximum(position.plan.sym_strips, 1)
+        if position.is_sym is True:
             return self._tile(item, strips)
-        groups = jnp.maximum(at.groups, 1)
-        row = where(at.is_sym, div(item, strips), self.whole + div(item, groups))
+        groups = jnp.maximum(position.groups, 1)
+        row = where(position.is_sym, div(item, strips), self.whole + div(item, groups))
         block = _block(self.table, row)
         within, strip = place(item, block, strips)
-        tile = within * at.config.cluster + at.rank
-        tiles = ceil_div(block.end - block.base, at.config.tm)
+        tile = within * position.config.cluster + position.rank
+        tiles = ceil_div(block.end - block.base, position.config.tm)
         return Item(
             expert=block.expert,
-            strip=where(at.is_sym, strip, at.asym_strip(rem(item, groups))),
-            top=block.base + where(at.is_sym, tile * at.config.tm, 0),
-            row_tiles=where(at.is_sym, 1, tiles),
+            strip=where(position.is_sym, strip, position.asym_strip(rem(item, groups))),
+            top=block.base + where(position.is_sym, tile * position.config.tm, 0),
+            row_tiles=where(position.is_sym, 1, tiles),
             begin=block.begin,
             end=block.end,
         )
@@ -188,8 +194,8 @@ class OfExperts(OneMatrix):
         number = jnp.maximum(jnp.minimum(item.end - top, rows) - start, 0)
         size = rows
         while size:
-            at = start + div(number, 2 * size) * (2 * size)  # behind the larger ones
-            _emit_if(number & size != 0, slot, o, at, top + at, size, columns, emit)
+            offset = start + div(number, 2 * size) * (2 * size)  # behind the larger ones
+            _emit_if(number & size != 0, slot, o, offset, top + offset, size, columns, emit)
             size //= 2
 
         @pl.when(number < rows)

@@ -37,9 +37,11 @@ def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: 
     clusters: AsymGEMM adds to O and refills W between its steps, so it profits from spare SMs.
     """
     candidates = xp.arange(config.clusters + 1, dtype=np.int32)
-    each = xp.asarray(sym)[..., None]
-    steps = busiest_steps(sizes, config.cluster, each, candidates, active - candidates, xp)
-    starved = ((each > 0) & (candidates == 0)) | ((each < sizes.strips) & (candidates >= active))
+    sym_columns = xp.asarray(sym)[..., None]
+    steps = busiest_steps(sizes, config.cluster, sym_columns, candidates, active - candidates, xp)
+    starved = ((sym_columns > 0) & (candidates == 0)) | (
+        (sym_columns < sizes.strips) & (candidates >= active)
+    )
     forbidden = starved | (candidates > active)
     # One path alone takes every cluster, or none.
     best = xp.argmin(xp.where(forbidden, np.int32(2**31 - 1), steps), axis=-1).astype(np.int32)

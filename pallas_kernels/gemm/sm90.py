@@ -67,7 +67,7 @@ def build(
         x, w, scales, offsets, x_sums, table, scalars, o, *scratch = _named(gemm, refs)
         *global_scratch, tiles, staging, barriers, detour = scratch
         plan = Plan(**{name: scalars[place] for place, name in enumerate(PLAN_FIELDS)})
-        at = Place(
+        position = Place(
             config=config,
             sizes=sizes,
             plan=plan,
@@ -83,7 +83,7 @@ def build(
             config=config,
             gemm=gemm,
             sizes=sizes,
-            rows=_rows(gemm, at, table, scalars),
+            rows=_rows(gemm, position, table, scalars),
             accumulate=tma_add if interpret is None else read_add_write,
             warpgroup=lax.axis_index("warpgroup"),
             x=x,
@@ -96,7 +96,7 @@ def build(
             staging=o_staging,
             sums_staging=others[0][0] if others else None,
             detour=detour[0] if detour else None,
-            **rings_of(config, gemm, tiles, barriers, at.is_sym),
+            **rings_of(config, gemm, tiles, barriers, position.is_sym),
         )
 
         def compute_all() -> None:
@@ -119,13 +119,13 @@ def build(
 
 
 def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
-    left = list(refs)
-    x, w = left.pop(0), left.pop(0)
-    scales = left.pop(0) if gemm.quantised is not None else None
+    rest = list(refs)
+    x, w = rest.pop(0), rest.pop(0)
+    scales = rest.pop(0) if gemm.quantised is not None else None
     shifted = gemm.quantised is not None and gemm.quantised.offset_dtype is not None
-    offsets, x_sums = (left.pop(0), left.pop(0)) if shifted else (None, None)
-    table = left.pop(0) if gemm.experts is not None else None
-    return [x, w, scales, offsets, x_sums, table, *left]
+    offsets, x_sums = (rest.pop(0), rest.pop(0)) if shifted else (None, None)
+    table = rest.pop(0) if gemm.experts is not None else None
+    return [x, w, scales, offsets, x_sums, table, *rest]
 
 
 def _rows(gemm: Gemm, at: Place, table: Ref | None, scalars: Ref) -> OneMatrix:

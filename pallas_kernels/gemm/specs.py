@@ -57,8 +57,8 @@ class Quantised:
         check_group(self.kind, self.group)
         for name in ("scale_dtype", "offset_dtype"):
             dtype = getattr(self, name)
-            known = dtype in SCALE_DTYPES or (name, dtype) == ("offset_dtype", None)
-            expect(known, name, dtype, f"one of {', '.join(SCALE_DTYPES)}")
+            is_valid = dtype in SCALE_DTYPES or (name, dtype) == ("offset_dtype", None)
+            expect(is_valid, name, dtype, f"one of {', '.join(SCALE_DTYPES)}")
 
     @property
     def storage_dtype(self) -> np.dtype[np.generic]:

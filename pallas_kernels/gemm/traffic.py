@@ -223,20 +223,20 @@ def _rows(gemm: Gemm, config: Config, sizes: Counts, group_sizes: Any) -> _Rows:
     table, number, _ = block_table(groups, gemm.m, config.block_rows, xp=np)
     whole, experts, _ = block_table(groups, gemm.m, whole_rows(gemm.m), xp=np)
     blocks = {name: table[:number, i].astype(np.int64) for i, name in enumerate(FIELDS)}
-    each = {name: whole[:experts, i].astype(np.int64) for i, name in enumerate(FIELDS)}
+    columns = {name: whole[:experts, i].astype(np.int64) for i, name in enumerate(FIELDS)}
     within = np.arange(number) - blocks["first"]
     tops = (blocks["base"] + within * config.block_rows)[:, None]
     tops = tops + config.tm * np.arange(config.cluster)
-    tiles = -(-(each["end"] - each["base"]) // config.tm)
-    reach = np.minimum(each["base"] + tiles * config.tm, gemm.x_rows)
+    tiles = -(-(columns["end"] - columns["base"]) // config.tm)
+    reach = np.minimum(columns["base"] + tiles * config.tm, gemm.x_rows)
     return _Rows(
         matrices=int(experts),
         blocks=int(number),
         tiles=int(tiles.sum()),
         most_tiles=int(tiles.max(initial=0)),
-        useful=int((each["end"] - each["begin"]).sum()),
+        useful=int((columns["end"] - columns["begin"]).sum()),
         loaded_sym=int(np.clip(gemm.x_rows - tops, 0, config.tm).sum()),
-        loaded_asym=int((reach - each["base"]).sum()),
+        loaded_asym=int((reach - columns["base"]).sum()),
     )
 
 
@@ -251,10 +251,10 @@ def _x_sum_bytes(
 ) -> Count:
     if gemm.quantised is None or gemm.quantised.offset_dtype is None:
         return np.zeros_like(sym)
-    each = SUM_BYTES * (gemm.k // sum_size(config, gemm))
+    row_bytes = SUM_BYTES * (gemm.k // sum_size(config, gemm))
     # sums of all of X are loaded again in every pass, by each CTA of a cluster for itself
     asym = (pass_groups // max(over.matrices, 1) if gemm.groups == 1 else groups) * config.cluster
-    return each * (over.loaded_sym * sym + over.loaded_asym * asym)
+    return row_bytes * (over.loaded_sym * sym + over.loaded_asym * asym)
 
 
 @functools.lru_cache(maxsize=1024)

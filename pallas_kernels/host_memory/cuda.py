@@ -104,8 +104,8 @@ def find_runtime(
 def _candidates() -> Iterator[str]:
     maps = Path("/proc/self/maps")
     if maps.exists():
-        found = re.findall(r"(\S*/libcudart\.so\S*)", maps.read_text("utf-8", "replace"))
-        yield from dict.fromkeys(found)
+        paths = re.findall(r"(\S*/libcudart\.so\S*)", maps.read_text("utf-8", "replace"))
+        yield from dict.fromkeys(paths)
     spec = find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         yield from map(str, sorted(Path(folder).glob("*/lib/libcudart.so.*"), reverse=True))

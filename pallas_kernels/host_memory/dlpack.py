@@ -59,9 +59,9 @@ def _let_receivers_outlive_python() -> None:
     jax frees its last buffers after Python has ended. Their memory stays until the process ends,
     and the new deleter does nothing.
     """
-    for held in _held.values():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
-        held[-1].deleter = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)
+    for record in _held.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(record))
+        record[-1].deleter = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)
 
 
 # NumPy's own exporter supports neither bfloat16 nor float8, and only plain CPU memory.

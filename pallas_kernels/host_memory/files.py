@@ -145,13 +145,13 @@ def users(path: Path) -> tuple[int, ...]:
     """
     stat = path.stat()
     device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
-    found = []
+    pids = []
     with suppress(FileNotFoundError):  # no /proc: nobody can be named
         for line in Path("/proc/locks").read_text("ascii").splitlines():
             fields = line.split()
             if fields[1] == "FLOCK" and fields[5] == device:
-                found.append(int(fields[4]))
-    return tuple(sorted(found))
+                pids.append(int(fields[4]))
+    return tuple(sorted(pids))
 
 
 def remove_pool(path: Path | str, *, force: bool = False) -> None:

@@ -98,11 +98,11 @@ def plan(tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> Head
     # Offsets are digits in the JSON: a placeholder as wide as any of them bounds the header.
     widest = {name: replace(entry, offset=1 << 62) for name, entry in entries.items()}
     top = len(_json(Header(entries=widest, metadata=dict(metadata), nbytes=0)))
-    at = round_up(PROLOGUE.size + top, PAGE)
+    offset = round_up(PROLOGUE.size + top, PAGE)
     for name, entry in entries.items():
-        entries[name] = replace(entry, offset=at)
-        at = round_up(at + entry.spec.nbytes, ALIGNMENT)
-    return Header(entries=entries, metadata=dict(metadata), nbytes=round_up(at, PAGE))
+        entries[name] = replace(entry, offset=offset)
+        offset = round_up(offset + entry.spec.nbytes, ALIGNMENT)
+    return Header(entries=entries, metadata=dict(metadata), nbytes=round_up(offset, PAGE))
 
 
 def encode(header: Header) -> bytes:

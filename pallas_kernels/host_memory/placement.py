@@ -150,11 +150,11 @@ def _placed(name: str, leaf: Any) -> tuple[Placed, object]:
 def _source_and_target(name: str, leaf: Any, device: jax.Device | None) -> tuple[Any, Any]:
     array = leaf.data if _is_host_array(leaf) else leaf
     _refuse_other(name, array)
-    kept = jax.dtypes.canonicalize_dtype(array.dtype)
-    if kept != array.dtype:
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    if dtype != array.dtype:
         raise HostMemoryError(
             f"{_leaf(name)} of dtype {array.dtype}: expected a type that jax keeps; it would be "
-            f"stored as {kept}. Convert it first, or set jax_enable_x64."
+            f"stored as {dtype}. Convert it first, or set jax_enable_x64."
         )
     if isinstance(array, jax.Array) and device is None:
         if array.is_deleted():
@@ -163,12 +163,12 @@ def _source_and_target(name: str, leaf: Any, device: jax.Device | None) -> tuple
     else:
         device = jax.devices()[0] if device is None else device
         devices, sharding = {device}, jax.sharding.SingleDeviceSharding(device)
-    each: Any
-    for each in devices:
-        kinds = sorted(m.kind for m in each.addressable_memories())
+    target: Any
+    for target in devices:
+        kinds = sorted(m.kind for m in target.addressable_memories())
         if HOST not in kinds:
             raise HostMemoryError(
-                f"device={each}: expected one with {HOST} memory; it has {', '.join(kinds)}"
+                f"device={target}: expected one with {HOST} memory; it has {', '.join(kinds)}"
             )
     return array, sharding.with_memory_kind(HOST)
 

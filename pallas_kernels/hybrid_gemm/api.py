@@ -112,15 +112,15 @@ def hybrid_gemm(
         layers=layers,
         w_layout=w_layout,
     )
-    given = {
+    options = {
         "alpha": alpha, "sm_split": sm_split, "cluster": cluster, "sm_limit": sm_limit,
         "config": config,
     }  # fmt: skip
-    fixed = [name for name, value in given.items() if value is not None]
+    fixed = [name for name, value in options.items() if value is not None]
     traced = any(isinstance(one, jax.core.Tracer) for one in (x, data, layer))
     if _reader(reader, fixed, gemm, data, chosen, traced=traced) == "copy_engine":
-        at = layer_index(layer, layers)
-        return staged_matmul(jnp.asarray(x), data, at, gemm=gemm, columns=n)
+        index = layer_index(layer, layers)
+        return staged_matmul(jnp.asarray(x), data, index, gemm=gemm, columns=n)
     return multiply(
         "hybrid_gemm",
         gemm,

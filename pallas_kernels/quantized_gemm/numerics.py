@@ -68,8 +68,8 @@ def product_error_bound(
     """
     bound = gemm_error_bound(x, w, out_dtype)
     if magnitudes is not None:
-        own = gemm_reference(np.abs(x), np.abs(w))
-        terms = x.shape[1] * (gemm_reference(np.abs(x), magnitudes) - own)
+        product = gemm_reference(np.abs(x), np.abs(w))
+        terms = x.shape[1] * (gemm_reference(np.abs(x), magnitudes) - product)
         more = _EPS * (terms + 3 * gemm_reference(np.abs(x), magnitudes))
         # the sum that is rounded to the output is off by as much
         bound = bound + more * (1 + float(_output_eps(out_dtype)))

@@ -117,7 +117,7 @@ def integer_rows(
     if offsets is not None:
         pairs.append(("offsets", offsets, into.offsets, 0))
     # everything is checked before anything is written
-    exact = [_exact(name, given, (len(values), groups), to) for name, given, to, _ in pairs]
+    exact = [_exact(name, array, (len(values), groups), to) for name, array, to, _ in pairs]
     if into.kind == "int4" and (values.min() < -8 or values.max() > 7):
         raise ValueError(f"values from {values.min()} to {values.max()}: expected -8 to 7 for int4")
     wide = padded_k(into.k, into.group)
@@ -183,8 +183,8 @@ def from_integers(
         offset_dtype=None if offsets is None else offset_dtype,
     )
     for index in np.ndindex(*stack):
-        own = None if offsets is None else offsets[index]
-        integer_rows(matrix_of(out, *index), 0, values[index], scales[index], own)
+        matrix_offsets = None if offsets is None else offsets[index]
+        integer_rows(matrix_of(out, *index), 0, values[index], scales[index], matrix_offsets)
     return out
 
 

@@ -179,8 +179,8 @@ def check_weights(w: Any, stack_axes: int | None = None) -> dict[str, Any]:
             raise ValueError(
                 f"w.{field} of dtype {dtype}: expected one of {', '.join(SCALE_DTYPES)}"
             )
-    wanted = storage_shapes(w.k, w.n, w.kind, w.group, stack=stack, **types)
-    for name, spec in wanted.items():
+    specs = storage_shapes(w.k, w.n, w.kind, w.group, stack=stack, **types)
+    for name, spec in specs.items():
         got = tuple(arrays[name].shape), str(arrays[name].dtype)
         if got[1] != spec.dtype:
             raise ValueError(

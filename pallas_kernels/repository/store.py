@@ -46,8 +46,8 @@ class Entry:
 
 def default_folder() -> Path:
     """Return the folder in `PALLAS_KERNELS_REPOSITORY`, or by default one in the user's cache."""
-    if given := os.environ.get(FOLDER_VARIABLE):
-        return Path(given)
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        return Path(folder)
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "pallas_kernels" / "repository"
 
@@ -97,13 +97,13 @@ class Repository:
         Raises:
           RepositoryError: others can write to the folder.
         """
-        wanted = identity(program, device)
-        path = self._entry_path(wanted)
+        key = identity(program, device)
+        path = self._entry_path(key)
         if not path.exists():
             return None
         _require_own(self.folder)
         try:
-            return self._load(path, wanted, device)
+            return self._load(path, key, device)
         except RepositoryError as error:
             warnings.warn(f"{error}; compiling it anew", RepositoryWarning, stacklevel=3)
             return None
@@ -225,10 +225,10 @@ def _read(path: Path) -> Entry:
     try:
         _require_own(path)
         fields = json.loads(path.read_text("utf-8"))
-        if (found := fields.pop("format")) != FORMAT:
-            raise RepositoryError(f"{path.name}: of another format, {found}, than {FORMAT}")
-        of = Identity.from_json(fields.pop("identity"))
-        entry = Entry(identity=of, **fields)
+        if (file_format := fields.pop("format")) != FORMAT:
+            raise RepositoryError(f"{path.name}: of another format, {file_format}, than {FORMAT}")
+        key = Identity.from_json(fields.pop("identity"))
+        entry = Entry(identity=key, **fields)
         whole = len(bytes.fromhex(entry.sha256)) == 32 and int(entry.nbytes) == entry.nbytes
     except RepositoryError:
         raise

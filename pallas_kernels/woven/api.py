@@ -108,8 +108,8 @@ def send(
                f"[N, {heads}, {slot.head_dim}] of {slot.dtype} as in shared")  # fmt: skip
         expect(len(array) == len(q), f"rows of {name}", len(array), f"{len(q)} as of q")
     expect(1 <= len(q) <= slot.rows, "rows of q", len(q), f"1 to {slot.rows} as in shared")
-    known = len(q) if rows is None else concrete("rows", rows, int)
-    expect(known is None or 1 <= known <= len(q), "rows", known, f"1 to {len(q)}")
+    count = len(q) if rows is None else concrete("rows", rows, int)
+    expect(count is None or 1 <= count <= len(q), "rows", count, f"1 to {len(q)}")
     many = jnp.clip(jnp.asarray(len(q) if rows is None else rows, jnp.int32), 1, len(q))
     written, state = run_send(
         arrays, _state(state, (5,)), many.reshape(1), *map(jnp.asarray, (q, k, v)),
@@ -158,8 +158,8 @@ def poll(
     )
     expect(v_pages.shape == k_pages.shape, "v_pages", v_pages.shape, f"{k_pages.shape}")
     got = (tuple(k_pages.shape[2:]), str(k_pages.dtype))
-    wanted = ((slot.kv_heads, slot.head_dim), slot.dtype)
-    expect(got == wanted, "k_pages", got, f"{wanted} as in shared")
+    layout = ((slot.kv_heads, slot.head_dim), slot.dtype)
+    expect(got == layout, "k_pages", got, f"{layout} as in shared")
     polling = Polling(
         exchange=exchange, pages=int(k_pages.shape[0]), page=int(k_pages.shape[1]),
         layers=layers, stride=stride,
@@ -210,9 +210,9 @@ def receive(
         ("rows", most if rows is None else rows, most),
         ("looks", looks, None),
     ):
-        known = concrete(name, value, int)
+        number = concrete(name, value, int)
         allowed = "a whole number above 0" if high is None else f"1 to {high}"
-        expect(known is None or 1 <= known <= (high or 2**31 - 1), name, known, allowed)
+        expect(number is None or 1 <= number <= (high or 2**31 - 1), name, number, allowed)
         numbers.append(jnp.clip(jnp.asarray(value, jnp.int32), 1, high).reshape(1))
     out, codes, state = run_receive(
         arrays, _state(state, (5,)), *numbers, exchange=exchange, backend=backend
@@ -230,11 +230,11 @@ def run_send(
     tokens, many = q.shape[0], exchange.slot.outstanding * exchange.slot.rows
     kernel = sm90.build_send(exchange, config, tokens, interpret=interpret_settings(backend))
     sides = {"q": (many, -1), "k": (many, -1), "v": (many, -1), "asked": (-1,), "task": (1,)}
-    given = {name: getattr(shared, name).reshape(shape) for name, shape in sides.items()}
-    own = [array.reshape(tokens, -1) for array in (q, k, v)]
+    arrays = {name: getattr(shared, name).reshape(shape) for name, shape in sides.items()}
+    qkv = [array.reshape(tokens, -1) for array in (q, k, v)]
     state, written = _in_place(
-        lambda refs: kernel(state, rows, *own, shared.version, *refs.values()),
-        given, shared, backend,
+        lambda refs: kernel(state, rows, *qkv, shared.version, *refs.values()),
+        arrays, shared, backend,
     )  # fmt: skip
     return written, state
 
@@ -252,7 +252,7 @@ def run_poll(
     kernel = sm90.build_poll(polling, config, interpret=interpret_settings(backend))
     rows = slot.outstanding * slot.rows * slot.kv_heads
     heads = (rows, exchange.group, slot.head_dim)
-    asked, q = shared.asked.reshape(-1), shared.q.reshape(heads)
+    requests, q = shared.asked.reshape(-1), shared.q.reshape(heads)
     new = [array.reshape(rows, slot.head_dim) for array in (shared.k, shared.v)]
     sides = {
         "out": (exchange.splits * rows, *heads[1:]),
@@ -260,14 +260,14 @@ def run_poll(
         "status": (-1,),
         "done": (-1,),
     }
-    given = {name: getattr(shared, name).reshape(shape) for name, shape in sides.items()}
+    arrays = {name: getattr(shared, name).reshape(shape) for name, shape in sides.items()}
     pools = [jax.new_ref(array) for array in (k, v)]
     state, written = _in_place(
         lambda refs: kernel(
-            shared.task, shared.version, shared.lengths, shared.table, asked, q, *new,
+            shared.task, shared.version, shared.lengths, shared.table, requests, q, *new,
             *refs.values(), windows, state, *pools,
         ),
-        given, shared, backend,
+        arrays, shared, backend,
     )  # fmt: skip
     k, v = map(jax.freeze, pools)
     return written, state, k, v
@@ -324,8 +324,8 @@ def _start(shared: Any, backend: Any) -> tuple[Exchange, Shared]:
         data = array.data if isinstance(array, HostArray) else array
         if backend != "sm90":
             return weight_operand(jnp.asarray(data), backend=backend)
-        held = isinstance(data, jax.Array) and in_host_memory(data)
-        expect(held, "shared", type(data).__name__, "jax arrays in pinned host memory (to_host)")
+        is_host = isinstance(data, jax.Array) and in_host_memory(data)
+        expect(is_host, "shared", type(data).__name__, "jax arrays in pinned host memory (to_host)")
         return host_ref(data)
 
     arrays = {name: taken(getattr(shared, name)) for name in exchange.shapes()}

@@ -111,12 +111,12 @@ class Exchange:
         """
         length = memoryview(pages).nbytes
         expect(length >= self.nbytes, "pages", length, f"{self.nbytes} bytes or more")
-        found, at = {}, 0
+        arrays, offset = {}, 0
         for name, (shape, dtype) in self.shapes().items():
-            flat = np.frombuffer(pages, DTYPES[dtype], count=math.prod(shape), offset=at)
-            found[name] = flat.reshape(shape)
-            at += round_up(flat.nbytes, LINE)
-        return Shared(**found)
+            flat = np.frombuffer(pages, DTYPES[dtype], count=math.prod(shape), offset=offset)
+            arrays[name] = flat.reshape(shape)
+            offset += round_up(flat.nbytes, LINE)
+        return Shared(**arrays)
 
     def new(self, pages: Any = None, *, first: int = 0) -> Shared:
         """Return the shared arrays before the first task, in NumPy.
@@ -181,8 +181,8 @@ class Shared:
 def exchange_of(shared: Shared) -> Exchange:
     """Return the sizes of shared arrays."""
     for name in ("q", "k", "out"):
-        ndim, wanted = len(getattr(shared, name).shape), 5 if name == "out" else 4
-        expect(ndim == wanted, f"shared.{name}.ndim", ndim, str(wanted))
+        ndim, rank = len(getattr(shared, name).shape), 5 if name == "out" else 4
+        expect(ndim == rank, f"shared.{name}.ndim", ndim, str(rank))
     (outstanding, rows, heads, dim), kv_heads = shared.q.shape, shared.k.shape[2]
     slot = SlotShape(
         rows=int(rows), heads=int(heads), kv_heads=int(kv_heads), head_dim=int(dim),

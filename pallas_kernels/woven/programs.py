@@ -30,12 +30,12 @@ CONTEXT = 4096  # tokens of the longest sequence
 def programs(sm_count: int) -> tuple[Program, ...]:
     """Return the programs of both sides, for a GPU or slice of any number of SMs."""
     del sm_count  # as many CTAs as sequences, heads and splits
-    found: list[Program] = []
+    entries: list[Program] = []
     for model in ("llama-3.1-8b", "qwen3-30b-a3b", "llama-3.2-1b"):
         for rows, splits, outstanding in ((8, 4, 1), (128, 1, 1)):
-            found += _of(model, _exchange(model, rows, splits, outstanding), PAGE, 2)
-    found += _of("float16", _exchange("llama-3.1-70b", 16, 2, 3, dtype="float16"), 16, 1)
-    return tuple(found)
+            entries += _of(model, _exchange(model, rows, splits, outstanding), PAGE, 2)
+    entries += _of("float16", _exchange("llama-3.1-70b", 16, 2, 3, dtype="float16"), 16, 1)
+    return tuple(entries)
 
 
 def _exchange(
@@ -68,9 +68,9 @@ def send_program(label: str, exchange: Exchange, config: SendConfig) -> Program:
     s = exchange.slot
     run = functools.partial(run_send, exchange=exchange, config=config, backend="sm90")
     heads = (s.heads, s.kv_heads, s.kv_heads)
-    own = [Argument(shape=(s.rows, h, s.head_dim), dtype=s.dtype) for h in heads]
+    qkv = [Argument(shape=(s.rows, h, s.head_dim), dtype=s.dtype) for h in heads]
     scalars = [Argument(shape=(size,), dtype="int32") for size in (5, 1)]
-    return _program("send", label, exchange, run, (*scalars, *own), send_bytes(exchange, config))
+    return _program("send", label, exchange, run, (*scalars, *qkv), send_bytes(exchange, config))
 
 
 def poll_program(label: str, polling: Polling) -> Program:
@@ -101,18 +101,18 @@ def _program(
     others: tuple[Argument, ...], shared_bytes: int, *, attends: bool = False,
 ) -> Program:  # fmt: skip
     shapes = exchange.shapes()
-    held = tuple(Argument(shape=of[0], dtype=of[1], host=True) for of in shapes.values())
+    host_args = tuple(Argument(shape=spec[0], dtype=spec[1], host=True) for spec in shapes.values())
 
     def function(*arrays: Any) -> Any:
         shared = Shared(**dict(zip(shapes, arrays, strict=False)))
         return run(shared, *arrays[len(shapes) :])
 
-    s, count = exchange.slot, len(held) + len(others)
+    s, count = exchange.slot, len(host_args) + len(others)
     return Program(
         op="woven",
         name=f"{call} {label} {s.rows} rows, {exchange.splits} splits, {s.outstanding} outstanding",
         function=function,
-        arguments=(*held, *others),
+        arguments=(*host_args, *others),
         shared_bytes=shared_bytes,
         opcodes=_ATTENDS if attends else _MOVES,
         absent=frozenset({"UTMAREDG"}) if attends else _NO_ATTENTION,

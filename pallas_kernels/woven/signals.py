@@ -53,8 +53,10 @@ class Instructions:
             number = ir.IntegerType.get_signless(32)
             _mosaic.utils.warpgroup_barrier()  # the one before was read
             with _alone():
-                at = [_mosaic.utils.memref_ptr(word)]
-                seen = llvm.inline_asm(number, at, _LOAD, "=r,l,~{memory}", has_side_effects=True)
+                operands = [_mosaic.utils.memref_ptr(word)]
+                seen = llvm.inline_asm(
+                    number, operands, _LOAD, "=r,l,~{memory}", has_side_effects=True
+                )
                 memref.store(seen, handed, [_mosaic.utils.c(0, ir.IndexType.get())])
             _mosaic.utils.warpgroup_barrier()
 

@@ -155,7 +155,7 @@ class Slot:
         self._pages = map_pages(fd, shape.nbytes, writable=True)
         start = self._pages.address
         self.task, self.completion, self.version = (
-            Word(start + at) for at in (_TASK, _COMPLETION, _VERSION)
+            Word(start + offset) for offset in (_TASK, _COMPLETION, _VERSION)
         )
         self.first = int(self._view(np.uint32, _FIRST, (1,))[0])
         rows = shape.rows
@@ -184,8 +184,8 @@ class Slot:
             pages = map_pages(os.dup(fd), shape.nbytes, writable=True)
             header = shape.header()
             pages[: len(header)] = header
-            for at in (_TASK, _COMPLETION, _FIRST):
-                pages[at : at + 4] = int(first & 0xFFFFFFFF).to_bytes(4, "little")
+            for offset in (_TASK, _COMPLETION, _FIRST):
+                pages[offset : offset + 4] = int(first & 0xFFFFFFFF).to_bytes(4, "little")
             release_or_leave(pages)
         return cls(path, shape, fd)
 
@@ -200,11 +200,11 @@ class Slot:
         """
         path = Path(path)
         fd = files.open_file(path)
-        wanted = shape.header()
-        found = os.pread(fd, len(wanted), 0)
-        if found != wanted or os.fstat(fd).st_size != shape.nbytes:
+        header = shape.header()
+        content = os.pread(fd, len(header), 0)
+        if content != header or os.fstat(fd).st_size != shape.nbytes:
             os.close(fd)
-            if not found.startswith(_MAGIC):
+            if not content.startswith(_MAGIC):
                 raise PoolCorruptError(f"{path}: is no slot")
             raise PoolStaleError(f"{path}: is a slot of another shape than {shape}")
         return cls(path, shape, fd)
@@ -231,13 +231,13 @@ class Slot:
 
     def _lane(self, number: int) -> _Lane:
         s = self.shape
-        at, dtype = s.lanes_at + number * s.lane_bytes, DTYPES[s.dtype]
+        offset, dtype = s.lanes_at + number * s.lane_bytes, DTYPES[s.dtype]
         size = dtype.itemsize * s.rows * s.head_dim
-        back = at + _LINE + _padded(s.rows * s.sent_bytes)
+        back = offset + _LINE + _padded(s.rows * s.sent_bytes)
         q, kv = (s.rows, s.heads, s.head_dim), (s.rows, s.kv_heads, s.head_dim)
-        payload = at + _LINE
+        payload = offset + _LINE
         return _Lane(
-            asked=self._view(np.uint32, at, (2,)),
+            asked=self._view(np.uint32, offset, (2,)),
             q=self._view(dtype, payload, q),
             k=self._view(dtype, payload + s.heads * size, kv),
             v=self._view(dtype, payload + (s.heads + s.kv_heads) * size, kv),

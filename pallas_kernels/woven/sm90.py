@@ -54,21 +54,21 @@ def build_send(
         items = jnp.where(goes, dealt(rows, ctas, rank), 0)
 
         def parts(step: Int) -> list[tuple[Ref, Ref, Ref]]:
-            row, kept = rank + step * ctas, rem(step, stages)
-            own = zip((q, k, v), (q_lane, k_lane, v_lane), places, widths, strict=True)
+            row, stage = rank + step * ctas, rem(step, stages)
+            copies = zip((q, k, v), (q_lane, k_lane, v_lane), places, widths, strict=True)
             return [
                 (
                     source.at[row],
-                    ring.at[kept, pl.ds(place, width)],
+                    ring.at[stage, pl.ds(place, width)],
                     into.at[lane * slot.rows + row],
                 )
-                for source, into, place, width in own
+                for source, into, place, width in copies
             ]
 
         def load(step: Int) -> None:
-            for source, kept, _ in parts(step):
+            for source, slot, _ in parts(step):
                 plgpu.copy_gmem_to_smem(
-                    source, kept, full.at[rem(step, stages)],
+                    source, slot, full.at[rem(step, stages)],
                     oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
                 )  # fmt: skip
 
@@ -85,8 +85,8 @@ def build_send(
 
             plgpu.barrier_wait(full.at[rem(step, stages)])
             plgpu.commit_smem()
-            for _, kept, target in parts(step):
-                plgpu.copy_smem_to_gmem(kept, target)
+            for _, slot, target in parts(step):
+                plgpu.copy_smem_to_gmem(slot, target)
 
         plgpu.wait_smem_to_gmem(0)
         if ctas > 1:  # a barrier alone orders no stores to global memory between CTAs
@@ -271,18 +271,18 @@ def build_receive(exchange: Exchange, *, interpret: Interpret = None) -> Callabl
     ) -> None:  # fmt: skip
         row, head = lax.axis_index("row"), lax.axis_index("head")
         number = (lax.axis_index("split") * slot.rows + row) * slot.kv_heads + head
-        wanted, lane, most = state[Sends.COLLECTED] + 1, state[Sends.COLLECT_LANE], looks[0]
-        asked, place = row < rows[0], lane * ctas + number
+        sequence, lane, most = state[Sends.COLLECTED] + 1, state[Sends.COLLECT_LANE], looks[0]
+        is_active, place = row < rows[0], lane * ctas + number
 
         @pl.when(number == 0)
         def _next() -> None:
             for field in (Sends.SENT, Sends.LANE, Sends.WENT):
                 state_out[field] = state[field]
-            state_out[Sends.COLLECTED] = wanted
+            state_out[Sends.COLLECTED] = sequence
             state_out[Sends.COLLECT_LANE] = rem(lane + 1, slot.outstanding)
 
         def there(word: Int) -> Any:
-            ahead = word - wanted  # modulo 2^32
+            ahead = word - sequence  # modulo 2^32
             return (ahead >= 0) & (ahead < slot.outstanding)
 
         def look(carry: tuple[Int, Int]) -> tuple[Int, Int]:
@@ -290,17 +290,17 @@ def build_receive(exchange: Exchange, *, interpret: Interpret = None) -> Callabl
             return carry[0] + 1, handed[0]
 
         _, word = lax.while_loop(
-            lambda carry: asked & (carry[0] < most) & ~there(carry[1]),
+            lambda carry: is_active & (carry[0] < most) & ~there(carry[1]),
             look,
-            (jnp.int32(0), wanted - 1),
+            (jnp.int32(0), sequence - 1),
         )
-        late = jnp.where(asked, int(Status.TIME_OUT), int(Status.DONE))
+        late = jnp.where(is_active, int(Status.TIME_OUT), int(Status.DONE))
         code = lax.cond(there(word), lambda: status[place], lambda: late)
-        found = there(word) & (code == int(Status.DONE))
-        own = kept.at[pl.ds(0, width)]
-        copies = [(out, own, out_got), (lse, sums, lse_got)][: 1 + parts]
+        is_done = there(word) & (code == int(Status.DONE))
+        values = kept.at[pl.ds(0, width)]
+        copies = [(out, values, out_got), (lse, sums, lse_got)][: 1 + parts]
 
-        @pl.when(found)
+        @pl.when(is_done)
         def _take() -> None:
             signals.between()
             for source, tile, _ in copies:
@@ -309,7 +309,7 @@ def build_receive(exchange: Exchange, *, interpret: Interpret = None) -> Callabl
                 )
             plgpu.barrier_wait(full)
 
-        @pl.when(~found)
+        @pl.when(~is_done)
         def _nothing() -> None:
             kept[...] = jnp.zeros(kept.shape, kept.dtype)
 

@@ -1,7 +1,4 @@
-"""Drawn grammars that may cost much, against the process that tries them: a part of `make soak`.
-
-`SEEDS` and `FIRST` of the environment set how many are drawn, and from which number on.
-"""
+"""Drawn grammars that may cost much, against the process that tries them (`make soak`)."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from c2c.engine.front.trials import Trials
 
 pytestmark = pytest.mark.soak
 
+# how many are drawn, and from which number on
 SEEDS, FIRST = int(os.environ.get("SEEDS", "300")), int(os.environ.get("FIRST", "0"))
 _MOST_S = 5.0  # 0.25 s of CPU time and the process's start, on a machine that others use, too
 _MOST_GROWTH_MB = 300.0

@@ -18,7 +18,7 @@ from c2c.compiling.making import OPTIONS
 from c2c.compiling.packed import pack
 from c2c.errors import PolicyError
 from c2c.policies import decision, jitable
-from c2c.simulator.phases import span_s
+from c2c.simulator.works.phases import span_s
 
 
 @jitable

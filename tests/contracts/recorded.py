@@ -9,8 +9,9 @@ from typing import Any
 from unittest import mock
 
 from c2c.serving import FAIL_CANCELLED, FAIL_NONE, Prepared, events
-from c2c.serving.batch import tokens_left
-from c2c.serving.port import (
+from c2c.serving.step_report import ends_prompt
+from c2c.serving.tables.batch import tokens_left
+from c2c.serving.tables.port import (
     Action,
     Arrival,
     Cancelled,
@@ -23,8 +24,7 @@ from c2c.serving.port import (
     StepEnd,
     Timer,
 )
-from c2c.serving.state import NOBODY, SLOT, Loop
-from c2c.serving.step_report import ends_prompt
+from c2c.serving.tables.state import NOBODY, SLOT, Loop
 from c2c.simulator import build_machine, core, run
 from c2c.simulator.run import Simulation
 from c2c.workloads import RequestBlock

@@ -33,7 +33,7 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.serving import Prepared, SystemSpec, prepare
-from c2c.serving.schedulers.prompts_alone import PromptsAlone
+from c2c.serving.batches.schedulers.prompts_alone import PromptsAlone
 from c2c.systems.cocoserve.layout import Scaling, scaled_layout
 from c2c.systems.tessera import Pair, PairLayout, pair_layout
 from c2c.systems.weaver import Weaving, woven_layout

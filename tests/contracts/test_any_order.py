@@ -1,9 +1,4 @@
-"""The loop as a state machine: every event that the port allows, in any order, with its laws.
-
-Hypothesis draws the order. After each event the interpreted and the compiled loop have the same
-tables and have asked the same; `tests.contracts.watching` holds both to their laws. At the end all
-that was asked is answered, and nothing may be left. See docs/laws.md.
-"""
+"""The loop as a state machine: allowed events in any order, with its laws (docs/laws.md)."""
 
 from __future__ import annotations
 
@@ -27,8 +22,10 @@ from hypothesis.stateful import (
 )
 
 from c2c.serving import Prepared, Serving, prepare
+from c2c.serving.batches.schedulers.prompts_alone import PromptsAlone
 from c2c.serving.loop import Step, step
-from c2c.serving.port import (
+from c2c.serving.prepare.prefixes import with_blocks
+from c2c.serving.tables.port import (
     Action,
     Arrival,
     BlocksLost,
@@ -51,9 +48,7 @@ from c2c.serving.port import (
     WeightsHere,
     new_report,
 )
-from c2c.serving.prepare.prefixes import with_blocks
-from c2c.serving.schedulers.prompts_alone import PromptsAlone
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 from tests.contracts.systems import FLEETS, ON_FLEETS, SYSTEMS, prepared
 from tests.contracts.test_serving import AS_DRAWN
 from tests.contracts.watching import Watch
@@ -116,7 +111,11 @@ def _bytes(state: Serving) -> dict[str, bytes]:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A fleet, the loop that serves on it in both forms, and what a backend owes them."""
+    """A fleet, the loop that serves on it in both forms, and what a backend owes them.
+
+    After each event both forms have the same tables and have asked the same. At the end all that
+    was asked is answered, and nothing may be left.
+    """
 
     def __init__(self, what: Prepared) -> None:
         super().__init__()

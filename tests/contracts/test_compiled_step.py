@@ -1,7 +1,4 @@
-"""The live engine's step, which becomes machine code while the engine serves.
-
-Interpreted and compiled step are compared event by event in `test_any_order.py`.
-"""
+"""The live engine's step, which becomes machine code while the engine serves."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from c2c.engine import stepping
 from c2c.engine.stepping import Stepping
 from c2c.errors import BackendError
 from c2c.serving.loop import Step, step
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Action,
     Arrival,
     Cancelled,
@@ -27,7 +24,7 @@ from c2c.serving.port import (
     StepEnd,
     new_report,
 )
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 from tests.contracts.recorded import Recorded
 from tests.contracts.systems import models, prepared
 from tests.simulator.worlds import random_requests

@@ -7,7 +7,16 @@ from dataclasses import replace
 from c2c.policies import AtOutstanding, LeastLoaded, RoundRobin, WhereWorkIs
 from c2c.serving import prepare
 from c2c.serving.loop import step
-from c2c.serving.port import Action, Arrival, Event, Load, Ready, RunSteps, StepEnd, new_report
+from c2c.serving.tables.port import (
+    Action,
+    Arrival,
+    Event,
+    Load,
+    Ready,
+    RunSteps,
+    StepEnd,
+    new_report,
+)
 from tests.simulator.worlds import setup
 
 

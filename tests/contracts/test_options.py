@@ -38,7 +38,7 @@ def _with(option: Any, system: str) -> Prepared:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: type(option).__name__)
-@pytest.mark.parametrize("system", tiered(["serverlessllm", "triage_3"], "triage_3"))
+@pytest.mark.parametrize("system", tiered(["triage_3", "serverlessllm"], slow=0))
 def test_an_option_acts_alike_in_each_form(system: str, option: Any) -> None:
     what = _with(option, system)
     block = random_requests(60, models(system), 30.0, 7)

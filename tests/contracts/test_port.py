@@ -11,7 +11,7 @@ import pytest
 from c2c.errors import BackendError
 from c2c.serving import FAIL_CANCELLED, FAIL_DEADLINE, FAIL_DEVICE, Prepared, Serving, prepare
 from c2c.serving.loop import step
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Action,
     Arrival,
     Cancelled,

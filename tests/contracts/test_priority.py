@@ -14,9 +14,11 @@ from c2c.errors import SettingError
 from c2c.models import load_catalog
 from c2c.policies import AfterWaiting, ByPriority
 from c2c.serving import Prepared, Serving, prepare
+from c2c.serving.batches.preemption import clear_for
+from c2c.serving.batches.queues import append_pending
 from c2c.serving.loop import step
 from c2c.serving.placement import make_active
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Action,
     Arrival,
     Event,
@@ -29,9 +31,7 @@ from c2c.serving.port import (
     Unload,
     new_report,
 )
-from c2c.serving.preemption import clear_for
-from c2c.serving.queues import append_pending
-from c2c.serving.state import RUNNING, Loop
+from c2c.serving.tables.state import RUNNING, Loop
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 

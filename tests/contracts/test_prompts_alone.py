@@ -9,9 +9,9 @@ import pytest
 from c2c.errors import BackendError
 from c2c.policies import Fixed
 from c2c.serving import FAIL_CANCELLED, FAIL_NONE, prepare
+from c2c.serving.batches.schedulers.prompts_alone import PromptsAlone
 from c2c.serving.loop import step
-from c2c.serving.port import Arrival, Cancelled, Event, Forget, RunSteps, StepEnd, new_report
-from c2c.serving.schedulers.prompts_alone import PromptsAlone
+from c2c.serving.tables.port import Arrival, Cancelled, Event, Forget, RunSteps, StepEnd, new_report
 from tests.contracts.systems import prepared
 from tests.contracts.watching import Watch
 

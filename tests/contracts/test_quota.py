@@ -14,7 +14,7 @@ from c2c.errors import SettingError
 from c2c.policies import LeastLoaded, ReserveAll, RoundRobin, WhereWorkIs, WithinQuota, make_policy
 from c2c.serving import Prepared, Serving, prepare
 from c2c.serving.loop import step
-from c2c.serving.port import Action, Arrival, Event, Ready, RunSteps, StepEnd, new_report
+from c2c.serving.tables.port import Action, Arrival, Event, Ready, RunSteps, StepEnd, new_report
 from tests.simulator.worlds import setup
 
 PARTS = 10  # of the device's room that a request takes: so many fit, less what does not divide

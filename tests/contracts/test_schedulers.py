@@ -15,9 +15,9 @@ import pytest
 from c2c.errors import SettingError
 from c2c.policies import BatchTraits, Reserved, fill
 from c2c.serving import FAIL_NONE, ServingSetup, prepare
-from c2c.serving.schedulers.sglang import SGLang
-from c2c.serving.schedulers.token_budget import Sarathi, VllmV1
-from c2c.serving.schedulers.vllm_v0 import VllmV0
+from c2c.serving.batches.schedulers.sglang import SGLang
+from c2c.serving.batches.schedulers.token_budget import Sarathi, VllmV1
+from c2c.serving.batches.schedulers.vllm_v0 import VllmV0
 from tests.contracts.recorded import Recorded
 from tests.contracts.systems import MIXES, prepared
 from tests.contracts.test_any_order import _hold

@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from c2c.serving import FAIL_CANCELLED, FAIL_DEADLINE, FAIL_NONE
-from c2c.serving.port import DeviceLost
+from c2c.serving.tables.port import DeviceLost
 from c2c.workloads import OF_MODEL
 from tests.contracts.recorded import Recorded
 from tests.contracts.systems import EACH, FLEETS, in_turn, models, prepared

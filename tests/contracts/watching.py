@@ -13,8 +13,11 @@ import numpy as np
 
 from c2c.policies import given_up_s, token_due_s
 from c2c.serving import FAIL_NONE, Prepared, Serving
+from c2c.serving.batches.schedulers.prompts_alone import PromptsAlone
+from c2c.serving.batches.schedulers.sglang import SGLang
+from c2c.serving.batches.schedulers.vllm_v0 import VllmV0
 from c2c.serving.loop import Step
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Absent,
     Action,
     Arrival,
@@ -40,11 +43,8 @@ from c2c.serving.port import (
     StepEnd,
     Unload,
 )
-from c2c.serving.roles import DECODES
-from c2c.serving.schedulers.prompts_alone import PromptsAlone
-from c2c.serving.schedulers.sglang import SGLang
-from c2c.serving.schedulers.vllm_v0 import VllmV0
-from c2c.serving.state import (
+from c2c.serving.tables.roles import DECODES
+from c2c.serving.tables.state import (
     ABSENT,
     ASSIGNED,
     ENDS_AT,

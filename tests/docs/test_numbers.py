@@ -14,11 +14,11 @@ import pytest
 from c2c.config import load
 from c2c.engine.front.app import make_app
 from c2c.policies import DECISIONS
-from c2c.serving.plans import MAX_WORKS
+from c2c.serving.tables.plans import MAX_WORKS
 from experiments import advise
 from experiments.answers.model_error import held_out_error
 from experiments.claims.load import PAPERS, load_claims
-from experiments.referee.scenario import SCENARIOS
+from experiments.lab.referee.scenario import SCENARIOS
 from experiments.serving.settings import ServeConf
 
 ROOT = Path(__file__).parents[2]

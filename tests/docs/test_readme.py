@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from c2c.models import FAMILIES
-from c2c.transformer.weights.layout import FAMILIES as LIVE
+from c2c.transformer.layers.layout import FAMILIES as LIVE
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text("utf-8")

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from c2c.serving.loop import Step
-from c2c.serving.state import Loop
+from c2c.serving.tables.state import Loop
 from tests.contracts.systems import prepared
 
 __all__ = ["Live", "make_step", "served"]

@@ -19,8 +19,10 @@ from c2c.engine.catalog import Entry
 from c2c.engine.devices import Device
 from c2c.engine.fleet import pool_of, pool_with
 from c2c.errors import SettingError
-from c2c.models import from_hf_config
+from c2c.models import from_hf_config, kv_bytes_per_token
+from c2c.transformer import block_elements
 from c2c.transformer import load as load_model
+from c2c.transformer.layers.pages import PAGE_TOKENS
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.checkpoints import make_catalog
 from tests.engine.live import Live, make_step, served
@@ -47,6 +49,16 @@ def test_a_pool_takes_models_that_divide_it() -> None:
     small = replace(pool, superblocks=1)
     with pytest.raises(SettingError, match="a model with room for"):
         pool_with(small, more, OPTIONS)
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+def test_the_loop_counts_keys_and_values_as_pools_store_them(family: str) -> None:
+    """A latent vector is stored twice."""
+    entry = entry_of(family)
+    assert entry.spec is not None
+    (deployment,) = fleet.deployments_of([entry], OPTIONS, (1.0, 0.1))
+    stored = 2 * (4 if OPTIONS.dtype == "float32" else 2) * block_elements(entry.spec)
+    assert kv_bytes_per_token(deployment.spec) * PAGE_TOKENS == stored
 
 
 def test_a_share_of_the_memory_is_for_weights_and_keys_and_values(

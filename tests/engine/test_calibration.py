@@ -21,7 +21,7 @@ from c2c.errors import DataError, SettingError
 from c2c.models import from_hf_config
 from c2c.runs import write_parquet
 from c2c.serving import Prepared
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Arrival,
     BlocksLost,
     Cancelled,

@@ -1,8 +1,4 @@
-"""The cases of the shared data over its checkpoints: token ids and log-probabilities of references.
-
-Twelve checkpoints are compiled for it, so it is a part of `make soak`. Cases that bring a
-checkpoint or a template have tests of their own.
-"""
+"""Cases of the shared data over its checkpoints: references' token ids and log-probabilities."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ import pytest
 
 from tests.engine.live import Live, make_step, served
 
+# Twelve checkpoints are compiled.
 pytestmark = pytest.mark.soak
 
 TOKENS = (

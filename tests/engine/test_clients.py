@@ -1,9 +1,4 @@
-"""Clients that people bring, against a live engine.
-
-A part of `make soak`. Each is a script in an environment of its own, which `make clients` makes
-(1.1 GB), as it makes AIPerf's (1.2 GB), which measures what `vllm bench serve` does. GuideLLM wants
-torch (6.6 GB together), so it is run where somebody has put it there, too.
-"""
+"""Clients that people bring, against a live engine."""
 
 from __future__ import annotations
 
@@ -21,6 +16,8 @@ from c2c.transformer import load
 from tests.engine.live import Live, make_step, served
 from tests.engine.talking import make_talking
 
+# Scripts in environments of their own, which `make clients` makes (2.3 GB with AIPerf's). GuideLLM
+# wants torch (6.6 GB together), so it is run only where somebody has put it there.
 pytestmark = pytest.mark.soak
 
 ENVIRONMENT, AIPERF = (Path(__file__).parents[2] / f".venv-{n}" for n in ("clients", "aiperf"))

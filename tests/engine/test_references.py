@@ -1,11 +1,4 @@
-"""All reference checkpoints behind one engine whose workers are killed: texts stay Hugging Face's.
-
-Minutes, so a part of `make soak`. A number draws the engine's settings, the order of requests, who
-streams, who vanishes, what has priority, and the kills; number 0 is the engine as it comes. Others
-are drawn by
-
-    SERVED_FROM=100 make soak TESTS=tests/engine/test_references.py
-"""
+"""All reference checkpoints behind one engine with killed workers: texts stay Hugging Face's."""
 
 from __future__ import annotations
 
@@ -21,6 +14,9 @@ import pytest
 
 from tests.engine.live import Live, make_step, served
 
+# A number draws the engine's settings, the order of requests, who streams, who vanishes, what has
+# priority, and the kills; number 0 is the engine as it comes. Others:
+#     SERVED_FROM=100 make soak TESTS=tests/engine/test_references.py
 FROM = int(os.environ.get("SERVED_FROM", "0"))
 NUMBERS = range(FROM, FROM + 3)
 CHECKPOINTS, PROMPTS = 12, 9

@@ -12,9 +12,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from c2c.config import build, load
-from experiments.bench import simulator
-from experiments.bench.point import measure
-from experiments.bench.simulator import (
+from experiments.lab.bench import simulator
+from experiments.lab.bench.point import measure
+from experiments.lab.bench.simulator import (
     BenchSettings,
     by_chips,
     by_instances,

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from c2c.config import build, config_dir, load
-from experiments.bench.systems import default_settings, main, systems
+from experiments.lab.bench.systems import default_settings, main, systems
 
 
 def test_every_file_is_a_system_with_settings_that_work() -> None:

@@ -16,10 +16,10 @@ from c2c.cost.kernel_graph import Batch, step_kernels, step_s, timed_gpu
 from c2c.errors import DataError
 from c2c.hardware import search_also
 from c2c.models import load_spec
-from experiments.bench.measured.command import main as bench_measured
-from experiments.bench.measured.rows import OWN
 from experiments.estimate import main as estimate
 from experiments.kernel_times import main as kernel_times
+from experiments.measured.command import main as bench_measured
+from experiments.measured.rows import OWN
 
 LAYER = ("norm1,qkv,rope_q+rope_k+kv_write,attention,merge,o,-,add1+norm2,gate_up,activate,down,"
          "add2")  # fmt: skip

@@ -10,21 +10,21 @@ import pytest
 from experiments.plain_settings import descriptions, read_settings
 
 COMMANDS = {
-    "bench.llama_cpp": "LlamaCppSettings",
-    "bench.measured.command": "MeasuredSettings",
-    "bench.prediction.command": "PredictionSettings",
-    "bench.simulator": "BenchSettings",
-    "cocoserve.plan": "PlanSettings",
-    "cocoserve.scale": "ScaleSettings",
-    "medusa.ranks": "RanksSettings",
-    "medusa.restore": "RestoreSettings",
-    "medusa.steps": "StepsSettings",
+    "lab.bench.llama_cpp": "LlamaCppSettings",
+    "measured.command": "MeasuredSettings",
+    "lab.bench.prediction.command": "PredictionSettings",
+    "lab.bench.simulator": "BenchSettings",
+    "papers.cocoserve.plan": "PlanSettings",
+    "papers.cocoserve.scale": "ScaleSettings",
+    "papers.medusa.ranks": "RanksSettings",
+    "papers.medusa.restore": "RestoreSettings",
+    "papers.medusa.steps": "StepsSettings",
     "replay": "ReplaySettings",
-    "tessera.planner": "PlannerSettings",
-    "tessera.ways": "WaysSettings",
+    "papers.tessera.planner": "PlannerSettings",
+    "papers.tessera.ways": "WaysSettings",
     "warm": "WarmSettings",
-    "weaver.pair": "PairSettings",
-    "weaver.plan": "PlanSettings",
+    "papers.weaver.pair": "PairSettings",
+    "papers.weaver.plan": "PlanSettings",
 }
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.referee import aisimulate, blis, ours, vidur
-from experiments.referee.command import SIMULATORS, _table, main
-from experiments.referee.page import as_page, reasons, times_of
-from experiments.referee.scenario import SCENARIOS, Ran, Requests, Scenario, draw, write_trace
+from experiments.lab.referee import aisimulate, blis, ours, vidur
+from experiments.lab.referee.command import SIMULATORS, _table, main
+from experiments.lab.referee.page import as_page, reasons, times_of
+from experiments.lab.referee.scenario import SCENARIOS, Ran, Requests, Scenario, draw, write_trace
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 

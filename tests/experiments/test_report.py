@@ -18,7 +18,7 @@ from PIL import Image
 from c2c.runs import RunDir
 from experiments.claims import Result, Row, claim, fidelity_rows, load_claims
 from experiments.figures.style import COLOURS, canvas, finish, look
-from experiments.gpu.verdicts import findings
+from experiments.lab.gpu.verdicts import findings
 from experiments.report import Entry, report_pages
 from experiments.report.pictures import picture_of, without_texts
 

@@ -276,7 +276,7 @@ def test_a_tiny_run_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
 
 
 def test_first_result_is_small(tmp_path: Path) -> None:
-    from experiments.bench.simulator import measure_start
+    from experiments.lab.bench.simulator import measure_start
 
     found = measure_start([*SMALL, "workload.requests=20", f"out={tmp_path}"])
     assert found["peak_mb"] < 500

@@ -10,8 +10,8 @@ import pytest
 
 from c2c.cost import step_time
 from c2c.serving import prepare
-from experiments.referee.case import CONTEXT, TokenBudget, serving
-from experiments.referee.vidur_costs import GRANULARITY, write_predictions
+from experiments.lab.referee.case import CONTEXT, TokenBudget, serving
+from experiments.lab.referee.vidur_costs import GRANULARITY, write_predictions
 
 CHUNK, BATCH = 128, 16
 LAYERS = 32

@@ -1,9 +1,4 @@
-"""Write the golden records anew: `python -m tests.golden.make [--check]`, from the checkout.
-
-They stand for decisions that were taken on purpose: write them anew only with a reason, said in
-the commit. `--check` compares to the byte, which holds on one machine (the tests allow for other
-processors' rounding).
-"""
+"""Golden records, written anew by `python -m tests.golden.make [--check]` from the checkout."""
 
 from __future__ import annotations
 
@@ -27,7 +22,10 @@ def kept() -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check; return the exit status."""
+    """Write or check to the byte, which holds on one machine; return the exit status.
+
+    The records stand for decisions taken on purpose: a commit that writes them anew says why.
+    """
     made = {name: np.asarray(records(name, compiled=True)) for name in CASES}
     if "--check" in arguments:
         status = 0

@@ -1,9 +1,4 @@
-"""Real-size operands and exact checks of samples of a result.
-
-A float64 product of a whole large GEMM takes minutes, so rows and columns are sampled: the first
-and last, those around tile edges, and random ones. That every other element was written with
-something near the truth is checked against XLA's product on the device.
-"""
+"""Real-size operands and exact checks of samples of a result."""
 
 from __future__ import annotations
 
@@ -24,6 +19,8 @@ from pallas_kernels.host_memory import to_host
 # The tests themselves can be tried without a GPU, in a Python that runs them against the reference.
 BACKEND: Any = os.environ.get("C2C_TESTS_BACKEND", "sm90")
 
+# A float64 product of a whole large GEMM takes minutes: its first and last rows and columns, those
+# around tile edges and random ones are exact, all others near XLA's product on the device.
 SAMPLES = 40
 
 

@@ -1,8 +1,4 @@
-"""Small products that say in a minute what works here: XLA, JAX's own kernel, ours, host memory.
-
-In this order, so that the first that goes wrong names the cause. Small on purpose: a kernel that
-hangs or is wrong shows it here, before anything is measured.
-"""
+"""Small products that say in a minute what works here: XLA, JAX's own kernel, ours, host memory."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from pallas_kernels.host_memory import placement_report
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 from tests.gpu.exact import BACKEND, activations, numbers, placed, weights
 
+# In this order, so that the first that goes wrong names the cause; small, as a kernel may hang.
 pytestmark = pytest.mark.gpu
 
 K, N = 1024, 1536

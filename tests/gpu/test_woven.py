@@ -1,8 +1,4 @@
-"""Woven attention at real sizes through pinned host memory: both sides in one process.
-
-Sender and receiver are kernels of one process here, one after the other in a stream, so that no
-wait for another GPU is tested.
-"""
+"""Woven attention at real sizes through pinned host memory: both sides in one process."""
 
 from __future__ import annotations
 
@@ -23,6 +19,7 @@ from pallas_kernels.woven.exchange import Looked, Polling, Polls
 from tests.compilations import compilations
 from tests.gpu import exact
 
+# Both sides are kernels of one stream, one after the other: no wait for another GPU is tested.
 pytestmark = pytest.mark.gpu
 
 ON_GPU = exact.BACKEND == "sm90"

@@ -1,4 +1,4 @@
-"""Today's families against counts made by hand: each number stands with its arithmetic."""
+"""Every family against counts made by hand; caches, formats and refusals of published models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from c2c.errors import SettingError
 from c2c.models import (
     FAMILIES,
     ModelSpec,
+    cache_shape,
     flops_per_token,
     from_hf_config,
     gemm_bytes,
@@ -27,123 +28,10 @@ from c2c.models import (
     weight_bytes,
 )
 from c2c.models.families import nearest
-from tests.models.published import CONFIGS
+from tests.models import published
+from tests.models.counted import ACTIVE, CONFIGS, GROWTH, PARAMETERS, spec_of
 
-# Matrices are inputs x outputs; norms stand behind them. Blocks that predict further tokens are
-# left out, as by transformers.
-PARAMETERS = {
-    # embedding (the head too) + 42 (q, k and v + o + gate, up and down + four norms) + norm
-    "gemma2_9b": (
-        9_241_705_984,
-        256000 * 3584
-        + 42 * (3584 * (4096 + 2 * 2048) + 4096 * 3584 + 3 * 3584 * 14336 + 4 * 3584)
-        + 3584,
-    ),
-    # the same, and norms of 256 for q and for k
-    "gemma3_4b": (
-        3_880_263_168,
-        262208 * 2560
-        + 34 * (2560 * (2048 + 2 * 1024) + 2048 * 2560 + 3 * 2560 * 10240 + 4 * 2560 + 2 * 256)
-        + 2560,
-    ),
-    "phi3_mini": (
-        3_821_079_552,
-        2 * 32064 * 3072 + 32 * (4 * 3072 * 3072 + 3 * 3072 * 8192 + 2 * 3072) + 3072,
-    ),
-    # 10 heads of keys for 40 of queries
-    "phi4": (
-        14_659_507_200,
-        2 * 100352 * 5120
-        + 40 * (5120 * (5120 + 2 * 1280) + 5120 * 5120 + 3 * 5120 * 17920 + 2 * 5120)
-        + 5120,
-    ),
-    # norms of all heads together: 4096 for q, 4096 for k
-    "olmo2_7b": (
-        7_298_617_344,
-        2 * 100352 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096 + 2 * 4096) + 4096,
-    ),
-    "granite_8b": (
-        8_170_848_256,
-        49155 * 4096
-        + 40 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12800 + 2 * 4096)
-        + 4096,
-    ),
-    # biases of q, k and v: 4096 + 2 x 256
-    "glm4_9b": (
-        9_400_279_040,
-        2 * 151552 * 4096
-        + 40 * (4096 * 4608 + 4608 + 4096 * 4096 + 3 * 4096 * 13696 + 4 * 4096)
-        + 4096,
-    ),
-    # attention 46 times; the first layer dense; 45 with a router, its bias and 128 + 1 experts
-    "glm45_air": (
-        106_852_251_264,
-        2 * 151552 * 4096
-        + 46 * (4096 * (12288 + 2 * 1024) + 12288 + 2048 + 12288 * 4096 + 2 * 4096)
-        + 3 * 4096 * 10944
-        + 45 * (4096 * 128 + 128 + 129 * 3 * 4096 * 1408)
-        + 4096,
-    ),
-    # q straight from the activations: 16 x (128 + 64); latent 512 + 64; 2 of 64 + 2 experts' width
-    "deepseek_v2_lite": (
-        15_706_484_224,
-        2 * 102400 * 2048
-        + 27 * (2048 * 3072 + 2048 * 576 + 512 + 512 * 4096 + 2048 * 2048 + 2 * 2048)
-        + 3 * 2048 * 10944
-        + 26 * (2048 * 64 + 66 * 3 * 2048 * 1408)
-        + 2048,
-    ),
-    # q by 1536: 128 x (128 + 64); keys and values 128 x (128 + 128); 3 dense layers; 257 experts
-    "deepseek_v3": (
-        671_026_419_200,
-        2 * 129280 * 7168
-        + 61 * (7168 * 1536 + 1536 + 1536 * 24576 + 7168 * 576 + 512 + 512 * 32768)
-        + 61 * (16384 * 7168 + 2 * 7168)
-        + 3 * 3 * 7168 * 18432
-        + 58 * (7168 * 256 + 256 + 257 * 3 * 7168 * 2048)
-        + 7168,
-    ),
-    "kimi_k2": (
-        1_026_408_232_448,
-        2 * 163840 * 7168
-        + 61 * (7168 * 1536 + 1536 + 1536 * 12288 + 7168 * 576 + 512 + 512 * 16384)
-        + 61 * (8192 * 7168 + 2 * 7168)
-        + 3 * 7168 * 18432
-        + 60 * (7168 * 384 + 384 + 385 * 3 * 7168 * 2048)
-        + 7168,
-    ),
-    # 12 layers of attention with a gate as wide as q; 36 of linear attention: q, k of 2048, v and a
-    # gate of 4096, two numbers a head, a convolution over 4 positions of 8192 channels
-    "qwen3_next_80b": (
-        79_674_391_296,
-        2 * 151936 * 2048
-        + 12 * (2048 * (2 * 4096 + 2 * 512) + 4096 * 2048 + 2 * 256)
-        + 36 * (2048 * (8192 + 4096 + 64) + 8192 * 4 + 2 * 32 + 128 + 4096 * 2048)
-        + 48 * (2048 * 512 + 513 * 3 * 2048 * 512 + 2048 + 2 * 2048)
-        + 2048,
-    ),
-}
-
-# bytes that a sequence's cache grows by: of its first token, and of one beyond every window
-GROWTH = {
-    "gemma2_9b": (42 * 2 * 8 * 256 * 2, 21 * 2 * 8 * 256 * 2),  # 344,064; every second layer
-    "gemma3_4b": (34 * 2 * 4 * 256 * 2, 5 * 2 * 4 * 256 * 2),  # 139,264; layers 5, 11 to 29
-    "phi3_mini": (393_216, 393_216),  # 32 x 2 x 32 x 96 x 2
-    "phi4": (204_800, 204_800),  # 40 x 2 x 10 x 128 x 2
-    "olmo2_7b": (524_288, 524_288),  # 32 x 2 x 32 x 128 x 2
-    "granite_8b": (163_840, 163_840),  # 40 x 2 x 8 x 128 x 2
-    "glm4_9b": (40_960, 40_960),  # 40 x 2 x 2 x 128 x 2
-    "glm45_air": (188_416, 188_416),  # 46 x 2 x 8 x 128 x 2
-    "deepseek_v2_lite": ((512 + 64) * 27 * 2, 31_104),
-    "deepseek_v3": ((512 + 64) * 61 * 2, 70_272),
-    "kimi_k2": (70_272, 70_272),
-    "qwen3_next_80b": (12 * 2 * 2 * 256 * 2, 24_576),
-}
-specs = st.sampled_from(sorted(CONFIGS)).map(lambda name: from_hf_config(CONFIGS[name], name))
-
-
-def spec_of(name: str, **changes: Any) -> ModelSpec:
-    return from_hf_config(CONFIGS[name] | changes, name)
+specs = st.sampled_from(sorted(published.CONFIGS)).map(spec_of)
 
 
 def test_every_family_here_is_counted() -> None:
@@ -155,16 +43,30 @@ def test_every_family_here_is_counted() -> None:
 def test_parameters_are_those_counted_by_hand(name: str) -> None:
     stated, counted = PARAMETERS[name]
     assert param_count(spec_of(name)) == stated == counted
-    unquantised = spec_of(name, quantization_config=None)
-    biases = 2 * {"deepseek_v3": 58 * 256, "kimi_k2": 60 * 384, "glm45_air": 45 * 128}.get(name, 0)
-    assert weight_bytes(unquantised) == 2 * stated + biases  # biases of routers are of four bytes
+    if name in published.CONFIGS:
+        unquantised = spec_of(name, quantization_config=None)
+        biases = {"deepseek_v3": 58 * 256, "kimi_k2": 60 * 384, "glm45_air": 45 * 128}.get(name, 0)
+        assert weight_bytes(unquantised) == 2 * (stated + biases)  # biases of routers: four bytes
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_cache_grows_as_counted_by_hand(name: str) -> None:
-    spec, (first, late) = spec_of(name), GROWTH[name]
+def test_caches_and_states_are_those_counted_by_hand(name: str) -> None:
+    spec, (first, late, state) = spec_of(name), GROWTH[name]
     assert kv_bytes_per_token(spec) == first
-    assert kv_bytes_per_token(spec, 10**6) == late
+    assert kv_bytes_per_token(spec, 10**7) == late
+    assert state_bytes(spec) == state
+    window = max(8192, cache_shape(spec).window)
+    grown = kv_bytes(spec, [window, window + 128])
+    assert int(grown[1] - grown[0]) == 128 * late
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters_are_those_that_the_models_are_named_after(name: str) -> None:
+    spec, (low, high) = spec_of(name, quantization_config=None), ACTIVE[name]
+    used = {"dense": 1, "expert": spec.experts_per_token, "head": 1}
+    active = sum(used[g.kind] * g.k * g.n * g.count for g in gemms(spec))
+    assert low <= active / 1e9 <= high
+    assert float(streamed_bytes(spec, 1)) == pytest.approx(2 * active, rel=1e-9)
 
 
 def test_windows_stop_growing() -> None:

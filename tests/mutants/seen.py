@@ -1,8 +1,6 @@
-"""A plugin of pytest that notes the lines of code which each test runs, in a file of JSON.
+"""A plugin of pytest that notes the lines of code which each passed test runs, as JSON.
 
-    SEEN=file SEEN_UNDER=c2c/policies python -m pytest -n 0 -p tests.mutants.seen tests/policies
-
-A test that failed or was skipped is not in it. Machine code runs no lines.
+SEEN=file SEEN_UNDER=c2c/policies python -m pytest -n 0 -p tests.mutants.seen tests/policies
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Run interpreted kernels with a time limit, and count what they load.
-
-A missing barrier arrival makes an interpreted kernel wait for ever, inside jax, where no signal
-reaches. So it runs in a thread that can be given up.
-"""
+"""Run interpreted kernels with a time limit, and count what they load."""
 
 from __future__ import annotations
 
@@ -33,7 +29,11 @@ SMALL = Config(tm=64, tn=64, x_stages=2, w_stages=2, warpgroups=1, sm_count=4)
 
 
 def within[T](run: Callable[[], T], seconds: float = SECONDS) -> T:
-    """Return `run()`, or fail the test if it takes longer without computing."""
+    """Return `run()`, or fail the test if it takes longer without computing.
+
+    A missing barrier arrival makes an interpreted kernel wait for ever, inside jax, where no signal
+    reaches. So it runs in a thread that can be given up.
+    """
     done: list[T] = []
     failed: list[BaseException] = []
 

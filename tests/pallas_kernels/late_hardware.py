@@ -1,17 +1,4 @@
-"""Hardware that is as late as it may be, for the interpreter of the tests.
-
-Jax's interpreter carries out a product, and a store from shared memory, where it is issued; a GPU
-does so any time until somebody waits. Here:
-
-- a product (wgmma) reads its tiles when it is waited for, and takes what they hold then;
-- a store reads its slot when its read is waited for, and arrives when that is;
-- members of a `RefUnion` have the same bytes;
-- of a multicast tile each CTA loads its share, into the shared memory of all CTAs of the cluster.
-
-Where races are detected, products and stores are carried out at once, and the clocks say how late
-they may be: a product reads through the proxy of asynchronous copies until it is waited for, and
-members of a union conflict where their bytes do.
-"""
+"""Hardware that is as late as it may be, for the interpreter of the tests."""
 
 from __future__ import annotations
 
@@ -34,6 +21,16 @@ from jax._src.pallas.mosaic_gpu.interpret import (
     race_detection_state,
     shared_memory,
 )
+
+# Jax's interpreter carries out a product, and a store from shared memory, where it is issued; a GPU
+# does so any time until somebody waits. Here:
+# - a product (wgmma) reads its tiles when it is waited for, and takes what they hold then;
+# - a store reads its slot when its read is waited for, and arrives when that is;
+# - members of a `RefUnion` have the same bytes;
+# - of a multicast tile each CTA loads its share, into the shared memory of all CTAs of the cluster.
+# If races are detected, products and stores are carried out at once, and the clocks say how late
+# they may be: a product reads through the proxy of asynchronous copies until it is waited for, and
+# members of a union conflict where their bytes do.
 
 ALIGNED_BYTES = 1024  # the beginning of a member of a union
 NEVER_WRITTEN = 0xFF  # in each byte: NaN in all floating types

@@ -1,15 +1,4 @@
-"""Jax's interpreter of GPU kernels at a fraction of its cost: the same steps, nothing compiled.
-
-Jax makes a program of each thread of a kernel, most of it calls of Python (loads, stores, barriers,
-products), compiles it and runs it a few times. Compiling is nearly all of what a small case costs.
-Here the program is carried out as it stands: its calls as jax makes them, the integers between them
-by NumPy, whatever else there is (`exp`, a maximum of a row) by jax, operation by operation.
-
-Of what a call does one thing is changed: every other copy into shared memory arrives as late as it
-may, when somebody waits for it; jax has all arrive at once. A tile that is read without a wait is
-then NaN, whatever the threads do, and one that is loaded into a slot too early is still seen. Where
-races are detected by their clocks nothing is changed.
-"""
+"""Jax's interpreter of GPU kernels at a fraction of its cost: the same steps, nothing compiled."""
 
 from __future__ import annotations
 
@@ -30,6 +19,12 @@ from jax._src.pallas.mosaic.interpret import thread_map
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, shared_memory
 
 from tests.pallas_kernels import late_hardware
+
+# A thread's program is carried out as it stands: its calls of Python as jax makes them, integers by
+# NumPy, anything else by jax, operation by operation. One thing differs: every other copy into
+# shared memory arrives as late as it may, when somebody waits for it. A tile that is read without a
+# wait is then NaN, and one that is loaded into a slot too early is still seen. If races are
+# detected by their clocks, nothing differs.
 
 Values = list[Any]  # arrays of NumPy, or its numbers
 

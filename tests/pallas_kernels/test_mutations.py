@@ -1,8 +1,4 @@
-"""Faults put into the kernels, one at a time, are noticed by the tests that run on a CPU.
-
-The faults are in `faults.yaml`. Minutes, so a part of `make soak`: to be run when a kernel's tests
-are made cheaper. That each fault can still be put where it was is checked always.
-"""
+"""Faults put into the kernels, one at a time, are noticed by the tests that run on a CPU."""
 
 from __future__ import annotations
 
@@ -20,6 +16,7 @@ FILES = (
     *("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/compilations.py"),
     "tests/tiers.py",
 )
+# Minutes, so a part of `make soak`: run it when a kernel's tests are made cheaper.
 FAULTS = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text("utf-8"))
 
 

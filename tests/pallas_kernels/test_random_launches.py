@@ -1,11 +1,4 @@
-"""Launches drawn at random, beyond what the suites list, in interpret mode against float64.
-
-A few are slow, the others a part of `make soak`: every op with what combines (tiles, rings,
-clusters, warpgroups, layouts, types, kinds of weights, experts, layers, splits, limits) and sizes
-that fit nothing. A number draws the same launch for ever; others are drawn by
-
-    LAUNCHES_FROM=1000 make soak TESTS=tests/pallas_kernels/test_random_launches.py
-"""
+"""Launches drawn at random, beyond what the suites list, in interpret mode against float64."""
 
 from __future__ import annotations
 
@@ -34,6 +27,8 @@ from tests.pallas_kernels.attention import cases as attention
 from tests.pallas_kernels.gemm.cases import Case, same
 from tests.pallas_kernels.interpreting import within
 
+# A number draws the same launch for ever. A few are slow, the others a part of `make soak`; more:
+#     LAUNCHES_FROM=1000 make soak TESTS=tests/pallas_kernels/test_random_launches.py
 FIRST = int(os.environ.get("LAUNCHES_FROM", "0"))
 NUMBERS = range(FIRST, FIRST + 240)
 REGISTERS = {1: (232, 40), 2: (232, 40), 3: (160, 24), 4: (112, 24)}

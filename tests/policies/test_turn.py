@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.policies import ENGINE_DTYPE, GateAndTriage, Nothing, urgency
-from c2c.serving.turns import _watch_others
+from c2c.serving.batches.turns import _watch_others
 
 seconds = st.floats(0.001, 1e4)
 shares = st.floats(0.0, 1.0)

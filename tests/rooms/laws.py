@@ -13,9 +13,9 @@ from c2c.draws import hashed
 from c2c.policies import VaryTraits, answer, variant
 from c2c.serving import Plan, Prepared, Serving, ServingSetup, Work, path_ends, prepare
 from c2c.serving.loop import step
-from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS
-from c2c.serving.port import Action, DeviceLost, Event, Relayout, RunSteps, StepEnd
-from c2c.serving.state import SETTLED, SLOT, WAITS
+from c2c.serving.tables.plans import CACHED, GROWTH, PREFILL, ROWS
+from c2c.serving.tables.port import Action, DeviceLost, Event, Relayout, RunSteps, StepEnd
+from c2c.serving.tables.state import SETTLED, SLOT, WAITS
 from c2c.simulator import RunStats, build_machine
 from c2c.workloads import RequestBlock
 from tests.contracts.recorded import Recorded

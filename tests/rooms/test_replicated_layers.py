@@ -13,7 +13,7 @@ from c2c.errors import SettingError
 from c2c.hardware import load_node, load_platform, slices
 from c2c.models import kv_bytes_per_token, load_spec
 from c2c.serving import Copy, Cost, Curve, Lane, Plan, StepLayout, Way, Work, prepare
-from c2c.serving.port import DeviceLost
+from c2c.serving.tables.port import DeviceLost
 from tests.rooms.laws import Anything, served, served_while_lost
 from tests.simulator.lanes import SPEC, over
 from tests.simulator.worlds import random_requests, requests

@@ -15,7 +15,7 @@ from c2c.hardware import load_platform, slices
 from c2c.models import kv_bytes_per_token, load_spec
 from c2c.policies import kv_home, variant
 from c2c.serving import FAIL_DEVICE, Cost, Curve, Lane, StepLayout, Work
-from c2c.serving.port import DeviceLost
+from c2c.serving.tables.port import DeviceLost
 from tests.rooms.laws import served, served_while_lost
 from tests.simulator.lanes import COLD, SPEC, over
 from tests.simulator.worlds import random_requests, requests, simulate

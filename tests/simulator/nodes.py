@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2c.policies import jitable
-from c2c.serving.plans import CACHED, GROWTH, PREFILL, ROWS, Plans, Work, tables
-from c2c.simulator.phases import PHASE_DTYPE
-from c2c.simulator.resources import Resources, new_resources
-from c2c.simulator.sharing import share_rows
-from c2c.simulator.works import Works, begin_run, end_run, follow_run, new_works, write_plan
+from c2c.serving.tables.plans import CACHED, GROWTH, PREFILL, ROWS, Plans, Work, tables
+from c2c.simulator.works.phases import PHASE_DTYPE
+from c2c.simulator.works.resources import Resources, new_resources
+from c2c.simulator.works.sharing import share_rows
+from c2c.simulator.works.works import Works, begin_run, end_run, follow_run, new_works, write_plan
 
 JOB_DTYPE = np.dtype(
     [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from c2c.serving.plans import Cost, Work
+from c2c.serving.tables.plans import Cost, Work
 
 __all__ = ["Job", "amount_of", "ended_s"]
 

@@ -1,4 +1,4 @@
-"""Laws of adapters over a shared base: `c2c.serving.adapters`."""
+"""Laws of adapters over a shared base: `c2c.serving.memory.adapters`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from c2c.models import Adapter, adapter_bytes, load_catalog, load_spec, weight_bytes
 from c2c.policies import Resident
 from c2c.serving import Prepared, prepare
-from c2c.serving.schedulers.token_budget import VllmV1
+from c2c.serving.batches.schedulers.token_budget import VllmV1
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 BYTES = 83_886_080  # rank 16 on all of Llama 3 8B: 41.94 million parameters in bf16
@@ -47,7 +47,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("slots", [0, 2])
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**31), rate=st.sampled_from([0.5, 5.0, 500.0]))
 def test_adapters_without_size_are_their_base(
     system: str, slots: int, seed: int, rate: float
@@ -117,7 +117,7 @@ def test_a_batch_reads_each_adapter_once_a_step() -> None:
     assert link([1, 2]) - link([0, 0]) == pytest.approx(2 * step, rel=1e-9)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**31), slots=st.integers(1, 3), tokens=st.booleans())
 def test_a_device_never_serves_more_adapters_than_slots(
     seed: int, slots: int, tokens: bool

@@ -14,7 +14,7 @@ from c2c.errors import BackendError, SettingError
 from c2c.policies import AtOutstanding, Fixed, Resident
 from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.serving.loop import step
-from c2c.serving.port import (
+from c2c.serving.tables.port import (
     Arrival,
     Cancelled,
     HandedOver,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c2c.serving.block_table import (
+from c2c.serving.tables.block_table import (
     ENDED,
     NO_ROW,
     Blocks,

@@ -1,7 +1,4 @@
-"""Every index into an array is checked while every system of `conf/system` serves bursts.
-
-Machine code checks none: an index outside an array corrupts memory, and something else dies of it.
-"""
+"""Every index into an array is checked while every system of `conf/system` serves bursts."""
 
 from __future__ import annotations
 
@@ -35,6 +32,7 @@ from c2c.config import build, load, simulate
 simulate(build(load(sys.argv[1:])), compiled=True)
 """
 
+# Machine code checks none: an index outside corrupts memory, and something else dies of it.
 pytestmark = pytest.mark.soak
 
 

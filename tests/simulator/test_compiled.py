@@ -17,9 +17,9 @@ from c2c.compiling.on_demand import PARTS
 from c2c.errors import PolicyError
 from c2c.policies import Apart, Own, Resident, RoundRobin, System
 from c2c.serving import prepare
-from c2c.serving.state import Loop, Rules
+from c2c.serving.tables.state import Loop, Rules
 from c2c.simulator import build_machine
-from c2c.simulator.events import FLEET, new_tournament, next_end, replay
+from c2c.simulator.works.events import FLEET, new_tournament, next_end, replay
 from tests.simulator.worlds import setup
 
 

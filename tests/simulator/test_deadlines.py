@@ -11,7 +11,7 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.serving import FAIL_DEADLINE, FAIL_NONE, ServingSetup
-from c2c.serving.schedulers.token_budget import VllmV1
+from c2c.serving.batches.schedulers.token_budget import VllmV1
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 

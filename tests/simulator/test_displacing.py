@@ -22,8 +22,8 @@ from c2c.policies import (
 )
 from c2c.serving import ServingSetup, prepare
 from c2c.serving.decode_target import _most_waiting
-from c2c.serving.hbm import request_bytes
-from c2c.serving.state import ASSIGNED, FREE
+from c2c.serving.memory.hbm import request_bytes
+from c2c.serving.tables.state import ASSIGNED, FREE
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 

@@ -28,9 +28,9 @@ from c2c.policies import (
 )
 from c2c.serving import ServingSetup, prepare
 from c2c.simulator import Simulation, build_machine, run_blocks
-from c2c.simulator.experts import build_experts, fill_experts
-from c2c.simulator.tokens import draw_token, follow, nothing_followed, token_experts
-from c2c.simulator.traces import (
+from c2c.simulator.expert_cache.experts import build_experts, fill_experts
+from c2c.simulator.expert_cache.tokens import draw_token, follow, nothing_followed, token_experts
+from c2c.simulator.expert_cache.traces import (
     Traces,
     add_tokens,
     begin_compare,

@@ -21,7 +21,7 @@ from c2c.policies import (
     WhileRoom,
 )
 from c2c.serving import FAIL_DEVICE, FAIL_NONE, Failure, Failures, ServingSetup, prepare
-from c2c.serving.state import HELD, IN_SERVICE
+from c2c.serving.tables.state import HELD, IN_SERVICE
 from c2c.simulator.failures import FailureSchedule
 from c2c.simulator.shards import merged_stats, split
 from c2c.workloads import Workload
@@ -50,7 +50,7 @@ def lost(*events: tuple[float, int, float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     rate=st.sampled_from([1.0, 10.0, 100.0]),

@@ -1,7 +1,4 @@
-"""A million requests with every system of `conf/system`: none is lost, and memory stays bounded.
-
-C2C_LONG=100000 makes it a tenth. C2C_LONG_OUT=<file> keeps what each run took, a line of JSON each.
-"""
+"""A million requests with every system of `conf/system`: none is lost, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -12,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from c2c.config import choices
-from experiments.bench.simulator import BenchSettings, by_system, measure_point
+from experiments.lab.bench.simulator import BenchSettings, by_system, measure_point
 
+# C2C_LONG: fewer requests. C2C_LONG_OUT=<file>: what each run took, a line of JSON each.
 REQUESTS = int(os.environ.get("C2C_LONG", "1000000"))
 # What a process may hold more for a request more: the columns that the summary reads back, and in a
 # closed loop the requests themselves, which come as one block (192 and 453 bytes were measured).

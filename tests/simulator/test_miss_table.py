@@ -12,7 +12,7 @@ from c2c.config import run_totals
 from c2c.errors import SettingError
 from c2c.policies import ActivationTrace, AllExperts, ByProbability, ByScore, ExpertMap, NoPrefetch
 from c2c.serving import prepare
-from c2c.simulator.miss_table import DECODES, MissTable, steps_missing
+from c2c.simulator.expert_cache.miss_table import DECODES, MissTable, steps_missing
 from c2c.workloads import Router
 from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve

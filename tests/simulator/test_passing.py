@@ -11,7 +11,7 @@ import pytest
 from c2c.errors import SettingError
 from c2c.policies import AtOutstanding, Fixed, LeastLoaded, Quota, Static, Swapped, WhereWorkIs
 from c2c.serving import ServingSetup, prepare
-from c2c.serving.table_growth import grow_requests
+from c2c.serving.tables.table_growth import grow_requests
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 

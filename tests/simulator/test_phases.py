@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2c.simulator.phases import PHASE_DTYPE, advance, remaining_s, span_s, stop_at_boundary
+from c2c.simulator.works.phases import PHASE_DTYPE, advance, remaining_s, span_s, stop_at_boundary
 
 seconds = st.floats(1e-4, 1.0)
 slopes = st.one_of(st.just(0.0), st.floats(1e-9, 1e-2))

@@ -1,4 +1,4 @@
-"""Laws of the prefix cache in the loop, for unlike systems: see `c2c.serving.prefixes`."""
+"""Laws of the prefix cache in the loop, for unlike systems: see `c2c.serving.memory.prefixes`."""
 
 from __future__ import annotations
 

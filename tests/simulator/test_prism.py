@@ -11,7 +11,7 @@ from c2c.errors import SettingError
 from c2c.models import kv_bytes_per_token, load_spec, weight_bytes
 from c2c.policies import FirstIdle, Fixed, KvPressure, LeastLoaded, Resident, SlackFirst, Static
 from c2c.serving import ServingSetup, activation_bytes, prepare
-from c2c.serving.schedulers.token_budget import VllmV1
+from c2c.serving.batches.schedulers.token_budget import VllmV1
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 

@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from c2c.serving import FAIL_NONE
-from c2c.serving.state import NOBODY
+from c2c.serving.tables.state import NOBODY
 from c2c.simulator import Simulation, build_machine
 from c2c.simulator.progress import progress
 from c2c.workloads import RequestBlock, concatenate

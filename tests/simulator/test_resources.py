@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.cost import max_min
-from c2c.simulator.resources import DRAWS, Resources, new_resources, share
+from c2c.simulator.works.resources import DRAWS, Resources, new_resources, share
 
 
 def _used(r: Resources, n: int, rank: int | None = None) -> np.ndarray:

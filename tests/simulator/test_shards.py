@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from c2c.policies import RandomIdle
 from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
-from c2c.simulator.groups import groups_of, ranges_of
+from c2c.simulator.arrivals.groups import groups_of, ranges_of
 from c2c.simulator.shards import Shard, dealt, merged_stats, merged_timeline, split
 from c2c.workloads import RequestBlock, Workload, build_workload
 from tests.simulator.worlds import random_requests, setup

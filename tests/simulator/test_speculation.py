@@ -15,8 +15,8 @@ from c2c.errors import SettingError
 from c2c.models import kv_bytes_per_token, load_spec, weight_bytes
 from c2c.policies import KvPressure, Resident, RoundRobin
 from c2c.serving import prepare
-from c2c.serving.costs import step_alone_s, step_bytes
-from c2c.serving.state import PLAN_DTYPE
+from c2c.serving.tables.costs import step_alone_s, step_bytes
+from c2c.serving.tables.state import PLAN_DTYPE
 from tests.simulator.worlds import random_requests, requests, setup, simulate, with_settings
 
 MODEL, DRAFT = "llama-3-8b", "llama-3-3b"

@@ -12,7 +12,7 @@ from c2c.errors import PolicyError, SettingError
 from c2c.policies import VaryTraits, answer, variant
 from c2c.serving import StepLayout, prepare
 from c2c.serving.loop import step
-from c2c.serving.port import SetTimer, Timer
+from c2c.serving.tables.port import SetTimer, Timer
 from tests.simulator.controllers import Load
 from tests.simulator.lanes import layout, on, over
 from tests.simulator.worlds import requests, setup, simulate

@@ -18,8 +18,9 @@ from c2c.policies import (
     Swapped,
     WhileRoom,
 )
-from c2c.serving import ServingSetup, prepare, turns
-from c2c.serving.batching import compose
+from c2c.serving import ServingSetup, prepare
+from c2c.serving.batches import turns
+from c2c.serving.batches.batching import compose
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 SWAPPING: dict[str, Any] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from c2c.models import Deployment, ModelSpec, from_hf_config, kv_bytes, load_spec
 from c2c.policies import Fixed, Static
 from c2c.serving import Prepared, ServingSetup, prepare
-from c2c.serving.costs import held_places
+from c2c.serving.tables.costs import held_places
 from c2c.workloads import RequestBlock
 from tests.models.published import CONFIGS
 from tests.simulator.worlds import requests, setup, simulate, with_settings

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.serving.plans import Cost, Curve, Work, tables
-from c2c.simulator.sharing import share_rows
-from c2c.simulator.works import begin_run, stop_run, write_plan
+from c2c.serving.tables.plans import Cost, Curve, Work, tables
+from c2c.simulator.works.sharing import share_rows
+from c2c.simulator.works.works import begin_run, stop_run, write_plan
 from tests.simulator.nodes import Node, jobs, node, run_jobs
 from tests.simulator.slow_works import Job, amount_of, ended_s
 

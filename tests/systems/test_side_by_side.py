@@ -12,6 +12,7 @@ from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.serving import ServingSetup
 from tests.simulator.worlds import random_requests, simulate
+from tests.tiers import tiered
 
 CATALOG = "catalog.models=[{spec: llama-3-3b, copies: 2}, {spec: llama-3-8b, copies: 2}]"
 SETTINGS = {
@@ -31,7 +32,7 @@ def times_s(records: Any) -> np.ndarray:
     return np.stack([records[name] for name in columns])
 
 
-@pytest.mark.parametrize("system", SETTINGS)
+@pytest.mark.parametrize("system", tiered(SETTINGS, slow=2))
 def test_models_on_nodes_of_their_own_are_served_as_alone(system: str) -> None:
     what = made(system)
     kinds = what.system.layout.nodes  # type: ignore[union-attr]

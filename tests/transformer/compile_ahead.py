@@ -1,9 +1,6 @@
-"""Compiles what a step of a model runs for an H200, where there is none; prints a JSON report.
+"""Compiles what a step of a model runs for an H200, where there is none; prints JSON.
 
-    python -m tests.transformer.compile_ahead '{"rows": 8, "chunk": 1, "experts": 0, ...}'
-
-A process of its own: the compiler is set up before jax starts, and the kernels are told that they
-can run here.
+python -m tests.transformer.compile_ahead '{"rows": 8, "chunk": 1, "experts": 0, ...}'
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from pallas_kernels import ahead_of_time
 PAGES, PAGE_TOKENS, WIDTH = 64, 64, 16
 
 
+# A process of its own: the compiler is set up before jax starts.
 def main(case: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ahead_of_time.prepare(Path(folder))
@@ -42,8 +40,8 @@ def report(
 
     from c2c.models import ModelSpec
     from c2c.transformer import Cache, Executables, Hybrid
-    from c2c.transformer.forward import run
-    from c2c.transformer.linear import linear_by_name
+    from c2c.transformer.layers.forward import run
+    from c2c.transformer.layers.linear import linear_by_name
     from c2c.transformer.weights.checkpoint import abstract_params
     from c2c.transformer.weights.formats import quantization_by_name
 

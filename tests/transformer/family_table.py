@@ -20,7 +20,7 @@ from c2c.models import (
     state_bytes,
     weight_bytes,
 )
-from tests.models import published, recent
+from tests.models.counted import CONFIGS
 
 __all__ = ["rows"]
 
@@ -28,11 +28,12 @@ HEAD = (
     "| model | family | parameters | weights, bytes | KV, bytes a token | "
     "beyond its windows | state, bytes | largest error of a logit |"
 )
-CONFIGS = published.CONFIGS | recent.CONFIGS
 # the small checkpoint of a family that the engine runs
 SMALL = {
     "gemma2_9b": "gemma2", "gemma3_4b": "gemma3_text", "phi3_mini": "phi3", "phi4": "phi3",
     "olmo2_7b": "olmo2", "granite_8b": "granite", "glm4_9b": "glm4", "glm45_air": "glm4_moe",
+    "deepseek_v3": "deepseek_v3", "kimi_k2": "kimi_k2", "minimax_m2": "minimax_m2",
+    "llama4_maverick": "llama4_text",
 }  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def _row(spec: ModelSpec, error: Callable[[str], str]) -> str:
 def _error(name: str) -> str:
     """Compute the largest error of a chunked prompt beyond the windows."""
     from c2c.transformer import load
-    from c2c.transformer.generate import prompt_logits
+    from c2c.transformer.running.generate import prompt_logits
     from tests.transformer.plain_model import plain_logits
     from tests.transformer.random_checkpoints import config_of, tensors_of, write
 

@@ -10,6 +10,8 @@ import gguf
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from c2c.transformer.gguf.blocks import QuantizedTensor
+
 SIZES = {
     "hidden": 256, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 64, "width": 512,
     "vocab": 96, "experts": 3,
@@ -207,3 +209,12 @@ class Builder:
             return
         plain = kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
         writer.add_tensor(name, np.ascontiguousarray(data), raw_dtype=None if plain else kind)
+
+
+def dequantized(tensor: QuantizedTensor) -> np.ndarray:
+    """The matrix of integers, scales and minima, in float32."""
+    groups = tensor.values.reshape(len(tensor.values), -1, tensor.group).astype(np.float32)
+    out = groups * tensor.scales[:, :, None]
+    if tensor.minima is not None:
+        out += tensor.minima[:, :, None]
+    return out.reshape(tensor.values.shape)

@@ -1,7 +1,4 @@
-"""The same models written plainly in NumPy and float64, from configs and tensors as published.
-
-Nothing of c2c is used: one sequence, no cache, loops over heads and experts.
-"""
+"""The same models written plainly in NumPy and float64, without anything of c2c."""
 
 from __future__ import annotations
 
@@ -91,23 +88,30 @@ def attention(
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     dim = config.get("head_dim") or config["hidden_size"] // heads
     count = len(x)
+    if "self_attn.kv_b_proj.weight" in tensors:
+        return latent_attention(config, tensors, lengths, x)
     if "self_attn.qkv_proj.weight" in tensors:
         whole = linear(x, tensors, "self_attn.qkv_proj")
         q, k, v = np.split(whole, [heads * dim, (heads + kv_heads) * dim], axis=-1)
     else:
         q, k, v = (linear(x, tensors, f"self_attn.{name}_proj") for name in "qkv")
-    if config["model_type"] == "olmo2":  # of all heads together
+    whole_norm = config["model_type"] in ("olmo2", "minimax_m2")
+    if whole_norm:  # of all heads together
         q = norm(q, tensors["self_attn.q_norm.weight"], config["rms_norm_eps"])
         k = norm(k, tensors["self_attn.k_norm.weight"], config["rms_norm_eps"])
     q, k, v = (each.reshape(count, -1, dim) for each in (q, k, v))
-    if "self_attn.q_norm.weight" in tensors and config["model_type"] != "olmo2":
+    if "self_attn.q_norm.weight" in tensors and not whole_norm:
         q = norm(q, tensors["self_attn.q_norm.weight"], config["rms_norm_eps"])
         k = norm(k, tensors["self_attn.k_norm.weight"], config["rms_norm_eps"])
     window = window_of(config, layer)
     turning = config
     if window and "rope_local_base_freq" in config:
         turning = {**config, "rope_theta": config["rope_local_base_freq"], "rope_scaling": None}
-    q, k = rope(turning, q, dim, lengths), rope(turning, k, dim, lengths)
+    if config["model_type"] != "llama4_text":
+        q, k = rope(turning, q, dim, lengths), rope(turning, k, dim, lengths)
+    elif config["no_rope_layers"][layer]:
+        q, k = (norm(rope(config, each, dim, lengths), np.ones(dim), config["rms_norm_eps"])
+                for each in (q, k))  # fmt: skip
     scale = config.get("attention_multiplier", config.get("query_pre_attn_scalar", dim) ** -0.5)
     out = np.zeros((count, heads, dim))
     for head in range(heads):
@@ -118,6 +122,35 @@ def attention(
             weights = np.exp(scores - scores.max())
             out[i, head] = weights / weights.sum() @ v[first : i + 1, group]
     return linear(out.reshape(count, -1), tensors, "self_attn.o_proj")
+
+
+def latent_attention(
+    config: Config, tensors: Tensors, lengths: list[int], x: np.ndarray
+) -> np.ndarray:
+    """Keys and values of each head are widened from the latent vector."""
+    heads, rank, at = config["num_attention_heads"], config["kv_lora_rank"], "self_attn"
+    nope, rope_dim = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    if config["q_lora_rank"]:
+        inner = norm(linear(x, tensors, f"{at}.q_a_proj"), tensors[f"{at}.q_a_layernorm.weight"],
+                     1e-6)  # fmt: skip
+        q = linear(inner, tensors, f"{at}.q_b_proj")
+    else:
+        q = linear(x, tensors, f"{at}.q_proj")
+    q = q.reshape(len(x), heads, nope + rope_dim)
+    both = linear(x, tensors, f"{at}.kv_a_proj_with_mqa")
+    latent = norm(both[:, :rank], tensors[f"{at}.kv_a_layernorm.weight"], 1e-6)
+    wide = linear(latent, tensors, f"{at}.kv_b_proj").reshape(len(x), heads, -1)
+    turned = rope(config, both[:, None, rank:], rope_dim, lengths).repeat(heads, axis=1)
+    q = np.concatenate([q[..., :nope], rope(config, q[..., nope:], rope_dim, lengths)], axis=-1)
+    k = np.concatenate([wide[..., :nope], turned], axis=-1)
+    scaling = config.get("rope_scaling") or {}
+    stretch = 0.1 * scaling.get("mscale_all_dim", 0) * math.log(scaling.get("factor", 1)) + 1
+    scores = np.einsum("qhd,khd->hqk", q, k) * (nope + rope_dim) ** -0.5 * stretch**2
+    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    out = np.einsum("hqk,khd->qhd", weights, wide[..., nope:]).reshape(len(x), -1)
+    return linear(out, tensors, f"{at}.o_proj")
 
 
 def window_of(config: Config, layer: int) -> int | None:
@@ -140,13 +173,15 @@ def rope(config: Config, x: np.ndarray, dim: int, lengths: list[int]) -> np.ndar
         **(config.get("rope_scaling") or {}),
     }
     most = config["max_position_embeddings"]
-    part = int(dim * config.get("partial_rotary_factor", 1.0))
+    part = config.get("rotary_dim") or int(dim * config.get("partial_rotary_factor", 1.0))
     turns = np.array([turns_of(settings, most, part, length) for length in lengths])
     angle = np.arange(len(x))[:, None, None] * turns[:, None]
     scale = settings.get("attention_factor", 1.0)
     cos, sin = scale * np.cos(angle), scale * np.sin(angle)
     out = x.copy()
-    neighbours = config["model_type"] == "glm4"
+    neighbours = config["model_type"] in ("glm4", "llama4_text")
+    if "kv_lora_rank" in config:
+        neighbours = config.get("rope_interleave", True)
     for i in range(part // 2):
         a, b = (2 * i, 2 * i + 1) if neighbours else (i, i + part // 2)
         out[..., a] = x[..., a] * cos[..., i] - x[..., b] * sin[..., i]
@@ -198,6 +233,13 @@ def feed_forward(config: Config, tensors: Tensors, x: np.ndarray) -> np.ndarray:
     if "mlp.gate_up_proj.weight" in tensors:
         gate, up = np.split(linear(x, tensors, "mlp.gate_up_proj"), 2, axis=-1)
         return linear(activation(config)(gate) * up, tensors, "mlp.down_proj")
+    if config["model_type"] == "llama4_text":
+        return llama4_block(config, tensors, x)
+    if "block_sparse_moe.e_score_correction_bias" in tensors:
+        return grouped_experts(
+            {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, **config},
+            tensors, x, "block_sparse_moe", ("w1", "w3", "w2"), "e_score_correction_bias",
+        )  # fmt: skip
     if "mlp.gate.e_score_correction_bias" in tensors:
         return grouped_experts(config, tensors, x)
     if "mlp.gate_proj.weight" in tensors:
@@ -224,22 +266,42 @@ def swiglu(config: Config, x: np.ndarray, tensors: Tensors, names: tuple[str, ..
     return linear(activation(config)(gate) * up, tensors, names[2])
 
 
-def grouped_experts(config: Config, tensors: Tensors, x: np.ndarray) -> np.ndarray:
+def llama4_block(config: Config, tensors: Tensors, x: np.ndarray) -> np.ndarray:
+    """Weights of the router multiply the inputs of experts, whose matrices are inputs x outputs."""
+    at, names = "feed_forward", ("gate_proj", "up_proj", "down_proj")
+    if f"{at}.gate_proj.weight" in tensors:
+        return swiglu(config, x, tensors, tuple(f"{at}.{n}" for n in names))
+    out = swiglu(config, x, tensors, tuple(f"{at}.shared_expert.{n}" for n in names))
+    for i, logits in enumerate(linear(x, tensors, f"{at}.router")):
+        for e in np.argsort(-logits)[: config["num_experts_per_tok"]]:
+            inputs = x[i] / (1 + np.exp(-logits[e]))
+            gate, up = np.split(inputs @ tensors[f"{at}.experts.gate_up_proj"][e], 2)
+            out[i] += (activation(config)(gate) * up) @ tensors[f"{at}.experts.down_proj"][e]
+    return out
+
+
+def grouped_experts(
+    config: Config,
+    tensors: Tensors,
+    x: np.ndarray,
+    at: str = "mlp",
+    names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj"),
+    bias: str = "gate.e_score_correction_bias",
+) -> np.ndarray:
     """Experts of the groups whose two best have the largest sums, and those that all take."""
-    names = ("gate_proj", "up_proj", "down_proj")
-    out = swiglu(config, x, tensors, tuple(f"mlp.shared_experts.{n}" for n in names))
-    for i, logits in enumerate(linear(x, tensors, "mlp.gate")):
+    out = np.zeros_like(x)
+    if f"{at}.shared_experts.{names[0]}.weight" in tensors:
+        out = swiglu(config, x, tensors, tuple(f"{at}.shared_experts.{n}" for n in names))
+    for i, logits in enumerate(linear(x, tensors, f"{at}.gate")):
         scores = 1 / (1 + np.exp(-logits))
-        choice = (scores + tensors["mlp.gate.e_score_correction_bias"]).reshape(
-            config["n_group"], -1
-        )
+        choice = (scores + tensors[f"{at}.{bias}"]).reshape(config["n_group"], -1)
         sums = np.sort(choice, axis=1)[:, -2:].sum(axis=1)
         for group in np.argsort(-sums)[config["topk_group"] :]:
             choice[group] = -np.inf
         best = np.argsort(-choice.reshape(-1))[: config["num_experts_per_tok"]]
         weights = config["routed_scaling_factor"] * scores[best] / scores[best].sum()
         for expert, weight in zip(best, weights, strict=True):
-            path = tuple(f"mlp.experts.{expert}.{name}" for name in names)
+            path = tuple(f"{at}.experts.{expert}.{name}" for name in names)
             out[i] += weight * swiglu(config, x[i : i + 1], tensors, path)[0]
     return out
 

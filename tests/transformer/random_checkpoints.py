@@ -161,6 +161,34 @@ TODAY: dict[str, dict[str, Any]] = {
         "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7, "norm_topk_prob": True,
     },
 }  # fmt: skip
+_LATENT = {
+    "num_key_value_heads": 4, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+    "v_head_dim": 10, "q_lora_rank": 20, "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+    "routed_scaling_factor": 1.7, "norm_topk_prob": True,
+}  # fmt: skip
+TODAY |= {
+    "deepseek_v3": {
+        **_LATENT,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16,
+            "beta_fast": 4, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+        },
+    },
+    "kimi_k2": {
+        **_LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "rope_interleave": False,
+    },
+    "minimax_m2": {
+        "head_dim": 16, "rotary_dim": 8, "rope_theta": 10000.0, "use_qk_norm": True,
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 16,
+    },
+    "llama4_text": {
+        "head_dim": 8, "num_hidden_layers": 4, "rope_theta": 10000.0, "num_local_experts": 6,
+        "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "intermediate_size": 16,
+        "intermediate_size_mlp": 24, "attention_chunk_size": 64, "no_rope_layers": [1, 0, 1, 1],
+    },
+}  # fmt: skip
 TODAY |= {
     f"{name}_wide": {"model_type": name, **TODAY[name], "sliding_window": 64}
     for name in ("gemma2", "gemma3_text", "phi3")
@@ -187,9 +215,12 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         mine: dict[str, tuple[int, ...]] = {
             f"{name}.weight": (h,) for name in NORMS.get(family, NORMS["llama"]) if name
         }
-        for name, (rows, columns) in {
+        if "kv_lora_rank" in config:
+            mine |= _latent(config, h)
+        plain = {} if "kv_lora_rank" in config else {
             "q": (q, h), "k": (kv, h), "v": (kv, h), "o": (h, q),
-        }.items():  # fmt: skip
+        }  # fmt: skip
+        for name, (rows, columns) in plain.items():
             mine[f"self_attn.{name}_proj.weight"] = (rows, columns)
             if (biased and (name != "o" or not family.startswith("glm"))) or (
                 family == "qwen2" and name != "o"
@@ -197,7 +228,7 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
                 mine[f"self_attn.{name}_proj.bias"] = (rows,)
         if family.startswith(("qwen3", "gemma3")) or config.get("use_qk_norm"):
             mine |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
-        if family == "olmo2":
+        if family in ("olmo2", "minimax_m2"):
             mine |= {"self_attn.q_norm.weight": (q,), "self_attn.k_norm.weight": (kv,)}
         if family == "phi3":
             for name in "qkv":
@@ -208,18 +239,51 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def _latent(config: dict[str, Any], h: int) -> dict[str, tuple[int, ...]]:
+    heads, rank = config["num_attention_heads"], config["kv_lora_rank"]
+    nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    q, value = heads * (nope + rope), config["v_head_dim"]
+    shapes = {
+        "kv_a_proj_with_mqa": (rank + rope, h), "kv_b_proj": (heads * (nope + value), rank),
+        "kv_a_layernorm": (rank,), "o_proj": (h, heads * value),
+    }  # fmt: skip
+    if inner := config["q_lora_rank"]:
+        shapes |= {"q_a_proj": (inner, h), "q_a_layernorm": (inner,), "q_b_proj": (q, inner)}
+    else:
+        shapes["q_proj"] = (q, h)
+    return {f"self_attn.{name}.weight": shape for name, shape in shapes.items()}
+
+
+def _llama4(config: dict[str, Any], h: int, layer: int) -> dict[str, tuple[int, ...]]:
+    folder, count, width = "feed_forward", config["num_local_experts"], config["intermediate_size"]
+    is_dense = (layer + 1) % config["interleave_moe_layer_step"]
+    at = folder if is_dense else f"{folder}.shared_expert"
+    rows = config["intermediate_size_mlp"] if is_dense else width
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{at}.gate_proj.weight": (rows, h), f"{at}.up_proj.weight": (rows, h),
+        f"{at}.down_proj.weight": (h, rows),
+    }  # fmt: skip
+    return shapes if is_dense else shapes | {
+        f"{folder}.router.weight": (count, h),
+        f"{folder}.experts.gate_up_proj": (count, h, 2 * width),
+        f"{folder}.experts.down_proj": (count, width, h),
+    }  # fmt: skip
+
+
 def _feed_forward(
     config: dict[str, Any], h: int, family: str, layer: int
 ) -> dict[str, tuple[int, ...]]:
+    if family == "llama4_text":
+        return _llama4(config, h, layer)
     names, folder, width = ("gate_proj", "up_proj", "down_proj"), "mlp", config["intermediate_size"]
     if family in ("phi3", "glm4"):
         return {"mlp.gate_up_proj.weight": (2 * width, h), "mlp.down_proj.weight": (h, width)}
-    if family == "glm4_moe" and layer >= config["first_k_dense_replace"]:
+    if layer >= config.get("first_k_dense_replace", layer + 1):
         return _with_shared_experts(config, h)
     dense = layer in config.get("mlp_only_layers", ()) or (
         (layer + 1) % config.get("decoder_sparse_step", 1)
     )
-    if family not in ("mixtral", "qwen3_moe") or dense:
+    if family not in ("mixtral", "minimax_m2", "qwen3_moe") or dense:
         shapes = {
             f"mlp.{name}.weight": (h, width) if name == "down_proj" else (width, h)
             for name in names
@@ -230,15 +294,22 @@ def _feed_forward(
             }
         return shapes
     experts = config.get("num_local_experts") or config["num_experts"]
-    if family == "mixtral":
+    more: dict[str, tuple[int, ...]] = {}
+    if family in ("mixtral", "minimax_m2"):
         names, folder = ("w1", "w3", "w2"), "block_sparse_moe"
+        if family == "minimax_m2":
+            more = {f"{folder}.e_score_correction_bias": (experts,)}
     else:
         width = config["moe_intermediate_size"]
-    return {f"{folder}.gate.weight": (experts, h)} | {
-        f"{folder}.experts.{e}.{name}.weight": (h, width) if name == names[2] else (width, h)
-        for e in range(experts)
-        for name in names
-    }
+    return (
+        more
+        | {f"{folder}.gate.weight": (experts, h)}
+        | {
+            f"{folder}.experts.{e}.{name}.weight": (h, width) if name == names[2] else (width, h)
+            for e in range(experts)
+            for name in names
+        }
+    )
 
 
 def _with_shared_experts(config: dict[str, Any], h: int) -> dict[str, tuple[int, ...]]:

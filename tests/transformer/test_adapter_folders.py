@@ -9,6 +9,7 @@ import pytest
 
 from c2c.errors import DataError
 from c2c.transformer import describe, load
+from tests.tiers import tiered
 from tests.transformer.peft_folders import merged, write_adapter
 from tests.transformer.plain_model import plain_logits
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
@@ -20,12 +21,19 @@ TOLERANCE = 2e-4
 
 @pytest.mark.parametrize(
     ("family", "linear", "modules"),
-    [
-        ("llama_biased", "reference", ALL),
-        ("qwen3", "staged", ("q_proj", "v_proj")),
-        ("phi3", "staged", ALL),
-        ("mixed", "reference", ("q_proj", "o_proj", "gate_proj", "down_proj")),  # one dense layer
-    ],
+    tiered(
+        [
+            ("phi3", "staged", ALL),
+            ("llama_biased", "reference", ALL),
+            ("qwen3", "staged", ("q_proj", "v_proj")),
+            (
+                "mixed",
+                "reference",
+                ("q_proj", "o_proj", "gate_proj", "down_proj"),
+            ),  # one dense layer
+        ],
+        slow=1,
+    ),
 )
 def test_logits_and_tokens_are_those_of_merged_weights(
     family: str, linear: str, modules: tuple[str, ...], tmp_path: Path

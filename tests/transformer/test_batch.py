@@ -1,7 +1,4 @@
-"""Batches: each request's tokens are those it gets alone, whoever else is there.
-
-Few shapes (chunks of 16, four rows, three pages), since compiling is what these tests take.
-"""
+"""Batches: each request's tokens are those it gets alone, whoever else is there."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from tests.tiers import tiered
 HOT = Sampling(temperature=1.3, top_k=30, top_p=0.9, repetition_penalty=1.2)
 # Prompts of up to three chunks, answers that cross a page of 64 positions. Three pages hold three
 # of them, or the last and one other.
+# Few shapes, since compiling is what these tests take.
 SHAPES = {"rows": 4, "chunk": 16, "cache_tokens": 192}
 REQUESTS = tuple(
     Request(

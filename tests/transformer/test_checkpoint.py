@@ -51,7 +51,7 @@ def test_every_type_is_read_into_every_other(stored: Any, wanted: str, tmp_path:
 @pytest.mark.parametrize("family", sorted(CONFIGS))
 def test_every_tensor_is_used_exactly_once(family: str) -> None:
     from c2c.models import from_hf_config
-    from c2c.transformer.weights.layout import layout
+    from c2c.transformer.layers.layout import layout
 
     config = config_of(family)
     parts = [part for stack in layout(from_hf_config(config, "m")) for part in stack.parts]
@@ -197,7 +197,7 @@ def test_settings_and_models_that_are_not_supported_are_refused(
             load(tmp_path / "bad")
 
     refused(r"model_type='mamba': expected one of", model_type="mamba")
-    refused(r"model.bad.model_type='falcon': expected one of .*llama, mi", model_type="falcon")
+    refused(r"model.bad.model_type='falcon': expected one of .*llama, llama4", model_type="falcon")
     refused(r"activation='mish'", hidden_act="mish")
     other = {"rope_type": "su", "factor": 4.0, "rope_theta": 1e4}
     refused(r"rope_scaling.kind='su': expected one of default, linear", rope_parameters=other)

@@ -32,9 +32,9 @@ from c2c.transformer import (
     random_params,
 )
 from c2c.transformer import executables as module
-from c2c.transformer.cache import new_cache
 from c2c.transformer.executables import Executables, Stage, executables_at
-from c2c.transformer.forward import run
+from c2c.transformer.layers.cache import new_cache
+from c2c.transformer.layers.forward import run
 from experiments.warm import main
 from pallas_kernels.repository import FOLDER_VARIABLE, RepositoryError, RepositoryWarning
 from tests.compilations import compilations

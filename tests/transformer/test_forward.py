@@ -11,9 +11,10 @@ import jax.monitoring
 import numpy as np
 import pytest
 
-from c2c.transformer import Hybrid, forward, load, new_cache
-from c2c.transformer.forward import _groups, run
-from c2c.transformer.generate import prompt_logits
+from c2c.transformer import Hybrid, load, new_cache
+from c2c.transformer.layers import forward
+from c2c.transformer.layers.forward import _groups, run
+from c2c.transformer.running.generate import prompt_logits
 from tests.compilations import compilations
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import tensors_of, write

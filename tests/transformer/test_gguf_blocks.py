@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.transformer.gguf.blocks import QUANTIZED_KINDS, centred, unpack
-from tests.transformer.gguf_files import quantised_rows
+from tests.transformer.gguf_files import dequantized, quantised_rows
 
 EPS = float(np.finfo(np.float32).eps)
 RANGES = {"Q4_0": (-8, 7), "Q4_1": (0, 15), "Q8_0": (-128, 127), "Q4_K": (0, 15), "Q6_K": (-32, 31)}
@@ -22,7 +22,7 @@ def test_same_bits_as_the_library(kind: str, seed: int, rows: int, blocks: int) 
     number = GGMLQuantizationType[kind]
     packed = quantised_rows(np.random.default_rng(seed), number, rows, 256 * blocks)
     parts = unpack(packed, number)
-    np.testing.assert_array_equal(parts.dequantize(), gguf.dequantize(packed, number))
+    np.testing.assert_array_equal(dequantized(parts), gguf.dequantize(packed, number))
     low, high = RANGES[kind]
     assert low <= parts.values.min()
     assert parts.values.max() <= high
@@ -33,7 +33,7 @@ def test_long_matrices_are_unpacked_in_parts() -> None:
     kind = GGMLQuantizationType.Q4_1
     packed = quantised_rows(np.random.default_rng(3), kind, 5000, 512)  # 1.6 MB: two parts
     parts = unpack(packed, kind)
-    np.testing.assert_array_equal(parts.dequantize(), gguf.dequantize(packed, kind))
+    np.testing.assert_array_equal(dequantized(parts), gguf.dequantize(packed, kind))
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_K"])

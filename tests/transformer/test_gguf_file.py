@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType
 from c2c.errors import DataError
 from c2c.models import from_hf_config
 from c2c.transformer.gguf.file import GgufCheckpoint
-from tests.transformer.gguf_files import Builder
+from tests.transformer.gguf_files import Builder, dequantized
 
 ALL_KINDS = (
     "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_K",
@@ -154,14 +154,14 @@ def test_quantised_parts_make_the_same_matrix(tmp_path: Path, kind: str) -> None
         assert parts.values.shape == wanted.shape
         assert parts.scales.shape == (wanted.shape[0], wanted.shape[1] // parts.group)
         assert (parts.minima is not None) == (kind in ("Q4_1", "Q4_K"))
-        np.testing.assert_array_equal(parts.dequantize(), wanted)
+        np.testing.assert_array_equal(dequantized(parts), wanted)
 
 
 def test_experts_are_quantised_one_by_one(tmp_path: Path) -> None:
     built = Builder("qwen3moe", "Q4_K", moe=True).write(tmp_path / "m.gguf")
     name = "model.layers.1.mlp.experts.2.down_proj.weight"
     parts = GgufCheckpoint(built.path).quantized(name)
-    np.testing.assert_array_equal(parts.dequantize(), built.wanted[name])
+    np.testing.assert_array_equal(dequantized(parts), built.wanted[name])
 
 
 def test_a_name_that_does_not_exist(tmp_path: Path) -> None:

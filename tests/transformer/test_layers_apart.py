@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.transformer.kv_pool import KvPool, block_elements
-from c2c.transformer.layer import Layer, layer_of, place_in
-from c2c.transformer.linear import Reference
-from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.weights.layout import feed_forward_places
+from c2c.transformer.layers.layer import Layer, layer_of, place_in
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.linear import Reference
+from c2c.transformer.layers.pages import PAGE_TOKENS, OutOfPages
+from c2c.transformer.running.kv_pool import KvPool, block_elements
 
 
 @pytest.mark.parametrize("family", ["llama_biased", "qwen3", "mixed"])

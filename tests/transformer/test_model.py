@@ -12,8 +12,8 @@ import tokenizers
 
 from c2c.errors import SettingError
 from c2c.transformer import Request, Sampling
-from c2c.transformer.kv_pool import check_room
-from c2c.transformer.sampling import sampling_rows
+from c2c.transformer.running.kv_pool import check_room
+from c2c.transformer.running.sampling import sampling_rows
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer
 

@@ -51,6 +51,20 @@ cases = {
                      n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=8, n_group=4,
                      topk_group=2, routed_scaling_factor=1.7, first_k_dense_replace=1,
                      num_hidden_layers=3, pad_token_id=0),
+    "deepseek_v3": dict(num_key_value_heads=4, kv_lora_rank=24, q_lora_rank=20, qk_nope_head_dim=12,
+                        qk_rope_head_dim=8, v_head_dim=10, n_routed_experts=8, n_shared_experts=1,
+                        num_experts_per_tok=3, moe_intermediate_size=8, n_group=4, topk_group=2,
+                        first_k_dense_replace=1, num_hidden_layers=3, pad_token_id=0,
+                        rope_parameters={**yarn, "mscale": 1.0, "mscale_all_dim": 1.0}),
+    "minimax_m2": dict(head_dim=16, num_local_experts=6, num_experts_per_tok=2, pad_token_id=0,
+                       rope_parameters={"rope_type": "default", "rope_theta": 1e4,
+                                        "partial_rotary_factor": 0.5}),
+    "llama4_text": dict(head_dim=8, num_hidden_layers=4, num_local_experts=4, pad_token_id=0,
+                        intermediate_size=16, intermediate_size_mlp=24,
+                        interleave_moe_layer_step=2,
+                        rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0,
+                                         "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                         "original_max_position_embeddings": 16}),
 }
 for seed, (family, more) in enumerate(cases.items()):
     torch.manual_seed(seed)
@@ -89,7 +103,7 @@ def test_checkpoints_that_transformers_saves(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     made = sorted(tmp_path.glob("*.npz"))
-    assert len(made) == 13
+    assert len(made) == 16
     for file in made:
         model, peer = load(file.with_suffix("")), np.load(file)
         ids = peer["ids"].tolist()

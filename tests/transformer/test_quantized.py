@@ -18,7 +18,7 @@ import pytest
 from c2c.errors import SettingError
 from c2c.models import from_hf_config
 from c2c.transformer import Hybrid, Quantization, Reference, Staged, load, random_params
-from c2c.transformer.generate import prompt_logits
+from c2c.transformer.running.generate import prompt_logits
 from pallas_kernels.quantized_gemm import dequantize, quantize
 from tests.tiers import tiered
 from tests.transformer.gguf_files import Builder

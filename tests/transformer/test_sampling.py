@@ -10,7 +10,8 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.transformer import Sampling, sample, sampling_rows
-from c2c.transformer.sampling import penalised
+from c2c.transformer.running.sampling import penalised
+from tests.tiers import tiered
 
 VOCAB = 12
 LOGITS = np.random.default_rng(3).standard_normal(VOCAB).astype(np.float32) * 2
@@ -106,8 +107,11 @@ def test_min_p_cuts_what_is_far_less_likely_than_the_best() -> None:
     assert set(draw(300, temperature=1.0, min_p=1.0, logits=tied)) == {0, 1}
 
 
-@pytest.mark.parametrize("tiny", [1e-5, 1e-20, 1e-37, 1e-38, 1e-40, 1e-300, 5e-324])
-@pytest.mark.parametrize("logits", [LOGITS, LOGITS - 50, LOGITS + 50])
+TINY = [1e-5, 1e-20, 1e-37, 1e-38, 1e-40, 1e-300, 5e-324]
+
+
+@pytest.mark.parametrize("tiny", tiered(TINY, 1e-38, 1e-300, slow=1))
+@pytest.mark.parametrize("logits", [LOGITS - 50, LOGITS + 50])
 def test_tiny_settings_are_the_limits_that_they_go_to(tiny: float, logits: np.ndarray) -> None:
     """float32 takes a number below 1e-38 for 0, and a quotient by one beyond its range."""
     best = {logits.argmax()}

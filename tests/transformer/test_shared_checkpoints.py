@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from c2c.transformer import load, new_cache
-from c2c.transformer.forward import run
+from c2c.transformer.layers.forward import run
 from tests.tiers import tiered
 
 FOLDERS = (

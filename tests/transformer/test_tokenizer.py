@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from c2c.errors import DataError, SettingError
 from c2c.transformer.gguf.file import GgufCheckpoint
@@ -241,10 +244,58 @@ def test_gguf_special_ids_and_template() -> None:
     assert text == "[1]<|end of text|>"
 
 
+PIECES = ["▁", "a", "b", "c"]
+
+
+def sentence_pieces(words: list[str], scores: list[float]) -> dict[str, Any]:
+    """Metadata of a vocabulary in SentencePiece's form, with <unk>, <s> and all bytes."""
+    tokens = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), *PIECES, *words]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * 258 + [-1e3] * len(PIECES) + scores,
+        "tokenizer.ggml.token_type": [2, 3, *[6] * 256, *[1] * (len(PIECES) + len(words))],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+
+
+def merged(text: str, score: dict[str, float]) -> list[str]:
+    """SentencePiece's rule: the neighbours that make the best piece merge, the first of equals."""
+    parts = list(text)
+    while True:
+        pairs = [(-score[a + b], i) for i, (a, b) in enumerate(pairwise(parts))
+                 if a + b in score]  # fmt: skip
+        if not pairs:
+            return parts
+        _, at = min(pairs)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+
+
+@given(
+    words=st.lists(st.text("▁abc", min_size=2, max_size=4), unique=True, max_size=12),
+    text=st.text("abc é\n", max_size=24),
+)
+def test_sentence_pieces_of_a_gguf_file_merge_by_score(words: list[str], text: str) -> None:
+    scores = [-float(rank) for rank, _ in enumerate(words)]
+    metadata = sentence_pieces(words, scores)
+    tokenizer = tokenizer_from_gguf(metadata, "m.gguf")
+    score = dict(zip([*words, *PIECES], [*scores, *[-1e3] * len(PIECES)], strict=True))
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    expected = [
+        tokens.index(name)
+        for part in merged("▁" * bool(text) + text.replace(" ", "▁"), score)
+        for name in ([part] if part in score else [f"<0x{b:02X}>" for b in part.encode()])
+    ]
+    assert tokenizer.encode(text) == [1, *expected]
+    assert tokenizer.decode(expected) == text
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"tokenizer.ggml.model": "llama"}, "kind 'llama': only byte-level BPE"),
+        ({"tokenizer.ggml.model": "bert"}, "kind 'bert': only byte-level BPE"),
+        ({"tokenizer.ggml.model": "llama"}, "scores or token_type: expected one a token"),
         ({"tokenizer.ggml.pre": "default"}, "pre-tokenizer 'default' is not supported.*smollm"),
         ({"tokenizer.ggml.tokens": None}, "tokens' is missing"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "the same token twice"),

@@ -28,6 +28,12 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "gemma3_text", "language_model.model.", "vision_tower.vision_model.post_layernorm.weight",
         {},
     ),
+    "llama4": (
+        "llama4_text", "language_model.model.", "vision_model.layernorm_post.weight", {},
+    ),
+    "kimi_k25": (
+        "kimi_k2", "language_model.model.", "mm_projector.proj.0.weight", {},
+    ),
 }  # fmt: skip
 
 
@@ -38,12 +44,13 @@ def test_texts_are_those_of_the_language_model_alone(family: str, tmp_path: Path
     tensors = tensors_of(config)
     outer = {
         "model_type": family,
-        "text_config": config | {"model_type": f"{family}_text"} | more,
+        "text_config": config | {"model_type": inner} | more,
         "vision_config": {"hidden_size": 8, "depth": 1},
         "tie_word_embeddings": config["tie_word_embeddings"],
     }
     stored = {start + n.removeprefix("model."): t for n, t in tensors.items() if "lm_head" not in n}
-    stored |= {n: t for n, t in tensors.items() if "lm_head" in n}
+    head = "language_model." if family in ("llama4", "kimi_k25") else ""
+    stored |= {head + n: t for n, t in tensors.items() if "lm_head" in n}
     folder = write(tmp_path / "from", outer, stored | {image: np.ones((4, 8), np.float32)})
     model, ids = load(folder, "float32"), prompt(1)
     assert np.abs(model.logits(ids) - plain_logits(config, tensors, ids)).max() < TOLERANCE

@@ -1,6 +1,6 @@
 """One checkpoint on two CPU devices of one process; prints what test_devices.py compares.
 
-Run as `python -m tests.transformer.two_devices CHECKPOINT STORE` with two CPU devices.
+python -m tests.transformer.two_devices CHECKPOINT STORE    # two CPU devices
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from c2c.transformer import Model, load
-from c2c.transformer.cache import rows_of
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import (
+from c2c.transformer.layers.cache import rows_of
+from c2c.transformer.layers.layer import (
     after_attention,
     attention,
     before_attention,
@@ -24,8 +23,9 @@ from c2c.transformer.layer import (
     rms_norm,
     window_of,
 )
-from c2c.transformer.rope import angles
-from c2c.transformer.weights.layout import feed_forward_places
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.rope import angles
+from c2c.transformer.running.kv_pool import KvPool
 
 PROMPT, NEW = (5, 7, 11, 2, 3, 13, 17), 9
 

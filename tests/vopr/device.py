@@ -1,9 +1,4 @@
-"""Device with known answers: a token is a hash of its sequence's contents in the KV cache.
-
-The worker's own code runs over it: residents, runner, seats, blocks, kept blocks of prompts, steps
-begun ahead. A token is right only if every position before it was written once, by the right token,
-to a block that still belongs to its sequence.
-"""
+"""Device with known answers: a token is a hash of its sequence's contents in the KV cache."""
 
 from __future__ import annotations
 
@@ -16,12 +11,14 @@ import numpy as np
 
 from c2c.models import ModelSpec
 from c2c.transformer import KvPool, Lease, OnDevice
-from c2c.transformer.drawing import DRAW, FEED, SCORE, SCORED, SEAT
-from c2c.transformer.pages import PAGE_TOKENS
+from c2c.transformer.layers.pages import PAGE_TOKENS
+from c2c.transformer.running.drawing import DRAW, FEED, SCORE, SCORED, SEAT
 
 __all__ = ["Device", "Executables", "Model", "score", "undisturbed"]
 
 
+# The worker's own code runs over it. A token is right only if every position before it was written
+# once, by the right token, to a block that still belongs to its sequence.
 class Device(Protocol):
     """Calls of a computation to the world."""
 

@@ -1,8 +1,4 @@
-"""Event loop whose clock jumps to the next timer, with Unix sockets inside it.
-
-Every random number comes from a stream named after its purpose, so that a plan without one of its
-faults draws the rest as before.
-"""
+"""Event loop whose clock jumps to the next timer, with Unix sockets inside it."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ class Endless(Exception):
 
 
 class Streams:
-    """Random streams by name, derived from one seed."""
+    """Random streams by purpose from one seed: a plan without a fault draws the rest as before."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,8 +1,4 @@
-"""Replacement of an engine's surroundings by the simulated world.
-
-Replaced are the operating system (clock, processes, sockets, threads, files) under the names of
-Python's library, the device, and the reading of checkpoints. The engine's own code is unchanged.
-"""
+"""Simulated surroundings of an engine: operating system, device and checkpoints."""
 
 from __future__ import annotations
 

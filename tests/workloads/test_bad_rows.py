@@ -57,6 +57,18 @@ def test_each_kind_is_refused_named_and_counted(tmp_path: Path, row: str, kind: 
     assert concatenate(workload.blocks()).arrival_s.tolist() == [1.0, 2.0, 4.0]
 
 
+def test_requests_without_output_are_prefills_on_request(tmp_path: Path) -> None:
+    path = trace(tmp_path, "1,a,5,6", "2,a,7,0", "3,a,8,0")
+    with pytest.raises(DataError, match=r"workload.on_zero_output=prefill simulates prompts"):
+        build(path)
+    workload = build(path, on_zero_output="prefill")
+    block = concatenate(workload.blocks())
+    assert (block.prompt_tokens.tolist(), block.output_tokens.tolist()) == ([5, 7, 8], [6, 1, 1])
+    assert "2 requests without output" in workload.description["doubts"][0]
+    drawn = build(path, on_zero_output="prefill", lengths="fixed")
+    assert concatenate(drawn.blocks()).output_tokens.tolist() == [128] * 3
+
+
 def test_the_error_names_the_first_rows_of_a_kind(tmp_path: Path) -> None:
     rows = [f"{i},a,1,{0 if i % 2 else 1}" for i in range(12)]
     with pytest.raises(DataError, match=r"zero_output_tokens 6 \(rows 2, 4, 6, \.\.\.\)"):

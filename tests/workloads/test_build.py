@@ -23,6 +23,7 @@ from c2c.workloads import (
     workload_files,
     write_trace,
 )
+from tests.workloads.test_servegen import write as write_clients
 
 CATALOG = ("small", "medium", "large")
 CONF = Path(c2c.workloads.__file__).parents[2] / "conf" / "workload"
@@ -49,7 +50,11 @@ def same(one: RequestBlock, two: RequestBlock) -> bool:
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_shipped_setting_builds(path: Path, arrivals: Path) -> None:
     settings = yaml.safe_load(path.read_text())
-    if settings.get("path") == "???":
+    if settings["kind"] == "servegen":
+        windows = [(1.0, "Gamma", 1.0)] * 2
+        lengths = {"0": {"input_tokens": "{5: 1.0}", "output_tokens": "{7: 1.0}"}}
+        settings["path"] = str(write_clients(arrivals.parent / "clients", [windows], [lengths]))
+    elif settings.get("path") == "???":
         settings |= {"path": str(arrivals), "lengths": "synthetic"}
     elif settings["kind"] == "trace" and not (shared_dir() / "traces" / settings["path"]).is_file():
         pytest.skip("shared traces absent; set C2C_SHARED")

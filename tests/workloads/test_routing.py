@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from c2c.compiling.making import OPTIONS
 from c2c.draws import draw, hashed
-from c2c.simulator.tokens import Followed, draw_token, follow, nothing_followed, token_experts
+from c2c.simulator.expert_cache.tokens import (
+    Followed,
+    draw_token,
+    follow,
+    nothing_followed,
+    token_experts,
+)
 from c2c.workloads import EMBEDDING, Router, RouterTables, embed, router_tables, token_key, topic_of
 
 SHAPE = (4, 16, 2)

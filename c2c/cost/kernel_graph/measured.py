@@ -60,13 +60,13 @@ def timed_node(node: Node, constants: Constants | None = None) -> tuple[TimedGpu
       constants: those of the first GPU's kind, or of the slices' chip; None: by its name.
     """
     chip = (node.chip or node.platforms[0]).name
-    own = constants or load_constants(calibration_for(chip))
+    calibration = constants or load_constants(calibration_for(chip))
     if node.chip is None:
         every = {name: timed_gpu(name) for name in {*node.gpus} - {chip}}
-        first = replace(timed_gpu(node.platforms[0]), constants=own)
+        first = replace(timed_gpu(node.platforms[0]), constants=calibration)
         return tuple(every.get(name, first) for name in node.gpus)
     return tuple(
-        TimedGpu(name=part.name, gpu=platform.gpu, constants=own.on(part))
+        TimedGpu(name=part.name, gpu=platform.gpu, constants=calibration.on(part))
         for part, platform in zip(node.parts, node.platforms, strict=True)
     )
 
@@ -86,10 +86,10 @@ def modelled_us(
 ) -> dict[str, float]:
     """Return the cost model's mean microseconds of each kernel of a step."""
     kernels = step_kernels(load_spec(model), batch, expert_bytes=expert_bytes)
-    of: dict[str, list[float]] = {}
+    times_us: dict[str, list[float]] = {}
     for kernel, seconds in zip(kernels, step_s(kernels, on), strict=True):
-        of.setdefault(kernel.kind, []).append(1e6 * float(seconds))
-    return {kind: sum(each) / len(each) for kind, each in of.items()}
+        times_us.setdefault(kernel.kind, []).append(1e6 * float(seconds))
+    return {kind: sum(times) / len(times) for kind, times in times_us.items()}
 
 
 def _file(chip: str) -> Path | None:
@@ -113,12 +113,12 @@ def _times(path: Path, text: str, on: TimedGpu) -> tuple[Times, ...]:
             if kernel not in modelled:
                 allowed = f"kernel {kernel!r}: expected one of {', '.join(modelled)}"
                 raise DataError(str(path), f"{model}: {allowed}")
-            at = logs.setdefault((kernel, batch.chunk == 1), {})
-            at.setdefault(batch.tokens, []).append(math.log(us / modelled[kernel]))
+            ratios = logs.setdefault((kernel, batch.chunk == 1), {})
+            ratios.setdefault(batch.tokens, []).append(math.log(us / modelled[kernel]))
     return tuple(
-        Times(kernel, is_decode, tuple(sorted(at)),
-              tuple(math.exp(sum(at[n]) / len(at[n])) for n in sorted(at)))
-        for (kernel, is_decode), at in logs.items()
+        Times(kernel, is_decode, tuple(sorted(ratios)),
+              tuple(math.exp(sum(ratios[n]) / len(ratios[n])) for n in sorted(ratios)))
+        for (kernel, is_decode), ratios in logs.items()
     )  # fmt: skip
 
 

@@ -94,37 +94,37 @@ VISION: Final = VisionShape(
 
 def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
     """Return the kernels of a step: prefill if a row has several tokens, else decode."""
-    made = KernelList()
+    graph = KernelList()
     tokens, d, inner = batch.tokens, shape.hidden, shape.inner
     in_out = 2 * inner + 2 * shape.groups * shape.state + shape.heads
     states = batch.rows * shape.heads * shape.head_dim * shape.state
-    x = made.add("embed", -1, weight=tokens * d, write=tokens * d)
+    x = graph.add("embed", -1, weight=tokens * d, write=tokens * d)
     for layer in range(shape.layers):
-        norm = made.add("norm", layer, x, core=6 * tokens * d, read=tokens * d, write=tokens * d)
-        split = made.gemm("in_proj", layer, norm, tokens, d, in_out)
-        mixed = made.add(
+        norm = graph.add("norm", layer, x, core=6 * tokens * d, read=tokens * d, write=tokens * d)
+        split = graph.gemm("in_proj", layer, norm, tokens, d, in_out)
+        mixed = graph.add(
             "convolution", layer, split, core=2 * shape.convolution * tokens * shape.channels,
             cache=2 * batch.rows * (shape.convolution - 1) * shape.channels,
             weight=shape.convolution * shape.channels, read=tokens * shape.channels,
             write=tokens * shape.channels,
         )  # fmt: skip
         if batch.chunk == 1:
-            y = made.add(
+            y = graph.add(
                 "state_update", layer, mixed, split, core=7 * states, cache=2 * states,
                 read=tokens * (shape.channels + shape.heads), write=tokens * inner,
             )  # fmt: skip
         else:
-            y = _scan(made, shape, batch, layer, mixed, split)
-        gated = made.add("gated_norm", layer, y, split, core=10 * tokens * inner,
+            y = _scan(graph, shape, batch, layer, mixed, split)
+        gated = graph.add("gated_norm", layer, y, split, core=10 * tokens * inner,
                          read=2 * tokens * inner, write=tokens * inner)  # fmt: skip
-        out = made.gemm("out_proj", layer, gated, tokens, inner, d)
-        x = made.add("add", layer, out, x, core=tokens * d, read=2 * tokens * d, write=tokens * d)
+        out = graph.gemm("out_proj", layer, gated, tokens, inner, d)
+        x = graph.add("add", layer, out, x, core=tokens * d, read=2 * tokens * d, write=tokens * d)
     last = batch.rows * d
-    norm = made.add("norm_end", -1, x, core=6 * last, read=last, write=last)
-    head = made.gemm("head", -1, norm, batch.rows, d, shape.vocab)
+    norm = graph.add("norm_end", -1, x, core=6 * last, read=last, write=last)
+    head = graph.gemm("head", -1, norm, batch.rows, d, shape.vocab)
     logits = batch.rows * shape.vocab
-    made.add("argmax", -1, head, core=logits, read=logits, write=batch.rows)
-    return tuple(made.made)
+    graph.add("argmax", -1, head, core=logits, read=logits, write=batch.rows)
+    return tuple(graph.made)
 
 
 def _scan(
@@ -137,9 +137,9 @@ def _scan(
     keys = tokens * shape.groups * shape.state
     steps = made.add("chunk_cumsum", layer, split, core=4 * tokens * shape.heads,
                      read=tokens * shape.heads, write=2 * tokens * shape.heads)  # fmt: skip
-    own = made.add("chunk_state", layer, mixed, steps, tensor=2 * tokens * wide * shape.state,
+    partial = made.add("chunk_state", layer, mixed, steps, tensor=2 * tokens * wide * shape.state,
                    read=tokens * wide + keys, write=states)  # fmt: skip
-    passed = made.add("state_passing", layer, own, core=2 * states, read=states, write=states)
+    passed = made.add("state_passing", layer, partial, core=2 * states, read=states, write=states)
     scores = made.add("chunk_scores", layer, mixed, tensor=2 * keys * chunk, read=2 * keys,
                       write=tokens * chunk * shape.groups)  # fmt: skip
     return made.add(
@@ -154,20 +154,20 @@ def diffusion_kernels(shape: DiffusionShape, images: int) -> tuple[StepKernel, .
 
     Text encoders and the image decoder are not included.
     """
-    made = KernelList()
+    graph = KernelList()
     rows, d = 2 * images, shape.hidden
     tokens = {"x": rows * shape.image_tokens, "c": rows * shape.text_tokens}
-    x = made.gemm("patch_embed", -1, made.add("latents", -1, write=tokens["x"] * shape.latent),
+    x = graph.gemm("patch_embed", -1, graph.add("latents", -1, write=tokens["x"] * shape.latent),
                   tokens["x"], shape.latent, d)  # fmt: skip
-    c = made.gemm("text_embed", -1, made.add("texts", -1, write=tokens["c"] * shape.text_width),
+    c = graph.gemm("text_embed", -1, graph.add("texts", -1, write=tokens["c"] * shape.text_width),
                   tokens["c"], shape.text_width, d)  # fmt: skip
-    when = made.gemm("time_embed", -1, made.add("times", -1, write=rows * d), rows, d, d)
+    when = graph.gemm("time_embed", -1, graph.add("times", -1, write=rows * d), rows, d, d)
     for layer in range(shape.blocks):
-        x, c = _joint_block(made, shape, layer, rows, {"x": x, "c": c}, when, tokens)
-    scale = made.gemm("modulation_end", -1, when, rows, d, 2 * d)
-    norm = _elementwise(made, "norm_end", -1, 8, tokens["x"] * d, x, scale)
-    made.gemm("unpatch", -1, norm, tokens["x"], d, shape.latent)
-    return tuple(made.made)
+        x, c = _joint_block(graph, shape, layer, rows, {"x": x, "c": c}, when, tokens)
+    scale = graph.gemm("modulation_end", -1, when, rows, d, 2 * d)
+    norm = _elementwise(graph, "norm_end", -1, 8, tokens["x"] * d, x, scale)
+    graph.gemm("unpatch", -1, norm, tokens["x"], d, shape.latent)
+    return tuple(graph.made)
 
 
 def _joint_block(
@@ -212,29 +212,29 @@ def _joint_block(
 
 def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepKernel, ...]:
     """Return the kernels that encode several images, with a given number of patches each."""
-    made = KernelList()
+    graph = KernelList()
     m, d, f = images * patches, shape.hidden, shape.intermediate
-    x = made.gemm("patch_embed", -1, made.add("pixels", -1, write=m * shape.patch_elements), m,
+    x = graph.gemm("patch_embed", -1, graph.add("pixels", -1, write=m * shape.patch_elements), m,
                   shape.patch_elements, d)  # fmt: skip
     for layer in range(shape.layers):
-        norm = _elementwise(made, "vision_norm1", layer, 6, m * d, x)
-        qkv = made.gemm("vision_qkv", layer, norm, m, d, 3 * d)
-        turned = _elementwise(made, "vision_rope", layer, 6, 2 * m * d, qkv)
+        norm = _elementwise(graph, "vision_norm1", layer, 6, m * d, x)
+        qkv = graph.gemm("vision_qkv", layer, norm, m, d, 3 * d)
+        turned = _elementwise(graph, "vision_rope", layer, 6, 2 * m * d, qkv)
         seen = patches if layer in shape.full_layers else min(shape.window, patches)
-        attention = made.add("vision_attention", layer, turned, tensor=4 * m * seen * d,
+        attention = graph.add("vision_attention", layer, turned, tensor=4 * m * seen * d,
                              core=5 * m * seen * d / 80, read=3 * m * d, write=m * d)  # fmt: skip
-        o = made.gemm("vision_o", layer, attention, m, d, d)
-        added = _elementwise(made, "vision_add1", layer, 1, 2 * m * d, o, x)
-        norm = _elementwise(made, "vision_norm2", layer, 6, m * d, added)
-        up = made.gemm("vision_gate_up", layer, norm, m, d, 2 * f)
-        activated = _elementwise(made, "vision_activate", layer, 6, m * f, up)
-        down = made.gemm("vision_down", layer, activated, m, f, d)
-        x = _elementwise(made, "vision_add2", layer, 1, 2 * m * d, down, added)
-    norm = _elementwise(made, "merge_norm", -1, 6, m * d, x)
-    up = made.gemm("merge_up", -1, norm, m / 4, 4 * d, 4 * d)
-    activated = _elementwise(made, "merge_activate", -1, 10, m * d, up)
-    made.gemm("merge_down", -1, activated, m / 4, 4 * d, shape.out)
-    return tuple(made.made)
+        o = graph.gemm("vision_o", layer, attention, m, d, d)
+        added = _elementwise(graph, "vision_add1", layer, 1, 2 * m * d, o, x)
+        norm = _elementwise(graph, "vision_norm2", layer, 6, m * d, added)
+        up = graph.gemm("vision_gate_up", layer, norm, m, d, 2 * f)
+        activated = _elementwise(graph, "vision_activate", layer, 6, m * f, up)
+        down = graph.gemm("vision_down", layer, activated, m, f, d)
+        x = _elementwise(graph, "vision_add2", layer, 1, 2 * m * d, down, added)
+    norm = _elementwise(graph, "merge_norm", -1, 6, m * d, x)
+    up = graph.gemm("merge_up", -1, norm, m / 4, 4 * d, 4 * d)
+    activated = _elementwise(graph, "merge_activate", -1, 10, m * d, up)
+    graph.gemm("merge_down", -1, activated, m / 4, 4 * d, shape.out)
+    return tuple(graph.made)
 
 
 def _elementwise(

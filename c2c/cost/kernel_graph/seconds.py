@@ -71,31 +71,31 @@ def step_s(
     Raises:
       SettingError: the GPU's file lacks a required rate.
     """
-    found = np.zeros(len(kernels))
+    times_s = np.zeros(len(kernels))
     products = [number for number, k in enumerate(kernels) if k.product is not None]
-    known: dict[tuple[float, ...], float] = {}  # layers repeat their kernels
+    cache: dict[tuple[float, ...], float] = {}  # layers repeat their kernels
     for number, k in enumerate(kernels):
         if k.product is None:
             size = (k.tensor_flops, k.core_flops, k.weight_bytes, k.cache_bytes, k.read_bytes,
                     k.write_bytes)  # fmt: skip
-            if size not in known:
-                known[size] = _rest_s(k, on.gpu, efficiency or Efficiency())
-            found[number] = known[size]
+            if size not in cache:
+                cache[size] = _rest_s(k, on.gpu, efficiency or Efficiency())
+            times_s[number] = cache[size]
     if products:
         shapes, which = np.unique(
             np.array([kernels[number].product for number in products]), axis=0, return_inverse=True
         )
         m, k_, n = shapes.T
-        made = resident_gemm_time(m, n, k_, slice_=on.part, constants=on.constants)
-        busy_s = float(made.compute_s[which.ravel()].sum())
-        longer_s = throttled_s(made.compute_s, busy_s, on.constants)
-        found[products] = (made.total_s + longer_s)[which.ravel()]
+        timing = resident_gemm_time(m, n, k_, slice_=on.part, constants=on.constants)
+        busy_s = float(timing.compute_s[which.ravel()].sum())
+        longer_s = throttled_s(timing.compute_s, busy_s, on.constants)
+        times_s[products] = (timing.total_s + longer_s)[which.ravel()]
     known_factors = {
         key: on.factor(key[0], is_decode=key[1], tokens=key[2]) / on.share
         for key in {(k.kind, k.is_decode, k.tokens) for k in kernels}
     }
     factors = np.array([known_factors[k.kind, k.is_decode, k.tokens] for k in kernels])
-    whole: Seconds = found * factors + np.array([_wire_s(k, on.gpu) for k in kernels])
+    whole: Seconds = times_s * factors + np.array([_wire_s(k, on.gpu) for k in kernels])
     return whole
 
 

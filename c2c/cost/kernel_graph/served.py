@@ -124,7 +124,7 @@ def decoder(
         matrices["embed", -1] = matrices["head", -1]
     cache = float(kv_bytes_per_token(spec)) * load.rows * (load.prompt + load.output)
     handed = float(kv_bytes_per_token(spec)) * load.prompt
-    kept = {("attention", layer): cache / spec.layers for layer in range(spec.layers)}
+    caches = {("attention", layer): cache / spec.layers for layer in range(spec.layers)}
     keys = handed * load.prompts / spec.layers
     return Served(
         name=spec.name,
@@ -135,7 +135,7 @@ def decoder(
         handed_bytes=handed,
         prompts=load.prompts,
         handed=_handed(prefill, decode, "kv_write", "attention", keys, 1 / load.prompts),
-        kept=_kept((*prefill, *decode), matrices | kept),
+        kept=_kept((*prefill, *decode), matrices | caches),
         splits_attention=True,
     )
 
@@ -151,19 +151,24 @@ def state_space(name: str, shape: MambaShape, load: Load) -> Served:
     prefill, decode = (mamba_kernels(shape, batch) for batch in (load.prefill, load.decode))
     matrices = _matrices(decode)
     matrices["embed", -1] = matrices["head", -1]
-    each = float(_ELEMENT_BYTES * shape.state_elements)  # per sequence and layer
-    kept = {("state_update", layer): each * load.rows for layer in range(shape.layers)}
+    state_bytes = float(_ELEMENT_BYTES * shape.state_elements)  # per sequence and layer
+    states = {("state_update", layer): state_bytes * load.rows for layer in range(shape.layers)}
     return Served(
         name=name,
         phases=_phases(load, prefill, decode),
         weight_bytes=sum(matrices.values()),
-        state_bytes=each * shape.layers * load.rows,
-        handed_bytes=each * shape.layers,
+        state_bytes=state_bytes * shape.layers * load.rows,
+        handed_bytes=state_bytes * shape.layers,
         prompts=load.prompts,
         handed=_handed(
-            prefill, decode, "state_passing", "state_update", each * load.prompts, 1 / load.prompts
+            prefill,
+            decode,
+            "state_passing",
+            "state_update",
+            state_bytes * load.prompts,
+            1 / load.prompts,
         ),
-        kept=_kept((*prefill, *decode), matrices | kept),
+        kept=_kept((*prefill, *decode), matrices | states),
         splits_attention=False,
     )
 
@@ -197,9 +202,9 @@ def _phases(
 def _after(before: Sequence[StepKernel], kernels: Sequence[StepKernel]) -> tuple[StepKernel, ...]:
     if not before:
         return tuple(kernels)
-    at = len(before)
-    moved = [replace(k, takes=tuple(at + source for source in k.takes)) for k in kernels]
-    moved[0] = replace(moved[0], takes=(at - 1,))
+    offset = len(before)
+    moved = [replace(k, takes=tuple(offset + source for source in k.takes)) for k in kernels]
+    moved[0] = replace(moved[0], takes=(offset - 1,))
     return (*before, *moved)
 
 

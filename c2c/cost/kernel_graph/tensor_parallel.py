@@ -40,36 +40,36 @@ def tensor_parallel(
     Source: Tessera, section IV: each rank becomes a pair, collectives stay with the original group.
     """
     check_value(ranks, Count, "ranks")
-    found: list[StepKernel] = []
-    at: list[int] = []
+    result: list[StepKernel] = []
+    places: list[int] = []
     stands: list[int] = []  # a kernel, or the all-reduce of its result
     for kernel in kernels:
         moved = replace(kernel, takes=tuple(stands[k] for k in kernel.takes))
-        found.append(_of_rank(moved, ranks, min(ranks, kv_heads)))
-        at.append(len(found) - 1)
+        result.append(_of_rank(moved, ranks, min(ranks, kv_heads)))
+        places.append(len(result) - 1)
         name = _SUMMED.get(kernel.kind)
         if name and ranks > 1:
             nbytes = kernel.write_bytes
-            found.append(
+            result.append(
                 StepKernel(
                     kind=name, layer=kernel.layer, read_bytes=nbytes, write_bytes=nbytes,
-                    takes=(len(found) - 1,),
+                    takes=(len(result) - 1,),
                     wire_bytes=2 * (ranks - 1) / ranks * nbytes,
                 )
             )  # fmt: skip
-        stands.append(len(found) - 1)
-    return tuple(found), tuple(at)
+        stands.append(len(result) - 1)
+    return tuple(result), tuple(places)
 
 
 def ranked(served: Served, ranks: int, *, kv_heads: int) -> Served:
     """Return the load of one rank of a model."""
-    phases, at, offset, keys = [], [], 0, min(ranks, kv_heads)
+    phases, places, offset, keys = [], [], 0, min(ranks, kv_heads)
     for phase in served.phases:
         kernels, moved = tensor_parallel(phase.kernels, ranks, kv_heads=kv_heads)
         phases.append(replace(phase, kernels=kernels))
-        at += [offset + k for k in moved]
+        places += [offset + k for k in moved]
         offset += len(kernels)
-    made = served.kernels
+    nodes = served.kernels
     return replace(
         served,
         phases=tuple(phases),
@@ -77,12 +77,13 @@ def ranked(served: Served, ranks: int, *, kv_heads: int) -> Served:
         state_bytes=served.state_bytes / keys,
         handed_bytes=served.handed_bytes / keys,
         handed=tuple(
-            Transfer(at[e.source], at[e.target], e.nbytes / keys, e.weight) for e in served.handed
+            Transfer(places[e.source], places[e.target], e.nbytes / keys, e.weight)
+            for e in served.handed
         ),
         kept=tuple(
             Weights(
-                w.nbytes / (keys if made[w.readers[0]].kind == "attention" else ranks),
-                tuple(at[k] for k in w.readers),
+                w.nbytes / (keys if nodes[w.readers[0]].kind == "attention" else ranks),
+                tuple(places[k] for k in w.readers),
             )
             for w in served.kept
         ),

@@ -115,14 +115,14 @@ def event(value: Any) -> bytes:
 def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
     """Return the token counts of an answer."""
     drawn = sum(choice.drawn for choice in choices)
-    found: dict[int, int] = {}  # by prompt: tokens that none of its choices computed
+    hits: dict[int, int] = {}  # by prompt: tokens that none of its choices computed
     for choice in choices:
-        found[choice.prompt] = min(choice.found, found.get(choice.prompt, choice.found))
+        hits[choice.prompt] = min(choice.found, hits.get(choice.prompt, choice.found))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": drawn,
         "total_tokens": prompt + drawn,
-        "prompt_tokens_details": {"cached_tokens": sum(found.values())},
+        "prompt_tokens_details": {"cached_tokens": sum(hits.values())},
     }
 
 

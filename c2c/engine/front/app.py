@@ -87,8 +87,8 @@ def make_app(
     app.get("/live", responses=STREAM)(front.live)
     app.post("/admin/drain")(front.drain)
     app.post("/admin/resume")(front.resume)
-    for what in ("load", "unload", "pin", "unpin"):
-        app.post(f"/admin/{what}", name=what)(models.managing(what))
+    for verb in ("load", "unload", "pin", "unpin"):
+        app.post(f"/admin/{verb}", name=verb)(models.managing(verb))
     app.get("/metrics", include_in_schema=False)(front.metrics_text)
     app.get("/", include_in_schema=False)(front.page)
     return app
@@ -228,16 +228,16 @@ class Front:
     async def _choices(
         self, request: Request, job: Job, **more: Any
     ) -> tuple[list[Choice], Callable[[], None]]:
-        asked = job.asked
-        self._tell_ignored([*unknown(asked), *(job.chat.unused if job.chat else ())])
+        body = job.asked
+        self._tell_ignored([*unknown(body), *(job.chat.unused if job.chat else ())])
         job.check(self._link.max_open)
         more |= extra_headers(request)
         grammar, field = await asyncio.to_thread(job.grammar)
         if grammar:
             await self._trials.check(grammar, field)
         choices = job.choices(self._link, asyncio.Semaphore(self._at_once), grammar, more)
-        self._metrics.prompt.labels(asked.model).inc(sum(map(len, job.prompts)))
-        return choices, partial(self._over, asked.model, choices)
+        self._metrics.prompt.labels(body.model).inc(sum(map(len, job.prompts)))
+        return choices, partial(self._over, body.model, choices)
 
     def _tell_ignored(self, fields: Sequence[str]) -> None:
         names = {name[:_MOST_NAME] for name in fields[:_MOST_IGNORED]} - self._ignored
@@ -266,8 +266,8 @@ class Front:
         is_up = self._link.is_up and bool(self._served)
         if is_up:
             now = await self._link.live()
-            left = [w for w in now["workers"] if w["state"] != "given up"]
-            is_up = bool(left) and not now["is_draining"]
+            workers = [w for w in now["workers"] if w["state"] != "given up"]
+            is_up = bool(workers) and not now["is_draining"]
         return JSONResponse({"status": "ok" if is_up else "unavailable"}, 200 if is_up else 503)
 
     async def metrics_text(self) -> Response:

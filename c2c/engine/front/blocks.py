@@ -116,9 +116,9 @@ class MessageBlocks(Blocks):
         return {"stop_reason": why, "stop_sequence": one.stopped_by}
 
     def _usage(self) -> dict[str, int]:
-        found = min(self._choice.found, self._prompt)
+        hit_tokens = min(self._choice.found, self._prompt)
         return {
-            "input_tokens": self._prompt - found, "cache_read_input_tokens": found,
+            "input_tokens": self._prompt - hit_tokens, "cache_read_input_tokens": hit_tokens,
             "cache_creation_input_tokens": 0, "output_tokens": self._choice.drawn,
         }  # fmt: skip
 
@@ -134,11 +134,16 @@ class MessageBlocks(Blocks):
         if kind == "text":
             return {"type": "text", "text": text}
         try:
-            given = json.loads(text or "{}")
+            value = json.loads(text or "{}")
         except (ValueError, RecursionError):
-            given = None
-        own = given if isinstance(given, dict) else {"arguments": text}  # cut off, or no JSON
-        return {"type": "tool_use", "id": self._call.id, "name": self._call.name, "input": own}
+            value = None
+        arguments = value if isinstance(value, dict) else {"arguments": text}  # cut off, or no JSON
+        return {
+            "type": "tool_use",
+            "id": self._call.id,
+            "name": self._call.name,
+            "input": arguments,
+        }
 
     def _first(self) -> Iterable[Event]:
         more: dict[str, Any] = {
@@ -204,16 +209,16 @@ class ResponseBlocks(Blocks):
         }  # fmt: skip
 
     def _block(self, kind: Kind, text: str, status: str = "completed") -> dict[str, Any]:
-        own = {"id": self._item, "status": status}
+        base = {"id": self._item, "status": status}
         if kind == "call":
             name, call = self._call.name, self._call.id
-            return own | {
+            return base | {
                 "type": "function_call", "call_id": call, "name": name, "arguments": text,
             }  # fmt: skip
         content = [self._part(kind, text)] if status == "completed" else []
         if kind == "thought":
-            return own | {"type": "reasoning", "summary": [], "content": content}
-        return own | {"type": "message", "role": "assistant", "content": content}
+            return base | {"type": "reasoning", "summary": [], "content": content}
+        return base | {"type": "message", "role": "assistant", "content": content}
 
     def _part(self, kind: Kind, text: str) -> dict[str, Any]:
         if kind == "thought":
@@ -240,12 +245,12 @@ class ResponseBlocks(Blocks):
             yield {"type": "response.content_part.added", **self._at(kind), "part": part}
 
     def _name(self, kind: Kind) -> str:
-        own = {
+        names = {
             "thought": "reasoning_text",
             "text": "output_text",
             "call": "function_call_arguments",
         }
-        return f"response.{own[kind]}"
+        return f"response.{names[kind]}"
 
     def _more(self, kind: Kind, text: str) -> Iterable[Event]:
         more: dict[str, Any] = {"logprobs": []} if kind == "text" else {}

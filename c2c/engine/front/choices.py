@@ -191,10 +191,10 @@ class Choice:
         self.finish = "length" if self.only_echo else frame.why
 
     def _rest(self) -> str:
-        held = "" if self.decoder is None else self.stop.push(self.decoder.finish())
+        text = "" if self.decoder is None else self.stop.push(self.decoder.finish())
         if self.stop.found is not None:
             self.finish = "stop"
-        return held + self.stop.finish()
+        return text + self.stop.finish()
 
     def close(self) -> None:
         """Cancel the request unless it has ended or was never sent."""

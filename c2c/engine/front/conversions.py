@@ -24,8 +24,8 @@ def chat_of(given: dict[str, Any]) -> ChatRequest:
     try:
         return ChatRequest.model_validate(given)
     except ValidationError as error:
-        at = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(at) from None
+        errors = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(errors) from None
 
 
 class _Converted(BaseModel):
@@ -59,9 +59,9 @@ class MessagesRequest(_Converted):
 
     def chat(self) -> ChatRequest:
         """Return the request as a chat; thinking is as the model's template has it."""
-        given = self._same("max_tokens", "stop_sequences")
+        fields = self._same("max_tokens", "stop_sequences")
         for name in ("context_management", "metadata", "service_tier", "container"):
-            given.pop(name, None)
+            fields.pop(name, None)
         system = [{"role": "system", "content": _text(self.system, "system")}] * bool(self.system)
         turns = (turn for message in self.messages for turn in _turns(message))
         choice = self.tool_choice or {"type": "auto"}
@@ -70,7 +70,7 @@ class MessagesRequest(_Converted):
         }  # fmt: skip
         if choice.get("type") not in modes:
             raise _refused("tool_choice", choice.get("type"), "auto, any, tool or none")
-        given |= {
+        fields |= {
             "messages": [*system, *turns], "tool_choice": modes[choice["type"]],
             "tools": [_tool(tool, ("custom", None), "input_schema") for tool in self.tools or ()],
             "parallel_tool_calls": not choice.get("disable_parallel_tool_use", False),
@@ -78,11 +78,11 @@ class MessagesRequest(_Converted):
         if self.thinking and self.thinking.get("type") in ("enabled", "disabled"):
             thinks = self.thinking["type"] == "enabled"
             names = ("enable_thinking", "thinking")
-            given["chat_template_kwargs"] = dict.fromkeys(names, thinks)
+            fields["chat_template_kwargs"] = dict.fromkeys(names, thinks)
         config = self.output_config or {}
-        given["reasoning_effort"] = config.get("effort")
-        given |= _form(config.get("format"), "output_config")
-        return chat_of(given)
+        fields["reasoning_effort"] = config.get("effort")
+        fields |= _form(config.get("format"), "output_config")
+        return chat_of(fields)
 
 
 class ResponsesRequest(_Converted):
@@ -104,20 +104,20 @@ class ResponsesRequest(_Converted):
 
     def chat(self) -> ChatRequest:
         """Return the request as a chat."""
-        given = self._same("parallel_tool_calls")
+        fields = self._same("parallel_tool_calls")
         for name in ("include", "max_tool_calls"):
-            given.pop(name, None)
+            fields.pop(name, None)
         system = [{"role": "system", "content": self.instructions}] * bool(self.instructions)
         items = self.input
-        asked = [{"role": "user", "content": items}] if isinstance(items, str) else _items(items)
-        given |= {
-            "messages": [*system, *asked], "max_tokens": self.max_output_tokens,
+        messages = [{"role": "user", "content": items}] if isinstance(items, str) else _items(items)
+        fields |= {
+            "messages": [*system, *messages], "max_tokens": self.max_output_tokens,
             "tools": [_tool(tool, ("function",), "parameters") for tool in self.tools or ()],
             "tool_choice": _choice(self.tool_choice),
             "reasoning_effort": (self.reasoning or {}).get("effort"),
         }  # fmt: skip
-        given |= _form((self.text or {}).get("format"), "text")
-        return chat_of(given)
+        fields |= _form((self.text or {}).get("format"), "text")
+        return chat_of(fields)
 
     def shown(self) -> dict[str, Any]:
         """Return the fields that an answer repeats."""
@@ -151,8 +151,8 @@ def _named(name: Any) -> Json:
 def _tool(tool: Json, kinds: tuple[str | None, ...], schema: str) -> dict[str, Any]:
     if tool.get("type") not in kinds:
         raise _refused("tools", tool.get("type"), "functions of the client alone")
-    own = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
-    return {"type": "function", "function": own | {"parameters": tool.get(schema) or {}}}
+    function = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    return {"type": "function", "function": function | {"parameters": tool.get(schema) or {}}}
 
 
 def _form(form: Any, field: str) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _form(form: Any, field: str) -> dict[str, Any]:
         raise _refused(field, form, "a format as an object")
     if form.get("type") != "json_schema":
         return {"response_format": dict(form)}
-    own = {name: value for name, value in form.items() if name != "type"}
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", **own}}}
+    fields = {name: value for name, value in form.items() if name != "type"}
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", **fields}}}
 
 
 def _call(number: Any, name: Any, arguments: Any) -> dict[str, Any]:
@@ -179,8 +179,8 @@ def _turns(message: Json) -> Iterable[dict[str, Any]]:
     for block in content:
         kind = block.get("type") if isinstance(block, Mapping) else None
         if kind == "tool_result":
-            told = _text(block.get("content"), "messages")
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": told}
+            answer = _text(block.get("content"), "messages")
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": answer}
         elif kind == "tool_use":
             calls.append(_call(block.get("id"), block.get("name"), block.get("input")))
         elif kind == "thinking":
@@ -212,8 +212,8 @@ def _items(items: Iterable[Json]) -> list[dict[str, Any]]:
             call = _call(item.get("call_id"), item.get("name"), item.get("arguments"))
             model().setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            told = _text(item.get("output"), "input")
-            result.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": told})
+            answer = _text(item.get("output"), "input")
+            result.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": answer})
         elif kind == "reasoning":
             thought = _text(item.get("content"), "input")
             if thought:
@@ -233,6 +233,6 @@ def _choice(choice: Any) -> Any:
     if choice.get("type") == "allowed_tools":
         tools = choice.get("tools")
         named = [_named(tool.get("name")) for tool in tools] if isinstance(tools, list) else tools
-        own = {"mode": choice.get("mode", "auto"), "tools": named}
-        return {"type": "allowed_tools", "allowed_tools": own}
+        allowance = {"mode": choice.get("mode", "auto"), "tools": named}
+        return {"type": "allowed_tools", "allowed_tools": allowance}
     raise _refused("tool_choice", choice.get("type"), "function or allowed_tools")

@@ -73,11 +73,11 @@ async def _all(
 
     tasks = [asyncio.create_task(follow(choice)) for choice in choices]
     try:
-        left = len(tasks)
-        while left:
+        rest = len(tasks)
+        while rest:
             one = await ready.get()
             if one is None:
-                left -= 1
+                rest -= 1
             else:
                 yield one
     finally:

@@ -101,9 +101,9 @@ class Dialect:
             self.opening, self.closing, self.head, self.foot, self.quote, self.call, *self.thought,
             *self.dropped, self.named.pattern if self.named else "",
         )  # fmt: skip
-        spelling, known = tokenizer.spelling, "\n".join(marks).replace("\\", "")
+        spelling, text = tokenizer.spelling, "\n".join(marks).replace("\\", "")
         names = {token: spelling.name(token) for token in spelling.special}
-        return frozenset(token for token, name in names.items() if name and name in known)
+        return frozenset(token for token, name in names.items() if name and name in text)
 
 
 def _pattern(_kind: type, source: str) -> re.Pattern[str]:
@@ -148,14 +148,16 @@ def _with_texts(message: Mapping[str, Any]) -> dict[str, Any]:
     calls = result.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and isinstance(own := function.get("arguments"), dict):
-            function["arguments"] = json.dumps(own, ensure_ascii=False)
+        if isinstance(function, dict) and isinstance(arguments := function.get("arguments"), dict):
+            function["arguments"] = json.dumps(arguments, ensure_ascii=False)
     return result
 
 
 def _without_content(message: Mapping[str, Any]) -> dict[str, Any]:
-    found = _with_texts(message)
-    return found | ({"content": None} if found.get("tool_calls") and not found["content"] else {})
+    result = _with_texts(message)
+    return result | (
+        {"content": None} if result.get("tool_calls") and not result["content"] else {}
+    )
 
 
 def call_form(template: ChatTemplate) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
@@ -211,8 +213,8 @@ def call_grammar(
     quoted = '"name": %n' in dialect.call or '"tool_name": %n' in dialect.call
     for number, tool in enumerate(tools):
         schema = tool.get("parameters") or {"type": "object"}
-        own = json.loads(schema_grammar(schema, "tools"))["grammars"][0]["json_schema"]
-        rules.append(f"a{number}: %json {json.dumps(own, ensure_ascii=False)}")
+        grammar = json.loads(schema_grammar(schema, "tools"))["grammars"][0]["json_schema"]
+        rules.append(f"a{number}: %json {json.dumps(grammar, ensure_ascii=False)}")
         name = json.dumps(tool["name"], ensure_ascii=False)
         name = json.dumps(name, ensure_ascii=False) if quoted else name
         one.append(symbols(dialect.call, n=name, a=f"a{number}"))

@@ -34,12 +34,12 @@ def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]
         return True
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference not in ended:
-        found = target(reference, root)
-        if found is not None:
+        inner = target(reference, root)
+        if inner is not None:
             if reference in asked:
                 return False
             asked.add(reference)
-            if not _ends(found, root, ended, asked):
+            if not _ends(inner, root, ended, asked):
                 return False
         ended.add(reference)
     for name in ("anyOf", "oneOf"):
@@ -48,21 +48,25 @@ def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]
             return False
     needed = list(_list(schema, "allOf"))
     if schema.get("type") == "object":
-        own = schema.get("properties")
+        properties = schema.get("properties")
         names = [n for n in _list(schema, "required") if isinstance(n, str)]
-        needed += [own[name] for name in names if name in own] if isinstance(own, dict) else []
+        needed += (
+            [properties[name] for name in names if name in properties]
+            if isinstance(properties, dict)
+            else []
+        )
     least = schema.get("minItems", 0)
     if schema.get("type") == "array" and isinstance(least, int):
         first = _list(schema, "prefixItems")
         needed += first[: max(0, least)]
         needed += [schema.get("items")] if least > len(first) else []
-    found = [_ends(one, root, ended, asked) for one in needed]  # all, as a pass adds their ends
-    return all(found)
+    inner = [_ends(one, root, ended, asked) for one in needed]  # all, as a pass adds their ends
+    return all(inner)
 
 
 def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
-    found = schema.get(name)
-    return found if isinstance(found, list) else []
+    value = schema.get(name)
+    return value if isinstance(value, list) else []
 
 
 def target(reference: str, root: Mapping[str, Any]) -> Any:

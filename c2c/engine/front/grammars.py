@@ -46,11 +46,11 @@ def grammar_of(asked: SharedFields) -> tuple[str, str]:
 
     `c2c.engine.front.trials` finds the faults that appear when llguidance builds it.
     """
-    found = list(_forms(asked))
-    if len(found) > 1:
-        names = " and ".join(sorted({name for name, *_ in found}))
-        raise ApiError(400, f"{names}: expected only one of them", param=found[1][0])
-    for name, kind, value in found:
+    forms = list(_forms(asked))
+    if len(forms) > 1:
+        names = " and ".join(sorted({name for name, *_ in forms}))
+        raise ApiError(400, f"{names}: expected only one of them", param=forms[1][0])
+    for name, kind, value in forms:
         return _compiled(name, kind, value, asked.guided_whitespace_pattern), name
     return "", ""
 
@@ -64,8 +64,8 @@ def _forms(asked: SharedFields) -> Iterator[tuple[str, str, Any]]:
             raise invalid("response_format", "expected json_schema with a schema")
         yield "response_format", "json", form.json_schema.schema_ or _OBJECT
     if asked.structured_outputs is not None:
-        given = asked.structured_outputs.model_dump(by_alias=True, exclude_none=True)
-        for kind, value in given.items():
+        options = asked.structured_outputs.model_dump(by_alias=True, exclude_none=True)
+        for kind, value in options.items():
             if value is not False:
                 yield "structured_outputs", kind, value
     for name, kind in FORMS.items():
@@ -94,13 +94,13 @@ def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
 
     more: Any = {"whitespace_pattern": space} if space else _ONE_LINE
     try:
-        given = json.loads(schema) if isinstance(schema, str) else schema
-        if not isinstance(given, dict):
+        document = json.loads(schema) if isinstance(schema, str) else schema
+        if not isinstance(document, dict):
             raise ValueError("expected a schema as a JSON object")
-        text = json.dumps(_bounded(given))
+        text = json.dumps(_bounded(document))
         if len(text) > MOST_CHARACTERS:
             raise ValueError(f"{len(text)} characters, expected at most {MOST_CHARACTERS}")
-        if not has_end(given):
+        if not has_end(document):
             raise ValueError("its references lead in a circle, so no value ends")
         return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=more)
     except (ValueError, RecursionError) as error:
@@ -119,9 +119,9 @@ def _bounded(schema: Any) -> Any:
         if name in _ONE_SCHEMA and isinstance(value, dict):
             result[name] = _bounded(value)
         elif name in _SCHEMAS and isinstance(value, list):
-            result[name] = [_bounded(each) for each in value]
+            result[name] = [_bounded(part) for part in value]
         elif name in _NAMED_SCHEMAS and isinstance(value, dict):
-            result[name] = {key: _bounded(each) for key, each in value.items()}
+            result[name] = {key: _bounded(part) for key, part in value.items()}
         elif name == "maxItems" and isinstance(value, int | float) and value >= _NO_BOUND:
             del result[name]
         elif name in _ITEMS and isinstance(value, int | float) and value > MOST_ITEMS:

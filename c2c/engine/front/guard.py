@@ -53,8 +53,8 @@ class Guard:
             scope = {**scope, "method": "GET"}
         try:
             self._check_key(scope["path"], headers)
-            if scope["path"] not in _ALWAYS and (what := self._starting()):
-                why = f"the server is starting: {what}"
+            if scope["path"] not in _ALWAYS and (phase := self._starting()):
+                why = f"the server is starting: {phase}"
                 raise ApiError(503, why, code="starting", retry_s=_START_S)
             if scope["method"] == "POST":
                 receive = self._counted(receive, answer, headers)
@@ -84,9 +84,9 @@ class Guard:
                 raise _too_large()
             part = await receive()
             if not answer.has_begun:
-                held = len(part.get("body", b""))
-                answer.held_bytes += held
-                self._held_bytes += held
+                size = len(part.get("body", b""))
+                answer.held_bytes += size
+                self._held_bytes += size
                 if is_long or answer.held_bytes > MOST_BODY_BYTES:
                     await _read_away(receive)
                     raise _too_large()

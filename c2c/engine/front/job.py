@@ -29,7 +29,7 @@ from c2c.engine.front.protocol import ChatRequest, CompletionRequest, Message, S
 from c2c.engine.front.scores import Written
 from c2c.engine.front.served import Served
 from c2c.errors import DataError, SettingError
-from c2c.transformer.drawing import BIASED
+from c2c.transformer.running.drawing import BIASED
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
@@ -67,9 +67,9 @@ class Chat:
     @property
     def unused(self) -> list[str]:
         """Sent template variables that the template does not use."""
-        asked, known = self.asked, self.template.variables
-        effort = {"reasoning_effort"} - known if asked.reasoning_effort else ()
-        more = {f"chat_template_kwargs.{n}" for n in asked.chat_template_kwargs.keys() - known}
+        body, names = self.asked, self.template.variables
+        effort = {"reasoning_effort"} - names if body.reasoning_effort else ()
+        more = {f"chat_template_kwargs.{n}" for n in body.chat_template_kwargs.keys() - names}
         return sorted(more.union(effort))
 
     def forced_calls(self) -> str:
@@ -91,8 +91,8 @@ class Chat:
         """Return a parser of an answer; one that follows a grammar has only forced calls."""
         if self.dialect is None:
             return None
-        given = [] if is_formed and not self.asked.is_forced else self.asked.callable_tools
-        tools = {tool["name"]: tool.get("parameters") for tool in given}
+        functions = [] if is_formed and not self.asked.is_forced else self.asked.callable_tools
+        tools = {tool["name"]: tool.get("parameters") for tool in functions}
         several, thinks = self.asked.parallel_tool_calls, self.thought == "open"
         return Parser(self.dialect, tools, thinks=thinks, several=several)
 
@@ -136,23 +136,23 @@ class Job:
         Raises:
           ApiError: a field exceeds its limit.
         """
-        asked, rooms = self.asked, self.rooms
-        if asked.n > max_open:
-            raise _beyond("n", f"{asked.n} choices", f"{max_open} (max_open)")
+        body, rooms = self.asked, self.rooms
+        if body.n > max_open:
+            raise _beyond("n", f"{body.n} choices", f"{max_open} (max_open)")
         places = sum(rooms) + (sum(map(len, self.prompts)) if self.echoes else 0)
-        told = asked.n * places * (1 + (asked.scores or 0))
-        if asked.scores is not None and told > _MOST_TOLD:
+        numbers = body.n * places * (1 + (body.scores or 0))
+        if body.scores is not None and numbers > _MOST_TOLD:
             most = f"{_MOST_TOLD}; ask for fewer tokens"
-            raise _beyond("logprobs", f"up to {told} numbers", most)
-        self.served.check_tokens(asked.stop_token_ids, "stop_token_ids")
-        self.served.check_tokens(map(int, asked.logit_bias), "logit_bias")
-        if asked.min_tokens > min(rooms):
-            raise _beyond("min_tokens", str(asked.min_tokens), str(min(rooms)))
-        biased = len(asked.logit_bias) + len(self.ends) * (asked.min_tokens > 0)
+            raise _beyond("logprobs", f"up to {numbers} numbers", most)
+        self.served.check_tokens(body.stop_token_ids, "stop_token_ids")
+        self.served.check_tokens(map(int, body.logit_bias), "logit_bias")
+        if body.min_tokens > min(rooms):
+            raise _beyond("min_tokens", str(body.min_tokens), str(min(rooms)))
+        biased = len(body.logit_bias) + len(self.ends) * (body.min_tokens > 0)
         if biased > BIASED:
-            field = "logit_bias" if asked.logit_bias else "stop_token_ids"
-            what = f"{biased} tokens, including end tokens that min_tokens bars"
-            raise _beyond(field, what, str(BIASED))
+            field = "logit_bias" if body.logit_bias else "stop_token_ids"
+            amount = f"{biased} tokens, including end tokens that min_tokens bars"
+            raise _beyond(field, amount, str(BIASED))
 
     def grammar(self) -> tuple[str, str]:
         """Return the grammar of an answer after its thought and its field, see `grammar_of`.
@@ -170,14 +170,14 @@ class Job:
 
     def shape(self) -> Shape:
         """Return the form of an answer in OpenAI's APIs for chats and texts."""
-        asked, tokenizer = self.asked, self.served.tokenizer
+        body, tokenizer = self.asked, self.served.tokenizer
         return Shape(
-            model=asked.model,
+            model=body.model,
             is_chat=self.chat is not None,
-            has_tokens=asked.return_token_ids or tokenizer is None,
-            has_scores=asked.scores is not None,
-            written=Written(tokenizer, asked.return_tokens_as_token_ids),
-            options=asked.stream_options or StreamOptions(),
+            has_tokens=body.return_token_ids or tokenizer is None,
+            has_scores=body.scores is not None,
+            written=Written(tokenizer, body.return_tokens_as_token_ids),
+            options=body.stream_options or StreamOptions(),
         )
 
     def choices(
@@ -191,16 +191,16 @@ class Job:
           grammar: grammar after the thought; "": none.
           more: further fields of the scheduler's requests.
         """
-        asked, chat, tokenizer, ends = self.asked, self.chat, self.served.tokenizer, self.ends
+        body, chat, tokenizer, ends = self.asked, self.chat, self.served.tokenizer, self.ends
         grammar = chat.whole(grammar) if chat is not None and grammar else grammar
-        goes_on = not isinstance(asked, ChatRequest) or asked.continue_final_message
+        goes_on = not isinstance(body, ChatRequest) or body.continue_final_message
         marks = frozenset[int]()
         if chat is not None and chat.dialect is not None:
             marks = chat.dialect.specials(chat.tokenizer)
         fields = {
-            "model": asked.model, "stop": tuple(sorted(ends)), "least": asked.min_tokens,
-            "scores": asked.scores, "prompt_scores": asked.scores if self.echoes else None,
-            "grammar": grammar, "calls_tool": isinstance(asked, ChatRequest) and asked.has_tools,
+            "model": body.model, "stop": tuple(sorted(ends)), "least": body.min_tokens,
+            "scores": body.scores, "prompt_scores": body.scores if self.echoes else None,
+            "grammar": grammar, "calls_tool": isinstance(body, ChatRequest) and body.has_tools,
             **more,
         }  # fmt: skip
 
@@ -208,27 +208,27 @@ class Job:
             decoder = None
             if tokenizer is not None:
                 decoder = tokenizer.stream(
-                    skip_special_tokens=asked.skip_special_tokens, kept=marks,
+                    skip_special_tokens=body.skip_special_tokens, kept=marks,
                     after=ids if goes_on and not self.echoes else (),
                 )  # fmt: skip
             # at least 1 token, also if only the prompt is scored
-            own = {"ids": ids, "new": max(1, room), **asked.sampling(k)}
+            settings = {"ids": ids, "new": max(1, room), **body.sampling(k)}
             return Choice(
                 link=link,
                 gate=gate,
-                index=number * asked.n + k,
+                index=number * body.n + k,
                 prompt=number,
                 decoder=decoder,
-                stop=StopText(asked.stops, is_kept=asked.include_stop_str_in_output),
-                hidden=frozenset() if asked.include_stop_str_in_output else ends,
+                stop=StopText(body.stops, is_kept=body.include_stop_str_in_output),
+                hidden=frozenset() if body.include_stop_str_in_output else ends,
                 parser=None if chat is None else chat.parser(is_formed=bool(grammar)),
                 echo=ids if self.echoes else (),
                 only_echo=room == 0,
-                fields=fields | own,
+                fields=fields | settings,
             )
 
         prompts = enumerate(zip(self.prompts, self.rooms, strict=True))
-        return [choice(number, k, *one) for number, one in prompts for k in range(asked.n)]
+        return [choice(number, k, *one) for number, one in prompts for k in range(body.n)]
 
 
 def _beyond(field: str, value: str, most: str) -> ApiError:
@@ -285,14 +285,14 @@ def chat_job(served: Served, asked: ChatRequest) -> Job:
 def _variables(
     asked: ChatRequest, template: ChatTemplate, name: str, *, has_thoughts: bool
 ) -> dict[str, Any]:
-    own, more = asked.for_template, asked.chat_template_kwargs
-    for field in own.keys() - template.variables - {"reasoning_effort"}:
+    variables, more = asked.for_template, asked.chat_template_kwargs
+    for field in variables.keys() - template.variables - {"reasoning_effort"}:
         raise invalid(field, f"not used by the chat template of {name}")
-    for field in more.keys() & (_SET_OTHERWISE | own.keys()):
+    for field in more.keys() & (_SET_OTHERWISE | variables.keys()):
         raise invalid("chat_template_kwargs", f"{field} is set elsewhere")
     thinks = asked.thinking if asked.enable_thinking is None else asked.enable_thinking
     if thinks is None:
-        return {**own, **more}
+        return {**variables, **more}
     names = template.variables & _THINKING
     if not names and thinks != has_thoughts:
         raise invalid("thinking", f"{thinks}: the chat template of {name} has no choice")
@@ -300,7 +300,7 @@ def _variables(
         if more[field] != thinks:
             why = f"{thinks}: expected {more[field]}, as chat_template_kwargs.{field}"
             raise invalid("thinking", why)
-    return {**own, **dict.fromkeys(names, thinks), **more}
+    return {**variables, **dict.fromkeys(names, thinks), **more}
 
 
 def _rendered(

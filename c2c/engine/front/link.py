@@ -177,9 +177,9 @@ class Link:
         if self._link is None or not self.is_up:
             raise after_end("gone")
         number = next(self._numbers)
-        found = self._waiting[number] = asyncio.get_running_loop().create_future()
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._link.send(kind(number=number, **fields))
         try:
-            return await found
+            return await future
         finally:
             del self._waiting[number]

@@ -72,7 +72,7 @@ class _Engine(Collector):
             "c2c_queue_seconds", "wait of a request for its first step", labels=["model"]
         )
         for model, (buckets, total_s) in live["queued"].items():
-            pairs = [("+Inf" if at is None else str(at), count) for at, count in buckets]
+            pairs = [("+Inf" if bound is None else str(bound), count) for bound, count in buckets]
             queue.add_metric([model], pairs, total_s)
         yield queue
         for name, text in _OF_MODEL.items():
@@ -86,8 +86,8 @@ class _Engine(Collector):
         residents = {device: len(worker["residents"]) for device, worker in workers.items()}
         yield _gauge("c2c_worker_residents", "models on the worker", "device", residents)
         for key, (name, text) in _OF_WORKER.items():
-            known = {device: worker[key] for device, worker in workers.items()}
-            yield _gauge(f"c2c_worker_{name}", text, "device", known)
+            values = {device: worker[key] for device, worker in workers.items()}
+            yield _gauge(f"c2c_worker_{name}", text, "device", values)
         for key, text in _COUNTED_OF_WORKER.items():
             family = CounterMetricFamily(f"c2c_worker_{key}", text, labels=["device"])
             for device, worker in workers.items():
@@ -108,15 +108,19 @@ class Metrics:
     def __init__(self) -> None:
         """Create metrics at zero."""
         self._registry = CollectorRegistry()
-        of: dict[str, Any] = {"registry": self._registry}
-        self.requests = Counter("c2c_requests", "requests by outcome", ["model", "outcome"], **of)
-        self.prompt = Counter("c2c_prompt_tokens", "prompt tokens of requests", ["model"], **of)
-        self.tokens = Counter("c2c_new_tokens", "delivered tokens", ["model"], **of)
+        registry: dict[str, Any] = {"registry": self._registry}
+        self.requests = Counter(
+            "c2c_requests", "requests by outcome", ["model", "outcome"], **registry
+        )
+        self.prompt = Counter(
+            "c2c_prompt_tokens", "prompt tokens of requests", ["model"], **registry
+        )
+        self.tokens = Counter("c2c_new_tokens", "delivered tokens", ["model"], **registry)
         self.ttft = Histogram(
-            "c2c_ttft_seconds", "time to first token", ["model"], buckets=_TTFT_S, **of
+            "c2c_ttft_seconds", "time to first token", ["model"], buckets=_TTFT_S, **registry
         )
         self.tpot = Histogram(
-            "c2c_tpot_seconds", "time per output token", ["model"], buckets=_TPOT_S, **of
+            "c2c_tpot_seconds", "time per output token", ["model"], buckets=_TPOT_S, **registry
         )
         self._engine = _Engine()
         self._registry.register(self._engine)

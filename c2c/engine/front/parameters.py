@@ -43,8 +43,8 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
 
 def unknown(asked: ChatRequest | CompletionRequest) -> list[str]:
     """Return the sent fields that are neither supported, refused nor known to be without effect."""
-    known = {*REFUSED, *NO_EFFECT, *ChatRequest.model_fields, *CompletionRequest.model_fields}
-    return sorted((asked.model_extra or {}).keys() - known)
+    names = {*REFUSED, *NO_EFFECT, *ChatRequest.model_fields, *CompletionRequest.model_fields}
+    return sorted((asked.model_extra or {}).keys() - names)
 
 
 def _shown(value: Any) -> str:

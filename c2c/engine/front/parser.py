@@ -66,7 +66,9 @@ class Parts:
 
     def joined(self, kind: Kind) -> str:
         """Return the text of all parts of a kind."""
-        return "".join(new for own, new in self.found if own == kind and isinstance(new, str))
+        return "".join(
+            new for part_kind, new in self.found if part_kind == kind and isinstance(new, str)
+        )
 
     @property
     def calls(self) -> list[Delta]:
@@ -144,10 +146,10 @@ class Parser:
         self._claimed, self._begins = None, False
         if not self._is_dropped:
             index = len(self.calls)
-            own = self._dialect.id.format(own=secrets.token_hex(12), name=name, index=index)
-            self._parts.add("call", Delta(index, "", name, own))
+            call_id = self._dialect.id.format(own=secrets.token_hex(12), name=name, index=index)
+            self._parts.add("call", Delta(index, "", name, call_id))
             function = {"name": name, "arguments": ""}
-            self.calls.append({"id": own, "type": "function", "function": function})
+            self.calls.append({"id": call_id, "type": "function", "function": function})
 
     def _tell(self, text: str) -> None:
         if not text or self._is_dropped:
@@ -177,49 +179,49 @@ class Parser:
         marks = tuple(filter(None, marks))
         while marks and not self._is_over and _begun(self._text, self._at, marks) == self._at:
             yield
-        found = _any(marks).match(self._text, self._at) if marks else None
-        self._at = self._at if found is None else found.end()
-        return "" if found is None else found[0]
+        match = _any(marks).match(self._text, self._at) if marks else None
+        self._at = self._at if match is None else match.end()
+        return "" if match is None else match[0]
 
     def _until(self, marks: Sequence[str], tell: Tell) -> Steps[str]:
         marks = tuple(filter(None, marks))
         while True:
-            text, found = self._text, _any(marks).search(self._text, self._at) if marks else None
+            text, match = self._text, _any(marks).search(self._text, self._at) if marks else None
             end = len(text)
             if not self._is_over and marks:
                 end = _begun(text, self._at, marks)
-            is_sure = found is not None and found.start() < end
-            if found is not None and is_sure:
-                end = found.start()
+            is_sure = match is not None and match.start() < end
+            if match is not None and is_sure:
+                end = match.start()
             if end > self._at:
                 tell(text[self._at : end])
             self._at = end
-            if found is not None and is_sure:
-                self._at = found.end()
-                return found[0]
+            if match is not None and is_sure:
+                self._at = match.end()
+                return match[0]
             if self._is_over:
                 return ""
             yield
 
     def _answer(self) -> Steps[None]:
-        own = self._dialect
-        opening, closing = own.thought
-        calls = (own.opening, own.head) if self._tools else ()
-        marks = (*calls, opening, *own.dropped)
+        dialect = self._dialect
+        opening, closing = dialect.thought
+        calls = (dialect.opening, dialect.head) if self._tools else ()
+        marks = (*calls, opening, *dialect.dropped)
         if self._thinks:
             yield from self._thought(closing)
         else:
             yield from self._bare_calls()
         while True:
-            ends = (own.foot, own.closing) if self._number else ()
+            ends = (dialect.foot, dialect.closing) if self._number else ()
             mark = yield from self._until((*marks, *ends), self._say)
             if not mark:
                 break
             if mark in calls:
                 yield from self._calls(mark)
-            elif mark == opening and (self._begins or own.thinks_anywhere):
+            elif mark == opening and (self._begins or dialect.thinks_anywhere):
                 yield from self._thought(closing)
-            elif mark not in (*ends, *own.dropped):
+            elif mark not in (*ends, *dialect.dropped):
                 self._say(mark)
         if self._begins and self._blank:
             self._parts.add("text", self._blank)
@@ -234,26 +236,26 @@ class Parser:
             yield from self._calls("")
 
     def _calls(self, mark: str) -> Steps[None]:
-        own, number = self._dialect, self._number
+        dialect, number = self._dialect, self._number
         self._claimed = self._at - len(mark)
         char = yield from self._skip(_BEFORE)
-        while not own.head or mark == own.head or (yield from self._takes(own.head)):
+        while not dialect.head or mark == dialect.head or (yield from self._takes(dialect.head)):
             before = self._number
-            if own.pairs is not None:
-                yield from self._marked(own.pairs)
+            if dialect.pairs is not None:
+                yield from self._marked(dialect.pairs)
             elif char == "{":
                 yield from self._object()
-            elif own.named is not None:
-                yield from self._named(own.named)
+            elif dialect.named is not None:
+                yield from self._named(dialect.named)
             if self._number == before:
                 break
             self._claimed, self._blank, mark = self._at, "", ""
             yield from self._skip(_SPACE + "`")
-            if (yield from self._takes(own.foot)):
+            if (yield from self._takes(dialect.foot)):
                 self._claimed = self._at
-            char = yield from self._skip(_SPACE if own.pairs else _BETWEEN)
-            taken = yield from self._takes(own.closing, own.opening)
-            if taken and taken == own.closing:
+            char = yield from self._skip(_SPACE if dialect.pairs else _BETWEEN)
+            taken = yield from self._takes(dialect.closing, dialect.opening)
+            if taken and taken == dialect.closing:
                 self._claimed = None
                 return
             if taken:
@@ -262,7 +264,7 @@ class Parser:
         self._say(text if self._number == number else _REST.sub("", text))
 
     def _object(self) -> Steps[None]:
-        name, given, has_begun = "", "", False
+        name, arguments, has_begun = "", "", False
         if (yield from self._peek()) != "{":
             return
         self._at += 1
@@ -288,21 +290,23 @@ class Parser:
             if key in _NAMES and isinstance(value, str):
                 name = name or value
             elif key in _ARGUMENTS and value is not None:
-                given = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                arguments = (
+                    value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                )
         self._at += 1
         if name and not has_begun and self._may(name):
             self._begin(name)
-            self._tell(given.strip() or "{}")
+            self._tell(arguments.strip() or "{}")
 
     def _may(self, name: str) -> bool:
         return not self._dialect.is_bare or name in self._tools
 
     def _named(self, pattern: re.Pattern[str]) -> Steps[None]:
-        own = self._dialect
-        marks = _any(tuple(filter(None, (own.opening, own.foot, own.closing))))
+        dialect = self._dialect
+        marks = _any(tuple(filter(None, (dialect.opening, dialect.foot, dialect.closing))))
         while (end := self._text.find("{", self._at)) < 0:
-            left = self._text[self._at :]
-            if self._is_over or len(left) > _MOST_HEAD or marks.search(left):
+            rest = self._text[self._at :]
+            if self._is_over or len(rest) > _MOST_HEAD or marks.search(rest):
                 return
             yield
         name = pattern.fullmatch(self._text, self._at, end)
@@ -314,7 +318,7 @@ class Parser:
             yield from self._raw()
 
     def _raw(self) -> Steps[None]:
-        own, held = self._dialect, ""
+        dialect, held = self._dialect, ""
 
         def tell(text: str) -> None:
             nonlocal held
@@ -323,11 +327,11 @@ class Parser:
             self._tell(text[:sure])
             held = text[sure:]
 
-        marks = (own.foot, own.closing, own.opening, own.head)
+        marks = (dialect.foot, dialect.closing, dialect.opening, dialect.head)
         mark = yield from self._until(marks, tell)
         self._at -= len(mark)
         rest = held.rstrip()
-        self._tell(rest[:-1] if own.named is None and rest.endswith("}") else rest)
+        self._tell(rest[:-1] if dialect.named is None and rest.endswith("}") else rest)
 
     def _value(self) -> Steps[Any]:
         parts: list[str] = []
@@ -383,11 +387,11 @@ class Parser:
     def _literal(self, tell: Tell) -> Steps[bool]:
         while not self._is_over and _WORD.fullmatch(self._text, self._at):
             yield
-        found = _LITERAL.match(self._text, self._at)
+        match = _LITERAL.match(self._text, self._at)
         word = _WORD.match(self._text, self._at)
-        if found is None or word is None or found[0] != word[0]:
+        if match is None or word is None or match[0] != word[0]:
             return False
-        self._take(found[0], tell)
+        self._take(match[0], tell)
         return True
 
     def _string(self, quote: str, tell: Tell) -> Steps[None]:
@@ -417,40 +421,40 @@ class Parser:
                 tell(_escaped(char))
 
     def _marked(self, pairs: Pairs) -> Steps[None]:
-        own = self._dialect
-        ends = _any((pairs.name_end,) if pairs.name_end else ("\n", pairs.key, own.closing))
-        while (found := ends.search(self._text, self._at)) is None:
+        dialect = self._dialect
+        ends = _any((pairs.name_end,) if pairs.name_end else ("\n", pairs.key, dialect.closing))
+        while (match := ends.search(self._text, self._at)) is None:
             if self._is_over or len(self._text) - self._at > _MOST_HEAD:
                 return
             yield
-        name = self._text[self._at : found.start()].strip()
-        if found.end() - self._at > _MOST_HEAD or _NAME.fullmatch(name) is None:
+        name = self._text[self._at : match.start()].strip()
+        if match.end() - self._at > _MOST_HEAD or _NAME.fullmatch(name) is None:
             return
-        self._at = found.end() if pairs.name_end else found.start()
+        self._at = match.end() if pairs.name_end else match.start()
         self._begin(name)
-        told = "{"  # before the next key
-        marks = (pairs.key, own.foot, own.closing, own.opening, own.head)
+        prefix = "{"  # before the next key
+        marks = (pairs.key, dialect.foot, dialect.closing, dialect.opening, dialect.head)
         while (mark := (yield from self._until(marks, lambda _: None))) == pairs.key:
             parts: list[str] = []
             if not (yield from self._until((pairs.key_end,), parts.append)):
                 return
             key = _NAME.match("".join(parts).strip())
             shown = "".join(parts) if key is None else key[0]
-            self._tell(f"{told}{json.dumps(shown, ensure_ascii=False)}: ")
-            told = ", "
+            self._tell(f"{prefix}{json.dumps(shown, ensure_ascii=False)}: ")
+            prefix = ", "
             yield from self._marked_value(pairs, types_of(self._tools.get(name), shown))
         self._at -= len(mark)
         if mark:
-            self._tell("{}" if told == "{" else "}")
+            self._tell("{}" if prefix == "{" else "}")
 
     def _marked_value(self, pairs: Pairs, types: set[str]) -> Steps[None]:
-        own, around, parts = self._dialect, pairs.around, list[str]()
+        dialect, around, parts = self._dialect, pairs.around, list[str]()
         if around:
             yield from self._takes(around)
         is_text = types == {"string"}
         if is_text:
             self._tell('"')
-        again = (around + pairs.key, around + own.foot) if around else ()
+        again = (around + pairs.key, around + dialect.foot) if around else ()
         ends = (around + pairs.value_end, pairs.value_end, *again)
         tell = (lambda text: self._tell(_escaped(text))) if is_text else parts.append
         mark = yield from self._until(ends, tell)

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from c2c.transformer.drawing import BIASED, SCORED
+from c2c.transformer.running.drawing import BIASED, SCORED
 
 __all__ = [
     "FIELDS", "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "Prompts", "SharedFields",
@@ -62,12 +62,12 @@ OUR_NAMES: Final[Mapping[str, str]] = FIELDS["as"]
 
 
 def _bounded(given: Any) -> Any:
-    left, inner = _MOST_VALUES, [given]
+    budget, inner = _MOST_VALUES, [given]
     while inner:
         one = inner.pop()
         if isinstance(one, dict | list):
-            left -= len(one)
-            if left < 0:
+            budget -= len(one)
+            if budget < 0:
                 raise ValueError(f"expected at most {_MOST_VALUES} values")
             inner += one.values() if isinstance(one, dict) else one
     return given
@@ -227,10 +227,10 @@ class CompletionRequest(SharedFields):
     @property
     def prompts(self) -> list[str | list[int]]:
         """Prompts, each a text or tokens."""
-        given: Any = self.prompt
-        if isinstance(given, str) or isinstance(given[0], int):
-            return [given]
-        return list(given)
+        prompt: Any = self.prompt
+        if isinstance(prompt, str) or isinstance(prompt[0], int):
+            return [prompt]
+        return list(prompt)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield fields that contradict others, and the reasons."""
@@ -283,10 +283,10 @@ def _object(arguments: Any) -> Any:
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}
     try:
-        found = json.loads(arguments)
+        value = json.loads(arguments)
     except (TypeError, ValueError, RecursionError):
         return arguments
-    return found if isinstance(found, dict) else arguments
+    return value if isinstance(value, dict) else arguments
 
 
 class Function(BaseModel):
@@ -383,8 +383,8 @@ class ChatRequest(SharedFields):
     def callable_tools(self) -> list[dict[str, Any]]:
         """Functions that may be called."""
         mode, names = self._choice
-        found = [tool.function.model_dump() for tool in self.tools or [] if mode != "none"]
-        return [tool for tool in found if names is None or tool["name"] in names]
+        functions = [tool.function.model_dump() for tool in self.tools or [] if mode != "none"]
+        return [tool for tool in functions if names is None or tool["name"] in names]
 
     @property
     def has_tools(self) -> bool:
@@ -398,12 +398,12 @@ class ChatRequest(SharedFields):
         if isinstance(self.tool_choice, AllowedTools):
             names = self._choice[1] or ()
             tools = [tool for tool in tools if tool.function.name in names]
-        given = {
+        variables = {
             "tools": [tool.model_dump() for tool in tools],
             "documents": self.documents,
             "reasoning_effort": self.reasoning_effort,
         }
-        return {name: value for name, value in given.items() if value}
+        return {name: value for name, value in variables.items() if value}
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield fields that contradict others, and the reasons."""

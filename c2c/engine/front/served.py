@@ -67,8 +67,8 @@ class Served:
 
     def with_defaults[R: (ChatRequest, CompletionRequest)](self, asked: R) -> R:
         """Return a request with the model's sampling parameters for those not sent."""
-        given = {n: v for n, v in self.sampling.items() if n not in asked.model_fields_set}
-        return asked.model_copy(update=given)
+        defaults = {n: v for n, v in self.sampling.items() if n not in asked.model_fields_set}
+        return asked.model_copy(update=defaults)
 
     def room(self, ids: Sequence[int], asked: int | None, default: int | None) -> int:
         """Return the limit of new tokens.
@@ -76,11 +76,15 @@ class Served:
         Raises:
           ApiError: prompt and requested tokens exceed the context.
         """
-        left = self.info.context - len(ids)
-        if asked is not None and asked > left:
+        rest_tokens = self.info.context - len(ids)
+        if asked is not None and asked > rest_tokens:
             why = f"{len(ids)} prompt tokens and {asked} new ones exceed the context of"
             raise _too_long("max_tokens", f"{why} {self.info.context} tokens")
-        return asked if asked is not None else min(left, left if default is None else default)
+        return (
+            asked
+            if asked is not None
+            else min(rest_tokens, rest_tokens if default is None else default)
+        )
 
     def check_tokens(self, tokens: Iterable[int], param: str) -> None:
         """Raise ApiError if a token is outside the model's vocabulary."""
@@ -124,25 +128,25 @@ def served_models(
 
 def shown(info: ModelInfo) -> dict[str, Any]:
     """Return the description of a model for clients."""
-    found = {
+    entry = {
         "id": info.name, "object": "model", "created": 0, "owned_by": "c2c",
         "max_model_len": info.context, "status": "failed" if info.failed else "ready",
     }  # fmt: skip
-    return found | ({"reason": without_paths(info.failed, info.path)} if info.failed else {})
+    return entry | ({"reason": without_paths(info.failed, info.path)} if info.failed else {})
 
 
 def _sampling(checkpoint: Path) -> dict[str, Any]:
     file = checkpoint / "generation_config.json"
     config = read_json_object(file) if file.is_file() else {}
-    given = {name: config[name] for name in _DRAWS if config.get(name) is not None}
+    settings = {name: config[name] for name in _DRAWS if config.get(name) is not None}
     if config.get("do_sample") is False:
-        given["temperature"] = 0.0
+        settings["temperature"] = 0.0
     result = {}
-    for name, value in given.items():
+    for name, value in settings.items():
         try:
-            asked = CompletionRequest.model_validate({"model": "any", "prompt": [0], name: value})
+            request = CompletionRequest.model_validate({"model": "any", "prompt": [0], name: value})
         except ValidationError:
             _log.warning("%s: %s=%.40r is no valid sampling setting: ignored", file, name, value)
         else:
-            result[name] = getattr(asked, name)
+            result[name] = getattr(request, name)
     return result

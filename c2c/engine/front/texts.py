@@ -80,7 +80,7 @@ def _ids(served: Served, asked: TokenizeRequest) -> tuple[int, ...]:
     if asked.messages is None:
         bos = asked.add_special_tokens is not False
         return served.encoded(asked.prompt or "", add_special_tokens=bos)
-    given = asked.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
-    chat = chat_of(given)
+    fields = asked.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
+    chat = chat_of(fields)
     check(chat)
     return chat_job(served, chat).prompts[0]

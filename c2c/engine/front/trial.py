@@ -28,9 +28,9 @@ def fault(grammar: str) -> str:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
     limits = LLParserLimits(max_grammar_size=MOST_SYMBOLS)
-    has_failed, said = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
+    has_failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
     if has_failed:
-        return " ".join(" ".join(said).split())[:_MOST_SHOWN]
+        return " ".join(" ".join(messages).split())[:_MOST_SHOWN]
     matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=limits)
     if matcher.is_error():  # by tokens that only the model has
         return ""
@@ -48,20 +48,20 @@ def fault(grammar: str) -> str:
 # holds for every grammar.
 def main() -> None:
     """Try the grammars of the standard input, a line each; print the fault of each."""
-    for what, most in (
+    for kind, most in (
         (resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_STACK, _STACK_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):  # fmt: skip
-        hard = resource.getrlimit(what)[1]
+        hard = resource.getrlimit(kind)[1]
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (limit, hard))
+        resource.setrlimit(kind, (limit, hard))
     fault("start: 'a'")  # imports
     for line in sys.stdin.buffer:
         grammar = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)  # its signal ends the process
-        found = fault(grammar)
+        problem = fault(grammar)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-        print(json.dumps(found), flush=True)
+        print(json.dumps(problem), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,19 +21,19 @@ def json_of(value: str, types: set[str]) -> str:
     try:
         kinds = _kinds(json.loads(bare, parse_constant=_refuse)) - {"string"}
     except (ValueError, RecursionError):
-        found = _literal(bare) if types & {"array", "object"} else None
-        kinds = _kinds(found) - {"null"}
-        bare = json.dumps(found, ensure_ascii=False)
+        literal = _literal(bare) if types & {"array", "object"} else None
+        kinds = _kinds(literal) - {"null"}
+        bare = json.dumps(literal, ensure_ascii=False)
     return bare if kinds & types else json.dumps(value, ensure_ascii=False)
 
 
 def _literal(text: str) -> Any:
     try:
-        found = ast.literal_eval(text)
-        json.dumps(found)
+        value = ast.literal_eval(text)
+        json.dumps(value)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
-    return found if isinstance(found, list | dict) else None
+    return value if isinstance(value, list | dict) else None
 
 
 def _refuse(word: str) -> None:
@@ -52,22 +52,22 @@ def _kinds(value: Any) -> set[str]:
 def types_of(schema: Any, name: str) -> set[str]:
     """Return the types of a parameter by a function's schema; {"string"} if that names none."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    left = [properties.get(name)] if isinstance(properties, Mapping) else []
-    found: set[str] = set()
+    queue = [properties.get(name)] if isinstance(properties, Mapping) else []
+    kinds: set[str] = set()
     seen: set[int] = set()  # references may be cyclic
-    while left:
-        each = left.pop()
-        if not isinstance(each, Mapping) or id(each) in seen:
+    while queue:
+        node = queue.pop()
+        if not isinstance(node, Mapping) or id(node) in seen:
             continue
-        seen.add(id(each))
-        given = each.get("type")
-        named = {name for name in [given, *_several(given)] if isinstance(name, str)}
-        values = [*_several(each.get("enum")), *([each["const"]] if "const" in each else [])]
-        found |= named or set[str]().union(*map(_kinds, values))
-        left += [s for key in ("anyOf", "oneOf", "allOf") for s in _several(each.get(key))]
-        if isinstance(each.get("$ref"), str):
-            left.append(target(each["$ref"], schema))
-    return found or {"string"}
+        seen.add(id(node))
+        type_name = node.get("type")
+        named = {name for name in [type_name, *_several(type_name)] if isinstance(name, str)}
+        values = [*_several(node.get("enum")), *([node["const"]] if "const" in node else [])]
+        kinds |= named or set[str]().union(*map(_kinds, values))
+        queue += [s for key in ("anyOf", "oneOf", "allOf") for s in _several(node.get(key))]
+        if isinstance(node.get("$ref"), str):
+            queue.append(target(node["$ref"], schema))
+    return kinds or {"string"}
 
 
 def _several(value: Any) -> list[Any]:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from c2c.policies import Nothing, jitable, on_request, on_timer
 from c2c.ranges import AboveZero
-from c2c.serving.batch import place_among_decodes
 from c2c.serving.early_end import end_request
-from c2c.serving.state import FAIL_DEADLINE, FAIL_NONE, NOBODY, Loop
+from c2c.serving.tables.batch import place_among_decodes
+from c2c.serving.tables.state import FAIL_DEADLINE, FAIL_NONE, NOBODY, Loop
 
 __all__ = ["FirstToken"]
 

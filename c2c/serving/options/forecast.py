@@ -10,9 +10,9 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.policies import OptionTraits, jitable, on_request, on_timer
 from c2c.ranges import Count, FromZero, In
-from c2c.serving.actions import ask
 from c2c.serving.placement import make_active, place_ahead
-from c2c.serving.state import IDLE, Loop
+from c2c.serving.tables.actions import ask
+from c2c.serving.tables.state import IDLE, Loop
 
 __all__ = ["Forecast", "Foreseen", "foresee"]
 

@@ -21,14 +21,15 @@ from c2c.policies import (
     route,
 )
 from c2c.ranges import AboveZero, Count, FromZero
-from c2c.serving.batch import batch_size, outstanding
-from c2c.serving.hbm import request_bytes, room_bytes
-from c2c.serving.instances import evict
+from c2c.serving.batches.instances import evict
+from c2c.serving.batches.queues import append_waiting, end_waiting, return_waiting, unlink
+from c2c.serving.batches.scheduling import compute_prompts, join
+from c2c.serving.batches.turns import begin_load, wake
+from c2c.serving.memory.hbm import request_bytes, room_bytes
 from c2c.serving.placement import drop_claim, make_active
-from c2c.serving.pools import could_hold_weights, homes_of
-from c2c.serving.queues import append_waiting, end_waiting, return_waiting, unlink
-from c2c.serving.scheduling import compute_prompts, join
-from c2c.serving.state import (
+from c2c.serving.tables.batch import batch_size, outstanding
+from c2c.serving.tables.pools import could_hold_weights, homes_of
+from c2c.serving.tables.state import (
     ASSIGNED,
     COLD,
     FREE,
@@ -42,7 +43,6 @@ from c2c.serving.state import (
     WARM,
     Loop,
 )
-from c2c.serving.turns import begin_load, wake
 
 __all__ = ["AtLook", "NoEngine", "NoSlice", "PolledRouter"]
 
@@ -52,11 +52,11 @@ _GOLDEN: Final = 0.6180339887498949
 
 
 def _check_beside(system: Any) -> None:
-    given = tuple(map(type, (system.option, system.route, system.place, system.batch)))
-    if given == (PolledRouter, NoEngine, NoSlice, AtLook) and system.engines.residents == 1:
+    kinds = tuple(map(type, (system.option, system.route, system.place, system.batch)))
+    if kinds == (PolledRouter, NoEngine, NoSlice, AtLook) and system.engines.residents == 1:
         return
     raise SettingError(
-        "system.option", [kind.__name__ for kind in given],
+        "system.option", [kind.__name__ for kind in kinds],
         "polled_router with system/route=no_engine, system/place=no_slice, system/batch=at_look "
         "and system.engines.residents=1",
     )  # fmt: skip
@@ -273,12 +273,12 @@ def _pop_pending(w: Loop, m: int) -> None:
 def _hand(w: Loop, m: int, i: int) -> None:
     # Hand the first request of model m that waits, and that instance i can hold, to it.
     drop_claim(w.s, m)
-    slot, at = int(w.s.model[m].wait_head), -1
+    slot, engine = int(w.s.model[m].wait_head), -1
     j = w.s.model[m].active
     while j >= 0:
         first = _first_waiting(w, j)[0]
         if first >= 0 and _goes_before(w, first, slot):
-            slot, at = first, j
+            slot, engine = first, j
         j = w.s.instance[j].next_same
     if slot < 0:
         return
@@ -286,11 +286,11 @@ def _hand(w: Loop, m: int, i: int) -> None:
     if req.prompt + req.output > w.s.instance[i].kv_capacity:
         return
     kind = req.start_kind
-    if at < 0:
+    if engine < 0:
         _pop_pending(w, m)
     else:
-        unlink(w.s, at, _first_waiting(w, at)[1], slot)
-        w.s.instance[at].backlog -= req.prompt
+        unlink(w.s, engine, _first_waiting(w, engine)[1], slot)
+        w.s.instance[engine].backlog -= req.prompt
     req.rank = -math.inf
     append_waiting(w.s, i, slot)
     req.start_kind = COLD if kind == SWITCH and w.s.instance[i].cold != 0 else kind
@@ -360,20 +360,20 @@ def _scale(policy: PolledRouter, own: Polls, w: Loop, m: int, now_s: float, new:
     # The scaler of model m looks; `new` of its requests have come since.
     ready, loading, requests = _engines(w, own, m)
     requests -= new
-    wanted = min(_MOST, (requests + policy.target - 1) // policy.target)
+    target = min(_MOST, (requests + policy.target - 1) // policy.target)
     running = ready + loading + own.starts[m]
     if running == 0:
         own.must_stop[m] = 0  # its device was lost
-    if own.must_stop[m] != 0 or wanted < running:
+    if own.must_stop[m] != 0 or target < running:
         _reduce(policy, own, w, m, now_s)
-    elif wanted > running:
+    elif target > running:
         if own.starts[m] == 0:
             _line_up(own, m)
         own.starts[m] += 1
         if own.grant_s[0] == math.inf:
             own.grant_s[0] = _tick_s(policy, -1, now_s)
     ready, loading, _ = _engines(w, own, m)
-    goes_on = requests > 0 or own.must_stop[m] != 0 or ready + loading + own.starts[m] != wanted
+    goes_on = requests > 0 or own.must_stop[m] != 0 or ready + loading + own.starts[m] != target
     own.tick_s[m] = _tick_s(policy, m, now_s) if goes_on else math.inf
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.policies import jitable, on_request, on_steps, on_timer
 from c2c.ranges import AboveZero, In
-from c2c.serving.block_table import CALLED_TOOL, SEEN, Blocks, drop
-from c2c.serving.state import Fleet, Loop
+from c2c.serving.tables.block_table import CALLED_TOOL, SEEN, Blocks, drop
+from c2c.serving.tables.state import Fleet, Loop
 
 __all__ = ["Looked", "TimeToLive"]
 

@@ -15,8 +15,8 @@ from c2c.errors import SettingError
 from c2c.hardware import Slice, link_gbps
 from c2c.models import ModelSpec
 from c2c.policies import ChunkChoice
-from c2c.serving.costs import stack_tables
-from c2c.serving.new_state import new_serving
+from c2c.serving.batches.timers import start_timers
+from c2c.serving.memory.new_state import new_serving
 from c2c.serving.placement import start_active
 from c2c.serving.prepare.adapters import adapter_tables, check_adapters, slot_room_bytes
 from c2c.serving.prepare.checks import check, check_memory, check_parts, refusals
@@ -61,8 +61,8 @@ from c2c.serving.prepare.tables import (
     shared_weights,
     switch_s,
 )
-from c2c.serving.state import Fleet, Loop, Rules, Serving
-from c2c.serving.timers import start_timers
+from c2c.serving.tables.costs import stack_tables
+from c2c.serving.tables.state import Fleet, Loop, Rules, Serving
 
 __all__ = [
     "GROUPS",
@@ -144,7 +144,7 @@ class Prepared:
         active: bool = True,
         rules: Rules | None = None,
     ) -> Serving:
-        """Return the state before the first event; see `c2c.serving.new_state.new_serving`.
+        """Return the state before the first event; see `c2c.serving.memory.new_state.new_serving`.
 
         Args:
           models: models that may be active at the start; None: all.
@@ -193,11 +193,11 @@ def prepare(setup: ServingSetup) -> Prepared:
     role = roles(setup, per_chip.tolist())
     fits = host_fits(setup)
     tables = cost_tables(setup, specs, kinds)
-    kept = kept_tables(setup, specs, kinds)
+    keep_costs = kept_tables(setup, specs, kinds)
     slices = [kind.slice for kind in kinds]
     largest = largest_step_chunk(system)
     stacked = stack_tables(
-        tables, kept, variant=first_variant(system, tables[0][0]),
+        tables, keep_costs, variant=first_variant(system, tables[0][0]),
         holds_windows=holds_windows(system),
     )  # fmt: skip
     kv_capacity, capacity_bytes = kv_rooms(
@@ -210,15 +210,20 @@ def prepare(setup: ServingSetup) -> Prepared:
     }
     demands = [demand_of[d.spec, d.tpot_slo_s] for d in setup.deployments]
     chunks = tuple(
-        tuple(chunk_choice(setup, *of) for of in zip([spec] * len(kinds), kinds, row, strict=True))
+        tuple(
+            chunk_choice(setup, *members)
+            for members in zip([spec] * len(kinds), kinds, row, strict=True)
+        )
         for spec, row in zip(specs, tables, strict=True)
     )
-    budgets = [kinds[of[0]].link_gbps * system.traits.place.link_headroom for of in kind_of_cut]
+    budgets = [
+        kinds[members[0]].link_gbps * system.traits.place.link_headroom for members in kind_of_cut
+    ]
     check(setup, kinds, role)
     refused: list[tuple[int, SettingError]] = []
     serves = fits & _may_serve(setup)
-    for p, of in enumerate(kind_of_cut):
-        here = sorted(set(of))
+    for p, members in enumerate(kind_of_cut):
+        here = sorted(set(members))
         for m, error in refusals(
             setup, specs, [slices[k] for k in here], [[row[k] for k in here] for row in tables],
             kv_capacity[:, here], capacity_bytes[:, here], slots[:, here], demands, budgets[p],
@@ -229,7 +234,9 @@ def prepare(setup: ServingSetup) -> Prepared:
         if not serves[m].any():
             raise error
     arch_of = np.array([specs.index(d.spec) for d in setup.deployments])
-    has_room = np.array([(kv_capacity[:, of] >= 1).any(axis=1)[arch_of] for of in kind_of_cut]).T
+    has_room = np.array(
+        [(kv_capacity[:, members] >= 1).any(axis=1)[arch_of] for members in kind_of_cut]
+    ).T
     serves &= has_room | ~(serves & has_room).any(axis=1, keepdims=True)
     whole = bool(per_chip.max() == 1)
     where = homes(setup, role if whole else np.zeros(setup.chips, np.int64), serves)
@@ -301,7 +308,7 @@ def prepare(setup: ServingSetup) -> Prepared:
         chip_of=np.repeat(np.arange(setup.chips), per_chip),
         kind_of=_of_chips(kind_of_cut, counts),
         budget_gbps=np.repeat(budgets, counts),
-        link_gbps=np.repeat([kinds[of[0]].link_gbps for of in kind_of_cut], counts),
+        link_gbps=np.repeat([kinds[members[0]].link_gbps for members in kind_of_cut], counts),
         serves=serves,
         expert_slots=slots,
         held=np.array([h for row in where.held for h in row]),
@@ -329,7 +336,7 @@ def _kinds(
     setup: ServingSetup, cuts: Sequence[Sequence[Slice]]
 ) -> tuple[tuple[SliceKind, ...], list[list[int]]]:
     kinds: list[SliceKind] = []
-    found = []
+    cut_kinds = []
     for part, cut in zip(setup.parts, cuts, strict=True):
         shared_gbps = link_gbps(part.platform.link, setup.link_variant)
         of_slice: dict[Slice, int] = {}
@@ -341,8 +348,8 @@ def _kinds(
             if kind not in kinds:
                 kinds.append(kind)
             of_slice[one] = kinds.index(kind)
-        found.append([of_slice[one] for one in cut])
-    return tuple(kinds), found
+        cut_kinds.append([of_slice[one] for one in cut])
+    return tuple(kinds), cut_kinds
 
 
 def _of_chips(of_part: Sequence[Any], counts: Sequence[int]) -> NDArray[Any]:

@@ -10,9 +10,9 @@ from c2c.cost import StepTable
 from c2c.errors import SettingError
 from c2c.models import Deployment, ModelSpec, adapted, adapter_bytes
 from c2c.policies import weights_in
-from c2c.serving.optional_tables import Adapters
 from c2c.serving.prepare.parts import SliceKind
 from c2c.serving.prepare.settings import ServingSetup
+from c2c.serving.tables.optional_tables import Adapters
 
 __all__ = ["adapter_tables", "base_rows", "check_adapters", "slot_room_bytes"]
 

@@ -55,10 +55,10 @@ def check(setup: ServingSetup, kinds: Sequence[SliceKind], role: np.ndarray) -> 
     """Raise SettingError for settings that the devices do not allow."""
     count = min(int((role == one).sum()) for one in set(role.tolist()))
     models = len(setup.deployments)
-    each = " of each role (system.disaggregation.prompt_share)" if role.any() else ""
+    scope = " of each role (system.disaggregation.prompt_share)" if role.any() else ""
     refuse(
         (setup.system.one_each and models > count, "system.one_each", True,
-         f"at most as many models as slices{each}; there are {models} on {count}"),
+         f"at most as many models as slices{scope}; there are {models} on {count}"),
         (setup.system.expert_cache.misses == "table" and len(kinds) > 1,
          "system.expert_cache.misses", "table", "exact where slices are unlike"),
         (setup.system.disaggregation.prompt_share > 0.0 and setup.cells > 1, "cells", setup.cells,

@@ -11,7 +11,7 @@ from c2c.errors import SettingError
 from c2c.serving.prepare.adapters import base_rows
 from c2c.serving.prepare.settings import ServingSetup
 from c2c.serving.prepare.speculation import stored_bytes
-from c2c.serving.roles import DECODES, EVERYTHING, PROMPTS
+from c2c.serving.tables.roles import DECODES, EVERYTHING, PROMPTS
 
 __all__ = ["Homes", "homes", "host_fits", "roles"]
 
@@ -79,9 +79,9 @@ def homes(
     models = [m for m in range(len(sizes)) if base[m] == m]
     here = np.repeat(serves, [part.count for part in setup.parts], axis=1)
     memory = setup.weight_memory_bytes
-    left = memory.copy()
-    found: list[list[int]] = [[] for _ in sizes]
-    held: list[dict[int, bool]] = [{} for _ in sizes]
+    rest_bytes = memory.copy()
+    places: list[list[int]] = [[] for _ in sizes]
+    start_of: list[dict[int, bool]] = [{} for _ in sizes]
     has_role = [np.array(role_of_chip) == role for role in sorted(set(role_of_chip))]
     for m in models:
         size = sizes[m]
@@ -94,31 +94,33 @@ def homes(
                     f"a share with chips for prompts and for decodes that can serve "
                     f"{setup.deployments[m].name}",
                 )  # fmt: skip
-            if (may & (left >= size)).any():
-                may &= left >= size
-            c = int(np.where(may, left / memory, -np.inf).argmax())
-            found[m].append(c)
-            held[m][c] = bool(left[c] >= size)
-            left[c] -= size
+            if (may & (rest_bytes >= size)).any():
+                may &= rest_bytes >= size
+            c = int(np.where(may, rest_bytes / memory, -np.inf).argmax())
+            places[m].append(c)
+            start_of[m][c] = bool(rest_bytes[c] >= size)
+            rest_bytes[c] -= size
     # A model that no further chip has room for is done: rooms only shrink.
-    growing = [] if (left < 0.0).any() else models
+    growing = [] if (rest_bytes < 0.0).any() else models
     has = np.zeros((len(sizes), setup.chips), bool)
     cell = np.arange(setup.chips) * setup.cells // setup.chips
     for m in models:
-        homes_of_m = found[m]
+        homes_of_m = places[m]
         has[m] = ~here[m] | (cell != cell[homes_of_m[0]])  # never in another cell
         has[m, homes_of_m] = True
     while growing:
         still = []
         for m in growing:
-            c = int(np.where(has[m], -1.0, left).argmax())
-            if not has[m, c] and left[c] >= sizes[m]:
-                found[m].append(c)
-                held[m][c] = True
+            c = int(np.where(has[m], -1.0, rest_bytes).argmax())
+            if not has[m, c] and rest_bytes[c] >= sizes[m]:
+                places[m].append(c)
+                start_of[m][c] = True
                 has[m, c] = True
-                left[c] -= sizes[m]
+                rest_bytes[c] -= sizes[m]
                 still.append(m)
         growing = still
     start = setup.weights_start == "host"
-    chips = [sorted(found[m]) for m in base]
-    return Homes(chips, [[start and held[base[m]][c] for c in row] for m, row in enumerate(chips)])
+    chips = [sorted(places[m]) for m in base]
+    return Homes(
+        chips, [[start and start_of[base[m]][c] for c in row] for m, row in enumerate(chips)]
+    )

@@ -14,7 +14,7 @@ from c2c.errors import SettingError
 from c2c.hardware import Platform, Slice
 from c2c.models import CacheShape, ModelSpec, kv_bytes_per_token
 from c2c.ranges import AboveZero, FromZero, Index, check_fields
-from c2c.serving.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
+from c2c.serving.tables.plans import DRAWS, RESOURCES, Cost, Plan, Work, path_ends
 
 _TOKENS: Final = CacheShape(1, 0, 0, 0)  # a token is a place
 
@@ -180,8 +180,12 @@ class StepLayout:
         where, homes = f"layout.lanes.{lane.place.name}", range(len(lane.kv_homes))
         variants = max(len(plans) for plans in lane.steps.values())
         for shares in lane.kv_homes:
-            known = shares and shares.keys() <= self.memories.keys()
-            if not known or abs(sum(shares.values()) - 1.0) > 1e-9 or min(shares.values()) < 0.0:
+            is_complete = shares and shares.keys() <= self.memories.keys()
+            if (
+                not is_complete
+                or abs(sum(shares.values()) - 1.0) > 1e-9
+                or min(shares.values()) < 0.0
+            ):
                 allowed = f"shares that add up to 1, of {', '.join(self.memories) or 'no memory'}"
                 raise SettingError(f"{where}.kv_homes", dict(shares), allowed)
         if lane.kv_homes and lane.kv_bytes:
@@ -190,12 +194,12 @@ class StepLayout:
             if work.home is not None and work.home not in (homes or (0,)):
                 allowed = f"a number below {len(homes)}, of kv_homes"
                 raise SettingError(f"{where}.steps.{work.name}.home", work.home, allowed)
-        for name, given in (("open_homes", lane.open_homes), ("copies", lane.copies)):
-            if given and (len(given) != variants or not lane.kv_homes):
+        for name, entries in (("open_homes", lane.open_homes), ("copies", lane.copies)):
+            if entries and (len(entries) != variants or not lane.kv_homes):
                 allowed = f"one for each of {variants} variants, with kv_homes"
-                raise SettingError(f"{where}.{name}", len(given), allowed)
-            if given and lane.hands_to is not None:
-                raise SettingError(f"{where}.{name}", len(given), "none with hands_to")
+                raise SettingError(f"{where}.{name}", len(entries), allowed)
+            if entries and lane.hands_to is not None:
+                raise SettingError(f"{where}.{name}", len(entries), "none with hands_to")
         for opened in lane.open_homes:
             if not opened or not {*opened} <= {*homes}:
                 raise SettingError(f"{where}.open_homes", opened, f"numbers below {len(homes)}")
@@ -239,13 +243,13 @@ class StepLayout:
         Raises:
           SettingError: no lane serves the model.
         """
-        found = self.lane(place).steps.get(spec) or next(
+        plans = self.lane(place).steps.get(spec) or next(
             (lane.steps[spec] for lane in self.lanes if spec in lane.steps), None
         )
-        if found is None:
-            known = dict.fromkeys(name for lane in self.lanes for name in lane.steps)
-            raise SettingError("catalog", spec, f"one of {', '.join(known)}")
-        return (*found, *(found[-1:] * (self.variants - len(found))))
+        if plans is None:
+            names = dict.fromkeys(name for lane in self.lanes for name in lane.steps)
+            raise SettingError("catalog", spec, f"one of {', '.join(names)}")
+        return (*plans, *(plans[-1:] * (self.variants - len(plans))))
 
 
 def _works(lane: Lane) -> list[Work]:

@@ -11,8 +11,8 @@ from c2c.errors import SettingError
 from c2c.hardware import Slice
 from c2c.models import ModelSpec, kv_bytes_per_token
 from c2c.ranges import AboveZero, check_value
-from c2c.serving.optional_tables import KvHomes
 from c2c.serving.prepare.lanes import Copy, Lane, StepLayout
+from c2c.serving.tables.optional_tables import KvHomes
 
 __all__ = ["kv_homes", "lane_tokens"]
 
@@ -84,7 +84,7 @@ def lane_tokens(layout: StepLayout, spec: ModelSpec, place: Slice) -> int:
         copied = [_bytes_of(copies) for copies in other.copies]
         for name in room:
             room[name] -= other.reserve.get(name, 0.0)
-            room[name] -= max((found.get(name, 0.0) for found in copied), default=0.0)
+            room[name] -= max((room_of.get(name, 0.0) for room_of in copied), default=0.0)
     least = math.inf
     for v in range(max(1, len(lane.copies), len(lane.open_homes))):
         taken = _bytes_of(_copies(lane, v))
@@ -117,9 +117,9 @@ def _bytes_of(copies: Sequence[Copy]) -> dict[str, float]:
 def _check_room(layout: StepLayout, lane: Lane) -> None:
     check_value(layout.memories, Mapping[str, AboveZero], "layout.memories", "bytes")
     for name, room in layout.memories.items():
-        kept = sum(other.reserve.get(name, 0.0) for other in layout.lanes)
-        if kept > room:
-            raise SettingError(f"layout.lanes.reserve.{name}", kept, f"at most {room} in all")
+        reserve = sum(other.reserve.get(name, 0.0) for other in layout.lanes)
+        if reserve > room:
+            raise SettingError(f"layout.lanes.reserve.{name}", reserve, f"at most {room} in all")
     for name, nbytes in lane.reserve.items():
         if name not in layout.memories or not nbytes >= 0.0:
             allowed = f"bytes, at least 0, of {', '.join(layout.memories)}"
@@ -135,8 +135,8 @@ def _way(layout: StepLayout, source: str, target: str) -> int:
     for number, way in enumerate(layout.ways):
         if (way.source, way.target) == (source, target):
             return number
-    known = ", ".join(f"{way.source} to {way.target}" for way in layout.ways) or "none"
-    raise SettingError("layout.ways", known, f"one from {source} to {target}")
+    ways = ", ".join(f"{way.source} to {way.target}" for way in layout.ways) or "none"
+    raise SettingError("layout.ways", ways, f"one from {source} to {target}")
 
 
 def _moved(

@@ -8,21 +8,21 @@ import numpy as np
 
 from c2c.errors import PolicyError
 from c2c.policies import Both, Nothing, Own, System
-from c2c.serving.state import Fleet
+from c2c.serving.tables.state import Fleet
 
 __all__ = ["copied", "own_memory", "remember"]
 
 
 def own_memory(system: System, fleet: Fleet) -> Own:
     """Return the initial arrays of the policies' `memory(fleet)`."""
-    made = {}
+    memories = {}
     for setting, policy in system._asdict().items():
         if setting in Own._fields:
-            made[setting] = _memory_of(policy, fleet)
+            memories[setting] = _memory_of(policy, fleet)
         elif hasattr(policy, "memory"):
             fields = ", ".join(Own._fields)
             raise PolicyError(type(policy).__name__, f"only policies of {fields} have memory")
-    return Own(**made)
+    return Own(**memories)
 
 
 def _memory_of(policy: Any, fleet: Fleet) -> Any:
@@ -50,5 +50,5 @@ def remember(own: Any, before: Any) -> None:
     if isinstance(own, np.ndarray):
         own[tuple(map(slice, before.shape))] = before
     else:
-        for memory, known in zip(own, before, strict=True):
-            remember(memory, known)
+        for memory, source in zip(own, before, strict=True):
+            remember(memory, source)

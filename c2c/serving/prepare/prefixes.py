@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from c2c.errors import SettingError
-from c2c.serving.block_table import new_blocks
-from c2c.serving.costs import FULL
-from c2c.serving.state import Serving
+from c2c.serving.tables.block_table import new_blocks
+from c2c.serving.tables.costs import FULL
+from c2c.serving.tables.state import Serving
 
 if TYPE_CHECKING:
     from c2c.serving.prepare import Prepared

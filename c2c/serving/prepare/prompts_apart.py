@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from c2c.serving.plans import Cost, Plan, Work
 from c2c.serving.prepare.lanes import Lane
+from c2c.serving.tables.plans import Cost, Plan, Work
 
 __all__ = ["prompts_apart"]
 

@@ -138,11 +138,11 @@ class SystemSpec:
 
     def __post_init__(self) -> None:
         for setting in DECISIONS:
-            given = getattr(self, setting)
-            if isinstance(given, Mapping):
-                object.__setattr__(self, setting, make_policy(setting, given))
+            value = getattr(self, setting)
+            if isinstance(value, Mapping):
+                object.__setattr__(self, setting, make_policy(setting, value))
             else:
-                check_policy(setting, given)
+                check_policy(setting, value)
         for name in GROUPS:
             object.__setattr__(self, name, as_group(name, getattr(self, name)))
         check_fields(self, "system")
@@ -173,7 +173,7 @@ class SystemSpec:
         placed = "A layout says where weights are."
         load = "stream" if self.layout.streams else "resident"
         is_load = weights_in(self.load) == "host" if self.layout.streams else copied
-        for setting, works, wanted, why in (
+        for setting, works, rule, why in (
             (
                 "load",
                 is_load and not self.load_traits.swaps_weights,
@@ -199,11 +199,11 @@ class SystemSpec:
             ),
         ):
             if not works:
-                given = attrgetter(setting)(self)
+                value = attrgetter(setting)(self)
                 raise SettingError(
                     f"system.{setting}",
-                    [work.name for work in given] if setting == "start" else given,
-                    f"{wanted} with system.layout={self.layout.name}",
+                    [work.name for work in value] if setting == "start" else value,
+                    f"{rule} with system.layout={self.layout.name}",
                     why,
                 )
 
@@ -339,13 +339,13 @@ class ServingSetup:
     def _check_failures(self) -> None:
         if not self.failures.is_on:
             return
-        for what, why in (
+        for is_used, why in (
             (self.system.layout is not None, "system.layout"),
             (self.system.one_each, "system.one_each"),
             (self.system.disaggregation.prompt_share > 0.0, "system.disaggregation.prompt_share"),
             (self.system.expert_cache.misses == "table", "system.expert_cache.misses=table"),
         ):
-            if what:
+            if is_used:
                 raise SettingError("failures", "on", f"none with {why}")
         for k, event in enumerate(self.failures.events):
             if not 0 <= event.chip < self.chips:
@@ -410,11 +410,11 @@ class ServingSetup:
         size = self.failures.host_chips
         if size == 0:
             return np.arange(self.chips)
-        found, first = [], 0
+        numbers, first = [], 0
         for part in self.parts:
-            found.append(first + np.arange(part.count) // size)
-            first = int(found[-1][-1]) + 1
-        return np.concatenate(found)
+            numbers.append(first + np.arange(part.count) // size)
+            first = int(numbers[-1][-1]) + 1
+        return np.concatenate(numbers)
 
     @property
     def fleet_name(self) -> str:

@@ -67,8 +67,8 @@ def check_drafts(setup: ServingSetup) -> None:
                 raise SettingError(f"{where}.drafts.{name}", draft, allowed) from None
     beside = "whose HBM has no room for drafts"
     refuse(*(
-        (tokens and excluded, f"{where}.tokens", tokens, f"0 with {what}")
-        for excluded, what in (
+        (tokens and excluded, f"{where}.tokens", tokens, f"0 with {feature}")
+        for excluded, feature in (
             (system.layout is not None, "system.layout"),
             (system.traits.experts.caches_experts, "system.experts, which caches some"),
             (system.load_traits.swaps_weights, f"engines that swap weights, {beside}"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from c2c.errors import SettingError, check_keys
 from c2c.ranges import AboveZero, FromZero, In, SomeShare, check_value
-from c2c.serving.plans import RESOURCES, Plan, Weights, Work
+from c2c.serving.tables.plans import RESOURCES, Plan, Weights, Work
 
 __all__ = ["MAX_STARTS", "start_plan", "start_works"]
 

@@ -41,12 +41,12 @@ from c2c.policies import (
     link_demand_gbps,
     weights_in,
 )
-from c2c.serving.costs import CostTables, KeptTables
 from c2c.serving.prepare.lanes import layout_table
 from c2c.serving.prepare.memories import lane_tokens
 from c2c.serving.prepare.parts import SliceKind
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.speculation import draft_of, pass_size, speculates
+from c2c.serving.tables.costs import CostTables, KeptTables
 
 __all__ = [
     "DEPLOYMENT_DTYPE",
@@ -217,7 +217,7 @@ def kept_tables(
         return ()
 
     def of(spec: ModelSpec, kind: SliceKind) -> KeptTables:
-        return KeptTables(*(_table(setup, spec, kind, at) for at in ("staged", "hbm")))
+        return KeptTables(*(_table(setup, spec, kind, place) for place in ("staged", "hbm")))
 
     return tuple(tuple(of(spec, kind) for kind in kinds) for spec in specs)
 
@@ -336,14 +336,14 @@ def kv_rooms(
                 f"slots that leave room for a KV cache; those of {spec.name} take "
                 f"{adapters[arch] / 1e9:.1f} GB",
             )  # fmt: skip
-    each = [[_over_ranks(kv_bytes_per_token, s, kind) for kind in kinds] for s in specs]
-    nbytes = np.maximum(tokens, 0) * np.array(each, np.float64)
+    token_bytes = [[_over_ranks(kv_bytes_per_token, s, kind) for kind in kinds] for s in specs]
+    nbytes = np.maximum(tokens, 0) * np.array(token_bytes, np.float64)
     if system.layout is None:
         for arch, spec in enumerate(specs):
             pair = arch * costs.kinds
-            held, place = CacheShape(*costs.holds[pair].tolist()), costs.kv_bytes[pair]
+            shape, place = CacheShape(*costs.holds[pair].tolist()), costs.kv_bytes[pair]
             tokens[arch] = [
-                _longest(spec, held, int(room // place)) if room else most
+                _longest(spec, shape, int(room // place)) if room else most
                 for room, most in zip(nbytes[arch], tokens[arch], strict=True)
             ]
     return tokens, nbytes
@@ -358,13 +358,13 @@ def shared_weights(specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: S
 
 def _longest(spec: ModelSpec, cache: CacheShape, places: int) -> int:
     # The tokens of the longest request with so many places.
-    left = places - cache.state
-    tokens = left // (cache.full + cache.windowed)
+    rest = places - cache.state
+    tokens = rest // (cache.full + cache.windowed)
     if not cache.windowed or tokens <= cache.window:
         return tokens
     if not cache.full:
         return max(tokens, spec.max_position)
-    return (left - cache.windowed * cache.window) // cache.full
+    return (rest - cache.windowed * cache.window) // cache.full
 
 
 def _kv_tokens(

@@ -69,8 +69,8 @@ def operation_costs(chip: str = OPERATIONS_CHIP) -> OperationCosts:
       DataError: a value is missing, below 0 or without a source.
     """
     path = conf_file("operations", _operations_chip(chip))
-    found = read_constants(path, [f.name for f in fields(OperationCosts)])
-    costs = OperationCosts(**{name: value for name, (value, _) in found.items()})
+    constants = read_constants(path, [f.name for f in fields(OperationCosts)])
+    costs = OperationCosts(**{name: value for name, (value, _) in constants.items()})
     check_fields(costs, str(path))
     return costs
 
@@ -87,8 +87,8 @@ def static_host_s() -> float:
 def fitted_claims() -> frozenset[str]:
     """Return names of the published values that these costs are fitted to; they are in-sample."""
     path = conf_dir() / "operations" / f"{OPERATIONS_CHIP}.yaml"
-    of = read_constants(path, [f.name for f in fields(OperationCosts)]) | _static()
-    return frozenset(claim for _, source in of.values() for claim in source.claims)
+    constants = read_constants(path, [f.name for f in fields(OperationCosts)]) | _static()
+    return frozenset(claim for _, source in constants.values() for claim in source.claims)
 
 
 def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> int:
@@ -113,8 +113,8 @@ def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts
     """
     if operation.kind not in ("replicate", "migrate"):
         return 0
-    each = module_of(spec, operation.module).allocated_bytes
-    return int(costs.process_bytes) + len(operation.layers) * each
+    module_bytes = module_of(spec, operation.module).allocated_bytes
+    return int(costs.process_bytes) + len(operation.layers) * module_bytes
 
 
 def operation_s(
@@ -173,7 +173,7 @@ def memory_of(
       batch: rows of a step.
       context: tokens of KV a row.
     """
-    each, outside = layer_bytes(spec)
+    size, outside = layer_bytes(spec)
     copied, first = module_of(spec, LAYER).allocated_bytes, placement.first
     weights, kv = dict.fromkeys(placement.devices, 0), dict.fromkeys(placement.devices, 0)
     weights[first] += outside
@@ -181,7 +181,7 @@ def memory_of(
     away = {(p.layer, p.module): p.device for p in placement.parts}
     for layer, rows in enumerate(placement.partitions(batch)):
         for device in placement.copies[layer]:
-            weights[device] += each if device == first else copied
+            weights[device] += size if device == first else copied
         for device, count in rows.items():
             kv[away.get((layer, KV), away.get((layer, "attention"), device))] += count * row
     for part in placement.parts:

@@ -37,41 +37,41 @@ def exact(placement: Placement, room: Room, estimate: Estimate) -> Placement:
     Raises:
       SettingError: room on more than `MOST_DEVICES` devices.
     """
-    given = [d for d in sorted(room) if room[d] > 0]
-    if len(given) > MOST_DEVICES:
+    candidates = [d for d in sorted(room) if room[d] > 0]
+    if len(candidates) > MOST_DEVICES:
         raise SettingError("room", dict(room), f"room on at most {MOST_DEVICES} devices")
     if estimate.shortened <= 0:
         return placement
-    begun = [d for d in given if any(d in devices for devices in placement.copies)]
-    new = [d for d in given if d not in begun]
+    begun = [d for d in candidates if any(d in devices for devices in placement.copies)]
+    new = [d for d in candidates if d not in begun]
     best, most = placement, estimate.of(placement)
     for size in range(len(new) + 1):
         for chosen in combinations(new, size):
-            found = _filled(placement, [*begun, *chosen], room, estimate)
-            if (score := estimate.of(found)) > most:
-                best, most = found, score
+            trial = _filled(placement, [*begun, *chosen], room, estimate)
+            if (score := estimate.of(trial)) > most:
+                best, most = trial, score
     return best
 
 
 def _filled(
     placement: Placement, devices: Sequence[int], room: Room, estimate: Estimate
 ) -> Placement:
-    n, copies = placement.layers, [list(held) for held in placement.copies]
+    n, copies = placement.layers, [list(row) for row in placement.copies]
     axes = []
     for device in devices:
-        held = np.array([device in each for each in copies])
-        total = min(n, int(held.sum()) + room[device])
+        row = np.array([device in holders for holders in copies])
+        total = min(n, int(row.sum()) + room[device])
         if total == n:
-            for each in copies:
-                each.extend([device] * (device not in each))
+            for holders in copies:
+                holders.extend([device] * (device not in holders))
         else:
             per_run = 0.0 if device == placement.first else 2.0 * estimate.per_transition
-            axes.append(_Axis(device, held, total, per_run))
+            axes.append(_Axis(device, row, total, per_run))
     if axes:
-        fixed = np.array([len(set(each) - {a.device for a in axes}) for each in copies])
+        fixed = np.array([len(set(holders) - {a.device for a in axes}) for holders in copies])
         weight = estimate.shortened / n
-        for axis, held in zip(axes, _solved(axes, fixed, weight), strict=True):
-            for layer in np.flatnonzero(held & ~axis.held):
+        for axis, row in zip(axes, _solved(axes, fixed, weight), strict=True):
+            for layer in np.flatnonzero(row & ~axis.held):
                 copies[layer].append(axis.device)
     return Placement(tuple(map(tuple, copies)), parts=placement.parts, first=placement.first)
 

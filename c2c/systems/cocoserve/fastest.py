@@ -46,26 +46,26 @@ def fastest(
       SettingError: a batch whose KV has no room; names the bytes.
     """
     search = _Search(devices, free_bytes, batch, context, first)
-    made: _Runs = {}
-    cost = search.cost(made)
+    runs: _Runs = {}
+    cost = search.cost(runs)
     is_better = True
     while is_better:
         is_better = False
         for device in sorted(free_bytes, key=lambda d: (-free_bytes[d], d)):
             if device == first or devices.node.link(first, device) is None:
                 continue
-            others = {d: run for d, run in made.items() if d != device}
+            others = {d: run for d, run in runs.items() if d != device}
             options = [others, *({**others, device: r} for r in search.runs(device, others))]
             best = min(options, key=search.cost)
-            if (found := search.cost(best)) < cost:
-                made, cost, is_better = best, found, True
+            if (trial := search.cost(best)) < cost:
+                runs, cost, is_better = best, trial, True
     if cost[0] > 0:
         needed = batch * kv_bytes(devices.spec, context) * devices.spec.layers
         raise SettingError(
             "batch", batch, f"a batch whose KV fits on device {first}",
             f"It needs {needed:,} bytes, {int(cost[0]):,} more than are free.",
         )  # fmt: skip
-    return search.placement(made)
+    return search.placement(runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +80,20 @@ class _Search:
     def cost(self, runs: _Runs) -> tuple[float, float]:
         """Return the bytes that the first device lacks and the seconds of a step."""
         placement = self.placement(runs)
-        kept = sum(rows[0] for rows in placement.rows)
-        lacking = kept * kv_bytes(self.devices.spec, self.context) - self.free_bytes[self.first]
+        layer_rows = sum(rows[0] for rows in placement.rows)
+        lacking = (
+            layer_rows * kv_bytes(self.devices.spec, self.context) - self.free_bytes[self.first]
+        )
         step = step_time(placement, self.devices, batch=self.batch, context=self.context)
         return max(0.0, lacking), step.seconds
 
     def runs(self, device: int, others: _Runs) -> Iterator[_Run]:
         n = self.devices.spec.layers
-        each = module_of(self.devices.spec, LAYER).allocated_bytes
+        layer_bytes = module_of(self.devices.spec, LAYER).allocated_bytes
         row = kv_bytes(self.devices.spec, self.context)
         ends = {0, n, *(end for run in others.values() for end in (run.begin, run.end))}
         for rows in range(1, self.batch + 1):
-            length = min(n, int(self.free_bytes[device] // (each + rows * row)))
+            length = min(n, int(self.free_bytes[device] // (layer_bytes + rows * row)))
             if length < 1:
                 return
             for begin in sorted({e for end in ends for e in (end, end - length)}):

@@ -160,8 +160,11 @@ def _targets(given: Scaling, node: Node, first: int) -> list[int]:
         raise SettingError("system.layout.firsts", first, f"0 to {count - 1} of {node.name}")
     free = [d for d in range(count) if d not in given.firsts]
     turn = given.firsts.index(first) % max(1, len(free))
-    at = given.firsts.index(first)
-    others = [*given.firsts[at + 1 :], *given.firsts[:at]]  # devices of other instances come last
+    index = given.firsts.index(first)
+    others = [
+        *given.firsts[index + 1 :],
+        *given.firsts[:index],
+    ]  # devices of other instances come last
     return [*free[turn:], *free[:turn], *others]
 
 
@@ -265,7 +268,7 @@ class _Over:
         self.read = {} if link_gbps is None else self._read(link_gbps)
 
     def _read(self, link_gbps: float) -> dict[int, StepTable]:
-        used = {d for each in self.placements for p in each for d in p.devices}
+        used = {d for sequence in self.placements for p in sequence for d in p.devices}
         share_gbps = link_gbps / max(1, len(used) - len(self.given.firsts))
         most, chip = max(self.rows, self.tokens), self.node.chip
         assert chip is not None  # as `read_gbps` is of slices only
@@ -283,26 +286,26 @@ class _Over:
         return device in self.read and device != first
 
     def layout(self) -> StepLayout:
-        used = sorted({d for each in self.placements for p in each for d in p.devices})
+        used = sorted({d for sequence in self.placements for p in sequence for d in p.devices})
         pairs = [(a, b) for a in used for b in used if a != b and self.node.link(a, b)]
         ways = dict.fromkeys(name for a, b in pairs for name in self.node.ways(a, b))
         links = [name for name in ways if name not in RESOURCES]
         return StepLayout(
             name=f"{self.given.way} over {self.node.name}",
             resources=(*map(_name, used), *links),
-            lanes=tuple(self._lane(each) for each in self.placements),
+            lanes=tuple(self._lane(sequence) for sequence in self.placements),
             gpus=tuple((_name(d), one) for d, one in enumerate(self.node.platforms)),
             switch_s=self.costs.coordination_s,
             reliefs=self.given.reliefs,
             streams=bool(self.read),
-            notes=tuple(self._note(each[-1]) for each in self.placements),
+            notes=tuple(self._note(sequence[-1]) for sequence in self.placements),
             memories=self._memories(used),
             ways=tuple(self._way(a, b) for a, b in pairs),
         )
 
     def _note(self, placement: Placement) -> str:
-        held = {d: sum(d in c for c in placement.copies) for d in placement.devices}
-        parts = ", ".join(f"{n} layers on device {d}" for d, n in held.items())
+        counts = {d: sum(d in c for c in placement.copies) for d in placement.devices}
+        parts = ", ".join(f"{n} layers on device {d}" for d, n in counts.items())
         return f"{self.spec.name} over {self.node.name}, scaled: {parts}"
 
     def _way(self, a: int, b: int) -> Way:
@@ -318,36 +321,36 @@ class _Over:
         }
 
     def _memories(self, used: Sequence[int]) -> dict[str, float]:
-        each, outside = layer_bytes(self.spec)
+        size, outside = layer_bytes(self.spec)
         room = {d: self.given.memory_share * self.node.platforms[d].gpu.hbm_bytes for d in used}
         for placements in self.placements:
             room[placements[0].first] -= outside
             for d, layers in self._always(placements).items():
                 there = not self._reads(d, placements[0].first)
-                room[d] -= there * layers * each + self.costs.process_bytes
-        for d, left in room.items():
-            if left <= 0.0:
+                room[d] -= there * layers * size + self.costs.process_bytes
+        for d, rest_bytes in room.items():
+            if rest_bytes <= 0.0:
                 raise SettingError(
                     "node", self.node.name,
                     f"devices with room for {self.spec.name}; device {d} lacks "
-                    f"{-left / 1e9:.1f} GB",
+                    f"{-rest_bytes / 1e9:.1f} GB",
                 )  # fmt: skip
-        return {_name(d): left for d, left in room.items()}
+        return {_name(d): rest_bytes for d, rest_bytes in room.items()}
 
     def _lane(self, placements: Sequence[Placement]) -> Lane:
         unscaled = self.given.reliefs + 1
         paths = [self._paths(p, scaled=k >= unscaled) for k, p in enumerate(placements)]
-        homes = list(dict.fromkeys(path for each in paths for path in each))
+        homes = list(dict.fromkeys(path for group in paths for path in group))
         return Lane(
             place=self._place(placements),
             steps={
                 self.spec.name: tuple(
-                    self._plan(p.first, [(homes.index(path), path) for path in each])
-                    for p, each in zip(placements, paths, strict=True)
+                    self._plan(p.first, [(homes.index(path), path) for path in group])
+                    for p, group in zip(placements, paths, strict=True)
                 )
             },
             kv_homes=tuple(_shares(path) for path in homes),
-            open_homes=tuple(tuple(homes.index(path) for path in each) for each in paths),
+            open_homes=tuple(tuple(homes.index(path) for path in group) for group in paths),
             copies=tuple(self._copies(p, placements) for p in placements),
             layers=tuple(tuple(tuple(map(_name, d)) for d in p.copies) for p in placements),
             paths=tuple(tuple(map(_name, path)) for path in homes),
@@ -368,15 +371,15 @@ class _Over:
 
     def _copies(self, placement: Placement, all_of: Sequence[Placement]) -> tuple[Copy, ...]:
         allotted = module_of(self.spec, LAYER).allocated_bytes
-        found = []
+        copies = []
         for layer, devices in enumerate(placement.copies):
             holders = [d for p in all_of for d in p.copies[layer]]
             for device in devices:
                 is_read = self._reads(device, placement.first)
                 if not is_read and not all(p.holds(layer, device) for p in all_of):
                     source = next(d for d in holders if d != device)
-                    found.append(Copy(_name(source), _name(device), allotted, f"layer {layer}"))
-        return tuple(found)
+                    copies.append(Copy(_name(source), _name(device), allotted, f"layer {layer}"))
+        return tuple(copies)
 
     def _place(self, placements: Sequence[Placement]) -> Slice:
         used = sorted({d for p in placements for d in p.devices})
@@ -386,19 +389,19 @@ class _Over:
 
     def _plan(self, first: int, homes: Sequence[tuple[int, Path]]) -> Plan:
         works: list[Work] = []
-        at = dict.fromkeys((home for home, _ in homes), first)
+        device_of = dict.fromkeys((home for home, _ in homes), first)
         after: dict[int, tuple[str, ...]] = {home: () for home, _ in homes}
 
         def send(home: int, to: int, number: int) -> None:
-            name = f"{number}: {_name(at[home])} to {_name(to)}, {home}"
-            works.append(self._sent(name, at[home], to, _seen(home, homes), after[home]))
-            at[home], after[home] = to, (name,)
+            name = f"{number}: {_name(device_of[home])} to {_name(to)}, {home}"
+            works.append(self._sent(name, device_of[home], to, _seen(home, homes), after[home]))
+            device_of[home], after[home] = to, (name,)
 
         number = 0
         for number, (devices, layers) in enumerate(_runs([path for _, path in homes])):
             here = {home: d for (home, _), d in zip(homes, devices, strict=True)}
             for home, device in here.items():
-                if at[home] != device:
+                if device_of[home] != device:
                     send(home, device, number)
             for device in dict.fromkeys(devices):
                 served = [home for home, d in here.items() if d == device]
@@ -412,7 +415,7 @@ class _Over:
                 )  # fmt: skip
                 after |= dict.fromkeys(served, (name,))
         for home, _ in homes:
-            if at[home] != first:
+            if device_of[home] != first:
                 send(home, first, number + 1)
         last = tuple(dict.fromkeys(b for names in after.values() for b in names))
         return (*works, self._rest(first, last))

@@ -68,8 +68,8 @@ class Module:
     @property
     def allocated_bytes(self) -> int:
         """Bytes of the allocator's blocks for the module's matrices."""
-        each = ((m.k * m.n * self.element_bytes, m.count) for m in self.matrices)
-        return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in each)
+        pairs = ((m.k * m.n * self.element_bytes, m.count) for m in self.matrices)
+        return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in pairs)
 
     def flops(self, tokens: int) -> int:
         """Return the operations of a prompt by its tokens, with scores of all token pairs."""
@@ -127,10 +127,10 @@ def module_of(spec: ModelSpec, name: str) -> Module:
     Raises:
       SettingError: an unknown name; lists the model's modules.
     """
-    known = modules(spec)
-    if name not in known:
-        raise unknown_name("module", name, known)
-    return known[name]
+    catalog = modules(spec)
+    if name not in catalog:
+        raise unknown_name("module", name, catalog)
+    return catalog[name]
 
 
 def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
@@ -153,5 +153,5 @@ def layer_bytes(spec: ModelSpec) -> tuple[int, int]:
     plain = replace(
         spec, layers=1, partial_window=0, partial_window_layers=0, window_layers=(), dense_layers=()
     )
-    each = (param_count(replace(plain, layers=2)) - param_count(plain)) * spec.dtype_bytes
-    return each, weight_bytes(plain) - each
+    size = (param_count(replace(plain, layers=2)) - param_count(plain)) * spec.dtype_bytes
+    return size, weight_bytes(plain) - size

@@ -68,5 +68,5 @@ def _through(path: Path, layers: Iterable[int], device: int, source: int | None 
 
 
 def _few(ways: Iterable[Path]) -> tuple[Path, ...]:
-    found = list(dict.fromkeys(ways))
-    return tuple(found if len(found) <= 4 else [found[0], *found[-3:]])
+    result = list(dict.fromkeys(ways))
+    return tuple(result if len(result) <= 4 else [result[0], *result[-3:]])

@@ -42,25 +42,25 @@ def operations_between(before: Placement, after: Placement) -> tuple[Operation, 
     A layer that loses one copy and gains another is migrated. Layers with the same kind, source and
     target are one operation. Migrations are first because they free memory; evictions are last.
     """
-    found: dict[tuple[str, int, int], list[int]] = {}
+    layers_of: dict[tuple[str, int, int], list[int]] = {}
     for layer, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):
         gone = [d for d in old if d not in new]
         come = [d for d in new if d not in old]
         moved = min(len(gone), len(come))
         for source, device in zip(gone[:moved], come[:moved], strict=True):
-            found.setdefault(("migrate", source, device), []).append(layer)
+            layers_of.setdefault(("migrate", source, device), []).append(layer)
         for device in come[moved:]:
-            found.setdefault(("replicate", old[0], device), []).append(layer)
+            layers_of.setdefault(("replicate", old[0], device), []).append(layer)
         for source in gone[moved:]:
-            found.setdefault(("evict", source, new[0]), []).append(layer)
-    return tuple(_grouped(found))
+            layers_of.setdefault(("evict", source, new[0]), []).append(layer)
+    return tuple(_grouped(layers_of))
 
 
 def _grouped(found: dict[tuple[str, int, int], list[int]]) -> Iterator[Operation]:
     kinds: tuple[Literal["migrate", "replicate", "evict"], ...] = ("migrate", "replicate", "evict")
     for kind in kinds:
-        for (each, source, device), layers in sorted(found.items()):
-            if each == kind:
+        for (verb, source, device), layers in sorted(found.items()):
+            if verb == kind:
                 yield Operation(
                     kind=kind, layers=tuple(layers), source=source, device=device,
                     with_kv=kind != "replicate",

@@ -70,8 +70,8 @@ class Placement:
     @property
     def devices(self) -> tuple[int, ...]:
         """All devices that hold layers or parts, and the first, ascending."""
-        held = {d for devices in self.copies for d in devices}
-        return tuple(sorted({self.first, *held, *(part.device for part in self.parts)}))
+        holders = {d for devices in self.copies for d in devices}
+        return tuple(sorted({self.first, *holders, *(part.device for part in self.parts)}))
 
     def holds(self, layer: int, device: int) -> bool:
         """Return whether a device holds a copy of a layer."""
@@ -142,9 +142,9 @@ class Placement:
             if device in self.copies[layer]:
                 raise SettingError("layers", layer, f"a layer without a copy on device {device}")
         if module != "layer":
-            kept = [p for p in self.parts if p.layer not in chosen or p.module != module]
+            parts = [p for p in self.parts if p.layer not in chosen or p.module != module]
             moved = (Part(layer, module, device) for layer in chosen)
-            return replace(self, parts=tuple(sorted([*kept, *moved])))
+            return replace(self, parts=tuple(sorted([*parts, *moved])))
         changed = list(self.copies)
         for layer in chosen:
             changed[layer] = tuple(device if d == source else d for d in changed[layer])

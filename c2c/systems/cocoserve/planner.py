@@ -105,23 +105,23 @@ def scale_up(
     """
     if candidates not in get_args(Candidates):
         raise unknown_name("candidates", candidates, get_args(Candidates))
-    made = _Growing(placement, score)
+    growth = _Growing(placement, score)
     for device in in_order(room, order):
-        held = made.held(device)
-        open_ = [i for i, here in enumerate(held) if not here]
+        mask = growth.held(device)
+        open_ = [i for i, here in enumerate(mask) if not here]
         if candidates == "anywhere":
-            open_ = [i for i in open_ if made.counts[i] == 1]
-        left = room[device]
+            open_ = [i for i in open_ if growth.counts[i] == 1]
+        budget = room[device]
         if not sort_again:
-            for layer in by_continuity(held, open_)[:left]:
-                made.add(layer, device)
+            for layer in by_continuity(mask, open_)[:budget]:
+                growth.add(layer, device)
             continue
-        while left and open_:
-            layer = by_continuity(held, open_)[0]
+        while budget and open_:
+            layer = by_continuity(mask, open_)[0]
             open_.remove(layer)
-            left -= 1
-            held[layer] = made.add(layer, device)
-    return made.placement()
+            budget -= 1
+            mask[layer] = growth.add(layer, device)
+    return growth.placement()
 
 
 class _Growing:
@@ -149,14 +149,14 @@ class _Growing:
             ends += 2 * (1 - sum(device in self._copies[i] for i in beside))
         self._copies[layer].append(device)
         if isinstance(score, Estimate):
-            found = score(inverse / len(self.counts), ends)
+            speed = score(inverse / len(self.counts), ends)
         else:
-            found = score(self.placement())
-        if found <= self._best * MORE:
+            speed = score(self.placement())
+        if speed <= self._best * MORE:
             self._copies[layer].pop()
             return False
         self.counts[layer] += 1
-        self._inverse, self._transitions, self._best = inverse, ends, found
+        self._inverse, self._transitions, self._best = inverse, ends, speed
         return True
 
     def placement(self) -> Placement:
@@ -184,15 +184,15 @@ def by_runs(
     counts = np.array(placement.counts, dtype=float)
     begins = np.arange(n)[:, None]
     for device in in_order(room, order):
-        held = np.array([device in devices for devices in copies])
+        mask = np.array([device in devices for devices in copies])
         per_run = 0.0 if device == placement.first else 2.0 * estimate.per_transition
-        left = room[device]
-        while left > 0 and not held.all():
-            sizes = np.arange(1, min(n, left) + 1)
+        budget = room[device]
+        while budget > 0 and not mask.all():
+            sizes = np.arange(1, min(n, budget) + 1)
             ends = np.minimum(begins + sizes, n)
             saved = np.concatenate(([0.0], np.cumsum(1.0 / (counts * (counts + 1.0)))))
-            taken = np.concatenate(([0], np.cumsum(held)))
-            beside = np.concatenate(([0], held, [0]))  # layer i is at i + 1
+            taken = np.concatenate(([0], np.cumsum(mask)))
+            beside = np.concatenate(([0], mask, [0]))  # layer i is at i + 1
             joined = beside[:-2, None] + beside[ends + 1]
             gain = (saved[ends] - saved[begins]) * estimate.shortened / n - per_run * (1 - joined)
             is_open = (taken[ends] == taken[begins]) & (begins + sizes <= n)
@@ -203,6 +203,6 @@ def by_runs(
             run = range(begin, begin + size + 1)
             for layer in run:
                 copies[layer].append(device)
-            held[run], counts[run] = True, counts[run] + 1
-            left -= len(run)
+            mask[run], counts[run] = True, counts[run] + 1
+            budget -= len(run)
     return Placement(tuple(map(tuple, copies)), parts=placement.parts, first=placement.first)

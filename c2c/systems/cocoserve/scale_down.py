@@ -90,45 +90,45 @@ def scale_down(
     check_value(batch_step, Count, "batch_step")
     here = placement.first if source is None else source
     done: list[Operation] = []
-    made, free = placement, dict(free_bytes)
+    result, free = placement, dict(free_bytes)
 
     def ended(rows: int = batch) -> Relief:
-        return Relief(placement=made, batch=rows, operations=tuple(done))
+        return Relief(placement=result, batch=rows, operations=tuple(done))
 
-    if not is_printed and not is_violating(made, batch):
+    if not is_printed and not is_violating(result, batch):
         return ended()
     for module in _MODULES[cause]:
         for layer in reversed(range(placement.layers)):
-            device = _destination(made, layer, here, free, sizes[module])
+            device = _destination(result, layer, here, free, sizes[module])
             if device is None:
                 continue
-            moved = made.migrated([layer], here, device, module)
-            helped = not is_violating(made if is_printed else moved, batch)
+            moved = result.migrated([layer], here, device, module)
+            helped = not is_violating(result if is_printed else moved, batch)
             if undo and not helped:
                 continue
             done.append(_migration(layer, here, device, module))
             free[device] -= sizes[module]
-            made = made if is_printed else moved
+            result = result if is_printed else moved
             if helped:
                 return ended()
-    for layer in _evictees(made, here, estimate):
-        made = made.evicted([layer], here)
-        home = made.copies[layer][0]
+    for layer in _evictees(result, here, estimate):
+        result = result.evicted([layer], here)
+        home = result.copies[layer][0]
         done.append(
             Operation(kind="evict", layers=(layer,), source=here, device=home, with_kv=True)
         )
-        if not is_violating(made, batch):
+        if not is_violating(result, batch):
             return ended()
     rows = batch
     while rows >= (1 if is_printed else 2) and is_violating(
-        placement if is_printed else made, rows
+        placement if is_printed else result, rows
     ):
         fewer = rows - batch_step if is_printed else max(1, rows - batch_step)
         done += [Operation(kind="cap", rows=fewer), Operation(kind="offload", module="kv")]
-        if is_printed and not is_violating(made, fewer):
+        if is_printed and not is_violating(result, fewer):
             break
         rows = fewer
-    made = placement if is_printed else made
+    result = placement if is_printed else result
     return ended(rows)
 
 

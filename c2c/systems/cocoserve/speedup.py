@@ -88,14 +88,14 @@ def split_speedup(
       SettingError: layers whose rows have different sums, or a rate that is not above 0.
     """
     batch = sum(rows[0])
-    if any(sum(each) != batch or min(each) < 0 for each in rows) or not batch > 0:
+    if any(sum(row) != batch or min(row) < 0 for row in rows) or not batch > 0:
         raise SettingError("rows", rows, "numbers from 0, with the same sum above 0 for each layer")
     speed, link = _like(rows, rates, "rates"), _like(rows, links, "links")
     work = sum(
-        max(r / c for r, c in zip(*each, strict=True)) for each in zip(rows, speed, strict=True)
+        max(r / c for r, c in zip(*row, strict=True)) for row in zip(rows, speed, strict=True)
     )
     moved = sum(
-        r / b for each in zip(rows, link, strict=True) for r, b in list(zip(*each, strict=True))[1:]
+        r / b for row in zip(rows, link, strict=True) for r, b in list(zip(*row, strict=True))[1:]
     )
     return batch * len(rows) / (work + _gamma(gamma) * moved)
 
@@ -139,9 +139,9 @@ def transitions(placement: Placement) -> int:
     before: frozenset[int] = frozenset()
     begun = 0
     for devices in placement.copies:
-        held = frozenset(devices) - {placement.first}
-        begun += len(held - before)
-        before = held
+        others = frozenset(devices) - {placement.first}
+        begun += len(others - before)
+        before = others
     return 2 * begun
 
 
@@ -168,7 +168,7 @@ def _gamma(gamma: float) -> float:
 
 def _like(rows: Table, given: Table | None, name: str) -> Table:
     if given is None:
-        return [[1.0] * len(each) for each in rows]
+        return [[1.0] * len(row) for row in rows]
     if [len(g) for g in given] != [len(r) for r in rows] or not all(
         v > 0 for g in given for v in g
     ):

@@ -103,15 +103,15 @@ def devices_of(
       most_rows: largest batch.
       gpus: GPUs with their constants; (): the node's, from `conf/hardware` and `conf/calibration`.
     """
-    known: dict[TimedGpu, StepTable] = {}
+    table_of: dict[TimedGpu, StepTable] = {}
     timed = gpus or timed_node(node)
     for gpu in timed:
-        if gpu not in known:
-            known[gpu] = step_table(
+        if gpu not in table_of:
+            table_of[gpu] = step_table(
                 spec, gpu.part, gpu.constants, 1.0, max_tokens=most_rows, max_rows=most_rows,
                 alphas=[0.0], weights="hbm",
             )  # fmt: skip
-    return Devices(spec=spec, node=node, tables=tuple(known[gpu] for gpu in timed))
+    return Devices(spec=spec, node=node, tables=tuple(table_of[gpu] for gpu in timed))
 
 
 def step_time(placement: Placement, devices: Devices, *, batch: int, context: int) -> StepTime:

@@ -160,10 +160,10 @@ class _Work:
         self._entries = _entries(first)
         count = Counter(first.kernels)
         self._ambiguous = {k for k, kernel in enumerate(first.kernels) if count[kernel] > 1}
-        held = held_addresses(first, second, numbers)
+        buffers = held_addresses(first, second, numbers)
         self._unlike = {
-            number: f"points to a buffer that holds addresses, at byte {at}"
-            for number, at in held.items()
+            number: f"points to a buffer that holds addresses, at byte {offset}"
+            for number, offset in buffers.items()
         }
         self.names = tuple(sorted(first.told))
         self._told = first.told, second.told, {} if other is None else other.told
@@ -171,40 +171,40 @@ class _Work:
         if other is not None:
             self._addresses = tuple(e.address for e in _in_order(other, self.allocations))
             self._unlike |= {
-                number: f"points to a buffer whose content differs on other ranks, at byte {at}"
-                for number, at in differing_contents(contents, other, numbers).items()
+                number: f"points to a buffer whose content differs on other ranks, at byte {offset}"
+                for number, offset in differing_contents(contents, other, numbers).items()
             }
 
     def patched(self, k: int, one: Graph, two: Graph, other: Graph, outer: int | None) -> Graph:
         nodes = []
         triples = zip(one.nodes, two.nodes, other.nodes, strict=True)
         for number, (a, b, c) in enumerate(triples):
-            at = number if outer is None else outer
+            index = number if outer is None else outer
             if a.child is not None and b.child is not None and c.child is not None:
-                nodes.append(replace(a, child=self.patched(k, a.child, b.child, c.child, at)))
+                nodes.append(replace(a, child=self.patched(k, a.child, b.child, c.child, index)))
                 continue
             try:
-                nodes.append(self._node(k, at, a, b, c))
+                nodes.append(self._node(k, index, a, b, c))
             except Refused as cause:
-                raise _AtNode(at, a, cause) from cause
+                raise _AtNode(index, a, cause) from cause
         return Graph(one.batch, tuple(nodes), one.edges)
 
     def _node(self, k: int, number: int, one: Node, two: Node, other: Node) -> Node:
         if one.kind == "other":
-            what = one.parameters[0].decode(errors="replace")
+            name = one.parameters[0].decode(errors="replace")
             raise Refused(
-                0, 0, f"{what}; kernel, memcpy, memset, child graph and empty nodes are restored"
+                0, 0, f"{name}; kernel, memcpy, memset, child graph and empty nodes are restored"
             )
         entry = self._entries[one.kernel] if one.kernel >= 0 else None
         if entry is not None and entry.allocates:
             raise Refused(0, 0, "allocates memory on the device")
         if one.kernel in self._ambiguous:
             raise Refused(0, 0, "is in two modules that cannot be distinguished")
-        told: tuple[Told, ...] = ()
+        cells: tuple[Told, ...] = ()
         if self.names:
             seen = [(one.parameters, self._told[0]), (two.parameters, self._told[1])]
-            told = told_in(one.parameters, two.parameters, seen, self.names, is_complete=False)
-            two = replace(two, parameters=masked(two.parameters, told, one.parameters))
+            cells = told_in(one.parameters, two.parameters, seen, self.names, is_complete=False)
+            two = replace(two, parameters=masked(two.parameters, cells, one.parameters))
         first = Seen(one, self._first.at(k, number))
         second = Seen(two, self._second.at(k, number))
         patches = patches_of(
@@ -213,8 +213,8 @@ class _Work:
         for patch in patches:
             if patch.allocation in self._unlike:
                 raise Refused(patch.parameter, patch.at, self._unlike[patch.allocation])
-        made = replace(one, patches=patches, told=told) if patches or told else one
-        return made if self._addresses is None else self._on_all_ranks(made, one, two, other)
+        result = replace(one, patches=patches, told=cells) if patches or cells else one
+        return result if self._addresses is None else self._on_all_ranks(result, one, two, other)
 
     def _on_all_ranks(self, made: Node, one: Node, two: Node, other: Node) -> Node:
         values = [self._told[2][name] for name in self.names]
@@ -222,14 +222,14 @@ class _Work:
         seen = list(
             zip((one.parameters, two.parameters, other.parameters), self._told, strict=True)
         )
-        told = told_in(expected, other.parameters, seen, self.names, is_complete=True)
-        return replace(made, told=(*made.told, *told)) if told else made
+        cells = told_in(expected, other.parameters, seen, self.names, is_complete=True)
+        return replace(made, told=(*made.told, *cells)) if cells else made
 
 
 def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[Event]:
     """Return a capture's allocations in a given order."""
-    made = {e.allocation: e for e in capture.events if not e.is_free}
-    return [made[name] for name in allocations]
+    event_of = {e.allocation: e for e in capture.events if not e.is_free}
+    return [event_of[name] for name in allocations]
 
 
 def _entries(capture: Capture) -> list[Entry | None]:

@@ -152,11 +152,11 @@ def write_artefact(path: Path, artefact: Artefact) -> None:
         "addresses": artefact.addresses,
         "told": artefact.told,
     }
-    held = {
+    parts = {
         "contents": b"".join(artefact.contents.values()),
         "images": b"".join(artefact.images.values()),
     }
-    write_container(path, values, blobs | held)
+    write_container(path, values, blobs | parts)
 
 
 def read_artefact(path: Path, key: Key | None = None) -> Artefact:
@@ -176,9 +176,9 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
     except (LookupError, TypeError, ValueError, AttributeError) as problem:
         raise DataError(str(path), f"content: not an artefact ({problem})") from problem
     if key is not None and result.key != key:
-        wanted, there = key.plain(), result.key.plain()
-        name = next(k for k in wanted if wanted[k] != there[k])
-        raise DataError(str(path), f"key.{name}: {there[name]!r}, expected {wanted[name]!r}")
+        fields, there = key.plain(), result.key.plain()
+        name = next(k for k in fields if fields[k] != there[k])
+        raise DataError(str(path), f"key.{name}: {there[name]!r}, expected {fields[name]!r}")
     return result
 
 

@@ -28,11 +28,11 @@ def write_capture(path: Path, capture: Capture) -> None:
         "contents": [[name, len(data)] for name, data in capture.contents.items()],
         "images": {key: len(image) for key, image in capture.images.items()},
     }
-    held = {
+    parts = {
         "contents": b"".join(capture.contents.values()),
         "images": b"".join(capture.images.values()),
     }
-    write_container(path, values, blobs | held)
+    write_container(path, values, blobs | parts)
 
 
 def read_capture(path: Path) -> Capture:

@@ -66,29 +66,31 @@ def patches_of(
 
 def _typed(seen: Seen, pointers: tuple[int, ...]) -> Iterator[Patch]:
     for k in pointers:
-        found = seen.owners.latest(int.from_bytes(seen.node.parameters[k], "little"))
-        if found is None:
+        owner = seen.owners.latest(int.from_bytes(seen.node.parameters[k], "little"))
+        if owner is None:
             raise Refused(k, 0, "belongs to no allocation")
-        yield Patch(k, 0, *found)
+        yield Patch(k, 0, *owner)
 
 
 def _paper(seen: Seen) -> Iterator[Patch]:
     for k, parameter in enumerate(seen.node.parameters):
         word = int.from_bytes(parameter, "little")
         if len(parameter) == 8 and word >> _PREFIX_BITS == 0x7F:
-            found = seen.owners.latest(word)
-            if found is not None:
-                yield Patch(k, 0, *found)
+            owner = seen.owners.latest(word)
+            if owner is not None:
+                yield Patch(k, 0, *owner)
 
 
 def _declared(seen: Seen, entry: Entry) -> Iterator[Patch]:
-    for k, (parameter, made) in enumerate(zip(seen.node.parameters, entry.parameters, strict=True)):
-        if made.is_pointer:
+    for k, (parameter, declaration) in enumerate(
+        zip(seen.node.parameters, entry.parameters, strict=True)
+    ):
+        if declaration.is_pointer:
             yield from _typed(seen, (k,))
         elif len(parameter) > 8:
-            for at in range(0, len(parameter) - 7, 8):
-                if seen.owners.live(int.from_bytes(parameter[at : at + 8], "little")):
-                    raise Refused(k, at, "may be an address in a struct, unknown to PTX")
+            for offset in range(0, len(parameter) - 7, 8):
+                if seen.owners.live(int.from_bytes(parameter[offset : offset + 8], "little")):
+                    raise Refused(k, offset, "may be an address in a struct, unknown to PTX")
 
 
 def _differing(first: Seen, second: Seen, replace_address: ReplaceAddress) -> Iterator[Patch]:
@@ -104,25 +106,28 @@ def _differing(first: Seen, second: Seen, replace_address: ReplaceAddress) -> It
 def _words(
     k: int, one: bytes, two: bytes, first: Owners, second: Owners, replace_address: ReplaceAddress
 ) -> Iterator[Patch]:
-    at = 0
-    while at < len(one):
-        a, b = one[at : at + 8], two[at : at + 8]
+    position = 0
+    while position < len(one):
+        a, b = one[position : position + 8], two[position : position + 8]
         if a == b:
-            at += 8
+            position += 8
             continue
         if len(a) < 8:
-            raise Refused(k, at, "differs between two captures and is no whole word")
+            raise Refused(k, position, "differs between two captures and is no whole word")
         words = int.from_bytes(a, "little"), int.from_bytes(b, "little")
         other = second.live(words[1])
         both = [place for place in first.live(words[0]) if place in other]
         if len(both) != 1:
-            raise Refused(k, at, _why(words, is_double=bool(both)))
+            raise Refused(k, position, _why(words, is_double=bool(both)))
         ((allocation, offset),) = both
-        end = at + TENSOR_MAP_BYTES
-        is_map = end <= len(one) and one[at + 8 : end] != two[at + 8 : end]
-        is_map = is_map and _with_address(one[at:end], words[1], replace_address) == two[at:end]
-        yield Patch(k, at, allocation, offset, is_map)
-        at += TENSOR_MAP_BYTES if is_map else 8
+        end = position + TENSOR_MAP_BYTES
+        is_map = end <= len(one) and one[position + 8 : end] != two[position + 8 : end]
+        is_map = (
+            is_map
+            and _with_address(one[position:end], words[1], replace_address) == two[position:end]
+        )
+        yield Patch(k, position, allocation, offset, is_map)
+        position += TENSOR_MAP_BYTES if is_map else 8
 
 
 def _with_address(data: bytes, address: int, replace_address: ReplaceAddress) -> bytes | None:

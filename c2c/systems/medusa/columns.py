@@ -65,45 +65,45 @@ def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
             columns["told"].extend(node.told)
             words.extend(node.parameters)
     blobs = {name: np.array(rows, dtype=_TYPES[name]).tobytes() for name, rows in columns.items()}
-    told = [[[a.number, a.value.hex()] for a in each] for each in attributes]
-    return told, blobs | {"words": b"".join(words)}
+    cells = [[[a.number, a.value.hex()] for a in group] for group in attributes]
+    return cells, blobs | {"words": b"".join(words)}
 
 
 def graphs_from(count: int, told: Sequence[Any], blobs: Mapping[str, bytes]) -> tuple[Graph, ...]:
     """Return the first `count` graphs, with child graphs in their nodes."""
     rows = {name: _rows(blobs[name], name) for name in _TYPES}
-    attributes = [tuple(LaunchAttribute(n, bytes.fromhex(v)) for n, v in each) for each in told]
+    attributes = [tuple(LaunchAttribute(n, bytes.fromhex(v)) for n, v in group) for group in told]
     ends = [0, *itertools.accumulate(rows["sizes"])]
-    patches = [Patch(p, at, a, o, bool(m)) for p, at, a, o, m in rows["patches"]]
+    patches = [Patch(p, place, a, o, bool(m)) for p, place, a, o, m in rows["patches"]]
     told_cells = [Told(*row) for row in rows["told"]]
     edges = [Edge(*row) for row in rows["edges"]]
-    words, flat, taken, patched, said = blobs["words"], rows["nodes"], 0, 0, 0
+    words, flat, taken, patched, cell = blobs["words"], rows["nodes"], 0, 0, 0
     # children follow their parents: all nodes are read first, then nested
     pieces: list[tuple[int, list[Node], list[int], tuple[Edge, ...]]] = []
     node_at = edge_at = 0
     for batch, nodes, lines in rows["graphs"]:
-        made, children = [], []
+        graph_nodes, children = [], []
         for row in flat[node_at : node_at + nodes]:
             kind, kernel, gx, gy, gz, bx, by, bz, shared, n, m, t, which, child = row
             parameters = tuple(words[ends[k] : ends[k + 1]] for k in range(taken, taken + n))
-            made.append(
+            graph_nodes.append(
                 Node(
                     _KINDS[kind], kernel, (gx, gy, gz), (bx, by, bz), shared, parameters,
                     attributes[which], tuple(patches[patched : patched + m]),
-                    told=tuple(told_cells[said : said + t]),
+                    told=tuple(told_cells[cell : cell + t]),
                 )
             )  # fmt: skip
             children.append(child)
-            taken, patched, said = taken + n, patched + m, said + t
-        pieces.append((batch, made, children, tuple(edges[edge_at : edge_at + lines])))
+            taken, patched, cell = taken + n, patched + m, cell + t
+        pieces.append((batch, graph_nodes, children, tuple(edges[edge_at : edge_at + lines])))
         node_at, edge_at = node_at + nodes, edge_at + lines
     done: dict[int, Graph] = {}
     for k in reversed(range(len(pieces))):
-        batch, made, children, lines_of = pieces[k]
-        for at, child in enumerate(children):
+        batch, graph_nodes, children, lines_of = pieces[k]
+        for place, child in enumerate(children):
             if child >= 0:
-                made[at] = Node("child", child=done[child])
-        done[k] = Graph(batch, tuple(made), lines_of)
+                graph_nodes[place] = Node("child", child=done[child])
+        done[k] = Graph(batch, tuple(graph_nodes), lines_of)
     return tuple(done[k] for k in range(count))
 
 

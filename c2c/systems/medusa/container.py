@@ -59,8 +59,8 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def parts_of(sizes: Mapping[str, int], data: bytes) -> dict[str, bytes]:
     """Split concatenated bytes into named parts of given sizes."""
-    result, at = {}, 0
+    result, offset = {}, 0
     for name, size in sizes.items():
-        result[name] = data[at : at + size]
-        at += size
+        result[name] = data[offset : offset + size]
+        offset += size
     return result

@@ -19,22 +19,26 @@ def patched(
 ) -> tuple[bytes, ...]:
     """Return a node's patched parameters."""
     parameters: list[bytes] = list(node.parameters)
-    for number, at, allocation, offset, is_map in node.patches if addresses is not None else ():
+    for number, position, allocation, offset, is_map in (
+        node.patches if addresses is not None else ()
+    ):
         address = addresses[allocation] + offset  # type: ignore[index]
         old = parameters[number]
         if is_map:
-            end = at + TENSOR_MAP_BYTES
-            word = replace_address(old[at:end], address)
+            end = position + TENSOR_MAP_BYTES
+            word = replace_address(old[position:end], address)
         else:
-            end = at + 8
+            end = position + 8
             word = address.to_bytes(8, "little")
-        parameters[number] = word if len(old) == end - at else old[:at] + word + old[end:]
-    for number, at, nbytes, name in node.told:
+        parameters[number] = (
+            word if len(old) == end - position else old[:position] + word + old[end:]
+        )
+    for number, position, nbytes, name in node.told:
         value = values[name]
         if value is None:
             raise ValueError(f"told value {name} is missing")
         old = parameters[number]
-        parameters[number] = old[:at] + bytes_of(value, nbytes) + old[at + nbytes :]
+        parameters[number] = old[:position] + bytes_of(value, nbytes) + old[position + nbytes :]
     return tuple(parameters)
 
 

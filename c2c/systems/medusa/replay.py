@@ -63,11 +63,11 @@ def _compare(artefact: Artefact, recorder: Recorder) -> None:
                 f"event {number} of the start ({event.nbytes} bytes, thread {event.thread}) is "
                 "missing in the captured start."
             )
-        wanted = queue.popleft()
-        if wanted != (event.allocation, event.nbytes):
+        expectation = queue.popleft()
+        if expectation != (event.allocation, event.nbytes):
             raise ReplayDiffers(
                 f"event {number} of the start is {event.nbytes} bytes of {event.allocation}; in "
-                f"the captured start it is {wanted[1]} bytes of {wanted[0]}."
+                f"the captured start it is {expectation[1]} bytes of {expectation[0]}."
             )
     for thread, queue in expected.items():
         if queue:

@@ -116,9 +116,9 @@ class OnDemand:
         for node in graph.nodes:
             if node.child is not None and (name := self._untold(node.child)):
                 return name
-            for told in node.told:
-                if self._values[told.name] is None:
-                    return self._names[told.name]
+            for value in node.told:
+                if self._values[value.name] is None:
+                    return self._names[value.name]
         return ""
 
     def restored(self) -> Restored:
@@ -146,10 +146,10 @@ def restore(
     Returns:
       The restored graphs; none if the replay of memory fails.
     """
-    held = OnDemand(artefact, recorder, triggered, told)
+    graphs = OnDemand(artefact, recorder, triggered, told)
     for batch in [g.batch for g in artefact.graphs] if batches is None else batches:
-        held.graph(batch)
-    return held.restored()
+        graphs.graph(batch)
+    return graphs.restored()
 
 
 def most_used_first(batch_sizes: Iterable[int], uses: Mapping[int, int]) -> tuple[int, ...]:
@@ -184,16 +184,16 @@ def build(
     for node in graph.nodes:
         if node.kernel >= 0:
             functions[node.kernel]
-    made, count = device.create_graph(), 0
+    handle, count = device.create_graph(), 0
     try:
         for node in graph.nodes:
-            count += _add(device, made, node, addresses, functions, told)
+            count += _add(device, handle, node, addresses, functions, told)
         if graph.edges:
-            device.add_edges(made, graph.edges)
+            device.add_edges(handle, graph.edges)
     except DeviceFault:
-        device.destroy_graph(made)
+        device.destroy_graph(handle)
         raise
-    return made, count
+    return handle, count
 
 
 def _add(

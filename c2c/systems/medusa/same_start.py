@@ -97,13 +97,13 @@ def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, b
     A buffer in which no word is equal in both captures has not been written, such as an output
     before its first run.
     """
-    kept = {}
+    contents = {}
     for name, one in first.contents.items():
         two = second.contents[name]
         a, b = _whole_words(one), _whole_words(two)
         if one[len(a) * 8 :] == two[len(a) * 8 :] != b"" or bool(np.any(a == b)):
-            kept[name] = one
-    return kept
+            contents[name] = one
+    return contents
 
 
 def differing_contents(
@@ -133,9 +133,9 @@ def held_addresses(
     spans = [_spans(capture.events) for capture in (first, second)]
     for name, one in first.contents.items():
         a, b = _whole_words(one), _whole_words(second.contents[name])
-        held = np.flatnonzero((a != b) & _inside(spans[0], a) & _inside(spans[1], b))
-        if held.size:
-            result[numbers[name]] = int(held[0]) * 8
+        places = np.flatnonzero((a != b) & _inside(spans[0], a) & _inside(spans[1], b))
+        if places.size:
+            result[numbers[name]] = int(places[0]) * 8
     return result
 
 

@@ -108,8 +108,8 @@ def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
     if not isinstance(models, Mapping):
         raise SettingError(f"{where}.models", models, "a mapping from models to their stages")
     others = {
-        load_spec(model).name: read_fields(OwnStages, own, f"{where}.models.{model}")
-        for model, own in models.items()
+        load_spec(model).name: read_fields(OwnStages, stages, f"{where}.models.{model}")
+        for model, stages in models.items()
     }
     return replace(read_fields(MeasuredStart, data, where), models=others)
 
@@ -133,7 +133,7 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
     for each node, after warm-up and capture of the first layer. Tokenizer and profiling are the
     model's own if measured. Other stages do not depend on the model.
     """
-    one, own = load_spec(measured.model), measured.models.get(spec.name, measured)
+    one, stages = load_spec(measured.model), measured.models.get(spec.name, measured)
     hbm = measured.hbm_gbps * 1e9
     reads_s = measured.batch_sizes * loaded_bytes(one) / hbm
     host_s = (measured.captured_s - reads_s) / graph_nodes(one, measured.batch_sizes)
@@ -159,8 +159,8 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
         nodes=nodes,
         structure_s=measured.structure_s,
         weights_s=measured.weights_s * loaded_bytes(spec) / loaded_bytes(one),
-        tokenizer_s=own.tokenizer_s,
-        kv_profiled_s=own.kv_profiled_s,
+        tokenizer_s=stages.tokenizer_s,
+        kv_profiled_s=stages.kv_profiled_s,
         captured_s=captured_s,
         kv_restored_s=measured.kv_restored_s,
         restored_s=restored_s,

@@ -34,11 +34,11 @@ def told_in(
 
 def masked(parameters: Parameters, told: Sequence[Told], like: Parameters) -> Parameters:
     """Return parameters with the cells of told values copied from `like`."""
-    made = list(parameters)
-    for number, at, nbytes, _ in told:
-        cell = like[number][at : at + nbytes]
-        made[number] = made[number][:at] + cell + made[number][at + nbytes :]
-    return tuple(made)
+    result = list(parameters)
+    for number, offset, nbytes, _ in told:
+        cell = like[number][offset : offset + nbytes]
+        result[number] = result[number][:offset] + cell + result[number][offset + nbytes :]
+    return tuple(result)
 
 
 def _told(
@@ -50,21 +50,21 @@ def _told(
     is_complete: bool,
 ) -> Iterator[Told]:
     for k, (one, two) in enumerate(zip(expected, found, strict=True)):
-        at = 0
-        while at < len(one):
-            if one[at : at + 4] == two[at : at + 4]:
-                at += 4
+        offset = 0
+        while offset < len(one):
+            if one[offset : offset + 4] == two[offset : offset + 4]:
+                offset += 4
                 continue
-            word = at // 8 * 8
+            word = offset // 8 * 8
             name = _name(k, word, 8, captures, names)
-            start, nbytes = (at, 4) if name is None else (word, 8)
+            start, nbytes = (offset, 4) if name is None else (word, 8)
             if name is None:
-                name = _name(k, at, 4, captures, names)
+                name = _name(k, offset, 4, captures, names)
             if name is not None:
                 yield Told(k, start, nbytes, name)
             elif is_complete:
-                raise Refused(k, at, "differs between ranks and is no told value")
-            at = start + nbytes
+                raise Refused(k, offset, "differs between ranks and is no told value")
+            offset = start + nbytes
 
 
 def _name(

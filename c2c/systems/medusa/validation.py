@@ -77,11 +77,11 @@ def sides(
 ) -> tuple[Side, Side]:
     """Return the original and the restored side of a batch size."""
     numbers = {name: k for k, name in enumerate(artefact.allocations)}
-    made = [e for e in capture.events if not e.is_free]
-    sizes = [e.nbytes for e in made]
+    events = [e for e in capture.events if not e.is_free]
+    sizes = [e.nbytes for e in events]
     raw = next(g for g in capture.graphs if g.batch == batch)
     patched = next(g for g in artefact.graphs if g.batch == batch)
-    original = Side(device, raw, [e.address for e in made], numbers, functions, sizes)
+    original = Side(device, raw, [e.address for e in events], numbers, functions, sizes)
     return original, Side(
         restored_device,
         patched,
@@ -99,7 +99,8 @@ def observe(side: Side, executable: int, regions: Regions, seed: int) -> tuple[b
     side.device.launch_graph(executable)
     side.device.synchronise()
     return tuple(
-        side.device.read(side.address(name) + at, nbytes) for name, at, nbytes in regions.left
+        side.device.read(side.address(name) + offset, nbytes)
+        for name, offset, nbytes in regions.left
     )
 
 
@@ -121,11 +122,11 @@ def validate(
         order); None: all bytes must be equal.
     """
     for seed in seeds:
-        wanted, ours = observe(*original, regions, seed), observe(*restored, regions, seed)
-        if wanted == ours:
+        reference, ours = observe(*original, regions, seed), observe(*restored, regions, seed)
+        if reference == ours:
             continue
         again = observe(*original, regions, seed)
-        for one, two, other in zip(wanted, ours, again, strict=True):
+        for one, two, other in zip(reference, ours, again, strict=True):
             is_free = one != other and is_close is not None and is_close(one, two)
             if one != two and not is_free:
                 return False
@@ -158,8 +159,8 @@ def first_difference(
 
 def _give(side: Side, regions: Regions, seed: int) -> None:
     draw = np.random.default_rng(seed)
-    for name, at, nbytes in regions.given:
-        side.device.write(side.address(name) + at, draw.bytes(nbytes))
+    for name, offset, nbytes in regions.given:
+        side.device.write(side.address(name) + offset, draw.bytes(nbytes))
 
 
 def _run_one(side: Side, number: int) -> None:
@@ -174,11 +175,11 @@ def _run_one(side: Side, number: int) -> None:
 
 def _places(patches: Iterable[Patch], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return the memory to compare at each address: allocation, offset, bytes."""
-    found = {}
+    nbytes_of = {}
     for patch in patches:
         rest = sizes[patch.allocation] - patch.offset
-        found[patch.allocation, patch.offset] = min(rest, _SEEN_BYTES)
-    return sorted((a, offset, nbytes) for (a, offset), nbytes in found.items() if nbytes)
+        nbytes_of[patch.allocation, patch.offset] = min(rest, _SEEN_BYTES)
+    return sorted((a, offset, nbytes) for (a, offset), nbytes in nbytes_of.items() if nbytes)
 
 
 def _contents(side: Side, places: Iterable[tuple[int, int, int]]) -> list[np.ndarray]:

@@ -67,14 +67,14 @@ def start_works(
     Raises:
       SettingError: an unknown start.
     """
-    found = {spec.name: stages_of(spec, measured) for spec in specs}
-    plans = {name: plan_of(start, s, has_weights=is_copied) for name, s in found.items()}
+    stages = {spec.name: stages_of(spec, measured) for spec in specs}
+    plans = {name: plan_of(start, s, has_weights=is_copied) for name, s in stages.items()}
     some = next(iter(plans.values()))
     if is_copied:
         works: list[Work] = []
         for k, stage in enumerate(some):
             seconds = _seconds(plans, k)
-            works += _copied(stage, seconds, found)
+            works += _copied(stage, seconds, stages)
         return tuple(works)
     switch = Work(name="switch", seconds={s.name: switch_s(s) for s in specs})
     cold = (

@@ -143,11 +143,11 @@ class _Muxed:
             step = (Work(name="step", seconds=cost, draws={"gpu": _least(whole, cost)}),)
             place = replace(self.whole, name=model.name)
             lanes.append(Lane(place=place, steps={spec.name: (step,)}, kv_homes=({"gpu": 1.0},)))
-        said = ", ".join(f"{model.name} {shares[model.name]:.0%}" for model in here)
+        shares_text = ", ".join(f"{model.name} {shares[model.name]:.0%}" for model in here)
         return StepLayout(
             name=f"MuxServe on {self.platform.name}", resources=("gpu",), lanes=tuple(lanes),
             gpus=(("gpu", self.platform),), by_age=False, memories={"gpu": self._room(here)},
-            notes=(f"SMs for decodes: {said}",),
+            notes=(f"SMs for decodes: {shares_text}",),
         )  # fmt: skip
 
     def _room(self, here: Sequence[Served]) -> float:
@@ -159,18 +159,18 @@ class _Muxed:
         return float(room - sum(weight_bytes(spec) for spec in specs))
 
     def _served(self, name: str) -> Served:
-        spec, given = self.models[name].spec, self.given
-        prompts = _prompts_s(self._table(spec, given.prompt_share))
-        tokens = given.prompt_tokens + given.output_tokens
+        spec, settings = self.models[name].spec, self.given
+        prompts = _prompts_s(self._table(spec, settings.prompt_share))
+        tokens = settings.prompt_tokens + settings.output_tokens
         return Served(
-            name=name, rate_rps=self.rates[name], output_tokens=given.output_tokens,
+            name=name, rate_rps=self.rates[name], output_tokens=settings.output_tokens,
             weight_bytes=float(weight_bytes(spec)),
             request_bytes=float(tokens * kv_bytes_per_token(spec)),
-            prompt_s=float(prompts[min(given.prompt_tokens, len(prompts)) - 1]),
+            prompt_s=float(prompts[min(settings.prompt_tokens, len(prompts)) - 1]),
             decode_s={
                 share: _decodes_s(table) + table.kv_read_s_per_token * tokens
                 * np.arange(1, self.system.max_batch + 1)
-                for share in given.decode_shares
+                for share in settings.decode_shares
                 for table in (self._table(spec, share),)
             },
         )  # fmt: skip
@@ -208,8 +208,8 @@ def _prompts_s(table: StepTable) -> npt.NDArray[np.float64]:
 def _decodes_s(table: StepTable) -> npt.NDArray[np.float64]:
     # A step of 1, 2, ... decodes alone, without reads of the KV cache.
     rows = np.arange(1, table.max_rows + 1)
-    found: npt.NDArray[np.float64] = table.body_s[rows, 0] + table.head_s[rows, 0]
-    return found + table.step_overhead_s + table.decode_attention_s[rows]
+    times_s: npt.NDArray[np.float64] = table.body_s[rows, 0] + table.head_s[rows, 0]
+    return times_s + table.step_overhead_s + table.decode_attention_s[rows]
 
 
 def _curve(values: npt.NDArray[np.float64]) -> Curve:

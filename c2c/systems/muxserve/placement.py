@@ -65,15 +65,15 @@ def _served_rps(
     models: Sequence[Served], shares: Mapping[str, float], room: Callable[[Sequence[Served]], float]
 ) -> float:
     # Requests a second that a GPU serves; KV caches have its room by rate.
-    left = room(models)
-    if left <= 0.0:
+    budget = room(models)
+    if budget <= 0.0:
         return -np.inf
-    asked = sum(m.rate_rps * m.request_bytes for m in models)
+    demand = sum(m.rate_rps * m.request_bytes for m in models)
     prompts_s = sum(m.prompt_s for m in models)
     return sum(
         min(m.rate_rps, m.most_rps(shares[m.name], part, prompts_s))
         for m in models
-        for part in (left * m.rate_rps * m.request_bytes / asked,)
+        for part in (budget * m.rate_rps * m.request_bytes / demand,)
     )
 
 
@@ -95,15 +95,15 @@ def placed(
     no meshes are enumerated; of GPUs with equal gains the one with least work.
     """
     shares = {m.name: share_of(m, room([m])) for m in models}
-    found: list[list[Served]] = [[] for _ in range(gpus)]
+    groups: list[list[Served]] = [[] for _ in range(gpus)]
     served = [0.0] * gpus
     for model in sorted(models, key=lambda m: -m.work):
         gains = [
             _served_rps([*here, model], shares, room) - before
-            for here, before in zip(found, served, strict=True)
+            for here, before in zip(groups, served, strict=True)
         ]
-        best = max(range(gpus), key=lambda g: (gains[g], -sum(m.work for m in found[g]), -g))
+        best = max(range(gpus), key=lambda g: (gains[g], -sum(m.work for m in groups[g]), -g))
         if gains[best] > -np.inf:
-            found[best].append(model)
+            groups[best].append(model)
             served[best] += gains[best]
-    return found, shares
+    return groups, shares

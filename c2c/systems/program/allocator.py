@@ -86,8 +86,8 @@ class Allocator:
         """Allocate a block of at least `nbytes`; return its address."""
         if nbytes <= 0:
             raise DeviceFault(f"cannot allocate {nbytes} bytes")
-        wanted = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
-        taken = wanted
+        amount = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
+        taken = amount
         if self._guards is not None:
             taken += ROUND_BYTES * self._guards.randrange(1, 5)
         size, address = self._block(taken, pool)

@@ -53,9 +53,9 @@ def _mixed(load: str) -> tuple[str, str]:
 def _constants(entry: Entry) -> Iterator[str]:
     addresses = {(a.parameter, a.at + half) for a in entry.accesses for half in (0, 4)}
     for k, parameter in enumerate(entry.parameters):
-        for at in range(0, parameter.nbytes - 3, 4):
-            if (k, at) not in addresses:
-                yield from _mixed(f"ld.param.u32 %v, [p{k}+{at}];")
+        for offset in range(0, parameter.nbytes - 3, 4):
+            if (k, offset) not in addresses:
+                yield from _mixed(f"ld.param.u32 %v, [p{k}+{offset}];")
 
 
 def _reads(entry: Entry) -> Iterator[str]:

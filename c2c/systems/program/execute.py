@@ -76,16 +76,16 @@ class Running:
 
     def launch(self, number: int) -> None:
         """Run or capture one launch."""
-        made = self.program.launches[number]
-        if isinstance(made, Copy):
+        launch = self.program.launches[number]
+        if isinstance(launch, Copy):
             self.device.copy(
-                CopyCall(self.at(made.target), self.at(made.source), made.source.nbytes)
+                CopyCall(self.at(launch.target), self.at(launch.source), launch.source.nbytes)
             )
-        elif isinstance(made, Fill):
-            count = made.target.nbytes // 4
-            self.device.fill(FillCall(self.at(made.target), made.value, 4, count))
+        elif isinstance(launch, Fill):
+            count = launch.target.nbytes // 4
+            self.device.fill(FillCall(self.at(launch.target), launch.value, 4, count))
         else:
-            self.device.launch(self.call(made))
+            self.device.launch(self.call(launch))
 
     def call(self, launch: Launch) -> KernelCall:
         """Return a kernel's launch with this process's addresses."""
@@ -100,13 +100,13 @@ class Running:
 
     def function(self, kernel: int) -> int:
         """Return a kernel's function in this process."""
-        made = self.program.kernels[kernel]
-        if made not in self._functions:
-            function = self._found(made)
-            if made.shared_limit:
-                self.device.set_shared_limit(function, made.shared_limit)
-            self._functions[made] = function
-        return self._functions[made]
+        entry = self.program.kernels[kernel]
+        if entry not in self._functions:
+            function = self._found(entry)
+            if entry.shared_limit:
+                self.device.set_shared_limit(function, entry.shared_limit)
+            self._functions[entry] = function
+        return self._functions[entry]
 
     def at(self, part: Slice) -> int:
         """Return a slice's address."""
@@ -162,8 +162,8 @@ class Running:
             address = self.at(place.slice)
             if place.kind == "map":
                 rest = bytes(data[place.at + 8 : place.at + TENSOR_MAP_BYTES])
-                made = tensor_map_bytes(self.device, address, rest)
-                data[place.at : place.at + TENSOR_MAP_BYTES] = made
+                tensor_map = tensor_map_bytes(self.device, address, rest)
+                data[place.at : place.at + TENSOR_MAP_BYTES] = tensor_map
             else:
                 data[place.at : place.at + 8] = address.to_bytes(8, "little")
         return bytes(data)

@@ -90,12 +90,12 @@ class Entry:
     @property
     def places(self) -> tuple[ParameterPlace, ...]:
         """Offset and size of each parameter in the parameter buffer."""
-        found, offset = [], 0
+        places, offset = [], 0
         for parameter in self.parameters:
             offset = -(-offset // parameter.align) * parameter.align
-            found.append(ParameterPlace(offset, parameter.nbytes))
+            places.append(ParameterPlace(offset, parameter.nbytes))
             offset += parameter.nbytes
-        return tuple(found)
+        return tuple(places)
 
 
 def image_key(image: bytes) -> str:
@@ -121,20 +121,20 @@ def entries_of(image: bytes) -> tuple[Entry, ...]:
         text = image.decode()
     except UnicodeDecodeError as problem:
         raise DataError("kernel image", "is not PTX text") from problem
-    found, begin = [], 0
+    entries, begin = [], 0
     for match in _ENTRY.finditer(text):
-        found.append(_entry(match, text[begin : match.start()]))
+        entries.append(_entry(match, text[begin : match.start()]))
         begin = match.end()
-    if not found:
+    if not entries:
         raise DataError("kernel image", "has no .visible .entry")
-    return tuple(found)
+    return tuple(entries)
 
 
 def _entry(match: re.Match[str], before: str) -> Entry:
     parameters = tuple(_declaration(p) for p in _PARAMETER.finditer(match[2]))
     accesses = tuple(
-        Access(int(p), int(at), kind, mode, int(nbytes))
-        for p, at, kind, mode, nbytes in _ACCESS.findall(before)
+        Access(int(p), int(offset), kind, mode, int(nbytes))
+        for p, offset, kind, mode, nbytes in _ACCESS.findall(before)
     )
     for access in accesses:
         fits = access.parameter < len(parameters)
@@ -149,8 +149,10 @@ def _entry(match: re.Match[str], before: str) -> Entry:
 
 def _declaration(match: re.Match[str]) -> ParameterDeclaration:
     align, kind, marks, _, count = match.groups()
-    each = _WORD_BYTES[kind.lstrip("usbf")]
-    return ParameterDeclaration(each * int(count or 1), int(align or each), ".ptr" in marks.split())
+    word_bytes = _WORD_BYTES[kind.lstrip("usbf")]
+    return ParameterDeclaration(
+        word_bytes * int(count or 1), int(align or word_bytes), ".ptr" in marks.split()
+    )
 
 
 def write_image(

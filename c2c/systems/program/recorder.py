@@ -124,7 +124,7 @@ class Recorder:
 
     def _note(self, thread: str, name: AllocationId, nbytes: int, address: int) -> None:
         if self._is_capturing:
-            at = (len(self.starts) - 1, self.device.captured_nodes())
-            self.events.append(Event(thread, name, nbytes, address, *at))
+            position = (len(self.starts) - 1, self.device.captured_nodes())
+            self.events.append(Event(thread, name, nbytes, address, *position))
         else:
             self.events.append(Event(thread, name, nbytes, address))

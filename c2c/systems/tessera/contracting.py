@@ -85,14 +85,14 @@ class _Graph:
         every = range(self.count)
         for other, costs in self.beside[group].items():
             # layers share cost tables; they are kept here so that no other table gets their id
-            known = self.moves.get(id(costs))
-            if known is None:
+            entry = self.moves.get(id(costs))
+            if entry is None:
                 moves = [
                     [max(_more(costs[g][k], costs[h][k]) for k in every) for h in every]
                     for g in every
                 ]
-                known = self.moves[id(costs)] = (costs, moves)
-            result[other] = known[1]
+                entry = self.moves[id(costs)] = (costs, moves)
+            result[other] = entry[1]
         return result
 
     def _dominant(self, group: int, worst: Mapping[int, _Costs]) -> int | None:
@@ -148,7 +148,7 @@ class _Graph:
     def result(self, tied: Sequence[int]) -> Contracted:
         numbers: dict[tuple[str, int], int] = {}
         fixed: dict[int, int] = {}
-        found = []
+        group_of = []
         for first in tied:
             group = first
             while self.into[group] != group:
@@ -158,8 +158,8 @@ class _Graph:
             number = numbers.setdefault(key, len(numbers))
             if gpu is not None:
                 fixed[number] = gpu
-            found.append(number)
-        return Contracted(tuple(found), fixed)
+            group_of.append(number)
+        return Contracted(tuple(group_of), fixed)
 
 
 def _graph(work: Work, gpus: Gpus, tied: Sequence[int], kept: set[int]) -> _Graph:
@@ -168,20 +168,20 @@ def _graph(work: Work, gpus: Gpus, tied: Sequence[int], kept: set[int]) -> _Grap
     for group, row in zip(tied, work.times_s, strict=True):
         times[group] = [a + b for a, b in zip(times[group], row, strict=True)]
     beside: list[dict[int, _Costs]] = [{} for _ in range(groups)]
-    known: dict[tuple[float, float], tuple[_Costs, _Costs]] = {}  # layers repeat their transfers
+    cache: dict[tuple[float, float], tuple[_Costs, _Costs]] = {}  # layers repeat their transfers
     for edge in work.transfers:
         a, b = tied[edge.source], tied[edge.target]
         if a == b or not edge.weight:
             continue
         size = (edge.nbytes, edge.weight)
-        if size not in known:
+        if size not in cache:
             costs = [
                 [0.0 if u == g else edge.weight * gpus.seconds(edge.nbytes, u, g)
                  for g in range(count)]
                 for u in range(count)
             ]  # fmt: skip
-            known[size] = (costs, [list(column) for column in zip(*costs, strict=True)])
-        there, back = known[size]
+            cache[size] = (costs, [list(column) for column in zip(*costs, strict=True)])
+        there, back = cache[size]
         beside[a][b] = _sum(beside[a].get(b), there)
         beside[b][a] = _sum(beside[b].get(a), back)
     return _Graph(

@@ -39,10 +39,18 @@ def minimum_cut(work: Work, gpus: Gpus) -> tuple[tuple[int, ...], float]:
         pin = work.pinned.get(k)
         edge(source, k, math.inf if pin == 0 else second)
         edge(k, sink, math.inf if pin == 1 else first)
-    for each in work.transfers:
-        if each.weight:
-            edge(each.source, each.target, each.weight * gpus.seconds(each.nbytes, 0, 1))
-            edge(each.target, each.source, each.weight * gpus.seconds(each.nbytes, 1, 0))
+    for transfer in work.transfers:
+        if transfer.weight:
+            edge(
+                transfer.source,
+                transfer.target,
+                transfer.weight * gpus.seconds(transfer.nbytes, 0, 1),
+            )
+            edge(
+                transfer.target,
+                transfer.source,
+                transfer.weight * gpus.seconds(transfer.nbytes, 1, 0),
+            )
     costs = np.array(seconds)
     total = float(work.times.sum(0).max()) or 1.0
     if work.pinned:  # the best placement may cost more than either GPU alone

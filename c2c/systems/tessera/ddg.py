@@ -70,7 +70,7 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
     """
     memory: dict[int, _Writers] = {}
     edges: dict[tuple[int, int], int] = {}
-    given: dict[int, list[int]] = {}
+    readers_of: dict[int, list[int]] = {}
     outside: list[tuple[int, Slice]] = []
     for number, touch in enumerate(touches):
         for part in touch.reads:
@@ -79,7 +79,7 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
             ):
                 if writer is None:
                     outside.append((number, Slice(part.buffer, begin, end - begin)))
-                    readers = given.setdefault(part.buffer, [])
+                    readers = readers_of.setdefault(part.buffer, [])
                     if number not in readers:
                         readers.append(number)
                 else:
@@ -90,7 +90,7 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
         len(touches),
         tuple(Dependency(*pair, nbytes) for pair, nbytes in sorted(edges.items())),
         tuple(_across(memory, outside, carried)),
-        {buffer: tuple(readers) for buffer, readers in given.items()},
+        {buffer: tuple(readers) for buffer, readers in readers_of.items()},
         tuple(k for k, touch in enumerate(touches) if touch.opaque),
     )
 
@@ -126,16 +126,16 @@ class _Writers:
 
     def read(self, begin: int, end: int) -> Iterable[tuple[int | None, int, int]]:
         """Yield (writer, begin, end) of all parts of a range; writer None: no launch wrote it."""
-        at = begin
+        position = begin
         for k in range(bisect.bisect_right(self.ends, begin), len(self.begins)):
             if self.begins[k] >= end:
                 break
-            if at < self.begins[k]:
-                yield None, at, self.begins[k]
-            at = min(end, self.ends[k])
-            yield self.who[k], max(begin, self.begins[k]), at
-        if at < end:
-            yield None, at, end
+            if position < self.begins[k]:
+                yield None, position, self.begins[k]
+            position = min(end, self.ends[k])
+            yield self.who[k], max(begin, self.begins[k]), position
+        if position < end:
+            yield None, position, end
 
     def write(self, begin: int, end: int, writer: int) -> None:
         if begin == end:
@@ -159,7 +159,7 @@ def _of(memory: dict[int, _Writers], part: Slice) -> _Writers:
 def _across(
     memory: dict[int, _Writers], outside: Sequence[tuple[int, Slice]], carried: Iterable[Slice]
 ) -> Iterable[Carried]:
-    found: dict[tuple[int, int], int] = {}
+    bytes_of: dict[tuple[int, int], int] = {}
     for state in carried:
         for reader, part in outside:
             begin = max(part.offset, state.offset)
@@ -168,6 +168,6 @@ def _across(
                 continue
             for writer, a, b in _of(memory, part).read(begin, end):
                 if writer is not None:
-                    found[writer, reader] = found.get((writer, reader), 0) + b - a
-    for (writer, reader), nbytes in sorted(found.items()):
+                    bytes_of[writer, reader] = bytes_of.get((writer, reader), 0) + b - a
+    for (writer, reader), nbytes in sorted(bytes_of.items()):
         yield Carried(writer, reader, nbytes)

@@ -48,11 +48,11 @@ class Costs:
 
     def at(self, size: float) -> tuple[tuple[float, ...], float]:
         """Return a step's shares of each resource while it runs alone, and its latency."""
-        held = min(size, self.sizes[-1])
+        grid_size = min(size, self.sizes[-1])
         more = max(1.0, size / self.sizes[-1])
-        alone = more * float(np.interp(held, self.sizes, self.alone_s))
+        alone = more * float(np.interp(grid_size, self.sizes, self.alone_s))
         columns = np.array(self.busy_s).T
-        busy = (more * float(np.interp(held, self.sizes, column)) for column in columns)
+        busy = (more * float(np.interp(grid_size, self.sizes, column)) for column in columns)
         return tuple(b / alone for b in busy), alone
 
 
@@ -129,10 +129,10 @@ class Lanes:
             if policy == "latency":
                 return plan(work, self.link, policy).gpu_of
             blocks = blocks_of_layers([k.layer for k in kernels], [k.kind for k in kernels])
-            made = plan(
+            solution = plan(
                 work, self.link, policy, tied=blocks, gap=self.gap, options=Options(price=PRICE)
             )
-            return made.gpu_of
+            return solution.gpu_of
 
         return self._lane(placing)
 
@@ -157,20 +157,20 @@ class Lanes:
         work = replace(work, pinned={**work.pinned, **ends})
         room = tuple(gpu.gpu.hbm_bytes - reserve_bytes for gpu in self.pair.gpus)
         number = {place: n for n, place in enumerate(dict.fromkeys(places))}
-        made = plan(
+        solution = plan(
             work, replace(self.link, memory_bytes=room), policy,
-            tied=[len(number) + n if n in ends else number[at] for n, at in enumerate(places)],
+            tied=[len(number) + n if n in ends else number[slot] for n, slot in enumerate(places)],
             first=blocks, gap=self.gap, options=Options(price=PRICE),
         )  # fmt: skip
-        gpu_of = dict(zip(places, made.gpu_of, strict=True))
+        gpu_of = dict(zip(places, solution.gpu_of, strict=True))
         parts = tuple(
             tuple(gpu_of[layer, part] for part in PARTS) for layer in range(self.spec.layers)
         )
         lane = self._lane(lambda _, kernels: [gpu_of[k.layer, part_of(k)] for k in kernels])
         attention = [row[PARTS.index("attention")] for row in parts]
         cached = [served.state_bytes * attention.count(g) / len(attention) for g in (0, 1)]
-        held = memory_of(work, made.gpu_of, 2)
-        weights = tuple(total - cache for total, cache in zip(held, cached, strict=True))
+        gpu_bytes = memory_of(work, solution.gpu_of, 2)
+        weights = tuple(total - cache for total, cache in zip(gpu_bytes, cached, strict=True))
         return Joint(lane, parts, weights)
 
     def handed_s(self, prompt: int, source: Literal[0, 1]) -> float:
@@ -220,13 +220,13 @@ class Lanes:
     ) -> tuple[float, ...]:
         """Return the seconds by resource of kernels that do not depend on all tokens of a step."""
         one_row = self._one_row_s
-        found = [0.0] * (2 * len(self.pair.gpus))
+        times_s = [0.0] * (2 * len(self.pair.gpus))
         for kernel, seconds, g in zip(kernels, work.times, gpu_of, strict=True):
             if kernel.cache_bytes > 0.0 or kernel.kind == "attention":
-                found[2 * g] += float(seconds[g])
+                times_s[2 * g] += float(seconds[g])
             elif kernel.kind == "head":
-                found[2 * g] += max(0.0, float(seconds[g] - one_row[g]))
-        return tuple(found)
+                times_s[2 * g] += max(0.0, float(seconds[g] - one_row[g]))
+        return tuple(times_s)
 
 
 def part_of(kernel: StepKernel) -> str:

@@ -75,11 +75,11 @@ class Launched:
         Raises:
           SettingError: a placement of another length, or on a device that does not exist.
         """
-        made = schedule(
+        plan = schedule(
             touches, gpu_of, len(devices), outputs=running[0].program.outputs, carried=carried
         )
-        launched = cls(devices, running, made)
-        for segment in made.segments:
+        launched = cls(devices, running, plan)
+        for segment in plan.segments:
             device, here = devices[segment.gpu], running[segment.gpu]
             device.enter()
             device.begin_capture()

@@ -149,8 +149,8 @@ class _Over:
     def layout(self) -> StepLayout:
         if self.given.plans == "joint":
             return self._joint()
-        made, detail = getattr(self, f"_{self.given.way}")()
-        return self._layout(made, detail)
+        lanes, detail = getattr(self, f"_{self.given.way}")()
+        return self._layout(lanes, detail)
 
     def _layout(self, lanes: tuple[Place, ...], detail: str, **more: Any) -> StepLayout:
         return StepLayout(
@@ -165,26 +165,28 @@ class _Over:
         )
 
     def _joint(self) -> StepLayout:
-        given, names = self.given, self.pair.names
-        policy: Policy = given.objective or ("latency" if given.in_flight == 1 else "throughput")
-        output = max(1, 2 * (given.context - given.prompt))
-        load = Load(prompt=given.prompt, output=output, rows=_ROWS, prompts=1)
-        made = self.lanes.joint(policy, load, given.hbm_reserve_bytes)
-        path = tuple(names[part[PARTS.index("attention")]] for part in made.gpu_of)
+        settings, names = self.given, self.pair.names
+        policy: Policy = settings.objective or (
+            "latency" if settings.in_flight == 1 else "throughput"
+        )
+        output = max(1, 2 * (settings.context - settings.prompt))
+        load = Load(prompt=settings.prompt, output=output, rows=_ROWS, prompts=1)
+        joint = self.lanes.joint(policy, load, settings.hbm_reserve_bytes)
+        path = tuple(names[part[PARTS.index("attention")]] for part in joint.gpu_of)
         room = {
-            name: gpu.gpu.hbm_bytes - weights - given.hbm_reserve_bytes
-            for name, gpu, weights in zip(names, self.pair.gpus, made.weight_bytes, strict=True)
+            name: gpu.gpu.hbm_bytes - weights - settings.hbm_reserve_bytes
+            for name, gpu, weights in zip(names, self.pair.gpus, joint.weight_bytes, strict=True)
         }
         lane = Place(
-            place=self._place("both", (0, 1)), steps={self.spec.name: (self._step(made.lane),)},
+            place=self._place("both", (0, 1)), steps={self.spec.name: (self._step(joint.lane),)},
             kv_homes=({name: path.count(name) / len(path) for name in dict.fromkeys(path)},),
             layers=(tuple((name,) for name in path),), paths=(path,),
         )  # fmt: skip
-        shares = [sum(row.count(g) for row in made.gpu_of) for g in (0, 1)]
+        shares = [sum(row.count(g) for row in joint.gpu_of) for g in (0, 1)]
         detail = f"{shares[0]} parts of layers on {names[0]}, {shares[1]} on {names[1]}, {policy}"
-        parts = " ".join("".join(map(str, row)) for row in made.gpu_of)
+        parts = " ".join("".join(map(str, row)) for row in joint.gpu_of)
         return self._layout(
-            (lane,) * given.in_flight, detail, memories=room, worker={"parts": parts}
+            (lane,) * settings.in_flight, detail, memories=room, worker={"parts": parts}
         )
 
     def _kernels(self) -> tuple[tuple[Place, ...], str]:

@@ -59,8 +59,8 @@ def solve(
     """
     if options.max_cuts is not None and options.max_cuts >= len(work.transfers):
         options = replace(options, max_cuts=None)
-    asked = _asked(work, gpus, policy, options, tied)
-    program = _Program(work, gpus, policy, options, np.asarray(asked.tied))
+    contraction = _asked(work, gpus, policy, options, tied)
+    program = _Program(work, gpus, policy, options, np.asarray(contraction.tied))
     program.build(at_most_s)
     matrix = coo_matrix(
         (program.values, (program.rows, program.columns)),
@@ -75,7 +75,7 @@ def solve(
     lower = np.zeros(program.width)
     for kernel, gpu in work.pinned.items():
         lower[program.x(program.tied[kernel], gpu)] = 1.0
-    for group, gpu in asked.fixed.items():
+    for group, gpu in contraction.fixed.items():
         lower[program.x(group, gpu)] = 1.0
     with _silent():
         result = milp(
@@ -97,23 +97,23 @@ def solve(
 def _asked(
     work: Work, gpus: Gpus, policy: Policy, options: Options, tied: Sequence[int]
 ) -> Contracted:
-    known = None
+    contraction = None
     if policy == "latency" and not options.one_transfer and options.max_cuts is None:
-        held = work.weights if gpus.memory_bytes is not None else ()
-        known = contracted(work, gpus, tied, {tied[k] for w in held for k in w.readers})
-    return known or Contracted(tuple(tied), {})
+        weights = work.weights if gpus.memory_bytes is not None else ()
+        contraction = contracted(work, gpus, tied, {tied[k] for w in weights for k in w.readers})
+    return contraction or Contracted(tuple(tied), {})
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    descriptor, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 1)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
         os.close(nowhere)
 
 
@@ -153,8 +153,8 @@ class _Program:
         pairs = [(u, g) for u in range(self.count) for g in range(self.count) if u != g]
         first_y = self.groups * self.count
         first_z = first_y + len(transfers) * len(pairs)
-        kept = self._kept()
-        self.width = first_z + len(kept) * self.count + (self.policy == "throughput")
+        weights = self._kept()
+        self.width = first_z + len(weights) * self.count + (self.policy == "throughput")
         times = np.zeros((self.groups, self.count))
         np.add.at(times, self.tied, self.work.times * _MICROSECONDS)
         costs = np.zeros(self.width)
@@ -179,7 +179,7 @@ class _Program:
                 paid[g].append((y, price))
                 if self.options.senders_pay:
                     paid[u].append((y, price))
-        self._memory(kept, first_z)
+        self._memory(weights, first_z)
         if self.options.max_cuts is not None:
             self._row(every, -math.inf, self.options.max_cuts)
         self._goal(times, costs, paid, at_most_s)

@@ -73,7 +73,7 @@ def steps_of(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> Steps:
         gpu_of=tuple(group.gpu for group in groups),
         seconds=tuple(sum(work.times_s[k][group.gpu] for k in group.kernels) for group in groups),
         waits=tuple(waits),
-        sends=tuple(tuple(each) for each in sends),
+        sends=tuple(tuple(row) for row in sends),
         order=tuple(
             tuple(n for n, group in enumerate(groups) if group.gpu == g)
             for g in range(len(gpus.names))
@@ -162,13 +162,13 @@ class _Run:
         for g, streams in running:
             self.busy_s[g] += passed
             ready = self.ready[g]
-            for each in streams:
-                ready[each] -= passed / len(streams)
-            for each in streams:
-                if ready[each] <= _REST_S:
-                    del ready[each]
-                    if self._end(each, g):
-                        ended.append(each)
+            for key in streams:
+                ready[key] -= passed / len(streams)
+            for key in streams:
+                if ready[key] <= _REST_S:
+                    del ready[key]
+                    if self._end(key, g):
+                        ended.append(key)
         while self.coming and self.coming[0][0] <= self.now_s:
             _, _, stream, group = heapq.heappop(self.coming)
             self.streams[stream].waits[group] -= 1

@@ -90,8 +90,8 @@ def _sent(
         if u == g:
             continue
         key = (u, g, edge.source) if options.one_transfer else (u, g, -1, number)
-        known = result.setdefault(key, [0.0, 0.0])
-        known[:] = max(known[0], edge.nbytes), max(known[1], edge.weight)
+        pair = result.setdefault(key, [0.0, 0.0])
+        pair[:] = max(pair[0], edge.nbytes), max(pair[1], edge.weight)
     return result
 
 
@@ -174,8 +174,8 @@ def costs_of(
 
 def memory_of(work: Work, gpu_of: Sequence[int], count: int) -> tuple[float, ...]:
     """Return the bytes of weights that each of `count` GPUs keeps."""
-    held = [0.0] * count
+    totals = [0.0] * count
     for weights in work.weights:
         for gpu in {gpu_of[k] for k in weights.readers}:
-            held[gpu] += weights.nbytes
-    return tuple(held)
+            totals[gpu] += weights.nbytes
+    return tuple(totals)

@@ -66,29 +66,33 @@ def plan(
     is_plain = options == Options() and gpus.memory_bytes is None and tied is None
     if policy == "latency" and count == 2 and is_plain:
         gpu_of, bound = minimum_cut(work, gpus)
-        found = _plan(work, gpus, policy, options, gpu_of, bound, "cut")
+        candidate = _plan(work, gpus, policy, options, gpu_of, bound, "cut")
         # rounding to integers may make the cut miss the better of two nearly equal placements
-        return found if best is None or found.objective_s <= best.objective_s else _as(best, bound)
+        return (
+            candidate
+            if best is None or candidate.objective_s <= best.objective_s
+            else _as(best, bound)
+        )
     least = relaxation_s(work) if policy == "throughput" else float(work.times.min(1).sum())
     for tying in (groups,) if coarse is None else (coarse, groups):
         whole = tying is groups
-        known = math.inf if best is None else best.objective_s
+        best_s = math.inf if best is None else best.objective_s
         solving = partial(
-            solve, work, gpus, policy, options=options, tied=tying, at_most_s=known, gap=gap,
+            solve, work, gpus, policy, options=options, tied=tying, at_most_s=best_s, gap=gap,
             time_limit_s=time_limit_s if whole else time_limit_s / 4,
         )  # fmt: skip
-        if whole and coarse is not None and known * (1 - gap) > least:
+        if whole and coarse is not None and best_s * (1 - gap) > least:
             least = max(least, solving(divisible=True).bound_s)  # ten times as fast
-        if best is not None and known * (1 - gap) <= least:
+        if best is not None and best_s * (1 - gap) <= least:
             return _as(best, least)
         solved = solving()
         if solved.gpu_of is not None:
             how = "milp" if whole else "milp, tied first"
-            found = _plan(work, gpus, policy, options, solved.gpu_of, 0.0, how)
-            if found.objective_s <= known:
-                best = found
+            candidate = _plan(work, gpus, policy, options, solved.gpu_of, 0.0, how)
+            if candidate.objective_s <= best_s:
+                best = candidate
     if best is not None:  # if the last program has no solution, nothing costs less than `known`
-        bound = known if solved.is_infeasible else max(least, solved.bound_s)
+        bound = best_s if solved.is_infeasible else max(least, solved.bound_s)
         return _as(best, min(bound, best.objective_s))
     why = "is infeasible" if solved.is_infeasible else f"has no solution after {time_limit_s:g} s"
     raise SettingError(
@@ -167,11 +171,11 @@ def blocks_of_layers(
     check_value(blocks, Count, "blocks")
     layers = max(layer_of, default=-1) + 1
     groups: dict[tuple[object, ...], int] = {}
-    found = []
+    numbers = []
     for kernel, (layer, kind) in enumerate(zip(layer_of, kind_of, strict=False)):
         key = ("apart", kernel) if layer < 0 else (kind, layer * blocks // layers)
-        found.append(groups.setdefault(key, len(groups)))
-    return tuple(found)
+        numbers.append(groups.setdefault(key, len(groups)))
+    return tuple(numbers)
 
 
 def _numbered(name: str, groups: Sequence[int], work: Work) -> list[int]:
@@ -184,17 +188,17 @@ def _numbered(name: str, groups: Sequence[int], work: Work) -> list[int]:
 def _best_start(
     work: Work, gpus: Gpus, policy: Policy, options: Options, groups: Sequence[int]
 ) -> Plan | None:
-    found = np.array(list(sweep(work)), np.intp)
-    allowed = np.ones(len(found), bool)
+    rows = np.array(list(sweep(work)), np.intp)
+    allowed = np.ones(len(rows), bool)
     for kernel, gpu in work.pinned.items():
-        allowed &= found[:, kernel] == gpu
+        allowed &= rows[:, kernel] == gpu
     first: dict[int, int] = {}
     tied = [first.setdefault(group, kernel) for kernel, group in enumerate(groups)]
-    allowed &= (found == found[:, tied]).all(1)
-    found = found[allowed]
-    about = costs_of(work, gpus, policy, found, options)
+    allowed &= (rows == rows[:, tied]).all(1)
+    rows = rows[allowed]
+    about = costs_of(work, gpus, policy, rows, options)
     for k in np.argsort(about, kind="stable"):
-        gpu_of = tuple(found[k].tolist())
+        gpu_of = tuple(rows[k].tolist())
         if not math.isfinite(about[k]):
             break
         if not _fits(work, gpus, gpu_of):
@@ -223,8 +227,8 @@ def _as(known: Plan, bound_s: float) -> Plan:
 def _fits(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> bool:
     if gpus.memory_bytes is None:
         return True
-    held = memory_of(work, gpu_of, len(gpus.names))
-    return all(have <= limit for have, limit in zip(held, gpus.memory_bytes, strict=True))
+    gpu_bytes = memory_of(work, gpu_of, len(gpus.names))
+    return all(have <= limit for have, limit in zip(gpu_bytes, gpus.memory_bytes, strict=True))
 
 
 def _check_memory(work: Work, gpus: Gpus) -> None:

@@ -53,8 +53,8 @@ class Recording:
           content: bytes of `intervals` after the launches.
           address_of: address of each buffer, by number.
         """
-        found = []
-        for number, (records, at) in enumerate(self.records):
+        result = []
+        for number, (records, offset) in enumerate(self.records):
             if not records:
                 continue
             launch = self.program.launches[number]
@@ -62,7 +62,7 @@ class Recording:
             accesses = {
                 a.index: a for a in self.known[self.program.kernels[launch.kernel].entry].accesses
             }
-            rows = content[at : at + RECORD_BYTES * len(records)]
+            rows = content[offset : offset + RECORD_BYTES * len(records)]
             for record, interval in intervals_of(records, rows).items():
                 reached = accesses[record.index].reached
                 if record.dimension is not None or len(reached) != 1:
@@ -71,8 +71,8 @@ class Recording:
                 part = launch.arguments[one.parameter].places[0].slice
                 begin = address_of[part.buffer] + part.offset
                 seen = Interval(interval.begin - begin, interval.end - begin)
-                found.append(Seen(number, part, seen))
-        return tuple(found)
+                result.append(Seen(number, part, seen))
+        return tuple(result)
 
 
 def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recording:
@@ -88,25 +88,25 @@ def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recordi
     twins, records_of = [], []
     for kernel in program.kernels:
         access = known[kernel.entry]
-        made = inject(kernel.image.decode(), f"{kernel.entry}.ptx")
-        records = made.records[kernel.entry]
+        injection = inject(kernel.image.decode(), f"{kernel.entry}.ptx")
+        records = injection.records[kernel.entry]
         stated = "".join(
             f"{Traced(len(access.kernel.parameters), k, one.parameter, one.at).stated()}\n"
             for k, record in enumerate(records)
             for one in next(a for a in access.accesses if a.index == record.index).reached
         )
-        twins.append(replace(kernel, image=(stated + made.text).encode()))
+        twins.append(replace(kernel, image=(stated + injection.text).encode()))
         records_of.append(records)
     buffer = len(program.buffers)
-    launches, placed, at = [], [], 0
+    launches, placed, offset = [], [], 0
     for launch in program.launches:
         mine = records_of[launch.kernel] if isinstance(launch, Launch) else ()
-        placed.append((mine, at))
+        placed.append((mine, offset))
         if isinstance(launch, Launch):
             nbytes = RECORD_BYTES * len(mine)
-            more = Argument(bytes(8), (Place(0, Slice(buffer, at, nbytes)),))
+            more = Argument(bytes(8), (Place(0, Slice(buffer, offset, nbytes)),))
             launch = replace(launch, arguments=(*launch.arguments, more))  # noqa: PLW2901
-            at += nbytes
+            offset += nbytes
         launches.append(launch)
     content = b"".join(new_records(records) for records, _ in placed)
     return Recording(

@@ -79,19 +79,19 @@ def one_cut(work: Work, gpus: Gpus) -> Plan:
     if count != len(gpus.names):
         raise SettingError("times_s", count, f"times on {len(gpus.names)} GPUs")
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b or count == 1]
-    found = np.array(
+    rows = np.array(
         [[a] * k + [b] * (kernels - k) for a, b in pairs for k in range(1, kernels + 1)], np.intp
     )
-    costs = costs_of(work, gpus, "throughput", found)
+    costs = costs_of(work, gpus, "throughput", rows)
     for kernel, gpu in work.pinned.items():
-        costs[found[:, kernel] != gpu] = np.inf
+        costs[rows[:, kernel] != gpu] = np.inf
     for n in np.argsort(costs, kind="stable"):
-        gpu_of = tuple(map(int, found[n]))
+        gpu_of = tuple(map(int, rows[n]))
         if not np.isfinite(costs[n]):
             break
-        held = memory_of(work, gpu_of, count)
-        room = gpus.memory_bytes or held
-        if all(have <= limit for have, limit in zip(held, room, strict=True)):
+        gpu_bytes = memory_of(work, gpu_of, count)
+        room = gpus.memory_bytes or gpu_bytes
+        if all(have <= limit for have, limit in zip(gpu_bytes, room, strict=True)):
             stages, cuts = stages_of(work, gpus, gpu_of)
             objective = cost("throughput", stages, Options())
             return Plan(

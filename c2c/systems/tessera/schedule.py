@@ -116,13 +116,13 @@ def schedule(
 
 
 def _runs(where: Sequence[int]) -> list[tuple[int, ...]]:
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for k, gpu in enumerate(where):
-        if found and where[found[-1][0]] == gpu:
-            found[-1].append(k)
+        if runs and where[runs[-1][0]] == gpu:
+            runs[-1].append(k)
         else:
-            found.append([k])
-    return [tuple(run) for run in found]
+            runs.append([k])
+    return [tuple(run) for run in runs]
 
 
 def _overlap(one: Slice, other: Slice) -> bool:
@@ -141,25 +141,25 @@ class _Versions:
 
     def bring(self, part: Slice, gpu: int) -> list[Send]:
         """Return the sends of the bytes of a slice that a GPU lacks, and record it as a holder."""
-        sends, kept = [], []
+        sends, versions = [], []
         begin, end = part.offset, part.offset + part.nbytes
-        for known in self._newest.get(part.buffer, []):
-            x, y = max(known.begin, begin), min(known.end, end)
-            if x >= y or gpu in known.holders:
-                kept.append(known)
+        for version in self._newest.get(part.buffer, []):
+            x, y = max(version.begin, begin), min(version.end, end)
+            if x >= y or gpu in version.holders:
+                versions.append(version)
                 continue
-            sends.append(Send(Slice(part.buffer, x, y - x), known.home, gpu, known.segment))
-            kept += known.outside(x, y)
-            kept.append(replace(known, begin=x, end=y, holders=known.holders | {gpu}))
-        self._newest[part.buffer] = kept
+            sends.append(Send(Slice(part.buffer, x, y - x), version.home, gpu, version.segment))
+            versions += version.outside(x, y)
+            versions.append(replace(version, begin=x, end=y, holders=version.holders | {gpu}))
+        self._newest[part.buffer] = versions
         return sends
 
     def wrote(self, part: Slice, gpu: int, segment: int) -> None:
         begin, end = part.offset, part.offset + part.nbytes
-        known = self._newest.get(part.buffer, [])
-        kept = [piece for each in known for piece in each.outside(begin, end)]
-        made = _Version(begin, end, gpu, segment, frozenset({gpu}))
-        self._newest[part.buffer] = [*kept, made]
+        versions = self._newest.get(part.buffer, [])
+        pieces = [piece for version in versions for piece in version.outside(begin, end)]
+        addition = _Version(begin, end, gpu, segment, frozenset({gpu}))
+        self._newest[part.buffer] = [*pieces, addition]
 
 
 @dataclass(frozen=True, slots=True)

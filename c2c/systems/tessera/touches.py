@@ -58,17 +58,17 @@ def touches_of(
     Raises:
       DataError: a kernel accesses memory by a parameter that is no address in this launch.
     """
-    known = kernels_of(program) if kernels is None else kernels
-    found = []
+    access_of = kernels_of(program) if kernels is None else kernels
+    touches = []
     for number, launch in enumerate(program.launches):
         if isinstance(launch, Copy):
-            found.append(Touch((launch.source,), (launch.target,)))
+            touches.append(Touch((launch.source,), (launch.target,)))
         elif isinstance(launch, Fill):
-            found.append(Touch((), (launch.target,)))
+            touches.append(Touch((), (launch.target,)))
         else:
-            access = known[program.kernels[launch.kernel].entry]
-            found.append(_of_kernel(number, launch, access))
-    return tuple(found)
+            access = access_of[program.kernels[launch.kernel].entry]
+            touches.append(_of_kernel(number, launch, access))
+    return tuple(touches)
 
 
 def _of_kernel(number: int, launch: Launch, access: KernelAccess) -> Touch:
@@ -78,8 +78,8 @@ def _of_kernel(number: int, launch: Launch, access: KernelAccess) -> Touch:
         return Touch(every, every, access.opaque)
     reads = dict.fromkeys(_slice(number, launch, access, r, "r") for r in _ordered(access.reads))
     writes = dict.fromkeys(_slice(number, launch, access, r, "w") for r in _ordered(access.writes))
-    kept = [part for part in writes if named[part] > 1]  # an operand and a result
-    return Touch(tuple(dict.fromkeys([*reads, *kept])), tuple(writes))
+    operands = [part for part in writes if named[part] > 1]  # an operand and a result
+    return Touch(tuple(dict.fromkeys([*reads, *operands])), tuple(writes))
 
 
 def _ordered(reached: frozenset[Reached]) -> list[Reached]:

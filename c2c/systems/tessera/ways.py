@@ -82,16 +82,16 @@ def ways(
     if len(pair) != 2:
         raise SettingError("pair", [gpu.name for gpu in pair], "two GPUs")
     link = Gpus.alike([gpu.name for gpu in pair], gbps=gbps, latency_s=latency_s)
-    made = _Pair(served, pair, link, efficiency)
+    comparison = _Pair(served, pair, link, efficiency)
     return (
-        made.single(0),
-        made.single(1),
-        made.replicas(),
-        made.layers(),
-        made.prefill_decode(),
-        made.attention_ffn(),
-        made.kernels(gap, blocks),
-        made.limit(),
+        comparison.single(0),
+        comparison.single(1),
+        comparison.replicas(),
+        comparison.layers(),
+        comparison.prefill_decode(),
+        comparison.attention_ffn(),
+        comparison.kernels(gap, blocks),
+        comparison.limit(),
     )
 
 
@@ -103,8 +103,10 @@ def best_way(found: Sequence[Way], *, by_price: bool = False) -> Way:
     """
     real = [way for way in found if way.name != "limit" and way.requests_per_s > 0]
     if not real:
-        held = max((max(way.held_bytes) for way in found), default=0.0)
-        raise SettingError("model", f"{held:.0f} bytes", "a model that both GPUs hold together")
+        most_bytes = max((max(way.held_bytes) for way in found), default=0.0)
+        raise SettingError(
+            "model", f"{most_bytes:.0f} bytes", "a model that both GPUs hold together"
+        )
     if not by_price:
         return max(real, key=lambda way: way.requests_per_s)
     if any(way.price is None for way in real):
@@ -125,8 +127,8 @@ class _Pair:
         self.names = [gpu.name for gpu in pair]
         self.served, self.link = served, link
         self.prices = [gpu.gpu.price for gpu in pair]
-        known = [price for price in self.prices if price is not None]
-        self.price = sum(known) if len(known) == len(pair) else None
+        prices = [price for price in self.prices if price is not None]
+        self.price = sum(prices) if len(prices) == len(pair) else None
         self.room = [float(gpu.gpu.hbm_bytes) for gpu in pair]
         self.both = served_work(served, pair, efficiency)
         ends = np.cumsum([len(phase.kernels) for phase in served.phases])[:-1]
@@ -134,19 +136,19 @@ class _Pair:
         self.whole = served.weight_bytes + served.state_bytes
 
     def single(self, gpu: int) -> Way:
-        held = [0.0, 0.0]
-        held[gpu] = self.whole
+        loads = [0.0, 0.0]
+        loads[gpu] = self.whole
         rate = 1 / sum(seconds[gpu] for seconds in self.seconds)
         return Way(
-            name=WAYS[gpu], requests_per_s=rate if held[gpu] <= self.room[gpu] else 0.0,
-            price=self.prices[gpu], held_bytes=tuple(held), detail=self.names[gpu],
+            name=WAYS[gpu], requests_per_s=rate if loads[gpu] <= self.room[gpu] else 0.0,
+            price=self.prices[gpu], held_bytes=tuple(loads), detail=self.names[gpu],
         )  # fmt: skip
 
     def replicas(self) -> Way:
-        each = [self.single(gpu) for gpu in range(2)]
-        fits = all(way.requests_per_s for way in each)
+        singles = [self.single(gpu) for gpu in range(2)]
+        fits = all(way.requests_per_s for way in singles)
         return Way(
-            name="replicas", requests_per_s=sum(w.requests_per_s for w in each) if fits else 0.0,
+            name="replicas", requests_per_s=sum(w.requests_per_s for w in singles) if fits else 0.0,
             price=self.price, held_bytes=(self.whole,) * 2,
             detail=" | ".join(self.names),
         )  # fmt: skip
@@ -156,13 +158,13 @@ class _Pair:
         cuts = [(u, n) for u in (0, 1) for n in range(1, int(depth_of.max()) + 1)]
         if not cuts:
             return self._inapplicable("layers", "one layer only")
-        found = np.array([np.where(depth_of < n, u, 1 - u) for u, n in cuts], np.intp)
-        seconds = costs_of(self.both, self.link, "throughput", found)
+        rows = np.array([np.where(depth_of < n, u, 1 - u) for u, n in cuts], np.intp)
+        seconds = costs_of(self.both, self.link, "throughput", rows)
         order = np.argsort(seconds, kind="stable")
-        best = next((k for k in order if self._fits(self._held(found[k]))), order[0])
+        best = next((k for k in order if self._fits(self._held(rows[k]))), order[0])
         u, n = cuts[best]
         return self._placed(
-            "layers", found[best].tolist(), float(seconds[best]),
+            "layers", rows[best].tolist(), float(seconds[best]),
             detail=f"{n} of {depth_of.max() + 1} layers on {self.names[u]}, the others on "
             f"{self.names[1 - u]}",
         )  # fmt: skip
@@ -170,33 +172,33 @@ class _Pair:
     def prefill_decode(self) -> Way:
         if len(self.served.phases) != 2:
             return self._inapplicable("prefill_decode", "one phase only")
-        found = []
+        options = []
         for u, g in ((0, 1), (1, 0)):
             sent = self.link.seconds(self.served.handed_bytes, u, g)
             slowest = max(self.seconds[0][u], self.seconds[1][g], sent)
-            held = [0.0, 0.0]
-            held[u] = self.served.weight_bytes + self.served.handed_bytes * self.served.prompts
-            held[g] = self.whole
-            found.append(
+            loads = [0.0, 0.0]
+            loads[u] = self.served.weight_bytes + self.served.handed_bytes * self.served.prompts
+            loads[g] = self.whole
+            options.append(
                 Way(
-                    name="prefill_decode", requests_per_s=1 / slowest if self._fits(held) else 0.0,
-                    price=self.price, held_bytes=tuple(held),
+                    name="prefill_decode", requests_per_s=1 / slowest if self._fits(loads) else 0.0,
+                    price=self.price, held_bytes=tuple(loads),
                     detail=f"prefill on {self.names[u]}, decode on {self.names[g]}",
                 )
             )  # fmt: skip
-        return max(found, key=lambda way: way.requests_per_s)
+        return max(options, key=lambda way: way.requests_per_s)
 
     def attention_ffn(self) -> Way:
         if not self.served.splits_attention:
             return self._inapplicable("attention_ffn", "no blocks of attention and the rest")
-        found = []
+        options = []
         for u, g in ((0, 1), (1, 0)):
             gpu_of = [u if kernel.is_attention else g for kernel in self.served.kernels]
             stages, _ = stages_of(self.both, self.link, gpu_of)
             detail = f"attention on {self.names[u]}, the rest on {self.names[g]}"
-            found.append(self._placed("attention_ffn", gpu_of, max(s.seconds for s in stages),
+            options.append(self._placed("attention_ffn", gpu_of, max(s.seconds for s in stages),
                                       detail=detail))  # fmt: skip
-        return max(found, key=lambda way: way.requests_per_s)
+        return max(options, key=lambda way: way.requests_per_s)
 
     def kernels(self, gap: float, blocks: int | None) -> Way:
         limited = replace(self.link, memory_bytes=tuple(self.room))
@@ -204,7 +206,7 @@ class _Pair:
         groups = blocks_of_layers([k.layer for k in self.served.kernels], kinds, blocks or _BLOCKS)
         tied, first = (groups, None) if blocks else (None, groups)
         try:
-            made = plan(self.both, limited, "throughput", tied=tied, first=first, gap=gap)
+            solution = plan(self.both, limited, "throughput", tied=tied, first=first, gap=gap)
         except SettingError as problem:
             if problem.field not in ("weights", "placement"):
                 raise
@@ -212,9 +214,11 @@ class _Pair:
                 name="kernels", requests_per_s=0.0, price=self.price,
                 held_bytes=(self.whole, 0.0), detail="any placement",
             )  # fmt: skip
-        share = sum(made.gpu_of) / len(made.gpu_of)
-        detail = f"{share:.0%} of kernels on {self.names[1]}, gap {made.gap:.1%}"
-        return self._placed("kernels", made.gpu_of, made.objective_s, plan=made, detail=detail)
+        share = sum(solution.gpu_of) / len(solution.gpu_of)
+        detail = f"{share:.0%} of kernels on {self.names[1]}, gap {solution.gap:.1%}"
+        return self._placed(
+            "kernels", solution.gpu_of, solution.objective_s, plan=solution, detail=detail
+        )
 
     def limit(self) -> Way:
         return Way(
@@ -238,10 +242,10 @@ class _Pair:
         self, name: str, gpu_of: Sequence[int], seconds: float, *, plan: Plan | None = None,
         detail: str,
     ) -> Way:  # fmt: skip
-        held = self._held(gpu_of)
+        loads = self._held(gpu_of)
         return Way(
-            name=name, requests_per_s=1 / seconds if self._fits(held) else 0.0, price=self.price,
-            held_bytes=held, plan=plan, detail=detail,
+            name=name, requests_per_s=1 / seconds if self._fits(loads) else 0.0, price=self.price,
+            held_bytes=loads, plan=plan, detail=detail,
         )  # fmt: skip
 
 

@@ -137,15 +137,15 @@ def joined(works: Sequence[tuple[Work, float]]) -> Work:
     weights: list[Weights] = []
     pinned: dict[int, int] = {}
     for number, (work, count) in enumerate(works):
-        at = len(names)
+        offset = len(names)
         names += [f"{number}/{name}" for name in work.names]
         times += [tuple(count * t for t in row) for row in work.times_s]
         transfers += [
-            Transfer(at + e.source, at + e.target, e.nbytes, count * e.weight)
+            Transfer(offset + e.source, offset + e.target, e.nbytes, count * e.weight)
             for e in work.transfers
         ]
-        weights += [Weights(w.nbytes, tuple(at + k for k in w.readers)) for w in work.weights]
-        pinned |= {at + kernel: gpu for kernel, gpu in work.pinned.items()}
+        weights += [Weights(w.nbytes, tuple(offset + k for k in w.readers)) for w in work.weights]
+        pinned |= {offset + kernel: gpu for kernel, gpu in work.pinned.items()}
     return Work(
         names=tuple(names), times_s=tuple(times), transfers=tuple(transfers),
         weights=tuple(weights), pinned=pinned,

@@ -138,38 +138,40 @@ def woven_layout(
 
 
 def _prepare(context: Context) -> SystemSpec:
-    system, given, node = context.system, context.settings, context.node
+    system, settings, node = context.system, context.settings, context.node
     if node is None:
         raise SettingError("node", None, "a node with two GPUs for the models")
     tokens = getattr(system.chunk, "tokens", None) or max(system.profile.chunks)
-    groups = list(batched(context.deployments, given.models))
-    if given.hot is not None and len(groups) > 1:
+    groups = list(batched(context.deployments, settings.models))
+    if settings.hot is not None and len(groups) > 1:
         raise SettingError(
-            "system.layout.hot", given.hot, "null with several pairs, whose first model is hot"
+            "system.layout.hot", settings.hot, "null with several pairs, whose first model is hot"
         )
     rate = read_gbps(context) if weights_in(system.load) == "host" else None
     specs = list(dict.fromkeys(tuple(d.spec for d in group) for group in groups))
     one_of = {tuple(d.spec for d in group): group for group in groups}
     layouts = [
-        woven_layout(given, one_of[of], node, rows=system.max_batch, tokens=tokens,
+        woven_layout(settings, one_of[models], node, rows=system.max_batch, tokens=tokens,
                      constants=context.constants, link_gbps=rate)
-        for of in specs
+        for models in specs
     ]  # fmt: skip
     served = [(specs.index(tuple(d.spec for d in g)), [d.name for d in g]) for g in groups]
     layout = side_by_side(layouts, served)
-    own = isinstance(system.vary, AsAlpha)
-    return replace(system, layout=layout, vary=ByRatio(given.ratio) if own else system.vary)
+    is_default = isinstance(system.vary, AsAlpha)
+    return replace(
+        system, layout=layout, vary=ByRatio(settings.ratio) if is_default else system.vary
+    )
 
 
 def _notes(context: Context) -> tuple[str, ...]:
-    given, chips = context.settings, context.node.chips if context.node else ()
+    settings, chips = context.settings, context.node.chips if context.node else ()
     others = [chip for chip in chips if chip != _PAIR_CHIP]
-    is_used = given.way in ("temporal", "spatial") and given.collective_s is None
+    is_used = settings.way in ("temporal", "spatial") and settings.collective_s is None
     of_pair = (
         f"all-reduces: fixed seconds of a pair of {_PAIR_CHIP} stand for those of "
         f"{', '.join(others)} (system.layout.collective_s)",
     )
-    lines = times_lines(chips) if given.way == "woven" else ()
+    lines = times_lines(chips) if settings.way == "woven" else ()
     return (*of_pair[: bool(others) and is_used], *lines)
 
 
@@ -211,7 +213,7 @@ class _Over:
             return self._multiplexed()
         hot, rate = self._times(self.hot, 0), self.link_gbps
         count = self.given.receivers
-        each = None if rate is None else (rate, rate / count)
+        rates = None if rate is None else (rate, rate / count)
         memories = {"gpu0": self._room(0, self.hot)}
         shared = len(self.colds) > count  # each receiver serves every cold model, one at a time
         largest = max(self.colds, key=weight_bytes)
@@ -226,7 +228,7 @@ class _Over:
         times = [hot]
         for k in range(1, count + 1):
             here = self.colds if shared else self.colds[k - 1 : k]
-            colds = [self._times(spec, k, each) for spec in here]
+            colds = [self._times(spec, k, rates) for spec in here]
             times.append(colds[0])
             gpu, more_s, reserve = f"gpu{k}", 0.0, {}
             if self.given.way == "woven":
@@ -253,28 +255,28 @@ class _Over:
 
     def _woven(self, k: int, hot: Times, cold: Times) -> tuple[Plan, float, str]:
         """Return the hot step's works of one receiver, the seconds that its steps get, a note."""
-        given, away, count = self.given, self._times(self.hot, k), self.given.receivers
+        settings, away, count = self.given, self._times(self.hot, k), self.given.receivers
         rate = None if self.link_gbps is None else self.link_gbps / count
         pair = pair_times(
-            given, hot, cold, (self.gpus[0], self.gpus[k]), self.node, away, receiver=k,
+            settings, hot, cold, (self.gpus[0], self.gpus[k]), self.node, away, receiver=k,
             receivers=count, link_gbps=rate,
         )  # fmt: skip
-        cut = cut_of(given, pair)
+        cut = cut_of(settings, pair)
         layers = self.hot.layers
         n = np.arange(1, self.rows + 1, dtype=np.float64)
         waits_s, gbps = _wire(self.node, k, count)
         row_bytes = sum(payload_bytes(self.hot))
         sent_s = sum(waits_s) + n * row_bytes / (gbps * 1e9)
-        at_home = n * count * (1.0 - given.ratio) / given.ratio if given.ratio else n
-        context = given.context
+        at_home = n * count * (1.0 - settings.ratio) / settings.ratio if settings.ratio else n
+        context = settings.context
         slack = hot.attention_s(at_home, context) - away.attention_s(n, context) - sent_s
         late = np.maximum(0.0, slack)
-        if given.ahead_s is None:
+        if settings.ahead_s is None:
             stall = expected_stalls(cut.lengths, late)
         else:
-            stall = np.maximum(0.0, given.ahead_s - late)
+            stall = np.maximum(0.0, settings.ahead_s - late)
         sizes = np.array([1, max(2, self.tokens)])
-        token_bytes = kv_bytes_per_token(self.hot) * (given.prompt_devices == 0)
+        token_bytes = kv_bytes_per_token(self.hot) * (settings.prompt_devices == 0)
         draws: dict[str, Cost] = {}
         if self.node.chip is not None:  # beside others, whose share the link's resource divides
             _, gbps = _wire(self.node, k, 1)
@@ -290,34 +292,34 @@ class _Over:
             Work(name=stalled, home=k, after=("own", gone), beside=f"gpu{k}",
                  seconds=Cost(decode=curve(n, layers * stall))),
         )  # fmt: skip
-        is_polled = pair.away > 0 and given.ahead_s is None
-        more_s = sum(cut.lengths) - sum(pair.ops) + len(pair.ops) * given.poll_s
+        is_polled = pair.away > 0 and settings.ahead_s is None
+        more_s = sum(cut.lengths) - sum(pair.ops) + len(pair.ops) * settings.poll_s
         note = (
-            f"{given.ratio / count:.0%} of {self.hot.name}'s sequences away on "
+            f"{settings.ratio / count:.0%} of {self.hot.name}'s sequences away on "
             f"{self.gpus[k].name}: "
             f"K {1e6 * pair.local_s:.0f} us, N {1e6 * pair.away_s:.0f} us and stall "
-            f"{1e6 * expected_stall(cut.lengths, pair.slack_s):.0f} us a layer at {given.rows} "
+            f"{1e6 * expected_stall(cut.lengths, pair.slack_s):.0f} us a layer at {settings.rows} "
             f"sequences, {cut.splits} splits"
         )
         return step, more_s if is_polled else 0.0, note
 
     def _multiplexed(self) -> StepLayout:
-        given, spatial = self.given, self.given.way == "spatial"
+        settings, spatial = self.given, self.given.way == "spatial"
         _, gbps = _wire(self.node, 1, 1)
         memory = {"both": self._both()}
         lanes = []
         for name, spec, share in (
-            ("hot", self.hot, given.sm_share), ("cold", self.colds[0], 1.0 - given.sm_share),
+            ("hot", self.hot, settings.sm_share), ("cold", self.colds[0], 1.0 - settings.sm_share),
         ):  # fmt: skip
             gpu = self.gpus[0]
-            rank, collective_s = rank_of(spec, 2), given.collective_s
+            rank, collective_s = rank_of(spec, 2), settings.collective_s
             if collective_s is None:
                 collective_s = fitted()["collective_s"]
             parts = [gpu.part, *([_share_of(gpu, share)] if spatial else [])]
             times = [
                 times_of(
                     rank, part, gpu.constants, rows=self.rows, tokens=self.tokens,
-                    host_s=given.host_s, collective_s=collective_s, gbps=gbps,
+                    host_s=settings.host_s, collective_s=collective_s, gbps=gbps,
                 )
                 for part in parts
             ]  # fmt: skip
@@ -326,14 +328,14 @@ class _Over:
             drawn = _least(whole, cost) if few else whole
             step = (Work(name="step", seconds=cost, draws={"both": drawn}),)
             lane = self._lane(name, {spec.name: (step,)}, (0, 1), ({"both": 1.0},))
-            kept = given.cold_share * memory["both"] if name == "cold" else 0.0
-            lanes.append(replace(lane, reserve={"both": kept}))
+            reserve_bytes = settings.cold_share * memory["both"] if name == "cold" else 0.0
+            lanes.append(replace(lane, reserve={"both": reserve_bytes}))
         how = "on shares of the SMs" if spatial else "in turn"
-        said = f"both models over both GPUs, {how}"
+        note = f"both models over both GPUs, {how}"
         return StepLayout(
-            name=f"{given.way} over {self.node.name}", resources=("both",), lanes=tuple(lanes),
+            name=f"{settings.way} over {self.node.name}", resources=("both",), lanes=tuple(lanes),
             gpus=self._gpus("both"), by_age=not spatial, by_turns=not spatial, memories=memory,
-            notes=(said, self._of_prompts()),
+            notes=(note, self._of_prompts()),
         )  # fmt: skip
 
     def _with_prompts(self, made: StepLayout, times: Sequence[Times]) -> StepLayout:
@@ -343,7 +345,7 @@ class _Over:
         lanes: list[Lane] = []
         resources, gpus = list(made.resources), list(made.gpus)
         for gpu, (lane, one) in enumerate(zip(made.lanes, times, strict=True)):
-            each, spec = [], one.spec
+            prompt_lanes, spec = [], one.spec
             _, gbps = _wire(self.node, max(1, gpu), 1)
             for number in range(count):
                 device = f"{lane.place.name} prompts {number}"
@@ -352,12 +354,12 @@ class _Over:
                 plan = (Work(name="prompts", seconds=one.prompts(), draws={device: one.prompts()}),)
                 steps = {spec.name: (plan,)}
                 made_here = self._lane(f"{lane.place.name} prompts", steps, (gpu,), ())
-                each.append(replace(made_here, kv_bytes=self._room(gpu, spec)))
+                prompt_lanes.append(replace(made_here, kv_bytes=self._room(gpu, spec)))
             token_s = kv_bytes_per_token(spec) / (gbps * 1e9)
             sizes = np.array([1, self.tokens])
             sent = {spec.name: Cost(prefill=curve(sizes, token_s * sizes))}
             ways = [[f"{lane.place.name} prompts {k} out"] for k in range(count)]
-            lanes += [*prompts_apart(lane, each, sent, ways), lane]
+            lanes += [*prompts_apart(lane, prompt_lanes, sent, ways), lane]
         return replace(made, resources=tuple(resources), lanes=tuple(lanes), gpus=tuple(gpus))
 
     def _own(self, cost: Cost, times: Times) -> Cost:
@@ -396,8 +398,8 @@ class _Over:
 
     def _room(self, gpu: int, *specs: ModelSpec) -> float:
         one = self.gpus[gpu]
-        held = sum(weight_bytes(spec) for spec in specs)
-        room = self.given.kv_share * one.gpu.hbm_bytes - held - self.given.reserve_bytes
+        model_bytes = sum(weight_bytes(spec) for spec in specs)
+        room = self.given.kv_share * one.gpu.hbm_bytes - model_bytes - self.given.reserve_bytes
         if room <= 0.0:
             names = " and ".join(spec.name for spec in specs) or "keys and values"
             allowed = f"GPUs with room for {names}; {one.name} lacks {-room / 1e9:.1f} GB"

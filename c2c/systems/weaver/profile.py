@@ -24,8 +24,8 @@ def payload_bytes(spec: ModelSpec) -> tuple[int, int]:
     >>> payload_bytes(load_spec("llama-3-8b"))
     (12288, 8192)
     """
-    each = spec.head_dim * spec.dtype_bytes
-    return (spec.heads + 2 * spec.kv_heads) * each, spec.heads * each
+    head_bytes = spec.head_dim * spec.dtype_bytes
+    return (spec.heads + 2 * spec.kv_heads) * head_bytes, spec.heads * head_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +184,10 @@ def _attention_s(spec: ModelSpec, rows: int, context: int, on: TimedGpu) -> floa
     if rows == 0:
         return 0.0
     kernels = step_kernels(spec, Batch(rows=rows, chunk=1, context=context))
-    found = [kernel for kernel in kernels if kernel.kind == "attention"]
-    known = {kernel.cache_bytes: kernel for kernel in found}
-    seconds = {size: kernel_s(kernel, on) for size, kernel in known.items()}
-    return sum(seconds[kernel.cache_bytes] for kernel in found) / len(found)
+    attention = [kernel for kernel in kernels if kernel.kind == "attention"]
+    kernel_of = {kernel.cache_bytes: kernel for kernel in attention}
+    seconds = {size: kernel_s(kernel, on) for size, kernel in kernel_of.items()}
+    return sum(seconds[kernel.cache_bytes] for kernel in attention) / len(attention)
 
 
 def _most(kernel: StepKernel, rows: int) -> int:

@@ -147,8 +147,8 @@ class Threshold:
 
     def exceeded(self, mean_s: float, longest_s: float) -> bool:
         """Return whether the stall exceeds the threshold."""
-        found = {"operator": longest_s, "layer": mean_s, "iteration": self.layers * mean_s}
-        return found[self.of] > self.seconds
+        time_of = {"operator": longest_s, "layer": mean_s, "iteration": self.layers * mean_s}
+        return time_of[self.of] > self.seconds
 
 
 def printed_cut(ops: Sequence[float], slack: float, threshold: Threshold) -> Cut:
@@ -230,8 +230,8 @@ def best_cut(
     whole = late[:, 0].sum() + np.concatenate([[0.0], np.cumsum(more.ravel()[order])])
     taken = order[: int(np.argmin(layers * whole / total + weight * total))]
     count = 1 + np.bincount(taken // max(1, more.shape[1]), minlength=len(t))
-    each = (t + (count - 1) * added) / count
-    return Cut(pieces=tuple((float(s),) * int(c) for s, c in zip(each, count, strict=True)))
+    times_s = (t + (count - 1) * added) / count
+    return Cut(pieces=tuple((float(s),) * int(c) for s, c in zip(times_s, count, strict=True)))
 
 
 def _halved(
@@ -266,7 +266,7 @@ def _halved(
         heapq.heappush(heap, (-half, k))
     for negative, k in heap:
         pieces[k].append(-negative)
-    return Cut(pieces=tuple(tuple(sorted(each, reverse=True)) for each in pieces))
+    return Cut(pieces=tuple(tuple(sorted(piece, reverse=True)) for piece in pieces))
 
 
 def _late(t: Values, slack: float | Values) -> Values:

@@ -33,14 +33,14 @@ Values = npt.NDArray[np.float64]
 
 def fitted() -> dict[str, float]:
     """Return the constants fitted to printed numbers: `collective_s` and `ahead_s`, seconds."""
-    found = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
-    return {name: value for name, (value, _) in found.items()}
+    constants = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
+    return {name: value for name, (value, _) in constants.items()}
 
 
 def fitted_claims() -> frozenset[str]:
     """Return names of the printed numbers that `fitted` is fitted to; they are in-sample."""
-    found = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
-    return frozenset(claim for _, source in found.values() for claim in source.claims)
+    constants = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
+    return frozenset(claim for _, source in constants.values() for claim in source.claims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,8 @@ class Times:
         """Return the seconds of one layer's decode attention; 0 for no rows."""
         table, rows = self.table, np.asarray(rows, np.float64)
         calls = np.interp(rows, np.arange(len(table.decode_attention_s)), table.decode_attention_s)
-        found: Values = (calls + table.kv_read_s_per_token * context * rows) / self.spec.layers
-        return np.where(rows > 0, found, 0.0)
+        times_s: Values = (calls + table.kv_read_s_per_token * context * rows) / self.spec.layers
+        return np.where(rows > 0, times_s, 0.0)
 
     @property
     def attention(self) -> Cost:

@@ -95,8 +95,8 @@ class Weaving:
     @property
     def of(self) -> ThresholdOf:
         """`threshold_of` in the type of `Threshold.of`."""
-        of: Any = self.threshold_of
-        return of  # type: ignore[no-any-return]
+        kind: Any = self.threshold_of
+        return kind  # type: ignore[no-any-return]
 
     @property
     def limits(self) -> Limits:

@@ -39,15 +39,6 @@ class QuantizedTensor:
     scales: Float32[np.ndarray, "n g"]
     minima: Float32[np.ndarray, "n g"] | None
 
-    def dequantize(self) -> Float32[np.ndarray, "n k"]:
-        """Return the matrix in float32, bit-identical to the gguf library."""
-        rows, columns = self.values.shape
-        out = self.values.reshape(rows, -1, self.group).astype(np.float32)
-        out *= self.scales[:, :, None]
-        if self.minima is not None:
-            out += self.minima[:, :, None]
-        return out.reshape(rows, columns)
-
 
 # | kind | values     | group | minima | as symmetric integers        |
 # | ---- | ---------- | ----- | ------ | ---------------------------- |
@@ -125,7 +116,7 @@ def _q4_k(blocks: np.ndarray) -> _Parts:
     Groups 0-3 have their six bits in one byte; 4-7 have four in bytes 8-11 (scale low, minimum
     high) and the top two in the top of bytes 0-3 and 4-7.
     """
-    low, mid, high = (blocks[:, at : at + 4] for at in (4, 8, 12))
+    low, mid, high = (blocks[:, start : start + 4] for start in (4, 8, 12))
     scale = np.concatenate([low & 0x3F, (high & 0x0F) | (low >> 6 << 4)], axis=1)
     least = np.concatenate([mid & 0x3F, (high >> 4) | (mid >> 6 << 4)], axis=1)
     # 32 bytes hold group 2i in their low halves and 2i + 1 in the high ones.

@@ -235,10 +235,10 @@ class _Reader:
         return float(str(np.float32(value)))  # 1e-05, not 9.999999747378752e-06
 
     def demand(self, name: str, wanted: int) -> None:
-        found = self.whole(name, default=wanted)
-        if found != wanted:
+        size = self.whole(name, default=wanted)
+        if size != wanted:
             raise DataError(
-                self.source, f"{self.architecture}.{name} is {found}, the size of a head {wanted}: "
+                self.source, f"{self.architecture}.{name} is {size}, the size of a head {wanted}: "
                 "only equal ones are supported",
             )  # fmt: skip
 

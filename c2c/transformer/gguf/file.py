@@ -168,12 +168,12 @@ class GgufCheckpoint:
             raise DataError(str(self.path), f"{ROPE_FACTORS} is quantised")
 
     def _check_tensors(self) -> None:
-        wanted: dict[str, tuple[int, ...]] = {}
+        shape_of: dict[str, tuple[int, ...]] = {}
         for source in self._sources.values():
             stack = () if source.expert is None else (self._experts(),)
-            wanted[source.stored] = (*stack, *source.shape)
-        missing = sorted(set(wanted) - set(self._stored))
-        extra = sorted(set(self._stored) - set(wanted) - {ROPE_FACTORS})
+            shape_of[source.stored] = (*stack, *source.shape)
+        missing = sorted(set(shape_of) - set(self._stored))
+        extra = sorted(set(self._stored) - set(shape_of) - {ROPE_FACTORS})
         family = self.config["model_type"]
         for problem, names in (("lacks", missing), ("has unexpected", extra)):
             if names:
@@ -182,7 +182,7 @@ class GgufCheckpoint:
                     str(self.path), f"{problem} tensors for a {family} model of "
                     f"{self.config['num_hidden_layers']} layers: {', '.join(names[:5])}{more}",
                 )  # fmt: skip
-        for name, shape in wanted.items():
+        for name, shape in shape_of.items():
             if self._stored[name].shape != shape:
                 raise DataError(
                     str(self.path),
@@ -211,7 +211,5 @@ def _parts(rows: np.ndarray, kind: GGMLQuantizationType) -> Iterator[tuple[int, 
 
 
 def _dequantized(rows: np.ndarray, kind: GGMLQuantizationType) -> Iterator[tuple[int, np.ndarray]]:
-    # Same numbers as the library in half the time (SmolLM2 as a whole: 0.5 s instead of 1.0).
-    own = kind.name in QUANTIZED_KINDS
     for top, part in _parts(rows, kind):
-        yield top, unpack(part, kind).dequantize() if own else gguf.dequantize(part, kind)
+        yield top, gguf.dequantize(part, kind)

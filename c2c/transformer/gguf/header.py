@@ -103,13 +103,13 @@ class Texts(Sequence[str]):
     @cached_property
     def all(self) -> list[str]:
         """Return the texts as a list, the same object each time."""
-        data, at, length = self._data, self._position, _LENGTH.unpack_from
+        data, end, length = self._data, self._position, _LENGTH.unpack_from
         result = []
         try:
             for _ in range(self._count):
-                begin = at + 8
-                at = begin + length(data, at)[0]
-                result.append(data[begin:at].decode())
+                begin = end + 8
+                end = begin + length(data, end)[0]
+                result.append(data[begin:end].decode())
         except UnicodeDecodeError:
             raise DataError(self._source, f"damaged: {self._what} is not UTF-8 text") from None
         return result
@@ -141,13 +141,13 @@ class _Cursor:
 
     def advance(self, size: int, what: str) -> int:
         """Return the offset of the next `size` bytes, after checking that the file has them."""
-        at = self.position
-        if size > len(self.data) - at:
+        start = self.position
+        if size > len(self.data) - start:
             raise DataError(
                 self.source, f"truncated or damaged: the file ends inside {what}", "Fetch it again."
             )
-        self.position = at + size
-        return at
+        self.position = start + size
+        return start
 
     def number(self, code: str, what: str) -> int:
         value = struct.unpack_from(code, self.data, self.advance(struct.calcsize(code), what))[0]
@@ -165,24 +165,24 @@ class _Cursor:
         size = self.number("<Q", what)
         if size > _MAX_TEXT_BYTES:
             raise DataError(self.source, f"damaged: {what} is a text of {size} bytes")
-        at = self.advance(size, what)
+        start = self.advance(size, what)
         try:
-            return self.data[at : at + size].decode()
+            return self.data[start : start + size].decode()
         except UnicodeDecodeError:
             raise DataError(self.source, f"damaged: {what} is not UTF-8 text") from None
 
     def texts(self, count: int, what: str) -> Texts:
-        begin = at = self.position
+        begin = position = self.position
         data, last, length = self.data, len(self.data) - 8, _LENGTH.unpack_from
         for _ in range(count):
-            if at > last:
-                at = len(data) + 1  # which `advance` refuses
+            if position > last:
+                position = len(data) + 1  # which `advance` refuses
                 break
-            (size,) = length(data, at)
+            (size,) = length(data, position)
             if size > _MAX_TEXT_BYTES:
                 raise DataError(self.source, f"damaged: {what} has a text of {size} bytes")
-            at += 8 + size
-        self.advance(at - begin, what)
+            position += 8 + size
+        self.advance(position - begin, what)
         return Texts(data, begin, count, self.source, what)
 
     def value_type(self, key: str) -> GGUFValueType:
@@ -195,44 +195,44 @@ class _Cursor:
             ) from None
 
     def value(self, kind: GGUFValueType, key: str, nesting: int = 0) -> Any:
-        what = f"metadata key {key!r}"
+        label = f"metadata key {key!r}"
         if kind == GGUFValueType.STRING:
-            return self.text(what)
+            return self.text(label)
         if kind != GGUFValueType.ARRAY:
-            return self._numbers(kind, 1, what)[0]
+            return self._numbers(kind, 1, label)[0]
         if nesting == _MAX_NESTING:
-            raise DataError(self.source, f"damaged: {what} nests arrays too deeply")
+            raise DataError(self.source, f"damaged: {label} nests arrays too deeply")
         item = self.value_type(key)
-        count = self.count(f"the length of {what}")
+        count = self.count(f"the length of {label}")
         self.items += count
         if self.items > _MAX_ITEMS:
             raise DataError(
                 self.source,
-                f"damaged: {what} is an array of {count}, expected at most {_MAX_ITEMS}",
+                f"damaged: {label} is an array of {count}, expected at most {_MAX_ITEMS}",
             )
         if item == GGUFValueType.STRING:
-            return self.texts(count, what)
+            return self.texts(count, label)
         if item == GGUFValueType.ARRAY:
             return [self.value(item, key, nesting + 1) for _ in range(count)]
-        return self._numbers(item, count, what)
+        return self._numbers(item, count, label)
 
     def _numbers(self, kind: GGUFValueType, count: int, what: str) -> list[Any]:
         dtype = np.dtype(_NUMBERS[kind])
-        at = self.advance(dtype.itemsize * count, what)
+        start = self.advance(dtype.itemsize * count, what)
         numbers: list[Any] = np.frombuffer(
-            self.data[at : at + dtype.itemsize * count], dtype
+            self.data[start : start + dtype.itemsize * count], dtype
         ).tolist()
         return numbers
 
 
 def _tensor_info(cursor: _Cursor) -> tuple[str, GGMLQuantizationType, tuple[int, ...], int]:
     name = cursor.text("the name of a tensor")
-    what = f"the description of tensor {name!r}"
-    dimensions = cursor.number("<I", what)
+    label = f"the description of tensor {name!r}"
+    dimensions = cursor.number("<I", label)
     if not 1 <= dimensions <= _MAX_DIMENSIONS:
         raise DataError(cursor.source, f"damaged: tensor {name!r} has {dimensions} dimensions")
-    shape = tuple(cursor.number("<Q", what) for _ in range(dimensions))[::-1]
-    number = cursor.number("<I", what)
+    shape = tuple(cursor.number("<Q", label) for _ in range(dimensions))[::-1]
+    number = cursor.number("<I", label)
     try:
         kind = GGMLQuantizationType(number)
     except ValueError:
@@ -240,7 +240,7 @@ def _tensor_info(cursor: _Cursor) -> tuple[str, GGMLQuantizationType, tuple[int,
             cursor.source, f"tensor {name!r} has quantisation {number}, which is unknown",
             "The file is damaged or newer than the gguf library.",
         ) from None  # fmt: skip
-    return name, kind, shape, cursor.number("<Q", what)
+    return name, kind, shape, cursor.number("<Q", label)
 
 
 def _placed(

@@ -38,7 +38,7 @@ _PATTERNS = {
 }
 # Words of the vocabulary are taken whole, even where no sequence of merges leads to them.
 _WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
-_BOS_BY_DEFAULT = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_BOS_BY_DEFAULT = {"llama", "llama-bpe", "llama3", "llama-v3", "tekken"}
 
 PRE_TOKENIZERS = ("gpt-2", "smollm", *_PATTERNS)
 
@@ -46,28 +46,39 @@ PRE_TOKENIZERS = ("gpt-2", "smollm", *_PATTERNS)
 def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     """Build the tokenizer from a GGUF file's metadata."""
     model = metadata.get("tokenizer.ggml.model")
-    if model != "gpt2":
+    if model not in ("gpt2", "llama"):
         raise DataError(
-            source, f"vocabulary kind {model!r}: only byte-level BPE ('gpt2') is "
-            "supported", "Use a checkpoint with a tokenizer.json.",
+            source, f"vocabulary kind {model!r}: only byte-level BPE ('gpt2') and SentencePiece's "
+            "BPE ('llama') are supported", "Use a checkpoint with a tokenizer.json.",
         )  # fmt: skip
+    tokens = _texts(metadata, "tokenizer.ggml.tokens", source)
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        raise DataError(source, "damaged: tokenizer.ggml.tokens has the same token twice")
+    pre = "llama" if model == "llama" else metadata.get("tokenizer.ggml.pre")
+    build = _sentence_pieces if model == "llama" else _byte_level
+    tokenizer = build(metadata, vocabulary, source)
+    _add_special_tokens(tokenizer, metadata, tokens, source)
+    _add_ends(tokenizer, metadata, tokens, str(pre), source)
+    return tokenizer
+
+
+def _byte_level(
+    metadata: Mapping[str, Any], vocabulary: Mapping[str, int], source: str
+) -> Tokenizer:
     pre = metadata.get("tokenizer.ggml.pre")
     if pre not in PRE_TOKENIZERS:
         raise DataError(
             source, f"pre-tokenizer {pre!r} is not supported",
             f"Supported: {', '.join(PRE_TOKENIZERS)}.",
         )  # fmt: skip
-    tokens = _texts(metadata, "tokenizer.ggml.tokens", source)
     pairs = [pair.partition(" ") for pair in _texts(metadata, "tokenizer.ggml.merges", source)]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    if len(vocabulary) != len(tokens):
-        raise DataError(source, "damaged: tokenizer.ggml.tokens has the same token twice")
     if not all(left and right and " " not in right for left, _, right in pairs):
         raise DataError(source, "damaged: tokenizer.ggml.merges has an entry that is not a pair")
     try:
         merges = [(left, right) for left, _, right in pairs]
         tokenizer = Tokenizer(
-            BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _WHOLE_WORDS)
+            BPE(vocab=dict(vocabulary), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
         )
     except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
         raise DataError(source, f"damaged vocabulary: {error}") from None
@@ -75,8 +86,35 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _pre_tokenizer(pre)
     tokenizer.decoder = decoders.ByteLevel()
-    _add_special_tokens(tokenizer, metadata, tokens, source)
-    _add_ends(tokenizer, metadata, tokens, pre, source)
+    return tokenizer
+
+
+def _sentence_pieces(
+    metadata: Mapping[str, Any], vocabulary: Mapping[str, int], source: str
+) -> Tokenizer:
+    """Any two neighbours that make a piece may merge; the piece of the highest score is first."""
+    scores = metadata.get("tokenizer.ggml.scores")
+    kinds = metadata.get("tokenizer.ggml.token_type", [TokenType.NORMAL] * len(vocabulary))
+    if not isinstance(scores, list) or not len(scores) == len(kinds) == len(vocabulary):
+        raise DataError(source, "tokenizer.ggml.scores or token_type: expected one a token")
+    pieces = {t: scores[i] for t, i in vocabulary.items() if kinds[i] == TokenType.NORMAL}
+    merges = [
+        (piece[:at], piece[at:])
+        for piece in sorted(pieces, key=lambda piece: -pieces[piece])
+        for at in range(1, len(piece))
+        if piece[:at] in pieces and piece[at:] in pieces
+    ]
+    unknown = next((t for t, i in vocabulary.items() if kinds[i] == TokenType.UNKNOWN), None)
+    tokenizer = Tokenizer(
+        BPE(vocab=dict(vocabulary), merges=merges, unk_token=unknown, fuse_unk=True,
+            byte_fallback=True)
+    )  # fmt: skip
+    first = [normalizers.Prepend("▁")] * bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+         *[decoders.Strip(" ", 1, 0)] * len(first)]
+    )  # fmt: skip
     return tokenizer
 
 

@@ -149,13 +149,13 @@ def _count() -> None:
 
 
 def _concat(parts: Iterable[str]) -> str:
-    found, length = [], 0
+    texts, length = [], 0
     for part in parts:
-        found.append(part)
+        texts.append(part)
         length += len(part)
         if length > _MOST_CHARACTERS:
             raise TemplateRuntimeError(f"it writes more than {_MOST_CHARACTERS} characters")
-    return "".join(found)
+    return "".join(texts)
 
 
 def _joined(*parts: Any) -> str:
@@ -167,8 +167,8 @@ class _Joins(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 (the base class's protocol)
         self.generic_visit(node)
-        made = nodes.Call(nodes.ImportedName(f"{__name__}._joined"), node.nodes, [], None, None)
-        return made.set_lineno(node.lineno)
+        call = nodes.Call(nodes.ImportedName(f"{__name__}._joined"), node.nodes, [], None, None)
+        return call.set_lineno(node.lineno)
 
 
 class _Environment(ImmutableSandboxedEnvironment):

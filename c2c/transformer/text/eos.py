@@ -18,13 +18,13 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
     """
     for name in ("generation_config.json", "config.json"):
         file = folder / name
-        found = read_json_object(file).get("eos_token_id") if file.is_file() else None
-        if found is None:
+        value = read_json_object(file).get("eos_token_id") if file.is_file() else None
+        if value is None:
             continue
-        ids = found if isinstance(found, list) else [found]
+        ids = value if isinstance(value, list) else [value]
         if any(type(token) is not int or token < 0 for token in ids):
             raise DataError(
-                str(file), f"eos_token_id is {found!r}, expected a token's number or a list of them"
+                str(file), f"eos_token_id is {value!r}, expected a token's number or a list of them"
             )
         return tuple(ids)
     return ()

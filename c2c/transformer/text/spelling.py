@@ -93,8 +93,8 @@ class Spelling:
                 return name.encode()
         if self.has_bytes and (byte := _BYTE.fullmatch(name)) and (before or byte[1] != "20"):
             return bytes([int(byte[1], 16)])
-        known = [] if before is None else [before]
-        return self._decoded([*known, name])[len(self._decoded(known)) :].encode()
+        names = [] if before is None else [before]
+        return self._decoded([*names, name])[len(self._decoded(names)) :].encode()
 
     def longest(self) -> int | None:
         """Return the maximum number of a text's characters that one token can represent.

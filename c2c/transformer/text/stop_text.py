@@ -37,14 +37,14 @@ class StopText:
         if self.found is not None:
             return ""
         self._held += piece
-        ends = [(at + len(stop), -len(stop), stop) for stop in self._stops
-                if (at := self._held.find(stop)) >= 0]  # fmt: skip
+        ends = [(index + len(stop), -len(stop), stop) for stop in self._stops
+                if (index := self._held.find(stop)) >= 0]  # fmt: skip
         if ends:
             end, _, self.found = min(ends)
             out, self._held = self._held[: end if self._is_kept else end - len(self.found)], ""
             return out
-        kept = max((_overlap(self._held, stop) for stop in self._stops), default=0)
-        out = self._held[: len(self._held) - kept]
+        overlap = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        out = self._held[: len(self._held) - overlap]
         self._held = self._held[len(out) :]
         return out
 

@@ -198,11 +198,11 @@ def _text(token: Any) -> str | None:
 def _add_declared(backend: tokenizers.Tokenizer, config: Mapping[str, Any], source: str) -> None:
     declared = config.get("added_tokens_decoder") or {}
     try:
-        known = {int(number): dict(entry) for number, entry in declared.items()}
-        texts = {number: str(entry.pop("content")) for number, entry in known.items()}
-        for entry in known.values():
+        entry_of = {int(number): dict(entry) for number, entry in declared.items()}
+        texts = {number: str(entry.pop("content")) for number, entry in entry_of.items()}
+        for entry in entry_of.values():
             entry.pop("__type", None)
-        tokens = {n: tokenizers.AddedToken(texts[n], **known[n]) for n in sorted(known)}
+        tokens = {n: tokenizers.AddedToken(texts[n], **entry_of[n]) for n in sorted(entry_of)}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             source, f"added_tokens_decoder: expected tokens with their content by number ({error})"
@@ -221,10 +221,10 @@ def _templates(
     folder: Path, config: Mapping[str, Any], special: Mapping[str, str]
 ) -> dict[str, ChatTemplate]:
     path = folder / "chat_template.jinja"
-    given = read_text(path) if path.is_file() else config.get("chat_template")
-    named = {"default": given}
-    if isinstance(given, list):
-        entries = [entry for entry in given if isinstance(entry, Mapping)]
+    template = read_text(path) if path.is_file() else config.get("chat_template")
+    named = {"default": template}
+    if isinstance(template, list):
+        entries = [entry for entry in template if isinstance(entry, Mapping)]
         named = {str(entry.get("name")): entry.get("template") for entry in entries}
     more = folder / "additional_chat_templates" / "tool_use.jinja"
     if more.is_file():

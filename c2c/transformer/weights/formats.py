@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from c2c.errors import SettingError
-from c2c.transformer.weights.layout import Stack
+from c2c.transformer.layers.layout import Stack
 from pallas_kernels.quantized_gemm import KINDS, SCALE_DTYPES, Kind
 
 __all__ = ["Format", "Quantization", "Quantize", "format_of", "is_exact", "quantization_by_name"]
@@ -88,7 +88,7 @@ class Stored(Protocol):
 
 def quantization_by_name(name: str | None) -> Quantization | None:
     """Return the quantisation called "int8", "fp8" (a scale a row), "int4" (groups) or "stored"."""
-    made = {
+    choices = {
         "int8": Quantization(kind="int8"),
         "fp8": Quantization(kind="float8_e4m3fn"),
         "int4": Quantization(kind="int4", group=_STORED_GROUP, scale_dtype="bfloat16"),
@@ -96,9 +96,9 @@ def quantization_by_name(name: str | None) -> Quantization | None:
     }
     if name is None:
         return None
-    if name not in made:
+    if name not in choices:
         raise SettingError("quantize", name, f"None or one of {', '.join(get_args(Quantize))}")
-    return made[name]
+    return choices[name]
 
 
 def format_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from c2c.transformer.weights.layout import NAMES
+from c2c.transformer.layers.layout import NAMES
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 __all__ = ["split_experts"]
@@ -17,22 +17,22 @@ _FUSED = re.compile(
 def split_experts(checkpoint: SafetensorsCheckpoint, family: str) -> None:
     """Give each expert's matrices their published names."""
     named = NAMES[family].experts
-    if named is None:
+    if named is None or len(named[1]) == 2:
         return
     folder, (gate, up, down) = named
     for name in checkpoint.names:
-        found = _FUSED.fullmatch(name)
-        if found is None:
+        match = _FUSED.fullmatch(name)
+        if match is None:
             continue
-        path, shape = f"{found[1]}.{folder}", checkpoint.shape(name)
-        if found[2] == "gate.weight":
-            checkpoint.divide(name, {f"{path}.{found[2]}": shape})
+        path, shape = f"{match[1]}.{folder}", checkpoint.shape(name)
+        if match[2] == "gate.weight":
+            checkpoint.divide(name, {f"{path}.{match[2]}": shape})
             continue
         if len(shape) != 3:
             continue
         count, rows, columns = shape
-        matrices = (down,) if found[2].endswith("down_proj") else (gate, up)
-        each = rows // len(matrices), columns
-        if each[0] * len(matrices) == rows:
+        matrices = (down,) if match[2].endswith("down_proj") else (gate, up)
+        part_shape = rows // len(matrices), columns
+        if part_shape[0] * len(matrices) == rows:
             parts = (f"{path}.experts.{i}.{name}.weight" for i in range(count) for name in matrices)
-            checkpoint.divide(name, dict.fromkeys(parts, each))
+            checkpoint.divide(name, dict.fromkeys(parts, part_shape))

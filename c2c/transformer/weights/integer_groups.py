@@ -21,9 +21,9 @@ _COLUMNS: Final = 1024  # outputs that are widened at once
 
 def check_packing(config: Mapping[str, Any], file: Path) -> None:
     """Raise DataError for a way of packing that is not the usual one of a method."""
-    told = config.get("quantization_config")
+    settings = config.get("quantization_config")
     for field, usual in (("version", "gemm"), ("checkpoint_format", "gptq")):
-        value = str(told.get(field, usual)).lower() if isinstance(told, Mapping) else usual
+        value = str(settings.get(field, usual)).lower() if isinstance(settings, Mapping) else usual
         if value != usual:
             raise DataError(str(file), f"quantization_config.{field}={value!r}: expected {usual!r}")
 
@@ -89,12 +89,21 @@ class GroupedCheckpoint(SafetensorsCheckpoint):
             if f"{start}.{end}" not in self.names:
                 raise DataError(str(self.path), f"{start}.qweight without {start}.{end}")
             shapes[end] = super().shape(f"{start}.{end}")
-        each, sizes = self._each, shapes["qweight"]
-        k, n = (sizes[0], sizes[1] * each) if self._kind == "awq" else (sizes[0] * each, sizes[1])
+        per_word, sizes = self._each, shapes["qweight"]
+        k, n = (
+            (sizes[0], sizes[1] * per_word)
+            if self._kind == "awq"
+            else (sizes[0] * per_word, sizes[1])
+        )
         groups = shapes["scales"][0]
-        wanted = {"scales": (groups, n), "qzeros": (groups, n // each), "g_idx": (k,)}
+        shape_of = {"scales": (groups, n), "qzeros": (groups, n // per_word), "g_idx": (k,)}
         for end, shape in shapes.items():
-            if (end in wanted and shape != wanted[end]) or not groups or k % groups or n % each:
+            if (
+                (end in shape_of and shape != shape_of[end])
+                or not groups
+                or k % groups
+                or n % per_word
+            ):
                 raise DataError(
                     str(self.path), f"{start}.{end} {list(shape)} does not fit qweight "
                     f"{list(sizes)} of {self._bits} bits in {groups} groups",

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from c2c.models import ModelSpec
-from c2c.transformer.params import Placement
+from c2c.transformer.layers.layout import Part, Stack, layout
+from c2c.transformer.layers.params import Placement
 from c2c.transformer.weights.formats import Format, Quantization, Stored, format_of, is_exact
-from c2c.transformer.weights.layout import Part, Stack, layout
 from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory import TensorSpec
 from pallas_kernels.quantized_gemm import (
@@ -144,8 +144,13 @@ class Leaf:
         if into.shape != self._sizes:
             into[...] = 0
         for part in self.parts:
-            target = into[part.at][part.first : part.first + part.shape[0]]
-            source.read(part.tensor, target[..., : part.shape[-1]] if target.ndim > 1 else target)
+            if part.transposed:
+                columns, rows = part.shape[-2:]
+                target = into[part.at][:, :rows, :columns].swapaxes(1, 2)
+            else:
+                target = into[part.at][part.first : part.first + part.shape[0]]
+                target = target[..., : part.shape[-1]] if target.ndim > 1 else target
+            source.read(part.tensor, target)
             done(math.prod(part.shape) * into.dtype.itemsize)
 
     def _fill_integers(self, target: QuantizedWeights, part: Part, source: Source) -> None:
@@ -181,7 +186,7 @@ def leaves(
       source: source of the tensors.
       quantization: quantisation of the projections; None for floats.
     """
-    made: list[Leaf] = []
+    result: list[Leaf] = []
     host = placement.memory == "host"
 
     def add(stack: Stack, shape: Sequence[int], layer: int | None, **settings: Any) -> None:
@@ -192,7 +197,7 @@ def leaves(
             name = f"{stack.name}/{layer}"
         is_matrix = stack.projection and len(shape) == 2 and not settings.get("table")
         turned = placement.transposed and is_matrix and settings["format"].kind is None
-        made.append(
+        result.append(
             Leaf(
                 name=name, stack=stack, layer=layer, shape=tuple(shape), parts=parts,
                 transposed=turned, **settings,
@@ -219,4 +224,4 @@ def leaves(
             else:
                 for layer in range(stack.shape[0]):
                     add(stack, shape[1:], layer, format=chosen, in_host_memory=host)
-    return tuple(made)
+    return tuple(result)

@@ -86,7 +86,7 @@ def packing(
             return f"{name} [{n}, groups]"
         block = 1, k // sizes[1]
     elif min(block) > 1:
-        grid = tuple(-(-of // size) for of, size in zip((n, k), block, strict=True))
+        grid = tuple(-(-extent // size) for extent, size in zip((n, k), block, strict=True))
         if sizes != grid:
             return f"{name}, F32 {list(grid)}"
     elif sizes in ((), (1,), (1, 1)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from c2c.models import ModelSpec
-from c2c.transformer.weights.layout import layout
+from c2c.transformer.layers.layout import layout
 
 __all__ = ["RandomSource"]
 

@@ -44,7 +44,7 @@ _TEXT = {
 _NO_TEXT = tuple(
     f"{start}{part}."
     for start in ("", "model.")
-    for part in ("visual", "vision_tower", "multi_modal_projector")
+    for part in ("visual", "vision_tower", "vision_model", "multi_modal_projector", "mm_projector")
 )
 _MAX_HEADER_BYTES = 100_000_000  # the library's own limit
 _INDEX = "model.safetensors.index.json"
@@ -92,8 +92,8 @@ class SafetensorsCheckpoint:
                     raise DataError(str(file), f"tensor {name} is also in {first}")
                 self._tensors[name] = tensor
         for name, shard in expected.items():
-            found = self._tensors.get(name)
-            if found is None or files[found.file].name != shard:
+            entry = self._tensors.get(name)
+            if entry is None or files[entry.file].name != shard:
                 raise DataError(str(self.path / shard), f"tensor {name} is only in the index")
         self.names = tuple(self._tensors)
 
@@ -122,12 +122,12 @@ class SafetensorsCheckpoint:
 
         The others, of images, are removed.
         """
-        found = {}
+        tensors = {}
         for name, tensor in self._tensors.items():
             if not name.startswith(_NO_TEXT):
                 start = next((start for start in _TEXT if name.startswith(start)), "")
-                found[_TEXT.get(start, "") + name.removeprefix(start)] = tensor
-        self._tensors, self.names = found, tuple(found)
+                tensors[_TEXT.get(start, "") + name.removeprefix(start)] = tensor
+        self._tensors, self.names = tensors, tuple(tensors)
 
     def widen(self, block: tuple[int, int] | None) -> None:
         """Apply scales to packed matrices when they are read, see `c2c.transformer.weights.packed`.
@@ -160,15 +160,15 @@ class SafetensorsCheckpoint:
             return into
 
         shapes = {suffix: self.shape(other) for suffix, other in beside.items()}
-        found = packing(tensor.dtype, tensor.shape, block, shapes, read)
-        if isinstance(found, str):
+        outcome = packing(tensor.dtype, tensor.shape, block, shapes, read)
+        if isinstance(outcome, str):
             scales = [n for s, n in beside.items() if s.startswith("weight_scale")]
             has = ", ".join(
                 f"{self._tensors[n].dtype} {list(self.shape(n))}" for n in scales
             ) or "none"  # fmt: skip
             file = str(self._files[tensor.file])
-            raise DataError(file, f"{name} has scales {has}, expected {found}")
-        form, shape = found
+            raise DataError(file, f"{name} has scales {has}, expected {outcome}")
+        form, shape = outcome
         del self._tensors[name]
         self._tensors[f"{start}.weight"] = replace(
             tensor, packing=form, shape=shape, width=tensor.shape[1]
@@ -212,8 +212,8 @@ class SafetensorsCheckpoint:
 
     def are_equal(self, name: str, other: str) -> bool:
         """Return whether two tensors exist and have equal type, shape and bits."""
-        found = [self._tensors[tensor] for tensor in (name, other) if tensor in self._tensors]
-        if len({(tensor.dtype, tensor.shape) for tensor in found}) != 1 or len(found) != 2:
+        tensors = [self._tensors[tensor] for tensor in (name, other) if tensor in self._tensors]
+        if len({(tensor.dtype, tensor.shape) for tensor in tensors}) != 1 or len(tensors) != 2:
             return False
         pairs = zip(self.rows(name), self.rows(other), strict=True)
         return all(a.tobytes() == b.tobytes() for (_, a), (_, b) in pairs)
@@ -270,14 +270,14 @@ def _read_header(file: Path, number: int) -> dict[str, _Tensor]:
         tensor = _entry(file, number, name, entry, begin)
         tensors[name] = tensor
         spans.append((tensor.offset, tensor.offset + tensor.nbytes, name))
-    at = begin
+    offset = begin
     for first, last, name in sorted(spans):
-        if first != at:
-            raise DataError(str(file), f"{name} begins at byte {first}, expected {at}: damaged")
-        at = last
-    if at != size:
-        what = "truncated" if size < at else "more than its tensors"
-        raise DataError(str(file), f"{size} bytes, expected {at}: {what}")
+        if first != offset:
+            raise DataError(str(file), f"{name} begins at byte {first}, expected {offset}: damaged")
+        offset = last
+    if offset != size:
+        fault = "truncated" if size < offset else "more than its tensors"
+        raise DataError(str(file), f"{size} bytes, expected {offset}: {fault}")
     return tensors
 
 

@@ -19,11 +19,11 @@ from c2c.transformer import load
 from c2c.transformer.gguf.file import GgufCheckpoint
 from c2c.transformer.gguf.source import GgufSource
 from c2c.transformer.weights.random_source import RandomSource
-from experiments.bench import checkpoints
-from experiments.bench import llama_cpp as command
-from experiments.bench.checkpoints import write_checkpoint
-from experiments.bench.live import Answer, Mix, Request, trace
-from experiments.bench.llama_cpp import LlamaCpp, write_gguf
+from experiments.lab.bench import checkpoints
+from experiments.lab.bench import llama_cpp as command
+from experiments.lab.bench.checkpoints import write_checkpoint
+from experiments.lab.bench.live import Answer, Mix, Request, trace
+from experiments.lab.bench.llama_cpp import LlamaCpp, write_gguf
 from tests.transformer.random_checkpoints import config_of
 
 # Stand for a server: stream each prompt's tokens again, after the number in the model's name.

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.bench.live import Request
-from experiments.bench.prediction import live
-from experiments.bench.prediction.command import main
-from experiments.bench.prediction.live import Host
-from experiments.bench.prediction.verdict import FLOORS, TARGETS, judge, verdict
+from experiments.lab.bench.live import Request
+from experiments.lab.bench.prediction import live
+from experiments.lab.bench.prediction.command import main
+from experiments.lab.bench.prediction.live import Host
+from experiments.lab.bench.prediction.verdict import FLOORS, TARGETS, judge, verdict
 from experiments.serving.record import CATALOG
 from experiments.serving.replaying import Comparison
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from experiments.c2cserve import fig9
-from experiments.c2cserve.anchors import (
+from experiments.figure import Context
+from experiments.papers.c2cserve import fig9
+from experiments.papers.c2cserve.anchors import (
     DEEPSEEK_S,
     DRIVES_GBPS,
     FETCH_S,
@@ -27,8 +28,7 @@ from experiments.c2cserve.anchors import (
     plain_s,
     store_s,
 )
-from experiments.c2cserve.baselines import serve_alone
-from experiments.figure import Context
+from experiments.papers.c2cserve.baselines import serve_alone
 
 CONTEXT = Context(profile="quick", link_variant="measured", seeds=(0,))
 

@@ -9,9 +9,9 @@ import pytest
 
 from c2c.cost import DEFAULT_ALPHAS, in_sample_claims
 from c2c.errors import SettingError
-from experiments.c2cserve import fig2, fig4, fig5, fig6, fig8, projection, table1, table2
 from experiments.claims import claim, compare, explanations, fidelity_rows, load_claims, totals
 from experiments.figure import Computed, Context
+from experiments.papers.c2cserve import fig2, fig4, fig5, fig6, fig8, projection, table1, table2
 
 ANALYTIC = {
     "table1": table1.compute,

@@ -9,10 +9,10 @@ from omegaconf import OmegaConf
 
 from c2c.config import SimulationResult, build, load, simulate
 from c2c.serving import SystemSpec
-from experiments.c2cserve import fleets, replay
-from experiments.c2cserve.measures import MEASURES, measures
-from experiments.c2cserve.settings import catalog
 from experiments.figure import Context, figures
+from experiments.papers.c2cserve import fleets, replay
+from experiments.papers.c2cserve.measures import MEASURES, measures
+from experiments.papers.c2cserve.settings import catalog
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
 FIGURES = figures()

@@ -10,8 +10,8 @@ import pytest
 
 from c2c.config import build, load, simulate
 from c2c.errors import SettingError
-from experiments.c2cserve.baselines import chunk_settings, engine_settings
-from experiments.c2cserve.fig12 import Windows, bands
+from experiments.papers.c2cserve.baselines import chunk_settings, engine_settings
+from experiments.papers.c2cserve.fig12 import Windows, bands
 
 Times = dict[str, np.ndarray[Any, Any]]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.c2cserve import replay, starts
 from experiments.claims import claim, compare
 from experiments.figure import Context
+from experiments.papers.c2cserve import replay, starts
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 

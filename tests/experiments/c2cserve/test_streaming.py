@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from c2c.errors import SettingError
-from experiments.c2cserve.streaming import Streaming, compute, streamed
 from experiments.experiment import read_experiment
 from experiments.figure import Computed, Context
-from experiments.figures.baselines import draw_streaming
 from experiments.figures.style import look
+from experiments.papers.c2cserve.drawing.baselines import draw_streaming
+from experiments.papers.c2cserve.streaming import Streaming, compute, streamed
 
 CONTEXT = Context(profile="quick", link_variant="measured", seeds=(0,))
 EXPERIMENT = read_experiment(Streaming, "c2cserve/streaming")

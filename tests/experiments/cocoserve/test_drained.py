@@ -10,9 +10,10 @@ import pytest
 from c2c.errors import SettingError
 from c2c.systems.cocoserve import headroom
 from experiments.claims import claim, compare
-from experiments.cocoserve import costs, fig3, fig8, fig9
-from experiments.cocoserve.compared import coco, copied_layers, vllm
-from experiments.cocoserve.drained import (
+from experiments.figure import Computed, Context
+from experiments.papers.cocoserve import costs, fig3, fig8, fig9
+from experiments.papers.cocoserve.compared import coco, copied_layers, vllm
+from experiments.papers.cocoserve.drained import (
     DEFAULTS,
     HIGH,
     LOW,
@@ -23,7 +24,6 @@ from experiments.cocoserve.drained import (
     mean_over,
     rows_that_fit,
 )
-from experiments.figure import Computed, Context
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from c2c.models import load_spec
-from experiments.cocoserve import host_copies
 from experiments.figure import Context
+from experiments.papers.cocoserve import host_copies
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from c2c.systems.cocoserve import transitions
-from experiments.cocoserve.plan import ALGORITHMS, PlanSettings, main, planned, problem_of, row_of
+from experiments.papers.cocoserve.plan import (
+    ALGORITHMS,
+    PlanSettings,
+    main,
+    planned,
+    problem_of,
+    row_of,
+)
 
 FREE = [36.0, 20.0, 14.0, 9.0]
 

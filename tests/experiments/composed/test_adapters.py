@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from c2c.config import simulate
 from c2c.models import load_catalog
-from experiments.composed import adapters
-from experiments.composed.adapters import FineTunes, compute
 from experiments.experiment import read_experiment
 from experiments.figure import Context
+from experiments.papers.composed import adapters
+from experiments.papers.composed.adapters import FineTunes, compute
 
 SMALL = (
     "experiment.fine_tunes=[24]", "experiment.models=[24]", "experiment.bases=[2]",

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from c2c.config import build, load, simulate
-from experiments.composed import prefix
 from experiments.figure import Context, choose
-from experiments.figures.prefix import draw_prefix
 from experiments.figures.style import look
+from experiments.papers.composed import prefix
+from experiments.papers.composed.prefix_drawing import draw_prefix
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0, 1))
 TINY = (

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from c2c.config import build, check_choices, load
 from c2c.errors import SettingError
 from c2c.hardware import conf_dir
-from experiments.composed.sets import refusal, settings_of, shapley, subsets
 from experiments.figure import Context, figures
+from experiments.papers.composed.sets import refusal, settings_of, shapley, subsets
 
 PAGE = Path(__file__).parents[3] / "docs" / "systems" / "composed.md"
 FULL = Context(profile="full", link_variant="measured", seeds=(0,))

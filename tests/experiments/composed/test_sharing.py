@@ -9,11 +9,11 @@ import pytest
 
 from c2c.config import build, load, simulate
 from c2c.errors import SettingError
-from experiments.composed import sharing
-from experiments.composed.sharing import compute
 from experiments.figure import Context, figures
-from experiments.figures.sharing import draw_sharing
 from experiments.figures.style import look
+from experiments.papers.composed import sharing
+from experiments.papers.composed.sharing import compute
+from experiments.papers.composed.sharing_drawing import draw_sharing
 
 SETTINGS = ("experiment.models=[2,4]", "experiment.compressions=[1.0,2.0]")
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,), overrides=SETTINGS)

@@ -9,11 +9,11 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from experiments.c2cserve import fig2, fig5, fig6, fig8, projection, table2
 from experiments.figure import Context
-from experiments.figures import baselines, gemm, hardware, serving, workload
 from experiments.figures.run import draw_run
 from experiments.figures.style import canvas, finish, look
+from experiments.papers.c2cserve import fig2, fig5, fig6, fig8, projection, table2
+from experiments.papers.c2cserve.drawing import baselines, gemm, hardware, serving, workload
 
 QUICK = Context(profile="quick", link_variant="datasheet", seeds=(0,))
 

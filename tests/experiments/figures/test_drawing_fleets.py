@@ -6,8 +6,8 @@ from itertools import pairwise
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from experiments.figures.fleets import FEWEST_PERCENT, draw_fleets
 from experiments.figures.style import label_ends, look
+from experiments.papers.c2cserve.drawing.fleets import FEWEST_PERCENT, draw_fleets
 
 
 def drawn(figure: Figure) -> bytes:

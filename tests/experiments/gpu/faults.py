@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.gpu.cases import Unmeasurable
+from experiments.lab.gpu.cases import Unmeasurable
 
 
 def compile_all(specs: Sequence[Mapping[str, Any]], _: object) -> None:

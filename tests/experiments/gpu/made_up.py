@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.gpu.cases import MIXES, Case, Row, plan
-from experiments.gpu.verdicts import predicted_s
+from experiments.lab.gpu.cases import MIXES, Case, Row, plan
+from experiments.lab.gpu.verdicts import predicted_s
 
 
 def row(case: Case, **columns: Any) -> Row:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.gpu import command, link
-from experiments.gpu.calibrate import main as calibrate
-from experiments.gpu.cases import plan
-from experiments.gpu.rows import Rows
+from experiments.lab.gpu import command, link
+from experiments.lab.gpu.calibrate import main as calibrate
+from experiments.lab.gpu.cases import plan
+from experiments.lab.gpu.rows import Rows
 from pallas_kernels.gemm import Gemm, check_fits, choose, machine_for, plan_launch
 from tests.experiments.gpu import made_up
 

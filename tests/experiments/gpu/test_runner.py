@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from c2c.errors import DataError
-from experiments.gpu import runner
-from experiments.gpu.cases import LIMIT_S, LONG_S, Case
-from experiments.gpu.rows import Rows
-from experiments.gpu.runner import Outcome, look, run_cases
-from experiments.gpu.worker import Settings
+from experiments.lab.gpu import runner
+from experiments.lab.gpu.cases import LIMIT_S, LONG_S, Case
+from experiments.lab.gpu.rows import Rows
+from experiments.lab.gpu.runner import Outcome, look, run_cases
+from experiments.lab.gpu.worker import Settings
 
 SETTINGS = Settings(backend="reference", tiny=True, package="tests.experiments.gpu")
 

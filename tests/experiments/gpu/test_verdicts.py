@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from experiments.gpu import verdicts
-from experiments.gpu.cases import Row
+from experiments.lab.gpu import verdicts
+from experiments.lab.gpu.cases import Row
 from tests.experiments.gpu import made_up
 
 

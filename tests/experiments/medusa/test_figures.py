@@ -11,11 +11,10 @@ import pytest
 from c2c.errors import SettingError
 from experiments.claims import claim, compare, explanations, fidelity_rows, load_claims, totals
 from experiments.figure import Computed, Context
-from experiments.figures import medusa as drawing
-from experiments.medusa import switch, timeline
-from experiments.medusa.fleet import Fleet, tail_of
-from experiments.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer
-from experiments.medusa.restoring import classifier_rows, restore_model
+from experiments.papers.medusa import drawing, switch, timeline
+from experiments.papers.medusa.fleet import Fleet, tail_of
+from experiments.papers.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer
+from experiments.papers.medusa.restoring import classifier_rows, restore_model
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 

@@ -16,10 +16,10 @@ import yaml
 from hydra._internal.hydra import Hydra
 
 from experiments import simulate
-from experiments.bench import simulator
-from experiments.cocoserve import plan
+from experiments.lab.bench import simulator
+from experiments.papers.cocoserve import plan
+from experiments.papers.weaver import plan as weaving
 from experiments.reproduce import command as reproduce_main
-from experiments.weaver import plan as weaving
 from tests.vopr import __main__ as vopr
 
 TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(

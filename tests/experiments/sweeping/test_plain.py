@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
+from experiments.papers.tessera.ways import main as plan_tessera
+from experiments.papers.weaver.plan import main as plan_weaver
 from experiments.plain_settings import Ran, run_settings
-from experiments.tessera.ways import main as plan_tessera
-from experiments.weaver.plan import main as plan_weaver
 
 
 @dataclass

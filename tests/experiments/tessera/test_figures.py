@@ -15,8 +15,8 @@ from c2c.errors import SettingError
 from c2c.systems.tessera import WAYS, load_pair
 from experiments.claims import claim, compare, explanations, fidelity_rows, load_claims, totals
 from experiments.figure import Computed, Context, choose
-from experiments.figures import tessera as drawing
-from experiments.tessera import (
+from experiments.papers.tessera import (
+    drawing,
     heterogeneity,
     network,
     offline,
@@ -25,8 +25,8 @@ from experiments.tessera import (
     pipelining,
     switching,
 )
-from experiments.tessera.arrivals import of_trace, poisson
-from experiments.tessera.workloads import PAIRS, WORKLOADS, fitted_share
+from experiments.papers.tessera.arrivals import of_trace, poisson
+from experiments.papers.tessera.workloads import PAIRS, WORKLOADS, fitted_share
 from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))

@@ -11,7 +11,7 @@ import pytest
 from c2c.errors import SettingError
 from c2c.systems.program.xla import read_dump
 from experiments.children import ROOT, answer_of
-from experiments.tessera.on_gpu import rows_of
+from experiments.papers.tessera.on_gpu import rows_of
 from tests.systems.program.fake.build import build, environment
 
 FIXTURE = ROOT / "tests" / "systems" / "program" / "xla" / "decode"
@@ -27,7 +27,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def rows(what: str, env: dict[str, str], **more: Any) -> list[dict[str, Any]]:
     asked = {"what": what, "step": str(FIXTURE), "tokens": 2, "seconds": 0.0, "repetitions": 2}
-    command = [sys.executable, "-m", "experiments.tessera.on_gpu", json.dumps(asked | more)]
+    command = [sys.executable, "-m", "experiments.papers.tessera.on_gpu", json.dumps(asked | more)]
     result: list[dict[str, Any]] = answer_of(command, RuntimeError, env=env)
     return result
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.tessera.planner import main
+from experiments.papers.tessera.planner import main
 from tests.experiments.refused import is_refused
 
 

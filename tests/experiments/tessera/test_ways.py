@@ -9,7 +9,7 @@ import pytest
 
 from c2c.systems.tessera import WAYS
 from experiments.claims import claim
-from experiments.tessera.ways import main, published
+from experiments.papers.tessera.ways import main, published
 from tests.experiments.refused import is_refused
 
 

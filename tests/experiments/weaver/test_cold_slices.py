@@ -6,7 +6,7 @@ import pytest
 
 from c2c.models import kv_bytes_per_token, weight_bytes
 from experiments.figure import Context, figures
-from experiments.weaver import cold_slices
+from experiments.papers.weaver import cold_slices
 
 CONTEXT = Context(profile="quick", link_variant="measured", seeds=(0,))
 EXPERIMENT: cold_slices.ColdSlices = figures()["weaver.cold_slices"].settings(CONTEXT)

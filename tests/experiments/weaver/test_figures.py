@@ -13,8 +13,8 @@ from c2c.errors import SettingError
 from c2c.systems.weaver import fitted, fitted_claims
 from experiments.claims import claim, compare
 from experiments.figure import Context, figures
-from experiments.weaver import fig5, fig6, model, table1
-from experiments.weaver.served import L40S, Served, largest_rate, lengths_of, served
+from experiments.papers.weaver import fig5, fig6, model, table1
+from experiments.papers.weaver.served import L40S, Served, largest_rate, lengths_of, served
 from tests.tiers import tiered
 
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))

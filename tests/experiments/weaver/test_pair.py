@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from c2c.errors import SettingError
-from experiments.weaver.pair import PairSettings, main, paired, waits_of
-from experiments.weaver.workers import Ended
+from experiments.papers.weaver.pair import PairSettings, main, paired, waits_of
+from experiments.papers.weaver.workers import Ended
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 

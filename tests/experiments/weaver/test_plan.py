@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from c2c.systems.weaver import expected_stall
-from experiments.weaver.plan import PlanSettings, cuts, main, pair_of, starts
+from experiments.papers.weaver.plan import PlanSettings, cuts, main, pair_of, starts
 
 
 def test_ours_is_best_by_its_own_measure() -> None:

@@ -1,9 +1,4 @@
-"""Folders of this version, for later ones to read: `python -m tests.golden.upgrades.make 1`.
-
-The number is of a folder here, which must be new: those of earlier versions stay as they are. It
-gets a run folder, an artefact of MEDUSA and a store of one executable. Make a new one when a
-format changes, before a release that has the new one.
-"""
+"""Folders of this version, for later ones to read: `python -m tests.golden.upgrades.make 1`."""
 
 from __future__ import annotations
 
@@ -40,7 +35,11 @@ def program() -> Program:
 
 
 def main(arguments: list[str]) -> int:
-    """Write a folder; return the exit status."""
+    """Write a folder; return the exit status.
+
+    Its number must be new: folders of earlier versions stay. Make one when a format changes, before
+    the release that has it.
+    """
     (number,) = arguments
     folder = HERE / number
     folder.mkdir()

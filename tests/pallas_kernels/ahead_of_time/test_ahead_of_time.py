@@ -1,8 +1,4 @@
-"""The real kernels, compiled for GPUs that are not here: resources, instructions, no copy of W.
-
-A seventh of the programs a day for an H200 and for 16 SMs of one, other ones each day; all in
-`make soak`.
-"""
+"""The real kernels, compiled for GPUs that are not here: resources, instructions, no copy of W."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from tests.compiler import needs_compiler, run
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 
+# A seventh of the programs a day; all in `make soak`.
 DAYS = 7
 TODAY = dt.datetime.now(dt.UTC).toordinal() % DAYS
 COMPILED = ("h200", "h200_16sm")  # an H100 has the code of an H200

@@ -1,7 +1,6 @@
 """Compiled programs, one of each family, kept for tests without the compiler.
 
-python -m tests.pallas_kernels.ahead_of_time.texts (with the compiler on PYTHONPATH) writes it anew:
-PTX without comments and places in sources, descriptors, how often L1 is invalidated.
+python -m tests.pallas_kernels.ahead_of_time.texts    # with the compiler on PYTHONPATH
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def kept(name: str) -> Part:
 
 
 def keep(name: str, ptx: str, table: tuple[Descriptor, ...], code: str) -> None:
-    """Write a program's file."""
+    """Write a program's file: PTX without comments and places, descriptors, L1 invalidations."""
     lines = (
         line.partition("//")[0].strip() for line in ptx[ptx.index(".visible .entry") :].splitlines()
     )

@@ -1,24 +1,4 @@
-"""Error bounds of correct attention against the exact result: derived, elementwise, never tuned.
-
-One row: scores s_j = scale (q . k_j) over n visible keys, M = max s, A = max scale (|q| . |k_j|),
-l = sum exp(s_j - M) >= 1, p_j = exp(s_j - M) / l, out = sum p_j v_j. `eps` is that
-of float32, d the head size, b the number of key blocks (each merge of parts counts as one).
-
-1. Products of 16-bit inputs are exact in float32, their sum errs by d eps A at most
-   (`pallas_kernels.numerics`, steps 1 and 2; float32 inputs add one rounding, hence d + 1).
-   Factor, product and difference in the exponent round a few times more, each at most eps (|s| +
-   |M|) <= 2 eps A; the factors exp(m_old - m_new) of b blocks telescope to 2 eps A. exp2 of the
-   hardware and XLA's exp err by at most 2 eps each, once for the weight and once a block. So each
-   weight is off by a factor of at most exp(E), E = eps ((d + 12) A + 2 b + 4), whatever M was used:
-   it cancels between numerator and sum.
-2. Weights are rounded to the type of v before they meet V: half an eps(type) each, and what is
-   smaller than a normal number is off by one subnormal at most. A weight is relative to the largest
-   one seen so far, so that costs subnormal(type) sum |v_j| exp(E) / l in all.
-3. Numerator and sum are accumulated in float32 over n terms and b rescalings, in any order:
-   (n + 2 b) eps each. The division and its product add 4 eps.
-4. Factors 1 + x are at most exp(x), so with G = exp(2 E + eps(type) / 2 + 2 (n + 2 b + 2) eps) - 1
-   the row is within G sum p_j |v_j| plus step 2, then rounded once to the output type.
-"""
+"""Error bounds of correct attention against the exact result: derived, elementwise, never tuned."""
 
 from __future__ import annotations
 
@@ -85,7 +65,24 @@ def exact_attention(
       out_dtype: type of the output.
       merges: number of parts that are merged into the result.
 
-    Source: the module's docstring.
+    One row: scores s_j = scale (q . k_j) over n visible keys, M = max s, A = max scale (|q| .
+    |k_j|), l = sum exp(s_j - M) >= 1, p_j = exp(s_j - M) / l, out = sum p_j v_j. `eps` is that of
+    float32, d the head size, b the number of key blocks (each merge of parts counts as one).
+
+    1. Products of 16-bit inputs are exact in float32, their sum errs by d eps A at most
+       (`pallas_kernels.numerics`, steps 1 and 2; float32 inputs add one rounding, hence d + 1).
+       Factor, product and difference in the exponent round a few times more, each at most eps (|s|
+       + |M|) <= 2 eps A; the factors exp(m_old - m_new) of b blocks telescope to 2 eps A. exp2 of
+       the hardware and XLA's exp err by at most 2 eps each, once for the weight and once a block.
+       So each weight is off by a factor of at most exp(E), E = eps ((d + 12) A + 2 b + 4), whatever
+       M was used: it cancels between numerator and sum.
+    2. Weights are rounded to the type of v before they meet V: half an eps(type) each, and what is
+       smaller than a normal number is off by one subnormal at most. A weight is relative to the
+       largest one seen so far, so that costs subnormal(type) sum |v_j| exp(E) / l in all.
+    3. Numerator and sum are accumulated in float32 over n terms and b rescalings, in any order: (n
+       + 2 b) eps each. The division and its product add 4 eps.
+    4. Factors 1 + x are at most exp(x), so with G = exp(2 E + eps(type) / 2 + 2 (n + 2 b + 2) eps)
+       - 1 the row is within G sum p_j |v_j| plus step 2, then rounded once to the output type.
     """
     group = q.shape[2] // k.shape[2]
     cut = seen.any(axis=1)[..., None, None]

@@ -1,7 +1,4 @@
-"""Laws of every op, dataflow, cluster, layout and odd size: one suite for all of them.
-
-The kernel itself is run step by step on a CPU, with NaN in all memory that nobody wrote.
-"""
+"""Laws of every op, dataflow, cluster, layout and odd size: one suite for all of them."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def scalars_of(case: Case, alpha: float) -> np.ndarray:
 
 
 def built(case: Case, scalars: np.ndarray, *, detect_races: bool = False) -> np.ndarray:
-    """Run a kernel as it is built, without what the op checks."""
+    """Run a kernel as it is built, without what the op checks, with NaN in unwritten memory."""
     gemm, (x, w, _) = case.gemm, case.operands()
     kernel = jax.jit(
         sm90.build(gemm, case.config, interpret=interpret_params(detect_races=detect_races))

@@ -61,7 +61,7 @@ def test_operations_that_cannot_be_are_refused(operation: Operation, message: st
 
 FAMILIES = (
     *("mixed", "llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"),
-    *("gemma3_text", "glm4_moe"),
+    *("gemma3_text", "glm4_moe", "deepseek_v3", "llama4_text"),
 )
 
 

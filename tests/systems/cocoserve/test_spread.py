@@ -14,9 +14,10 @@ from c2c.errors import SettingError
 from c2c.systems.cocoserve.live.relayout import Relayout
 from c2c.systems.cocoserve.live.spread import OverDevices, Spread, layer_bytes
 from c2c.transformer import KvPool, Model, Runner, Sampling, Shapes, Step, block_elements, load
-from c2c.transformer.linear import Reference
+from c2c.transformer.layers.linear import Reference
+from c2c.transformer.layers.pages import OutOfPages
 from c2c.transformer.over_pools import Path
-from c2c.transformer.pages import OutOfPages
+from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
 SHAPES = Shapes(rows=(4,), budgets=(16,), width=3, mixes=False)
@@ -78,8 +79,11 @@ def copied(layers: set[int], devices: tuple[int, ...]) -> Spread:
 
 @pytest.mark.parametrize(
     ("layers", "devices", "changes", "transitions"),
-    [({0, 1, 2, 5}, (1,), 4, 4), ({0, 1, 2, 5}, (1, 2), 4, 8), ({0, 1, 2, 3, 4, 5}, (1,), 2, 2),
-     ({2}, (1,), 2, 2), (set(), (), 0, 0)],
+    tiered(
+        [({0, 1, 2, 5}, (1, 2), 4, 8), ({0, 1, 2, 5}, (1,), 4, 4), ({0, 1, 2, 3, 4, 5}, (1,), 2, 2),
+         ({2}, (1,), 2, 2), (set(), (), 0, 0)],
+        slow=1,
+    ),
 )  # fmt: skip
 def test_changes_and_transitions_are_counted_as_defined(
     model: Model, alone: list[list[int]], layers: set[int], devices: tuple[int, ...],

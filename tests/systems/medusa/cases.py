@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from c2c.systems.medusa import Artefact, Capture, Restored, analyse, make_artefact, restore
-from experiments.medusa.processes import Process, key_of
-from experiments.medusa.synthetic import Shape, random_program
+from experiments.papers.medusa.processes import Process, key_of
+from experiments.papers.medusa.synthetic import Shape, random_program
 
 SEED = 11
 

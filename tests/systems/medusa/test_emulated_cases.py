@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.medusa.emulated import Outcome, judge, prepare
-from experiments.medusa.synthetic import Shape
+from experiments.papers.medusa.emulated import Outcome, judge, prepare
+from experiments.papers.medusa.synthetic import Shape
 
 shapes = st.builds(
     Shape,

@@ -6,8 +6,8 @@ import pytest
 
 from c2c.systems.medusa import Artefact, OnDemand, analyse, make_artefact, restore, sides, validate
 from c2c.systems.program import Arenas, DeviceFault, Emulated
-from experiments.medusa.processes import Process, emulated_device, key_of
-from experiments.medusa.synthetic import Shape, random_program
+from experiments.papers.medusa.processes import Process, emulated_device, key_of
+from experiments.papers.medusa.synthetic import Shape, random_program
 from tests.systems.medusa.cases import made
 
 PROGRAMS = {1: random_program(Shape(seed=5, launches=14, threads=3))}

@@ -10,9 +10,9 @@ import pytest
 from c2c.errors import DataError
 from c2c.systems.medusa import Analysed, Artefact, Capture, OnDemand, analyse, make_artefact
 from c2c.systems.program import Argument, Launch, Program
-from experiments.medusa import ranks
-from experiments.medusa.processes import Process, key_of
-from experiments.medusa.ranked import Rank, ranked
+from experiments.papers.medusa import ranks
+from experiments.papers.medusa.processes import Process, key_of
+from experiments.papers.medusa.ranked import Rank, ranked
 from pallas_kernels.repository import RepositoryWarning
 
 WORLD = 4

@@ -27,8 +27,8 @@ from c2c.systems.program import (
     write_image,
 )
 from c2c.systems.program.port import NodeKind
-from experiments.medusa.processes import Process, key_of, libraries_of
-from experiments.medusa.synthetic import Shape, random_program
+from experiments.papers.medusa.processes import Process, key_of, libraries_of
+from experiments.papers.medusa.synthetic import Shape, random_program
 from tests.systems.medusa.cases import made
 
 POINTER = ParameterDeclaration(8, 8, True)

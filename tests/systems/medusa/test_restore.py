@@ -19,7 +19,7 @@ from c2c.systems.medusa import (
 )
 from c2c.systems.medusa.restore import build
 from c2c.systems.program import Allocator, Edge, Emulated, FillCall, Recorder
-from experiments.medusa.processes import Process, emulated_device
+from experiments.papers.medusa.processes import Process, emulated_device
 from pallas_kernels.repository import RepositoryWarning
 from tests.systems.medusa.cases import made, restored
 

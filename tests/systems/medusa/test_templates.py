@@ -8,7 +8,7 @@ import pytest
 
 from c2c.systems.medusa import OnDemand, Templates, sides, topology_of, validate
 from c2c.systems.program import DeviceFault
-from experiments.medusa.processes import Process
+from experiments.papers.medusa.processes import Process
 from tests.systems.medusa.cases import made
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from c2c.systems.program import Library
-from experiments.medusa import restore
-from experiments.medusa.one_process import programs_of
-from experiments.medusa.processes import libraries_of
+from experiments.papers.medusa import restore
+from experiments.papers.medusa.one_process import programs_of
+from experiments.papers.medusa.processes import libraries_of
 from tests.systems.program.fake.build import build, environment
 
 ROOT = Path(__file__).parents[3]

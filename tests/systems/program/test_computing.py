@@ -17,7 +17,7 @@ from c2c.systems.program import (
     entries_of,
     write_image,
 )
-from experiments.medusa.synthetic import Shape, random_program
+from experiments.papers.medusa.synthetic import Shape, random_program
 
 ASSEMBLER = Path(__file__).parents[3] / ".venv-aot" / "nvidia" / "cu13" / "bin" / "ptxas"
 

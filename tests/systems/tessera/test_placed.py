@@ -20,12 +20,13 @@ NEW = 12
 PROMPTS = [[(5 * k + 3 * at) % 90 for at in range(length)] for k, length in enumerate((3, 16, 60))]
 
 
-_FAMILIES = ["llama", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qwen3_moe", "gemma2"))]
+_SLOW = ("qwen3_moe", "gemma2", "deepseek_v3", "llama4_text")
+_FAMILIES = ["llama", *(pytest.param(n, marks=pytest.mark.slow) for n in _SLOW)]
 
 
 @pytest.fixture(scope="module", params=_FAMILIES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    config = config_of(request.param) | {"num_hidden_layers": 4}
+    config = config_of(request.param, num_hidden_layers=4, attention_chunk_size=128)
     return load(write(tmp_path_factory.mktemp("four"), config, tensors_of(config)), "float32")
 
 

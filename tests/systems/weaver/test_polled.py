@@ -11,7 +11,7 @@ import pytest
 from c2c.errors import SettingError
 from c2c.systems.weaver.live.polled import InPieces
 from c2c.transformer import KvPool, Runner, Shapes, block_elements, load, serve
-from c2c.transformer.linear import Reference
+from c2c.transformer.layers.linear import Reference
 from experiments.random_requests import random_requests
 from tests.tiers import tiered
 from tests.transformer.random_checkpoints import config_of, tensors_of, write

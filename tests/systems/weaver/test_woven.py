@@ -17,7 +17,7 @@ from tests.transformer.random_checkpoints import config_of, tensors_of, write
 # the hot model's family, requests, whether prompts come beside decodes
 PAIRS = [
     *(("llama", 8, 0), ("llama", 200, 0), ("mistral", 40, 1), ("qwen2", 40, 0)),
-    *(("qwen3_moe", 40, 1), ("mixed", 40, 0)),
+    *(("qwen3_moe", 40, 1), ("mixed", 40, 0), ("deepseek_v3", 40, 0)),
 ]
 
 

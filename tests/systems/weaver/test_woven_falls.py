@@ -30,7 +30,7 @@ from c2c.transformer import (
     serve,
     superblock_elements,
 )
-from c2c.transformer.linear import Reference
+from c2c.transformer.layers.linear import Reference
 from experiments.random_requests import random_requests
 from pallas_kernels.woven import Slot
 from tests.systems.weaver.queue_link import QueueLink

@@ -1,6 +1,6 @@
-"""A hot model on one CPU device, a cold one that serves on another; prints what a test compares.
+"""A hot model on one CPU device, a cold one on another; prints what a test compares.
 
-Run as `python -m tests.systems.weaver.woven_pair HOT COLD STORE REQUESTS MIXES` on two CPU devices.
+python -m tests.systems.weaver.woven_pair HOT COLD STORE REQUESTS MIXES    # two CPU devices
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,12 +15,12 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.ranges import Count, check_value
 from c2c.systems.cocoserve.live.spread import OverDevices, Spread, layer_bytes
-from c2c.transformer.cache import Pooled
 from c2c.transformer.executables import Stage, in_host_memory
-from c2c.transformer.kv_pool import KvPool
+from c2c.transformer.layers.cache import Pooled, cached_heads
+from c2c.transformer.layers.pages import PAGE_TOKENS, OutOfPages
 from c2c.transformer.over_pools import Path
-from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.stays import Stay
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.stays import Stay
 
 __all__ = ["PIECE_BYTES", "Moved", "Relayout", "ready_to_move"]
 
@@ -87,7 +88,7 @@ class Relayout:
         layers, devices = over.spec.layers, len(over.pools)
         if len(target.copies) != layers:
             raise SettingError("spread.copies", len(target.copies), f"the model's {layers} layers")
-        highest = max(d for held in target.copies for d in held)
+        highest = max(d for holders in target.copies for d in holders)
         if highest >= devices:
             raise SettingError("spread.copies", highest, f"a device from 0 to {devices - 1}")
         for request, path in (homes or {}).items():
@@ -103,7 +104,7 @@ class Relayout:
         self._going: dict[Stay, _Going] = {}
         self._arrays: dict[tuple[int, int], list[Any]] = {}  # copied arrays of layers under way
         self._missing = [
-            (number, d) for number, held in enumerate(target.copies) for d in held
+            (number, d) for number, holders in enumerate(target.copies) for d in holders
             if (number, d) not in over.weights
         ]  # fmt: skip
         self._left = 0  # bytes that were to be copied after the last boundary
@@ -127,9 +128,9 @@ class Relayout:
 
     def _check_blocks(self) -> None:
         over, needed = self._over, Counter[int]()
-        for stay, kept in over.kept.items():
-            for old, new in zip(kept.path, self._path_of(stay), strict=True):
-                needed[new] += kept.blocks.shape[1] * (old != new)
+        for stay, cache in over.kept.items():
+            for old, new in zip(cache.path, self._path_of(stay), strict=True):
+                needed[new] += cache.blocks.shape[1] * (old != new)
         for device, count in needed.items():
             free = over.leases[device].available
             if count > free:
@@ -160,16 +161,16 @@ class Relayout:
         budget -= copied
         if not self._missing:
             try:
-                left = self._remaining()
+                rest_bytes = self._remaining()
             except OutOfPages:
                 self.cancel()
                 raise
-            budget += max(0, left - self._left)
-            while budget > 0 and left > 0:
+            budget += max(0, rest_bytes - self._left)
+            while budget > 0 and rest_bytes > 0:
                 size = self._copy_positions()
-                budget, left, copied = budget - size, left - size, copied + size
-            self._left = left
-            if left == 0:
+                budget, rest_bytes, copied = budget - size, rest_bytes - size, copied + size
+            self._left = rest_bytes
+            if rest_bytes == 0:
                 self._pieces += copied > 0
                 return self._published()
         self._pieces += copied > 0
@@ -198,46 +199,46 @@ class Relayout:
         return copied
 
     def _slot_bytes(self) -> int:
-        spec = self._over.spec
-        return 2 * spec.kv_heads * spec.head_dim * int(self._over.pools[0].dtype.itemsize)
+        values = math.prod(cached_heads(self._over.spec))
+        return 2 * values * int(self._over.pools[0].dtype.itemsize)
 
     def _remaining(self) -> int:
         """Return the bytes of positions still to copy, after their blocks are allocated."""
-        over, left = self._over, 0
-        for stay, kept in over.kept.items():
+        over, rest = self._over, 0
+        for stay, cache in over.kept.items():
             path = self._path_of(stay)
-            moves = np.array(path) != np.array(kept.path)
+            moves = np.array(path) != np.array(cache.path)
             if not moves.any():
                 continue
             if stay not in self._going:
                 none = np.zeros((len(path), 0), np.int32)
                 self._going[stay] = _Going(path, none, np.zeros(len(path), np.int64))
-            going, count = self._going[stay], kept.blocks.shape[1]
+            going, count = self._going[stay], cache.blocks.shape[1]
             have = going.blocks.shape[1]
             if have < count:
-                more = kept.blocks[:, have:].copy()
+                more = cache.blocks[:, have:].copy()
                 there = [d for d, is_moved in zip(path, moves, strict=True) if is_moved]
                 more[moves] = over.take(there, count - have, stay)
                 going.blocks = np.hstack([going.blocks, more])
             going.done[~moves] = stay.written
-            left += int((stay.written - going.done).sum())
-        return left * self._slot_bytes()
+            rest += int((stay.written - going.done).sum())
+        return rest * self._slot_bytes()
 
     def _copy_positions(self) -> int:
         """Copy positions between one pair of devices, up to a call's size; return the bytes."""
         pair, pages, slots, to, total = None, [], [], [], 0
         for stay, going in self._going.items():
-            kept = self._over.kept[stay]
+            cache = self._over.kept[stay]
             for number in np.flatnonzero(going.done < stay.written):
-                ends = kept.path[number], going.path[number]
+                ends = cache.path[number], going.path[number]
                 if pair not in (None, ends):
                     continue
                 pair, first = ends, int(going.done[number])
                 past = min(stay.written, first + _POSITIONS - total)
-                at = np.arange(first, past)
-                pages.append(kept.blocks[number, at // PAGE_TOKENS])
-                to.append(going.blocks[number, at // PAGE_TOKENS])
-                slots.append(at % PAGE_TOKENS)
+                positions = np.arange(first, past)
+                pages.append(cache.blocks[number, positions // PAGE_TOKENS])
+                to.append(going.blocks[number, positions // PAGE_TOKENS])
+                slots.append(positions % PAGE_TOKENS)
                 going.done[number] = past
                 total += past - first
                 if total == _POSITIONS:
@@ -258,13 +259,13 @@ class Relayout:
     def _published(self) -> Moved:
         over = self._over
         for stay, going in self._going.items():
-            kept = over.kept[stay]
-            for number in np.flatnonzero(np.array(kept.path) != np.array(going.path)):
-                over.leases[kept.path[number]].give(kept.blocks[number].tolist())
-            over.kept[stay] = replace(kept, path=going.path, blocks=going.blocks)
-        held = {(n, d) for n, devices in enumerate(self._target.copies) for d in devices}
-        made = {key: layer for key, (layer,) in self._arrays.items()}
-        over.weights = {k: v for k, v in (over.weights | made).items() if k in held}
+            cache = over.kept[stay]
+            for number in np.flatnonzero(np.array(cache.path) != np.array(going.path)):
+                over.leases[cache.path[number]].give(cache.blocks[number].tolist())
+            over.kept[stay] = replace(cache, path=going.path, blocks=going.blocks)
+        pairs = {(n, d) for n, devices in enumerate(self._target.copies) for d in devices}
+        layers = {key: layer for key, (layer,) in self._arrays.items()}
+        over.weights = {k: v for k, v in (over.weights | layers).items() if k in pairs}
         over.spread, over.on_give = self._target, None
         return Moved(
             weight_bytes=self._weights, kv_bytes=self._kv, pieces=self._pieces,
@@ -274,8 +275,8 @@ class Relayout:
     def _gone(self, stay: Stay) -> None:
         going = self._going.pop(stay, None)
         if going is not None:
-            kept = self._over.kept[stay]
-            for number in np.flatnonzero(np.array(kept.path) != np.array(going.path)):
+            cache = self._over.kept[stay]
+            for number in np.flatnonzero(np.array(cache.path) != np.array(going.path)):
                 self._over.leases[going.path[number]].give(going.blocks[number].tolist())
 
 
@@ -310,7 +311,7 @@ def _take(pool: Pooled, pages: Any, slots: Any, spec: ModelSpec) -> tuple[jax.Ar
 
 def _put(pool: Pooled, k: Any, v: Any, to: Any, slots: Any, spec: ModelSpec) -> Pooled:
     seen = pool.seen_by(spec)
-    k, v = (each.at[to, slots].set(new, mode="drop") for each, new in ((seen.k, k), (seen.v, v)))
+    k, v = (plane.at[to, slots].set(new, mode="drop") for plane, new in ((seen.k, k), (seen.v, v)))
     return pool.with_pages(replace(seen, k=k, v=v))
 
 

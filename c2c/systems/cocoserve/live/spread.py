@@ -16,15 +16,15 @@ from jax.sharding import SingleDeviceSharding
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.cache import Pooled, Rows
 from c2c.transformer.executables import Executables, Stage, in_host_memory
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import Layer, layer_of, run_layer, turns_of, window_of
-from c2c.transformer.linear import Linear
+from c2c.transformer.layers.cache import Pooled, Rows
+from c2c.transformer.layers.layer import Layer, layer_of, run_layer, turns_of, window_of
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.params import Params
 from c2c.transformer.over_pools import OverPools, Path
-from c2c.transformer.params import Params
-from c2c.transformer.shapes import Shapes
-from c2c.transformer.stays import Laid, Stay
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.shapes import Shapes
+from c2c.transformer.running.stays import Laid, Stay
 from pallas_kernels.arguments import Choice
 
 __all__ = ["OverDevices", "Spread", "layer_bytes"]
@@ -127,8 +127,8 @@ class OverDevices(OverPools):
 
     def source(self, number: int, device: int) -> Any:
         """Return a layer prepared for a copy to a device, with its host weights already there."""
-        held = self.weights
-        layer = next(held[number, d] for d in range(len(self.pools)) if (number, d) in held)
+        weights = self.weights
+        layer = next(weights[number, d] for d in range(len(self.pools)) if (number, d) in weights)
         if self.linear.placement.by_layer:
             return layer
         if device not in self._stacks:
@@ -147,7 +147,7 @@ class OverDevices(OverPools):
         path = self.planned.pop(stay.request, None)
         if path is not None and self.spread.has(path):
             return path
-        used = Counter(kept.path for kept in self.kept.values())
+        used = Counter(cache.path for cache in self.kept.values())
         least = min(used[path] for path in self.spread.paths)
         free = [path for path in self.spread.paths if used[path] == least]
         return free[int(np.random.default_rng((self._seed, stay.request)).integers(len(free)))]
@@ -164,7 +164,7 @@ class OverDevices(OverPools):
         call = _Call(self, laid, tokens)
         self.counts["steps"] += 1
         for devices, numbers in self._runs(laid):
-            call.run([call.group(*each) for each in devices], numbers)
+            call.run([call.group(*group) for group in devices], numbers)
         x = call.whole()
         return self.end(x, wanted) if has_logits else x
 
@@ -213,10 +213,10 @@ class OverDevices(OverPools):
                 rows, turns = self.stand(device, index, count, decode_rows, ahead=True)
                 for kind in set(self.kinds):
                     number = self.kinds.index(kind)
-                    held = next(d for d in range(len(self.pools)) if (number, d) in self.weights)
+                    source = next(d for d in range(len(self.pools)) if (number, d) in self.weights)
                     self.on(device, ahead=True)(_LAYER)(
                         part, replace(pool.arrays, tables=None),
-                        self.weights[number, held], tables, np.int32(0), self.windows[number],
+                        self.weights[number, source], tables, np.int32(0), self.windows[number],
                         rows, turns, spec=spec, backend=self._backend, sparse=kind,
                     )  # fmt: skip
         return self.ready_end(x, laid)

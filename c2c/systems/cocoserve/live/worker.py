@@ -19,8 +19,8 @@ from c2c.errors import SettingError
 from c2c.systems.cocoserve.live.relayout import Moved, Relayout, ready_to_move
 from c2c.systems.cocoserve.live.spread import OverDevices, Spread
 from c2c.transformer import KvPool, Lease, Model, Runner
+from c2c.transformer.layers.pages import OutOfPages
 from c2c.transformer.over_pools import Path
-from c2c.transformer.pages import OutOfPages
 
 __all__ = ["Spreading"]
 
@@ -60,8 +60,8 @@ class Spreading(Residents):
         ready_to_move(_executor(runner))
 
     def _spread(self, variant: int) -> Spread:
-        told = self._setup.variants[variant]
-        return Spread(told.copies, tuple(self._setup.homes[home] for home in told.homes))
+        target = self._setup.variants[variant]
+        return Spread(target.copies, tuple(self._setup.homes[home] for home in target.homes))
 
     def _become(self, over: OverDevices, variant: int) -> None:
         if over.spread != self._spread(variant):
@@ -130,12 +130,12 @@ class Spreading(Residents):
         )  # fmt: skip
 
     def _piece(self, change: _Change) -> Moved | None:
-        asked = change.asked
+        command = change.asked
         try:
             if change.under_way is None:
-                over = _executor(self._runners[asked.instance])
-                homes = {request: self._setup.homes[home] for request, home in asked.moved}
-                change.under_way = Relayout(over, self._spread(asked.variant), homes)
+                over = _executor(self._runners[command.instance])
+                homes = {request: self._setup.homes[home] for request, home in command.moved}
+                change.under_way = Relayout(over, self._spread(command.variant), homes)
             return change.under_way.advance()
         except (OutOfPages, SettingError) as error:
             change.under_way = None

@@ -90,16 +90,16 @@ class Driver(Graphs, Peer):
 
     def allocate_at(self, address: int, nbytes: int) -> None:
         """Create memory with `cuMemCreate` and map it with `cuMemMap`."""
-        d, made = self._d, self._d.CUmemAllocationProp()
-        made.type = d.CUmemAllocationType(_PINNED)
-        made.location.type = d.CUmemLocationType(_ON_DEVICE)
-        made.location.id = int(self._device)
-        held = checked(d.cuMemCreate, nbytes, made, 0)
+        d, properties = self._d, self._d.CUmemAllocationProp()
+        properties.type = d.CUmemAllocationType(_PINNED)
+        properties.location.type = d.CUmemLocationType(_ON_DEVICE)
+        properties.location.id = int(self._device)
+        handle = checked(d.cuMemCreate, nbytes, properties, 0)
         place, access = d.CUdeviceptr(address), d.CUmemAccessDesc()
-        access.location, access.flags = made.location, d.CUmemAccess_flags(_READ_AND_WRITE)
-        checked(d.cuMemMap, place, nbytes, 0, held, 0)
+        access.location, access.flags = properties.location, d.CUmemAccess_flags(_READ_AND_WRITE)
+        checked(d.cuMemMap, place, nbytes, 0, handle, 0)
         checked(d.cuMemSetAccess, place, nbytes, [access], 1)
-        checked(d.cuMemRelease, held)  # the mapping keeps it
+        checked(d.cuMemRelease, handle)  # the mapping keeps it
         self._mapped[address] = nbytes
 
     def release(self, address: int) -> None:
@@ -117,9 +117,9 @@ class Driver(Graphs, Peer):
     def read(self, address: int, nbytes: int) -> bytes:
         """Copy to the host with `cuMemcpyDtoH`."""
         data = bytearray(nbytes)
-        held = (ctypes.c_char * nbytes).from_buffer(data)
+        buffer = (ctypes.c_char * nbytes).from_buffer(data)
         source = self._d.CUdeviceptr(address)
-        checked(self._d.cuMemcpyDtoH, ctypes.addressof(held), source, nbytes)
+        checked(self._d.cuMemcpyDtoH, ctypes.addressof(buffer), source, nbytes)
         return bytes(data)
 
     def free_bytes(self) -> int:
@@ -129,10 +129,10 @@ class Driver(Graphs, Peer):
 
     def replace_address(self, tensor_map: bytes, address: int) -> bytes:
         """Replace the address with `cuTensorMapReplaceAddress`."""
-        made = self._d.CUtensorMap()
-        place = made.getPtr()
+        descriptor = self._d.CUtensorMap()
+        place = descriptor.getPtr()
         ctypes.memmove(place, tensor_map, len(tensor_map))
-        checked(self._d.cuTensorMapReplaceAddress, made, address)
+        checked(self._d.cuTensorMapReplaceAddress, descriptor, address)
         return ctypes.string_at(place, len(tensor_map))
 
     def load_module(self, image: bytes) -> int:
@@ -141,19 +141,19 @@ class Driver(Graphs, Peer):
 
     def get_function(self, module: int, name: str) -> int:
         """Return the function of `cuModuleGetFunction`."""
-        made = self._d.CUmodule(module)
-        return int(checked(self._d.cuModuleGetFunction, made, name.encode()))
+        handle = self._d.CUmodule(module)
+        return int(checked(self._d.cuModuleGetFunction, handle, name.encode()))
 
     def functions(self, module: int) -> tuple[int, ...]:
         """Return the functions of `cuModuleEnumerateFunctions`."""
-        made = self._d.CUmodule(module)
-        count = int(checked(self._d.cuModuleGetFunctionCount, made))
-        return tuple(map(int, checked(self._d.cuModuleEnumerateFunctions, count, made)))
+        handle = self._d.CUmodule(module)
+        count = int(checked(self._d.cuModuleGetFunctionCount, handle))
+        return tuple(map(int, checked(self._d.cuModuleEnumerateFunctions, count, handle)))
 
     def function_name(self, function: int) -> str:
         """Return the mangled name from `cuFuncGetName`."""
-        found = checked(self._d.cuFuncGetName, self._d.CUfunction(function))
-        name: str = found.decode()
+        text = checked(self._d.cuFuncGetName, self._d.CUfunction(function))
+        name: str = text.decode()
         return name
 
     def function_module(self, function: int) -> int:
@@ -162,9 +162,9 @@ class Driver(Graphs, Peer):
 
     def ensure_loaded(self, function: int) -> None:
         """Load the function with `cuFuncLoad` unless it is loaded."""
-        made = self._d.CUfunction(function)
-        if not int(checked(self._d.cuFuncIsLoaded, made)):
-            checked(self._d.cuFuncLoad, made)
+        handle = self._d.CUfunction(function)
+        if not int(checked(self._d.cuFuncIsLoaded, handle)):
+            checked(self._d.cuFuncLoad, handle)
 
     def shared_limit(self, function: int) -> int:
         """Return `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`."""
@@ -187,10 +187,10 @@ class Driver(Graphs, Peer):
                 self._libraries[library] = ctypes.CDLL(library)
             except OSError as problem:
                 raise DeviceFault(f"{library} cannot be opened ({problem})") from problem
-        found = getattr(self._libraries[library], name, None)
-        if found is None:
+        symbol = getattr(self._libraries[library], name, None)
+        if symbol is None:
             return None
-        place = ctypes.cast(found, ctypes.c_void_p)
+        place = ctypes.cast(symbol, ctypes.c_void_p)
         function = ctypes.c_void_p()
         status = self._cudart().cudaGetFuncBySymbol(ctypes.byref(function), place)
         return function.value if status == 0 else None
@@ -211,14 +211,14 @@ class Driver(Graphs, Peer):
         """Launch or capture with `cuLaunchKernelEx`."""
         d = self._d
         packed = Packed(call.parameters)
-        made = d.CUlaunchConfig()
-        made.gridDimX, made.gridDimY, made.gridDimZ = call.grid
-        made.blockDimX, made.blockDimY, made.blockDimZ = call.block
-        made.sharedMemBytes, made.hStream = call.shared_bytes, self._stream
+        config = d.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = call.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = call.block
+        config.sharedMemBytes, config.hStream = call.shared_bytes, self._stream
         if call.attributes:
-            made.attrs = [launch_attribute(a) for a in call.attributes]
-            made.numAttrs = len(call.attributes)
-        checked(d.cuLaunchKernelEx, made, d.CUfunction(call.function), packed.address, 0)
+            config.attrs = [launch_attribute(a) for a in call.attributes]
+            config.numAttrs = len(call.attributes)
+        checked(d.cuLaunchKernelEx, config, d.CUfunction(call.function), packed.address, 0)
         self._note()
 
     def copy(self, call: CopyCall) -> None:
@@ -230,8 +230,8 @@ class Driver(Graphs, Peer):
     def fill(self, call: FillCall) -> None:
         """Fill or capture with `cuMemsetD8Async`, `D16` or `D32`, by the element's size."""
         calls = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
-        made = getattr(self._d, calls[call.element_bytes])
-        checked(made, self._d.CUdeviceptr(call.target), call.value, call.length, self._stream)
+        function = getattr(self._d, calls[call.element_bytes])
+        checked(function, self._d.CUdeviceptr(call.target), call.value, call.length, self._stream)
         self._note()
 
     def synchronise(self) -> None:

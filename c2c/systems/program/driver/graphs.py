@@ -43,35 +43,35 @@ class Graphs:
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
         """Return the parameters that `cuFuncGetParamInfo` lists, possibly none."""
         if function not in self._places:
-            found: list[ParameterPlace] = []
+            places: list[ParameterPlace] = []
             while True:
                 status, offset, nbytes = self._d.cuFuncGetParamInfo(
-                    self._d.CUfunction(function), len(found)
+                    self._d.CUfunction(function), len(places)
                 )
                 if int(status) == _INVALID_VALUE:  # past the last parameter
                     break
                 if int(status):
                     raise DeviceFault(f"cuFuncGetParamInfo: {getattr(status, 'name', status)}")
-                found.append(ParameterPlace(int(offset), int(nbytes)))
-            self._places[function] = tuple(found)
+                places.append(ParameterPlace(int(offset), int(nbytes)))
+            self._places[function] = tuple(places)
         return self._places[function]
 
     def nodes(self, graph: int) -> tuple[int, ...]:
         """Return a graph's nodes as launched or added, else in the driver's order."""
         if graph not in self._order:
-            made = self._d.CUgraph(graph)
-            _, count = checked(self._d.cuGraphGetNodes, made, 0)
-            found, _ = checked(self._d.cuGraphGetNodes, made, count) if count else ([], 0)
-            self._order[graph] = [int(node) for node in found]
+            handle = self._d.CUgraph(graph)
+            _, count = checked(self._d.cuGraphGetNodes, handle, 0)
+            handles, _ = checked(self._d.cuGraphGetNodes, handle, count) if count else ([], 0)
+            self._order[graph] = [int(node) for node in handles]
         return tuple(self._order[graph])
 
     def edges(self, graph: int) -> tuple[Edge, ...]:
         """Return the edges of `cuGraphGetEdges`, by position among `nodes`."""
-        made = self._d.CUgraph(graph)
-        *_, count = checked(self._d.cuGraphGetEdges, made, 0)
+        handle = self._d.CUgraph(graph)
+        *_, count = checked(self._d.cuGraphGetEdges, handle, 0)
         if not count:
             return ()
-        sources, targets, data, _ = checked(self._d.cuGraphGetEdges, made, count)
+        sources, targets, data, _ = checked(self._d.cuGraphGetEdges, handle, count)
         where = {node: k for k, node in enumerate(self.nodes(graph))}
         return tuple(
             Edge(where[int(a)], where[int(b)], int(e.from_port), int(e.to_port), int(e.type))
@@ -85,53 +85,53 @@ class Graphs:
 
     def kernel_of(self, node: int) -> KernelCall:
         """Return a kernel node's launch, with copies of the parameters, which the driver owns."""
-        made = self._d.CUgraphNode(node)
-        found = checked(self._d.cuGraphKernelNodeGetParams, made)
-        function = int(found.func) or int(checked(self._d.cuKernelGetFunction, found.kern))
+        handle = self._d.CUgraphNode(node)
+        params = checked(self._d.cuGraphKernelNodeGetParams, handle)
+        function = int(params.func) or int(checked(self._d.cuKernelGetFunction, params.kern))
         places = self.parameter_places(function)
-        if places and not int(found.kernelParams):
+        if places and not int(params.kernelParams):
             raise DeviceFault("a kernel node whose parameters are one buffer")
-        array = ctypes.cast(int(found.kernelParams), ctypes.POINTER(ctypes.c_void_p))
+        array = ctypes.cast(int(params.kernelParams), ctypes.POINTER(ctypes.c_void_p))
         parameters = tuple(
             ctypes.string_at(array[k] or 0, place.nbytes) for k, place in enumerate(places)
         )
         return KernelCall(
             function,
-            (found.gridDimX, found.gridDimY, found.gridDimZ),
-            (found.blockDimX, found.blockDimY, found.blockDimZ),
-            found.sharedMemBytes,
+            (params.gridDimX, params.gridDimY, params.gridDimZ),
+            (params.blockDimX, params.blockDimY, params.blockDimZ),
+            params.sharedMemBytes,
             parameters,
-            self._attributes(made),
+            self._attributes(handle),
         )
 
     def _attributes(self, node: Any) -> tuple[LaunchAttribute, ...]:
-        found = []
+        result = []
         for number in ATTRIBUTES:
             kind = self._d.CUlaunchAttributeID(number)
             value = raw_attribute(checked(self._d.cuGraphKernelNodeGetAttribute, node, kind))
             if any(value):
-                found.append(LaunchAttribute(number, value))
-        return tuple(found)
+                result.append(LaunchAttribute(number, value))
+        return tuple(result)
 
     def copy_of(self, node: int) -> CopyCall:
         """Return a copy node's call."""
-        found = checked(self._d.cuGraphMemcpyNodeGetParams, self._d.CUgraphNode(node))
-        kinds = {int(found.srcMemoryType), int(found.dstMemoryType)}
-        later = (found.srcY, found.srcZ, found.dstY, found.dstZ)  # rows and planes are skipped
-        if kinds != {_DEVICE_MEMORY} or found.Height > 1 or found.Depth > 1 or any(later):
+        params = checked(self._d.cuGraphMemcpyNodeGetParams, self._d.CUgraphNode(node))
+        kinds = {int(params.srcMemoryType), int(params.dstMemoryType)}
+        later = (params.srcY, params.srcZ, params.dstY, params.dstZ)  # rows and planes are skipped
+        if kinds != {_DEVICE_MEMORY} or params.Height > 1 or params.Depth > 1 or any(later):
             raise DeviceFault("a memcpy node that is not one row of device memory")
         return CopyCall(
-            int(found.dstDevice) + found.dstXInBytes,
-            int(found.srcDevice) + found.srcXInBytes,
-            found.WidthInBytes,
+            int(params.dstDevice) + params.dstXInBytes,
+            int(params.srcDevice) + params.srcXInBytes,
+            params.WidthInBytes,
         )
 
     def fill_of(self, node: int) -> FillCall:
         """Return a fill node's call."""
-        found = checked(self._d.cuGraphMemsetNodeGetParams, self._d.CUgraphNode(node))
-        if found.height > 1:
+        params = checked(self._d.cuGraphMemsetNodeGetParams, self._d.CUgraphNode(node))
+        if params.height > 1:
             raise DeviceFault("a memset node of several rows")
-        return FillCall(int(found.dst), found.value, found.elementSize, found.width)
+        return FillCall(int(params.dst), params.value, params.elementSize, params.width)
 
     def child_of(self, node: int) -> int:
         """Return the graph of `cuGraphChildGraphNodeGetGraph`."""
@@ -147,13 +147,13 @@ class Graphs:
         """Add a kernel node and set its attributes."""
         d = self._d
         packed = Packed(call.parameters)
-        made = d.CUDA_KERNEL_NODE_PARAMS()
-        made.func = d.CUfunction(call.function)
-        made.gridDimX, made.gridDimY, made.gridDimZ = call.grid
-        made.blockDimX, made.blockDimY, made.blockDimZ = call.block
-        made.sharedMemBytes = call.shared_bytes
-        made.kernelParams = packed.address
-        node = self._added(graph, d.cuGraphAddKernelNode, made)
+        params = d.CUDA_KERNEL_NODE_PARAMS()
+        params.func = d.CUfunction(call.function)
+        params.gridDimX, params.gridDimY, params.gridDimZ = call.grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = call.block
+        params.sharedMemBytes = call.shared_bytes
+        params.kernelParams = packed.address
+        node = self._added(graph, d.cuGraphAddKernelNode, params)
         for attribute in call.attributes:
             checked(
                 d.cuGraphKernelNodeSetAttribute,
@@ -166,19 +166,19 @@ class Graphs:
     def add_copy(self, graph: int, call: CopyCall) -> int:
         """Add a node of one row with `cuGraphAddMemcpyNode`."""
         d = self._d
-        made = d.CUDA_MEMCPY3D()
-        made.srcMemoryType = made.dstMemoryType = d.CUmemorytype(_DEVICE_MEMORY)
-        made.srcDevice, made.dstDevice = d.CUdeviceptr(call.source), d.CUdeviceptr(call.target)
-        made.WidthInBytes, made.Height, made.Depth = call.nbytes, 1, 1
-        return self._added(graph, d.cuGraphAddMemcpyNode, made, self._context())
+        params = d.CUDA_MEMCPY3D()
+        params.srcMemoryType = params.dstMemoryType = d.CUmemorytype(_DEVICE_MEMORY)
+        params.srcDevice, params.dstDevice = d.CUdeviceptr(call.source), d.CUdeviceptr(call.target)
+        params.WidthInBytes, params.Height, params.Depth = call.nbytes, 1, 1
+        return self._added(graph, d.cuGraphAddMemcpyNode, params, self._context())
 
     def add_fill(self, graph: int, call: FillCall) -> int:
         """Add a node of one row with `cuGraphAddMemsetNode`."""
         d = self._d
-        made = d.CUDA_MEMSET_NODE_PARAMS()
-        made.dst, made.value = d.CUdeviceptr(call.target), call.value
-        made.elementSize, made.width, made.height = call.element_bytes, call.length, 1
-        return self._added(graph, d.cuGraphAddMemsetNode, made, self._context())
+        params = d.CUDA_MEMSET_NODE_PARAMS()
+        params.dst, params.value = d.CUdeviceptr(call.target), call.value
+        params.elementSize, params.width, params.height = call.element_bytes, call.length, 1
+        return self._added(graph, d.cuGraphAddMemsetNode, params, self._context())
 
     def add_child(self, graph: int, child: int) -> int:
         """Add a node with `cuGraphAddChildGraphNode`."""
@@ -211,8 +211,8 @@ class Graphs:
 
     def update(self, executable: int, graph: int) -> None:
         """Update with `cuGraphExecUpdate`, which may refuse more than another topology."""
-        made = self._d.CUgraphExec(executable)
-        checked(self._d.cuGraphExecUpdate, made, self._d.CUgraph(graph))
+        handle = self._d.CUgraphExec(executable)
+        checked(self._d.cuGraphExecUpdate, handle, self._d.CUgraph(graph))
 
     def destroy_graph(self, graph: int) -> None:
         """Destroy with `cuGraphDestroy`."""

@@ -142,8 +142,8 @@ class Emulated(Peer):
 
     def symbol(self, library: str, name: str) -> int | None:
         """Return a library's kernel, or None if the library hides or lacks it."""
-        found = self._modules.libraries.get(library)
-        if found is None or found.is_hidden:
+        symbol = self._modules.libraries.get(library)
+        if symbol is None or symbol.is_hidden:
             return None
         return self._modules.of_library(library, name)
 
@@ -290,24 +290,24 @@ class Emulated(Peer):
 
     def add_edges(self, graph: int, edges: Sequence[Edge]) -> None:
         """Add edges; refused if one names a node that the graph lacks."""
-        made = self._graphs[graph]
+        record = self._graphs[graph]
         for edge in edges:
-            if not (0 <= edge.source < len(made.nodes) and 0 <= edge.target < len(made.nodes)):
+            if not (0 <= edge.source < len(record.nodes) and 0 <= edge.target < len(record.nodes)):
                 raise DeviceFault(f"{edge} names a node that the graph lacks")
-        made.edges.extend(edges)
+        record.edges.extend(edges)
 
     def instantiate(self, graph: int) -> int:
         """Copy nodes and edges into an executable graph; refused if they have a cycle."""
-        made = self._graphs[graph]
-        order_of(len(made.nodes), made.edges, self._draw)
+        record = self._graphs[graph]
+        order_of(len(record.nodes), record.edges, self._draw)
         handle = self._new()
-        self._executables[handle] = Graph(dict(made.nodes), list(made.edges))
+        self._executables[handle] = Graph(dict(record.nodes), list(record.edges))
         return handle
 
     def update(self, executable: int, graph: int) -> None:
         """Replace an executable graph's nodes; refused if kinds or edges differ."""
         old, new = self._executables[executable], self._graphs[graph]
-        kinds = [[node.kind for node in each.nodes.values()] for each in (old, new)]
+        kinds = [[node.kind for node in version.nodes.values()] for version in (old, new)]
         if kinds[0] != kinds[1] or set(old.edges) != set(new.edges):
             raise DeviceFault("cannot update an executable graph to another topology")
         self._executables[executable] = Graph(dict(new.nodes), list(new.edges))

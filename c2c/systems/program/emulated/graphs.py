@@ -44,12 +44,12 @@ class Capture:
 
     def edges_of(self, position: int) -> list[Edge]:
         """Return the edges to the next node, at `position`, and clear `told`."""
-        told, self.told = self.told, None
-        if told is None:
+        edges, self.told = self.told, None
+        if edges is None:
             return [Edge(position - 1, position)] if position else []
-        if any(edge.target != position or edge.source >= position for edge in told):
+        if any(edge.target != position or edge.source >= position for edge in edges):
             raise DeviceFault("an edge of a capture does not lead to its next node")
-        return told
+        return edges
 
 
 def order_of(count: int, edges: Sequence[Edge], draw: random.Random) -> list[int]:

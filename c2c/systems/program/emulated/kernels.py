@@ -72,7 +72,7 @@ def _address(access: Access, parameter: bytes, memory: Memory) -> int:
         return word
     if access.kind == "table":
         return int.from_bytes(memory.read(word, 8), "little")
-    given = parameter[access.at : access.at + TENSOR_MAP_BYTES]
-    if sealed(given, word) != given:
+    tensor_map = parameter[access.at : access.at + TENSOR_MAP_BYTES]
+    if sealed(tensor_map, word) != tensor_map:
         raise DeviceFault("a tensor map that the driver has not made")
     return word

@@ -70,13 +70,13 @@ class Memory:
     def read(self, address: int, nbytes: int) -> bytes:
         """Return `nbytes` of one segment."""
         self._check(address, nbytes)
-        page, at = divmod(address, _PAGE)
-        if at + nbytes <= _PAGE:
-            return bytes(self._page(page)[at : at + nbytes])
+        page, offset = divmod(address, _PAGE)
+        if offset + nbytes <= _PAGE:
+            return bytes(self._page(page)[offset : offset + nbytes])
         parts = []
         while nbytes:
-            page, at = divmod(address, _PAGE)
-            part = self._page(page)[at : at + nbytes]
+            page, offset = divmod(address, _PAGE)
+            part = self._page(page)[offset : offset + nbytes]
             parts.append(part)
             address, nbytes = address + len(part), nbytes - len(part)
         return b"".join(parts)
@@ -86,9 +86,9 @@ class Memory:
         self._check(address, len(data))
         done = 0
         while done < len(data):
-            page, at = divmod(address + done, _PAGE)
-            part = data[done : done + _PAGE - at]
-            self._page(page)[at : at + len(part)] = part
+            page, offset = divmod(address + done, _PAGE)
+            part = data[done : done + _PAGE - offset]
+            self._page(page)[offset : offset + len(part)] = part
             done += len(part)
 
     def _add(self, address: int, nbytes: int) -> None:

@@ -46,12 +46,12 @@ def parse_assignment(text: str, source: str = "buffer assignment") -> Assignment
     values: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}
     for line in text.splitlines():
         if match := _ALLOCATION.match(line):
-            number, nbytes, what = match.groups()
-            parameter = _PARAMETER.search(what)
+            number, nbytes, details = match.groups()
+            parameter = _PARAMETER.search(details)
             allocations.append(
                 Allocation(
                     int(number), int(nbytes), int(parameter[1]) if parameter else None,
-                    "maybe-live-out" in what, "thread-local" in what,
+                    "maybe-live-out" in details, "thread-local" in details,
                 )
             )  # fmt: skip
         elif allocations and (match := _VALUE.match(line)):

@@ -48,10 +48,10 @@ def distil(raw: Path, folder: Path) -> None:
 
 
 def _only(folder: Path, end: str) -> Path:
-    found = sorted(folder.glob(f"*{end}"))
-    if len(found) != 1:
-        raise DataError(str(folder), f"has {len(found)} files *{end}, not one")
-    return found[0]
+    files = sorted(folder.glob(f"*{end}"))
+    if len(files) != 1:
+        raise DataError(str(folder), f"has {len(files)} files *{end}, not one")
+    return files[0]
 
 
 def _hlo(text: str) -> str:
@@ -66,12 +66,12 @@ def _hlo(text: str) -> str:
         elif name:
             blocks[name].append(_line(line))
             name = "" if line == "}" else name
-    wanted, open_ = set[str](), [entry]
+    names, open_ = set[str](), [entry]
     while open_:
         name = open_.pop()
-        if name in wanted or name not in blocks:
+        if name in names or name not in blocks:
             continue
-        wanted.add(name)
+        names.add(name)
         open_ += [
             called
             for line in blocks[name]
@@ -79,8 +79,8 @@ def _hlo(text: str) -> str:
             for called in _CALLED.findall(line)
         ]
     head = _NOISE.sub("", re.sub(r", entry_computation_layout=\{.*$", "", head))
-    kept = ["\n".join(block) for name, block in blocks.items() if name in wanted]
-    return "\n\n".join([head, *kept, ""])
+    texts = ["\n".join(block) for name, block in blocks.items() if name in names]
+    return "\n\n".join([head, *texts, ""])
 
 
 def _line(line: str) -> str:

@@ -60,8 +60,8 @@ class Instruction:
 
     def attribute(self, name: str) -> str:
         """Return the value of an attribute such as `body=%x`, or "" if it is missing."""
-        found = re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)
-        return found[1] if found else ""
+        match = re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)
+        return match[1] if match else ""
 
     def content(self) -> bytes:
         """Return a constant's bytes; none if the text omits them or the type is unknown."""
@@ -101,16 +101,16 @@ def parse_hlo(text: str, source: str = "HLO") -> Module:
         raise DataError(source, "is not a scheduled HLO module")
     computations: dict[str, Computation] = {}
     entry, name = "", ""
-    made: list[Instruction] = []
+    instructions: list[Instruction] = []
     for line in text.splitlines():
         if begins := _COMPUTATION.match(line):
-            name, made = begins[2], []
+            name, instructions = begins[2], []
             entry = name if begins[1] else entry
         elif line == "}" and name:
-            computations[name] = tuple(made)
+            computations[name] = tuple(instructions)
             name = ""
         elif name and (named := _NAMED.match(line)):
-            made.append(_instruction(named, line))
+            instructions.append(_instruction(named, line))
     if not entry:
         raise DataError(source, "has no ENTRY computation")
     aliased = head.partition("input_output_alias={")[2].partition(" }, ")[0]
@@ -143,10 +143,10 @@ def _instruction(named: re.Match[str], line: str) -> Instruction:
 
 def _bracketed(text: str) -> tuple[str, str]:
     depth = 0
-    for at, letter in enumerate(text):
+    for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if not depth:
-            return text[: at + 1], text[at + 1 :]
+            return text[: index + 1], text[index + 1 :]
     return text, ""
 
 

@@ -126,14 +126,14 @@ class _Reader:
     def read(self, thunks: list[Thunk]) -> XlaStep:
         memory = [a for a in self.assignment.allocations if not a.is_local]
         self.buffers = {a.number: k for k, a in enumerate(memory)}
-        given = self._parameters()
+        parameters = self._parameters()
         rest = iter(thunks)
-        root = self._walk(self.module.entry, given, rest, "")
-        if left := next(rest, None):
-            raise DataError(self.source, f"{left.name} is launched, but is not in the HLO")
+        root = self._walk(self.module.entry, parameters, rest, "")
+        if thunk := next(rest, None):
+            raise DataError(self.source, f"{thunk.name} is launched, but is not in the HLO")
         carried = []
         for number, path in self.module.aliases.items():
-            result, parameter = _leaf(_at(root, path)), _leaf(given[number])
+            result, parameter = _leaf(_at(root, path)), _leaf(parameters[number])
             if result.slice != parameter.slice:
                 raise DataError(self.source, f"output {path} is not in parameter {number}'s memory")
             carried.append(result.slice)
@@ -145,7 +145,7 @@ class _Reader:
                 Kernel(n, self.images[n], shared_limit=self._limit(n)) for n in self.kernels
             ),
             launches=tuple(self.launches),
-            inputs=tuple(_leaf(v).slice for v in given),
+            inputs=tuple(_leaf(v).slice for v in parameters),
             outputs=tuple(v.slice for v in _leaves(root)),
         )
         return XlaStep(
@@ -163,28 +163,30 @@ class _Reader:
         return most if most > _STATIC_SHARED_BYTES else 0
 
     def _parameters(self) -> list[_Tree]:
-        found: dict[int, _Tree] = {}
+        trees: dict[int, _Tree] = {}
         kinds: dict[int, str] = {}
         for instruction in self.module.computations[self.module.entry]:
             if instruction.opcode == "parameter":
-                found[int(instruction.inside)] = _Value(self._slice(instruction.name, ()))
+                trees[int(instruction.inside)] = _Value(self._slice(instruction.name, ()))
                 kinds[int(instruction.inside)] = instruction.kind
         self.kinds = [kinds[k] for k in range(len(kinds))]
-        return [found[k] for k in range(len(found))]
+        return [trees[k] for k in range(len(trees))]
 
     def _walk(
         self, computation: str, given: Sequence[_Tree], thunks: Iterator[Thunk], where: str
     ) -> _Tree:
-        known: dict[str, _Tree] = {}
+        value_of: dict[str, _Tree] = {}
         root: _Tree = ()
         for instruction in self.module.computations[computation]:
-            taken = [_at(known[r.name], r.path) for r in instruction.operands if r.name in known]
+            taken = [
+                _at(value_of[r.name], r.path) for r in instruction.operands if r.name in value_of
+            ]
             if len(taken) != len(instruction.operands):
                 raise DataError(self.source, f"{instruction.name} has an operand that is missing")
-            made = self._result(instruction, taken, given, thunks, where)
-            known[instruction.name] = made
+            value = self._result(instruction, taken, given, thunks, where)
+            value_of[instruction.name] = value
             if instruction.is_root:
-                root = made
+                root = value
         return root
 
     def _result(
@@ -260,8 +262,8 @@ class _Reader:
         return results[0] if instruction.arity is None else tuple(results)
 
     def _check_name(self, instruction: Instruction, thunk: Thunk) -> None:
-        own = {instruction.name, instruction.attribute("deduplicated_name")}
-        stems = {re.sub(r"\W\d+$", "", name).replace(".", "_").replace("-", "_") for name in own}
+        names = {instruction.name, instruction.attribute("deduplicated_name")}
+        stems = {re.sub(r"\W\d+$", "", name).replace(".", "_").replace("-", "_") for name in names}
         if re.sub(r"_\d+$", "", thunk.name) not in stems and thunk.name not in stems:
             raise DataError(self.source, f"{instruction.name} in the HLO, {thunk.name} is launched")
 
@@ -290,10 +292,10 @@ class _Reader:
         )
 
     def _slice(self, name: str, path: tuple[int, ...]) -> Slice:
-        found = self.assignment.values.get((name, path))
-        if found is None:
+        place = self.assignment.values.get((name, path))
+        if place is None:
             raise DataError(self.source, f"no memory is assigned to {name}{list(path)}")
-        allocation, offset, nbytes = found
+        allocation, offset, nbytes = place
         return Slice(self.buffers[allocation], offset, nbytes)
 
 
@@ -312,4 +314,4 @@ def _leaf(tree: _Tree) -> _Value:
 def _leaves(tree: _Tree) -> list[_Value]:
     if isinstance(tree, _Value):
         return [tree]
-    return [value for each in tree for value in _leaves(each)]
+    return [value for branch in tree for value in _leaves(branch)]

@@ -69,11 +69,11 @@ class _Memory:
 
 def _moved(step: XlaStep, standing: Mapping[int, int], buffers: Sequence[Buffer]) -> Program:
     program = step.program
-    where, own = dict(standing), list(buffers)
+    where, entries = dict(standing), list(buffers)
     for k, buffer in enumerate(program.buffers):
         if k not in where:
-            where[k] = len(own)
-            own.append(replace(buffer, first=0, last=len(program.launches) - 1))
+            where[k] = len(entries)
+            entries.append(replace(buffer, first=0, last=len(program.launches) - 1))
 
     def at(part: Slice) -> Slice:
         return replace(part, buffer=where[part.buffer])
@@ -91,7 +91,7 @@ def _moved(step: XlaStep, standing: Mapping[int, int], buffers: Sequence[Buffer]
 
     kinds = zip(program.inputs, step.input_kinds, strict=True)
     return Program(
-        buffers=tuple(own),
+        buffers=tuple(entries),
         kernels=stated_kernels(step),
         launches=tuple(moved(launch) for launch in program.launches),
         inputs=tuple(at(part) for part, kind in kinds if not buffers[where[part.buffer]].content),
@@ -108,16 +108,16 @@ def stated_kernels(step: XlaStep) -> tuple[Kernel, ...]:
     Raises:
       DataError: two launches of a kernel access different bytes.
     """
-    found: dict[int, tuple[Access, ...]] = {}
+    accesses_of: dict[int, tuple[Access, ...]] = {}
     for number, launch in enumerate(step.program.launches):
         if not isinstance(launch, Launch):
             continue
         accesses = _accesses(launch, step.operands[number], step.results[number])
-        if found.setdefault(launch.kernel, accesses) != accesses:
+        if accesses_of.setdefault(launch.kernel, accesses) != accesses:
             entry = step.program.kernels[launch.kernel].entry
             raise DataError(f"kernel {entry}", f"launch {number} accesses other bytes than before")
     return tuple(
-        replace(kernel, image=_stated(kernel, found[k]))
+        replace(kernel, image=_stated(kernel, accesses_of[k]))
         for k, kernel in enumerate(step.program.kernels)
     )
 

@@ -14,10 +14,9 @@ import numpy as np
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.systems.tessera.lanes import PARTS
-from c2c.transformer.cache import Pooled, Rows
 from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import (
+from c2c.transformer.layers.cache import Pooled, Rows
+from c2c.transformer.layers.layer import (
     Layer,
     attention,
     attention_out,
@@ -27,10 +26,11 @@ from c2c.transformer.layer import (
     turns_of,
     window_of,
 )
-from c2c.transformer.linear import Linear
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.params import Params
 from c2c.transformer.over_pools import OverPools, Path
-from c2c.transformer.params import Params
-from c2c.transformer.stays import Laid, Stay
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.stays import Laid, Stay
 from pallas_kernels.arguments import Choice
 
 __all__ = ["Placed"]
@@ -38,9 +38,11 @@ __all__ = ["Placed"]
 _QKV, _ATTENTION, _OUT, _FEED = PARTS
 _READS: Final = {_QKV: ("x",), _ATTENTION: ("q", "k", "v"), _OUT: ("x", "mixed"), _FEED: ("x",)}
 _WRITES: Final = {_QKV: ("q", "k", "v"), _ATTENTION: ("mixed",), _OUT: ("x",), _FEED: ("x",)}
-_PART_OF: Final = {  # weights of the feed-forward block have other names
-    **dict.fromkeys(("attention_norm", "qkv", "qkv_bias", "q_norm", "k_norm"), _QKV),
-    **dict.fromkeys(("o", "o_bias", "attention_out_norm"), _OUT),
+_PARTS_OF: Final = {  # weights of the feed-forward block have other names
+    **dict.fromkeys(("attention_norm", "qkv", "qkv_bias", "q_norm", "k_norm"), (_QKV,)),
+    **dict.fromkeys(("q_b", "q_a_norm", "kv_a_norm"), (_QKV,)),
+    **dict.fromkeys(("o", "o_bias", "attention_out_norm"), (_OUT,)),
+    "kv_b": (_QKV, _OUT),
 }
 
 
@@ -103,12 +105,12 @@ class Placed(OverPools):
                 n,
                 device,
                 parts,
-                self._weights(layer_of(params, spec, n, linear), *at),
+                self._weights(layer_of(params, spec, n, linear), *run),
                 _reads(parts),
             )
             for n, row in enumerate(placement)
-            for at in _runs(row)
-            for device, parts in (at,)
+            for run in _runs(row)
+            for device, parts in (run,)
         ]
         self._placed.clear()
 
@@ -117,7 +119,7 @@ class Placed(OverPools):
             return {
                 name: jax.tree.map(partial(self._put_once, device), leaf)
                 for name, leaf in weights.items()
-                if _PART_OF.get(name, _FEED) in parts
+                if any(part in parts for part in _PARTS_OF.get(name, (_FEED,)))
             }
 
         return replace(
@@ -139,16 +141,16 @@ class Placed(OverPools):
         tables, on = self.tables(laid), {segment.device for segment in self.segments}
         stands = {d: first if d == 0 else self._stand(d, laid) for d in on}
         pages = {d: jax.device_put(tables, self.pools[d].device) for d in {*self._path}}
-        values, at = {"x": x}, {"x": 0}
+        values, device_of = {"x": x}, {"x": 0}
         for segment in self.segments:
             d = segment.device
             for name in segment.reads:
-                if at[name] != d:
+                if device_of[name] != d:
                     values[name] = jax.device_put(values[name], self.pools[d].device)
-                    at[name], self.sent = d, self.sent + 1
+                    device_of[name], self.sent = d, self.sent + 1
             values |= self._run(segment, values, pages.get(d), stands[d])
-            at |= dict.fromkeys(_WRITES[segment.parts[-1]], d)
-        x = values["x"] if at["x"] == 0 else jax.device_put(values["x"], self.device)
+            device_of |= dict.fromkeys(_WRITES[segment.parts[-1]], d)
+        x = values["x"] if device_of["x"] == 0 else jax.device_put(values["x"], self.device)
         return self.end(x, wanted) if has_logits else x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:

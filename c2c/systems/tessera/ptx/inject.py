@@ -81,22 +81,22 @@ def inject(text: str, source: str = "PTX") -> Injected:
     pieces: list[tuple[int, str]] = []
     records: dict[str, tuple[Record, ...]] = {}
     for kernel in parse(text, source):
-        known = reach(kernel)
-        if known.opaque:
-            raise DataError(source, f"cannot be instrumented: {known.opaque[0]}")
+        analysis = reach(kernel)
+        if analysis.opaque:
+            raise DataError(source, f"cannot be instrumented: {analysis.opaque[0]}")
         pieces += _prologue(kernel, text)
-        made: list[Record] = []
-        for access in known.accesses:
+        entries: list[Record] = []
+        for access in analysis.accesses:
             instruction = kernel.body[access.index]
-            lines, more = _recorded(access, instruction, len(made))
+            lines, more = _recorded(access, instruction, len(entries))
             pieces.append((instruction.position, lines))
-            made += more
-        records[kernel.name] = tuple(made)
-    parts, at = [], 0
+            entries += more
+        records[kernel.name] = tuple(entries)
+    parts, offset = [], 0
     for position, piece in sorted(pieces):
-        parts += [text[at:position], piece]
-        at = position
-    return Injected("".join([*parts, text[at:]]), records)
+        parts += [text[offset:position], piece]
+        offset = position
+    return Injected("".join([*parts, text[offset:]]), records)
 
 
 def new_records(records: Sequence[Record]) -> bytes:

@@ -111,15 +111,15 @@ def reach(kernel: KernelText) -> KernelAccess:
     Source: Tessera, section III-A, which records addresses at run time; ours needs no run, and
     covers descriptors of the tensor memory accelerator.
     """
-    held = _Held(kernel)
-    held.settle()
+    state = _Held(kernel)
+    state.settle()
     accesses, opaque = [], []
     for index, instruction in enumerate(kernel.body):
-        for made in _accesses(index, instruction, held):
-            if isinstance(made, str):
-                opaque.append(str(kernel.fault(instruction, made)))
+        for access in _accesses(index, instruction, state):
+            if isinstance(access, str):
+                opaque.append(str(kernel.fault(instruction, access)))
             else:
-                accesses.append(made)
+                accesses.append(access)
     return KernelAccess(kernel, tuple(accesses), tuple(opaque))
 
 
@@ -159,9 +159,9 @@ class _Held:
                 continue
             for k, name in enumerate(_written_to(instruction)):
                 gives = self._result(instruction, k)
-                known = self._of.get(name, _NONE)
-                if not gives <= known:
-                    self._of[name], changed = _few(known | gives), True
+                values = self._of.get(name, _NONE)
+                if not gives <= values:
+                    self._of[name], changed = _few(values | gives), True
         return changed
 
     def _result(self, instruction: Instruction, part: int) -> _Values:
@@ -190,18 +190,20 @@ class _Held:
         if _width(parts) != 8:
             return _NONE
         places = self.of(source)
-        found: set[_Value] = set()
+        values: set[_Value] = set()
         for place in places:
             if isinstance(place, _Own):
-                at = place.at
-                found.add(_Loaded() if at is None else Reached(place.parameter, at + skipped))
+                offset = place.at
+                values.add(
+                    _Loaded() if offset is None else Reached(place.parameter, offset + skipped)
+                )
             elif isinstance(place, _OnChip):
-                found |= self._cell
+                values |= self._cell
             else:
-                found.add(_Loaded())
+                values.add(_Loaded())
         if not places:
-            found |= self._cell if "shared" in parts or "local" in parts else {_Loaded()}
-        return frozenset(found)
+            values |= self._cell if "shared" in parts or "local" in parts else {_Loaded()}
+        return frozenset(values)
 
 
 def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Access | str]:
@@ -250,19 +252,19 @@ def _copy(
 def _one(
     index: int, mode: Mode, nbytes: int, address: Address, held: _Held, space: str
 ) -> Iterator[Access | str]:
-    found = held.of(address)
-    reached = {v for v in found if isinstance(v, Reached)}
+    values = held.of(address)
+    reached = {v for v in values if isinstance(v, Reached)}
     if address.coordinates:  # a tensor copy, by a descriptor in a parameter
-        reached = {Reached(v.parameter, v.at, is_map=True) for v in found
+        reached = {Reached(v.parameter, v.at, is_map=True) for v in values
                    if isinstance(v, _Own) and v.at is not None}  # fmt: skip
-        if any(isinstance(v, _Own) and v.at is None for v in found):
+        if any(isinstance(v, _Own) and v.at is None for v in values):
             yield "a descriptor at an unknown offset of a parameter"
             return
-    elif space == "generic" and found and not reached and found <= {_OnChip()}:
+    elif space == "generic" and values and not reached and values <= {_OnChip()}:
         return
-    elif space == "generic" and any(isinstance(v, _Own) for v in found) and not reached:
+    elif space == "generic" and any(isinstance(v, _Own) for v in values) and not reached:
         return  # a parameter's own bytes, read by their address
-    if any(isinstance(v, _Global) for v in found):
+    if any(isinstance(v, _Global) for v in values):
         yield "an address of a variable in global memory"
     elif not reached:
         yield "an address that comes from no parameter"
@@ -283,11 +285,11 @@ def _moved(values: _Values, by: int | None) -> _Values:
 
 
 def _few(values: _Values) -> _Values:
-    own = [v for v in values if isinstance(v, _Own)]
-    if len(own) <= MOST_PLACES:
+    places = [v for v in values if isinstance(v, _Own)]
+    if len(places) <= MOST_PLACES:
         return values
     return frozenset(v for v in values if not isinstance(v, _Own)) | {
-        _Own(v.parameter, None) for v in own
+        _Own(v.parameter, None) for v in places
     }
 
 
@@ -313,14 +315,14 @@ def _width(parts: Iterable[str]) -> int:
     last = [p for p in parts if p[:1] in "busf" and p[1:].removesuffix("x2") in widths]
     if not last:
         return 4
-    each = widths[last[-1][1:].removesuffix("x2")]
-    return 2 * each if last[-1].endswith("x2") else each
+    nbytes = widths[last[-1][1:].removesuffix("x2")]
+    return 2 * nbytes if last[-1].endswith("x2") else nbytes
 
 
 def _all_bytes(instruction: Instruction) -> int:
     """Return the bytes that one thread moves."""
     parts = instruction.parts
     types = [p for p in parts if p in ("bf16", "f16", "bf16x2", "f16x2")]
-    each = {"bf16": 2, "f16": 2, "bf16x2": 4, "f16x2": 4}[types[-1]] if types else _width(parts)
+    nbytes = {"bf16": 2, "f16": 2, "bf16x2": 4, "f16x2": 4}[types[-1]] if types else _width(parts)
     count = next((int(p[1:]) for p in parts if p in ("v2", "v4", "v8")), 1)
-    return each * count
+    return nbytes * count

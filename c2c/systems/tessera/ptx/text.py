@@ -156,16 +156,16 @@ def parse(text: str, source: str = "PTX") -> tuple[KernelText, ...]:
         raise DataError(source, "is no PTX: .version is missing")
     if (int(version[1]), int(version[2])) > NEWEST_VERSION:
         raise DataError(source, f"is PTX {version[1]}.{version[2]}, at most 9.9 is supported")
-    found, outside, at = [], [], 0
+    entries, outside, position = [], [], 0
     for entry in _ENTRY.finditer(text):
-        if entry.start() < at:
+        if entry.start() < position:
             raise DataError(source, f"kernel {entry[1]} begins inside another")
-        outside.append(text[at : entry.start()])
-        at = _end_of_block(text, entry.end(), source)
-        found.append((entry, text[entry.end() : at - 1]))
-    outside.append(text[at:])
+        outside.append(text[position : entry.start()])
+        position = _end_of_block(text, entry.end(), source)
+        entries.append((entry, text[entry.end() : position - 1]))
+    outside.append(text[position:])
     shared = {v.name: v for piece in outside for v in _variables(piece)}
-    return tuple(_kernel(text, entry, body, source, shared) for entry, body in found)
+    return tuple(_kernel(text, entry, body, source, shared) for entry, body in entries)
 
 
 def _kernel(
@@ -203,8 +203,8 @@ class _Reader:
                 self.labels[label[1]] = len(self.body)
                 rest = rest[label.end() :]
             if rest:
-                at = self.begin + begin + len(statement) - len(rest)
-                self._statement(rest, self.first_line + line, at)
+                position = self.begin + begin + len(statement) - len(rest)
+                self._statement(rest, self.first_line + line, position)
 
     def _statement(self, text: str, line: int, at: int) -> None:
         if text.startswith("."):
@@ -216,11 +216,11 @@ class _Reader:
             raise DataError(where, f"invalid instruction: {text[:80]}")
         negated, predicate, opcode, operands = match.groups()
         try:
-            given = tuple(map(_operand, _split(operands)))
+            arguments = tuple(map(_operand, _split(operands)))
         except DataError as problem:
             where = f"{self.source}:{line}, kernel {self.kernel}"
             raise DataError(where, f"{problem.problem} in {text[:80]}") from problem
-        self.body.append(Instruction(opcode, given, predicate or "", bool(negated), line, at))
+        self.body.append(Instruction(opcode, arguments, predicate or "", bool(negated), line, at))
 
     def _directive(self, text: str, line: int) -> None:
         if registers := _REGISTERS.match(text):
@@ -228,7 +228,7 @@ class _Reader:
                 self.registers[name.strip().partition("<")[0]] = registers[1]
             return
         self.variables.update((v.name, v) for v in _variables(f"{text};"))
-        known = (
+        directives = (
             ".shared",
             ".local",
             ".const",
@@ -237,14 +237,14 @@ class _Reader:
             ".branchtargets",
             ".callprototype",
         )
-        if not text.startswith(known):
+        if not text.startswith(directives):
             where = f"{self.source}:{line}, kernel {self.kernel}"
             raise DataError(where, f"unknown directive: {text[:80]}")
 
 
 def _statements(body: str) -> Iterator[tuple[str, int, int]]:
     gathered = ""
-    line, begin, at, depth = 0, 0, 0, 0
+    line, begin, position, depth = 0, 0, 0, 0
     for match in _TOKEN.finditer(body):
         piece = match[0]
         is_empty = not gathered.strip()
@@ -256,7 +256,7 @@ def _statements(body: str) -> Iterator[tuple[str, int, int]]:
             if gathered.lstrip().startswith((".loc", ".file")):
                 gathered = ""
             elif _LABEL.fullmatch(gathered.strip()):
-                yield gathered.strip(), begin, at
+                yield gathered.strip(), begin, position
                 gathered = ""
         elif piece == "{" and (depth or not is_empty):
             depth += 1
@@ -266,14 +266,14 @@ def _statements(body: str) -> Iterator[tuple[str, int, int]]:
             gathered += piece
         elif piece in ";{}":
             if not is_empty:
-                yield gathered.strip(), begin, at
+                yield gathered.strip(), begin, position
             gathered = ""
         else:
             if is_empty:
-                begin, at = line, match.start() + len(piece) - len(piece.lstrip())
+                begin, position = line, match.start() + len(piece) - len(piece.lstrip())
             gathered += piece
     if rest := gathered.strip():
-        yield rest, begin, at
+        yield rest, begin, position
 
 
 def _end_of_block(text: str, at: int, source: str) -> int:
@@ -291,16 +291,16 @@ def _variables(text: str) -> Iterator[Variable]:
         if match is None:
             continue
         space, align, kind, name, shape = match.groups()
-        each, count = _bytes_of(kind), 1
+        nbytes, count = _bytes_of(kind), 1
         for extent in re.findall(r"\[(\d*)\]", shape):
             count *= int(extent or 0)
-        yield Variable(name, space, each * count, int(align or each))
+        yield Variable(name, space, nbytes * count, int(align or nbytes))
 
 
 def _parameter(match: re.Match[str]) -> Parameter:
     align, kind, marks, name, count = match.groups()
-    each = _bytes_of(kind)
-    return Parameter(name, each * int(count or 1), int(align or each), ".ptr" in marks.split())
+    nbytes = _bytes_of(kind)
+    return Parameter(name, nbytes * int(count or 1), int(align or nbytes), ".ptr" in marks.split())
 
 
 def _bytes_of(kind: str) -> int:
@@ -308,14 +308,14 @@ def _bytes_of(kind: str) -> int:
 
 
 def _split(text: str) -> list[str]:
-    found, depth, begin = [], 0, 0
-    for at, letter in enumerate(text):
+    parts, depth, begin = [], 0, 0
+    for index, letter in enumerate(text):
         depth += (letter in "[{(") - (letter in "]})")
         if letter == "," and not depth:
-            found.append(text[begin:at].strip())
-            begin = at + 1
+            parts.append(text[begin:index].strip())
+            begin = index + 1
     last = text[begin:].strip()
-    return [*found, last] if last else found
+    return [*parts, last] if last else parts
 
 
 def _operand(text: str) -> Operand:

@@ -11,14 +11,14 @@ import numpy as np
 
 from c2c.models import ModelSpec
 from c2c.systems.weaver.live.links import Attend, Bring, Give, Inbox
-from c2c.transformer.cache import Pooled, rows_of
 from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.executor import blocks_for, bound
-from c2c.transformer.forward import nameless
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import attention, window_of
-from c2c.transformer.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.shapes import Shapes
+from c2c.transformer.layers.cache import Pooled, cached_heads, rows_of
+from c2c.transformer.layers.forward import nameless
+from c2c.transformer.layers.layer import attention, window_of
+from c2c.transformer.layers.pages import PAGE_TOKENS, OutOfPages
+from c2c.transformer.running.executor import blocks_for, bound
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.shapes import Shapes
 from pallas_kernels.arguments import Choice
 from pallas_kernels.woven import Status
 
@@ -110,12 +110,13 @@ class KvHost:
         """Prepare the executables of all polls; nothing is computed."""
         assert self.executables is not None
         ahead, spec, pool = self.executables.bind_ahead, self._spec, bare(self.pool)
-        kv = np.zeros((spec.layers, PAGE_TOKENS, spec.kv_heads, spec.head_dim), self.pool.dtype)
+        kv_heads, head_dim = cached_heads(spec)
+        kv = np.zeros((spec.layers, PAGE_TOKENS, kv_heads, head_dim), self.pool.dtype)
         ahead(_PUT)(pool, kv, kv, np.int32(0), spec=spec)
         for rows in self.shapes.rows:
             q, k = (
-                np.zeros((rows, heads, spec.head_dim), self.pool.dtype)
-                for heads in (spec.heads, spec.kv_heads)
+                np.zeros((rows, heads, head_dim), self.pool.dtype)
+                for heads in (spec.heads, kv_heads)
             )
             tables = np.zeros((rows, self.shapes.width), np.int32)
             ahead(ATTEND)(

@@ -14,7 +14,8 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.transformer.shapes import Shapes
+from c2c.transformer.layers.cache import cached_heads
+from c2c.transformer.running.shapes import Shapes
 from pallas_kernels.woven import (
     Receiver,
     Sender,
@@ -116,8 +117,9 @@ class Inbox(Protocol):
 
 def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
     """Return the slot shape of a model's steps; its table holds sequence ids instead of pages."""
+    kv_heads, head_dim = cached_heads(spec)
     return SlotShape(
-        rows=shapes.rows[-1], heads=spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim,
+        rows=shapes.rows[-1], heads=spec.heads, kv_heads=kv_heads, head_dim=head_dim,
         dtype=str(np.dtype(dtype)),
     )  # fmt: skip
 

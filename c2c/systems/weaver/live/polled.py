@@ -14,14 +14,14 @@ from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.systems.weaver.live.hosting import ATTEND, bare
 from c2c.transformer.executables import Executables, Stage
-from c2c.transformer.executor import OnDevice, bound
-from c2c.transformer.forward import BEGIN, END, nameless
-from c2c.transformer.kv_pool import KvPool
-from c2c.transformer.layer import after_attention, before_attention, layer_of, turns_of
-from c2c.transformer.linear import Layer, Reference
-from c2c.transformer.params import Params, Placement, Projections
-from c2c.transformer.stays import Laid
-from c2c.transformer.weights.layout import feed_forward_places
+from c2c.transformer.layers.forward import BEGIN, END, nameless
+from c2c.transformer.layers.layer import after_attention, before_attention, layer_of, turns_of
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.linear import Layer, Reference
+from c2c.transformer.layers.params import Params, Placement, Projections
+from c2c.transformer.running.executor import OnDevice, bound
+from c2c.transformer.running.kv_pool import KvPool
+from c2c.transformer.running.stays import Laid
 
 __all__ = ["InPieces", "Polled", "check_columns"]
 

@@ -25,7 +25,7 @@ from c2c.systems.weaver.live.links import Link, LinkLost, SlotInbox, SlotLink, s
 from c2c.systems.weaver.live.woven import Woven
 from c2c.transformer import Lease, Model, Runner, Step, pieces
 from c2c.transformer.executables import Executables
-from c2c.transformer.executor import GaveWay
+from c2c.transformer.running.executor import GaveWay
 from pallas_kernels.woven import Slot, SlotShape
 
 __all__ = ["Weavers"]
@@ -109,8 +109,8 @@ class Weavers(Residents):
             woven.use(link)
         parts: list[say.Stepped] = []
         sent = woven.sent
-        for given in calls:
-            rest = deque(self._at_home(given))
+        for step in calls:
+            rest = deque(self._at_home(step))
             while rest:
                 call = rest.popleft()
                 try:
@@ -127,8 +127,8 @@ class Weavers(Residents):
         lost = [request for request in call.decode if request in self._fallen]
         if not lost:
             return [call]
-        kept = tuple(request for request in call.decode if request not in lost)
-        rest = [Step(fill=call.fill, decode=kept)] if call.fill or kept else []
+        decodes = tuple(request for request in call.decode if request not in lost)
+        rest = [Step(fill=call.fill, decode=decodes)] if call.fill or decodes else []
         return [*self._filled(lost), *rest]
 
     def _again(self, runner: Runner, instance: int, call: Step, gone: GaveWay) -> list[Step]:

@@ -19,11 +19,10 @@ from c2c.models import ModelSpec
 from c2c.ranges import Share, check_value
 from c2c.systems.weaver.live.hosting import ATTEND, TAKE, bare
 from c2c.systems.weaver.live.links import Link, LinkLost
-from c2c.transformer.cache import Rows
 from c2c.transformer.executables import Stage
-from c2c.transformer.executor import GaveWay, OnDevice, SharesNothing, Stored, bound
-from c2c.transformer.forward import BEGIN, nameless
-from c2c.transformer.layer import (
+from c2c.transformer.layers.cache import Rows
+from c2c.transformer.layers.forward import BEGIN, nameless
+from c2c.transformer.layers.layer import (
     Layer,
     after_attention,
     before_attention,
@@ -31,11 +30,12 @@ from c2c.transformer.layer import (
     place_in,
     turns_of,
 )
-from c2c.transformer.linear import Linear
-from c2c.transformer.pages import PAGE_TOKENS
-from c2c.transformer.shapes import Shapes
-from c2c.transformer.stays import Laid, Stay
-from c2c.transformer.weights.layout import feed_forward_places
+from c2c.transformer.layers.layout import feed_forward_places
+from c2c.transformer.layers.linear import Linear
+from c2c.transformer.layers.pages import PAGE_TOKENS
+from c2c.transformer.running.executor import GaveWay, OnDevice, SharesNothing, Stored, bound
+from c2c.transformer.running.shapes import Shapes
+from c2c.transformer.running.stays import Laid, Stay
 from pallas_kernels.arguments import Choice
 from pallas_kernels.woven import Status, TaskFailed
 
@@ -204,13 +204,13 @@ class Woven(SharesNothing):
             for number, (sparse, place) in enumerate(feed_forward_places(spec)):
                 if sparse not in done:
                     weights = self._weights(number, place, sparse=sparse)
-                    held, gone = ahead(_BEFORE)(x, turns, *weights, index, spec=spec)
+                    qkv, gone = ahead(_BEFORE)(x, turns, *weights, index, spec=spec)
                     ahead(ATTEND)(
-                        bare(local.pool), np.int32(0), local.tables(laid), laid.positions, *held,
+                        bare(local.pool), np.int32(0), local.tables(laid), laid.positions, *qkv,
                         spec=spec, backend=self._backend, decode_rows=laid.decode_rows,
                     )  # fmt: skip
                     ahead(_AFTER)(
-                        x, held[0], gone[0], index, rows, *weights, spec=spec, sparse=sparse
+                        x, qkv[0], gone[0], index, rows, *weights, spec=spec, sparse=sparse
                     )
                 done.add(sparse)
         return logits
@@ -230,8 +230,8 @@ class Woven(SharesNothing):
             for name, stack in params.projections.items()
             if name != "head" and needed(name, sparse)
         }
-        at = np.int32(number), np.int32(place) if spec.dense_layers else None
-        return params.layers, projections, *at, self.local.linear
+        numbers = np.int32(number), np.int32(place) if spec.dense_layers else None
+        return params.layers, projections, *numbers, self.local.linear
 
     def _woven(self, laid: Laid, tokens: Any, away: Sequence[int]) -> Any:
         local, spec, stage, first = self.local, self._nameless, self._stage, int(laid.chunk > 0)
@@ -242,9 +242,9 @@ class Woven(SharesNothing):
         sequences[: len(away)] = [self._away[laid.rows[row]] for row in away]  # type: ignore[index]
         self.steps += 1
         self.link.table(sequences, np.append(laid.positions, np.int32(-1))[index] + 1)
-        own = laid.positions.copy()
-        own[index[: len(away)]] = -1
-        has_own = bool((own >= 0).any())
+        positions = laid.positions.copy()
+        positions[index[: len(away)]] = -1
+        has_own = bool((positions >= 0).any())
         tables = jax.device_put(local.tables(laid), self.device)
         x, rows, turns = stage(BEGIN)(
             local.params.embed, tokens, laid.positions, local.linear, count=len(laid.rows),
@@ -252,13 +252,13 @@ class Woven(SharesNothing):
         )  # fmt: skip
         for number, (sparse, place) in enumerate(feed_forward_places(spec)):
             weights = self._weights(number, place, sparse=sparse)
-            held, gone = stage(_BEFORE)(x, turns, *weights, index, spec=spec)
+            qkv, gone = stage(_BEFORE)(x, turns, *weights, index, spec=spec)
             sent_s = self.link.send(*gone)
             self.sent += 1
-            mixed = held[0]  # of rows that nobody attends to: any values of this shape
+            mixed = qkv[0]  # of rows that nobody attends to: any values of this shape
             if has_own:
                 mixed, local.pool.arrays = stage(ATTEND)(
-                    bare(local.pool), np.int32(number), tables, own, *held,
+                    bare(local.pool), np.int32(number), tables, positions, *qkv,
                     spec=spec, backend=self._backend, decode_rows=laid.decode_rows,
                 )  # fmt: skip
             own_s = 0.0
@@ -329,7 +329,7 @@ def _before(
 ) -> tuple[Heads, Heads]:  # fmt: skip
     layer = _layer(small, weights, linear, number, place)
     q, k, v = before_attention(layer, x, turns_of(turns, spec, number), spec)
-    gone = tuple(jnp.take(each, index, axis=0, mode="clip") for each in (q, k, v))
+    gone = tuple(jnp.take(array, index, axis=0, mode="clip") for array in (q, k, v))
     return (q, k, v), (gone[0], gone[1], gone[2])
 
 

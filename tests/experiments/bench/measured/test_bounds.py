@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.bench.measured.chips import FITTED
-from experiments.bench.measured.compare import Comparison, Skipped, compare, errors_by, unseen_chips
-from experiments.bench.measured.errors import Error
-from experiments.bench.measured.rows import OWN, read_folder
+from experiments.measured.chips import FITTED
+from experiments.measured.compare import Comparison, Skipped, compare, errors_by, unseen_chips
+from experiments.measured.errors import Error
+from experiments.measured.rows import OWN, read_folder
 from tests.tiers import tiered
 
 # Median and 90th percentile, issue 11.

@@ -13,14 +13,14 @@ import pytest
 from c2c.cost import load_constants
 from c2c.errors import SettingError
 from c2c.hardware import conf_dir
-from experiments.bench.measured.chips import whole
-from experiments.bench.measured.command import main
-from experiments.bench.measured.engines import engine_of, runs_of
-from experiments.bench.measured.errors import error_of
-from experiments.bench.measured.fit import GROUPS, fit_chip, fit_group, from_others, store_fits
-from experiments.bench.measured.ops import OPS, is_held_out
-from experiments.bench.measured.predict import gemm_us
-from experiments.bench.measured.rows import OWN, Rows, read_folder
+from experiments.measured.chips import whole
+from experiments.measured.command import main
+from experiments.measured.engines import engine_of, runs_of
+from experiments.measured.errors import error_of
+from experiments.measured.fit import GROUPS, fit_chip, fit_group, from_others, store_fits
+from experiments.measured.ops import OPS, is_held_out
+from experiments.measured.predict import gemm_us
+from experiments.measured.rows import OWN, Rows, read_folder
 
 HEAD = "# Where it is from\nsystem,m,n,k,us\n"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from c2c.cost import HostTime, Routing, load_engine
-from experiments.bench.measured.launched import batch_steps, shapes, single_requests
-from experiments.bench.measured.rows import OWN, Rows, read_folder
+from experiments.measured.launched import batch_steps, shapes, single_requests
+from experiments.measured.rows import OWN, Rows, read_folder
 
 ROWS = read_folder(OWN)
 SINGLE: Rows = ROWS["single_requests"]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from c2c.errors import DataError
-from experiments.bench.measured.open_loop import (
+from experiments.measured.open_loop import (
     FIGURES,
     OpenRun,
     open_runs,
     replay_open,
     requests_of,
 )
-from experiments.bench.measured.rows import OWN, read_folder
+from experiments.measured.rows import OWN, read_folder
 
 RUNS = list(open_runs(read_folder(OWN)["open_loop"]))
 # Errors found, rounded up. What the engine's server and client do to a request before its prefill

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from c2c.errors import DataError
-from experiments.bench.measured.engines import EngineRun, runs_of
-from experiments.bench.measured.rows import OWN, read_folder
-from experiments.bench.measured.standing import (
+from experiments.measured.engines import EngineRun, runs_of
+from experiments.measured.rows import OWN, read_folder
+from experiments.measured.standing import (
     FIGURES,
     as_markdown,
     errors_of_runs,

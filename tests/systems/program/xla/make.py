@@ -1,4 +1,4 @@
-"""Makes the fixture: a decode step of two layers, compiled by XLA for an A100 that is not here.
+"""The fixture: a decode step of two layers, compiled by XLA for an A100 that is not here.
 
 PYTHONPATH=.venv-aot .venv/bin/python -m tests.systems.program.xla.make [folder]
 """

@@ -1,8 +1,4 @@
-"""PTX interpreter without a GPU, for the instructions of the kernels and injected code under test.
-
-All threads of several blocks run together as lanes of NumPy arrays. Each step runs the ready lanes
-at the lowest instruction, so that diverged lanes converge again.
-"""
+"""PTX interpreter without a GPU, for the instructions of the kernels and injected code."""
 
 from __future__ import annotations
 
@@ -34,6 +30,8 @@ __all__ = ["interpret"]
 
 Array = Any
 
+# All threads of several blocks run together as lanes of NumPy arrays. A step runs the ready lanes
+# at the lowest instruction, so that diverged lanes converge again.
 _LANES_AT_ONCE: Final = 8192
 _MOST_STEPS: Final = 2_000_000  # limit of one batch of blocks; a kernel that never ends is an error
 _NOTHING = frozenset({

@@ -1,9 +1,4 @@
-"""Interpreted execution of a program: on one GPU's memory, or placed over several.
-
-Each GPU has memory of its own and runs its launches in program order. Before a launch it receives
-only the bytes that the launch reads and that another GPU wrote last. Data that the dependency graph
-does not name is missing.
-"""
+"""Interpreted execution of a program: on one GPU's memory, or placed over several."""
 
 from __future__ import annotations
 
@@ -29,7 +24,10 @@ Touched = Mapping[
 
 @dataclass(slots=True)
 class Placed:
-    """A program in the memories of several GPUs.
+    """A program in the memories of several GPUs, each of which runs its launches in program order.
+
+    Before a launch a GPU receives only the bytes that the launch reads and that another GPU wrote
+    last. Data that the dependency graph does not name is missing.
 
     Attributes:
       program: program to run.

@@ -1,7 +1,4 @@
-"""Tensor-core instructions of a warp in XLA's GEMMs up to compute capability 8.9.
-
-Source: PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
-"""
+"""Tensor-core instructions of a warp in XLA's GEMMs up to compute capability 8.9."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ __all__ = ["MMA", "load_matrices", "multiply"]
 
 Array = Any
 
+# Source: PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 MMA: Final = "mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
 _LANE = np.arange(32)
 _GROUP, _PAIR = _LANE // 4, 2 * (_LANE % 4)

@@ -1,9 +1,4 @@
-"""This project's launcher and sweepers as plug-ins, which Hydra loads from `hydra_plugins` only.
-
-The published Optuna and Ray plug-ins for Hydra 1.3 do not work with the locked packages, and its
-own sweeper composes every point twice, see docs/design/experiments.md. Hydra imports this at
-every start, so heavy imports are made later.
-"""
+"""Our launcher and sweepers as plug-ins, which Hydra loads from `hydra_plugins` only."""
 
 from __future__ import annotations
 
@@ -17,6 +12,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+# Hydra imports this at every start: import heavy modules later. See docs/design/experiments.md.
 __all__ = ["C2cGridSweeper", "C2cOptunaSweeper", "C2cRayLauncher"]
 
 

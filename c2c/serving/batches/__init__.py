@@ -1,0 +1,1 @@
+"""Instances, their queues and batches, and the moments at which these change."""

@@ -1,0 +1,1 @@
+"""State of the serving loop as tables: no module here decides anything."""

@@ -1,0 +1,1 @@
+"""Works that share links and devices, in graphs, by events."""

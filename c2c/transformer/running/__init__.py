@@ -1,0 +1,1 @@
+"""Steps over batches: executors, runners, sampling, generation."""

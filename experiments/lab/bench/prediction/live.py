@@ -1,0 +1,55 @@
+"""Live runs of traces, each with a record of its own; recorded runs are not repeated."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.lab.bench.live import Engine, Request, send
+from experiments.serving.record import CATALOG
+from experiments.serving.replaying import served_requests
+
+__all__ = ["Host", "capacity_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Server that the traces are sent to.
+
+    Attributes:
+      catalog: folder of checkpoints.
+      settings: further settings of `c2c serve`, without address and output folder.
+      runs: folder of the runs' records.
+    """
+
+    catalog: Path
+    settings: tuple[str, ...]
+    runs: Path
+
+    def served(self, name: str, requests: Sequence[Request]) -> Path:
+        """Return the folder with the record of a run of these requests; run it if missing.
+
+        Raises:
+          DataError: the engine did not start, or a request was answered with an error.
+        """
+        folder = self.runs / name
+        if (folder / CATALOG).is_file():  # written last: the record is complete
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+        self.runs.mkdir(parents=True, exist_ok=True)
+        engine = Engine(self.catalog, self.runs / f"{name}.log", (*self.settings, f"out={folder}"))
+        try:
+            engine.start()
+            send(engine.ask, requests)
+        finally:
+            engine.stop()
+        return folder
+
+
+def capacity_of(run: Path) -> float:
+    """Return the served requests a second of a run whose requests arrived at once."""
+    table = served_requests(run)
+    arrival_s, finished_s = (table[name].to_numpy() for name in ("arrival_s", "finished_s"))
+    return len(table) / float(finished_s.max() - arrival_s.min())

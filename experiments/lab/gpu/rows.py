@@ -1,0 +1,88 @@
+"""Rows on disk: a line of JSON each, synced before the next case begins."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from c2c.errors import DataError
+from experiments.lab.gpu.cases import Row
+
+_ATTEMPTS: Final = 2
+
+
+class Rows:
+    """Rows of one device in a file of JSON lines, with the provenance of their runs.
+
+    A line is `{"run": id, ...}` (provenance), `{"begin": case}` or a row, which has a `status`.
+
+    Raises:
+      DataError: the file has lines of another kind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.all: list[Row] = []
+        self.runs: list[Mapping[str, Any]] = []
+        self._begun: Counter[str] = Counter()
+        if not path.exists():
+            return
+        whole, _, cut = path.read_bytes().rpartition(b"\n")
+        if cut:  # the machine went away in the middle of a line
+            os.truncate(path, len(whole) + bool(whole))
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, TypeError, KeyError) as error:
+                raise DataError(f"{path}:{number}", "expected a line of make gpu") from error
+
+    def finished(self, *, retry_failed: bool = False) -> frozenset[str]:
+        """Return the keys of cases that need not run again.
+
+        Failed cases count unless `retry_failed`; so do those that ended the whole run twice.
+        """
+        over = {"ok"} if retry_failed else {"ok", "failed"}
+        lost = {case for case, times in self._begun.items() if times >= _ATTEMPTS}
+        return frozenset({row["case"] for row in self.all if row["status"] in over} | lost)
+
+    def add_run(self, provenance: Mapping[str, Any]) -> None:
+        """Write the provenance of the rows that follow."""
+        self._write({"provenance": dict(provenance)})
+
+    def begin(self, case: str) -> None:
+        """Note that a case begins, in case it takes the machine with it."""
+        self._write({"begin": case})
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Write the rows of one case, in place of its earlier ones."""
+        self._write({"rows": list(rows)})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        """Append a line; it is on disk, or no part of it is, when this returns or raises."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                rest = memoryview(json.dumps(line).encode() + b"\n")
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(before)
+                raise
+        self._take(json.loads(json.dumps(line)))
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if "provenance" in line:
+            self.runs.append(line["provenance"])
+        elif "begin" in line:
+            self._begun[line["begin"]] += 1
+        else:
+            cases = {row["case"] for row in line["rows"]}
+            self.all = [row for row in self.all if row["case"] not in cases] + line["rows"]
+            for case in cases:
+                del self._begun[case]

@@ -1,0 +1,103 @@
+"""Referee's page: results of each simulator, differences and their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any, Final
+
+import numpy as np
+import yaml
+
+from experiments.lab.referee.ours import NAME
+from experiments.lab.referee.scenario import Ran, Requests, Scenario
+
+__all__ = ["AGREES", "as_page", "reasons", "times_of"]
+
+AGREES: Final = 0.1  # largest difference of two simulators that agree
+_TIMES: Final = {
+    "ttft_p50_s": "TTFT p50", "ttft_p99_s": "p99", "tpot_p50_s": "TPOT p50", "tpot_p99_s": "p99",
+    "rate_rps": "served/s",
+}  # fmt: skip
+
+
+def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
+    """Return a run's row: seconds of the command, and percentiles of TTFT and TPOT."""
+    served = np.isfinite(ran.end_s)
+    several = served & (requests.output > 1)
+    tpot_s = (ran.end_s - ran.ttft_s)[several] / (requests.output[several] - 1)
+    ends_s = (requests.arrival_s + ran.end_s)[served]
+    return {
+        "version": ran.version,
+        "cpu_s": ran.cpu_s,
+        "wall_s": ran.wall_s,
+        "requests": len(served),
+        "served": int(served.sum()),
+        **{f"ttft_p{p}_s": float(np.percentile(ran.ttft_s[served], p)) for p in (50, 99)},
+        **{f"tpot_p{p}_s": float(np.percentile(tpot_s, p)) for p in (50, 99)},
+        "rate_rps": float(served.sum() / (ends_s.max() - requests.arrival_s[0])),
+    }
+
+
+def reasons() -> Mapping[str, Mapping[str, str]]:
+    """Return the reasons for differences above a tenth, by scenario and other simulator."""
+    text = (resources.files("experiments.lab.referee") / "reasons.yaml").read_text(encoding="utf-8")
+    result: Mapping[str, Mapping[str, str]] = yaml.safe_load(text)
+    return result
+
+
+def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page in Markdown."""
+    versions = sorted({row["version"] for row in rows if "version" in row})
+    lines = [
+        "# Referee",
+        "",
+        f"Versions: {', '.join(versions)}.",
+        "",
+        "Times in ms; CPU seconds are those of the whole command. Differences are from c2c.",
+    ]
+    for scenario in scenarios:
+        lines += ["", f"## {scenario.name}: {scenario.asks}", "", *_section(scenario, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(scenario: Scenario, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    here = [row for row in rows if row["scenario"] == scenario.name]
+    ran = [row for row in here if "cpu_s" in row]
+    settings = " ".join(scenario.settings) or f"{scenario.model}, {scenario.tokens} tokens a step"
+    yield f"{scenario.requests:,} requests at {scenario.rate_rps:g}/s, {scenario.chip}, {settings}."
+    if ran:
+        yield ""
+        yield "| simulator | CPU s | " + " | ".join(_TIMES.values()) + " | served |"
+        yield "|" + " --- |" * (len(_TIMES) + 3)
+        for row in ran:
+            shown = [_shown(name, row[name]) for name in _TIMES]
+            served = f"{row['served']:,} of {row['requests']:,}"
+            yield (
+                "| " + " | ".join([row["simulator"], f"{row['cpu_s']:.2f}", *shown, served]) + " |"
+            )
+    mine = next((row for row in ran if row["simulator"] == NAME), None)
+    for row in ran:
+        if mine is not None and row is not mine:
+            yield ""
+            yield _difference(scenario, mine, row)
+    for row in here:
+        if why := row.get("refused") or row.get("failed"):
+            yield ""
+            yield f"{row['simulator']} {'refused' if 'refused' in row else 'failed'}: {why}."
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.1f}" if name == "rate_rps" else f"{1e3 * value:,.1f}"
+
+
+def _difference(scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    ratios = {name: row[name] / mine[name] - 1.0 for name in _TIMES}
+    text = ", ".join(f"{_TIMES[name]} {100 * ratio:+.1f} %" for name, ratio in ratios.items())
+    line = (
+        f"{row['simulator']}: {text}; {row['cpu_s'] / mine['cpu_s']:.1f} times c2c's CPU seconds."
+    )
+    if max(map(abs, ratios.values())) <= AGREES:
+        return line
+    why = reasons().get(scenario.name, {}).get(row["simulator"], "not known yet")
+    return f"{line} Above a tenth: {why}."

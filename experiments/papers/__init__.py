@@ -1,0 +1,1 @@
+"""The papers' experiments and figures, one folder a paper."""

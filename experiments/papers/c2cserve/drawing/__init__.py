@@ -1,0 +1,1 @@
+"""Pictures of C2CServe's figures."""

@@ -1,0 +1,399 @@
+r"""One measurement of Tessera on a GPU's driver, in its own process, as a line of JSON.
+
+PYTHONPATH=.venv-driver python -m \
+        experiments.papers.tessera.on_gpu '{"what": "recorded", "step": DIR}'
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from c2c.cost.kernel_graph import kernel_s, step_s, timed_gpu, timed_gpus
+from c2c.errors import DataError, SettingError, unknown_name
+from c2c.ranges import Count, check_fields
+from c2c.systems.program import Entry, KernelCall, Launch, Peer, Running, Slice, write_image
+from c2c.systems.program.xla import XlaStep, read_dump, stated_kernels
+from c2c.systems.tessera import (
+    Gpus,
+    Launched,
+    Touch,
+    kernels_of,
+    plan,
+    program_work,
+    recording_of,
+    running_on,
+    touches_of,
+    xla_kernels,
+)
+from experiments.command import command
+
+__all__ = ["WHATS", "main", "rows_of"]
+
+WHATS: Final = ("kernels", "recorded", "split", "priorities")
+_ROW_S: Final = 0.02  # launches in a row, so that starting and waiting are below a percent
+_BLOCK: Final = 16 << 20
+_YOUNG: Final = 6  # steps of the request beside the one that is timed
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Settings of the measurement.
+
+    Attributes:
+      what: name in `WHATS`.
+      step: folder of a compiled step.
+      trips: iterations of the step's loops.
+      tokens: tokens of the step.
+      copies: copies of the program, so that weights are read from memory, activations from L2.
+      repetitions: repetitions of each measurement.
+      seconds: length of each row of launches; 0: a single launch.
+      cuts: number of device changes of a placement; 0: the planner's placement over an A100 and an
+        L40S with a fast link, which has many.
+      is_apart: True for two contexts, False for two streams of one.
+    """
+
+    what: str
+    step: str
+    trips: int = 1
+    tokens: Count = 1
+    copies: Count = 2
+    repetitions: Count = 5
+    seconds: float = _ROW_S
+    cuts: int = 4
+    is_apart: bool = True
+
+    def __post_init__(self) -> None:
+        if self.what not in WHATS:
+            raise unknown_name("what", self.what, WHATS)
+        check_fields(self)
+
+
+def rows_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a measurement."""
+    job = _Asked(**given)
+    xla = read_dump(Path(job.step), trips=job.trips)
+    # in PTX comments, for emulated drivers
+    xla = replace(xla, program=replace(xla.program, kernels=stated_kernels(xla)))
+    kernels = kernels_of(xla.program)
+    touches = touches_of(xla.program, kernels)
+    if job.what == "kernels":
+        return _kernels(job, xla, touches)
+    if job.what == "recorded":
+        return _recorded(job, xla, touches)
+    if job.what == "split":
+        return [_split(job, xla, touches)]
+    return [_priorities(job, xla, touches)]
+
+
+def _device(**how: Any) -> Peer:
+    from c2c.systems.program.driver import Driver
+
+    return Driver(**how)
+
+
+def _started(device: Peer, xla: XlaStep, seed: int = 0) -> Running:
+    """Return the step on a device with all memory set, so that kernels wrote compared bytes."""
+    running = running_on(device, xla.program)
+    _fill(running, xla, seed)
+    return running
+
+
+def _fill(running: Running, xla: XlaStep, seed: int) -> None:
+    """Set inputs to random numbers, finite as floats of any type, all else to zero.
+
+    Integers (tokens, positions, page tables) are zero: not every value is allowed.
+    """
+    device = running.device
+    draw = np.random.default_rng(seed)
+    block = np.frombuffer(draw.bytes(_BLOCK), np.uint8).copy()
+    block[1::2] = (block[1::2] & 0xBF) | 0x30  # exponents that neither overflow nor vanish
+    random, zero = block.tobytes(), bytes(_BLOCK)
+    kinds = zip(running.program.inputs, xla.input_kinds, strict=True)
+    floats = {part.buffer for part, kind in kinds if not kind.startswith(("s", "u", "pred"))}
+    for number, buffer in enumerate(running.program.buffers):
+        if buffer.content:
+            continue
+        source = random if number in floats else zero
+        for offset in range(0, buffer.nbytes, _BLOCK):
+            nbytes = min(_BLOCK, buffer.nbytes - offset)
+            device.write(running.addresses[number] + offset, source[:nbytes])
+
+
+def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
+    device = _device()
+    hardware = _hardware(str(device.describe()["gpu"]))
+    gpu = timed_gpu(hardware)
+    running = [_started(device, xla)]
+    for _ in range(asked.copies - 1):
+        running.append(running[0].again())
+        running[-1].start()
+        _fill(running[-1], xla, 0)
+    kernels = xla_kernels(xla, touches, asked.tokens)
+    rows: list[dict[str, Any]] = []
+    first: dict[str, int] = {}
+    kinds = [_kind(xla, number) for number in range(len(touches))]
+    for number, kind in enumerate(kinds):
+        first.setdefault(kind, number)
+    for kind, number in first.items():
+        seconds = _graph_s(asked, device, [_launcher(runner, number) for runner in running])
+        predicted = kernel_s(kernels[number], gpu)
+        rows.append(
+            {
+                "kernel": kind,
+                "launches": kinds.count(kind),
+                "megabytes": (kernels[number].weight_bytes + kernels[number].read_bytes
+                              + kernels[number].write_bytes) / 1e6,
+                "time_s": seconds,
+                "predicted_s": predicted,
+                "error": predicted / seconds - 1,
+            }
+        )  # fmt: skip
+    module = device.load_module(write_image([Entry("empty", (), (), allocates=False)]))
+    empty = KernelCall(device.get_function(module, "empty"), (1, 1, 1), (32, 1, 1), 0, ())
+    launch_s = _graph_s(asked, device, [lambda: device.launch(empty)] * asked.copies)
+    whole = Launched.capture(running[:1], [device], touches, [0] * len(touches))
+    whole_s = _median_s(whole.start, whole.synchronise, asked)
+    whole.close()
+    errors = [abs(r["error"]) for r in rows]
+    times = [r["time_s"] * r["launches"] for r in rows]
+    rows.append(
+        {
+            "kernel": "the step",
+            "tokens": asked.tokens,
+            "launches": len(touches),
+            "time_s": whole_s,
+            "kernels_s": sum(times),
+            "predicted_s": float(step_s(kernels, gpu).sum()),
+            "launch_s": launch_s,
+            "median_error": statistics.median(errors),
+            # as a share of the step's time: a hundred tiny kernels must not hide one large one
+            "weighted_error": sum(e * t for e, t in zip(errors, times, strict=True)) / sum(times),
+            "hardware": hardware,
+        }
+    )
+    return rows
+
+
+def _hardware(gpu: str) -> str:
+    names = {"H200": "h200_pcie5", "A100": "a100_80", "L40S": "l40s", "B200": "b200"}
+    return next((name for part, name in names.items() if part in gpu), "h100_sxm")
+
+
+def _kind(xla: XlaStep, number: int) -> str:
+    launch = xla.program.launches[number]
+    if isinstance(launch, Launch):
+        return xla.program.kernels[launch.kernel].entry
+    return f"{type(launch).__name__.lower()} {launch.target.nbytes}"
+
+
+def _launcher(running: Running, number: int) -> Callable[[], None]:
+    return lambda: running.launch(number)
+
+
+def _graph_s(asked: _Asked, device: Peer, launches: Sequence[Callable[[], None]]) -> float:
+    """Return the mean seconds of a launch in a graph of several launches."""
+    device.enter()
+    device.begin_capture()
+    for launch in launches:
+        launch()
+    graph = device.end_capture()
+    executable = device.instantiate(graph)
+    device.upload(executable)
+    seconds = _median_s(lambda: device.launch_graph(executable), device.synchronise, asked)
+    device.destroy_executable(executable)
+    device.destroy_graph(graph)
+    return seconds / len(launches)
+
+
+def _median_s(start: Callable[[], None], wait: Callable[[], None], asked: _Asked) -> float:
+    """Return the seconds of one start, the median over rows of about `asked.seconds`."""
+    for _ in range(2):
+        start()
+    wait()
+    begin = time.perf_counter()
+    start()
+    wait()
+    once = max(time.perf_counter() - begin, 1e-7)
+    row = max(1, min(200, round(asked.seconds / once)))
+    times_s = []
+    for _ in range(asked.repetitions):
+        begin = time.perf_counter()
+        for _ in range(row):
+            start()
+        wait()
+        times_s.append((time.perf_counter() - begin) / row)
+    return statistics.median(times_s)
+
+
+def _recorded(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
+    """Run original and recording code launch by launch; compare written and touched bytes."""
+    device = _device()
+    recording = recording_of(xla.program, kernels_of(xla.program))
+    plain = _started(device, xla)
+    twin = running_on(device, recording.program)
+    _fill(twin, xla, 0)
+    for number, touch in enumerate(touches):
+        plain.launch(number)
+        twin.launch(number)
+        device.synchronise()
+        if any(_read(plain, part) != _read(twin, part) for part in touch.writes):
+            raise DataError(xla.names[number], "the recording kernel writes other results")
+    seen = recording.seen(_read(twin, recording.intervals), twin.addresses)
+    access = next((access for access in seen if not access.is_inside), None)
+    if access is not None:
+        raise DataError(
+            xla.names[access.launch],
+            f"touches bytes {access.interval.begin} to {access.interval.end} of {access.part}",
+        )
+    whole: dict[tuple[int, Slice], list[int]] = {}
+    for access in seen:
+        whole.setdefault((access.launch, access.part), []).extend(
+            (access.interval.begin, access.interval.end)
+        )
+    full = sum(min(x) == 0 and max(x) == key[1].nbytes for key, x in whole.items())
+    order = range(len(touches))
+    seconds = [_graph_s(asked, device, [_all(running, order)]) for running in (plain, twin)]
+    return [
+        {
+            "launches": len(touches),
+            "equal": len(touches),
+            "sites": sum(len(records) for records, _ in recording.records),
+            "happened": len(seen),
+            "inside": len(seen),
+            "slices": len(whole),
+            "whole_slices": full,
+            "time_s": seconds[0],
+            "recording_s": seconds[1],
+            "overhead": seconds[1] / seconds[0],
+        }
+    ]
+
+
+def _all(running: Running, order: Sequence[int]) -> Callable[[], None]:
+    def launch() -> None:
+        for number in order:
+            running.launch(number)
+
+    return launch
+
+
+def _read(running: Running, part: Slice) -> bytes:
+    return running.device.read(running.at(part), part.nbytes)
+
+
+def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
+    devices = [_device(is_apart=asked.is_apart), _device(is_apart=asked.is_apart)]
+    gpu_of = _placement(asked, xla, touches)
+    results, seconds = [], []
+    sends = nbytes = segments = 0
+    running = [running_on(device, xla.program) for device in devices]
+    for where in ([0] * len(touches), gpu_of):
+        for device, runner in zip(devices, running, strict=True):
+            device.enter()
+            _fill(runner, xla, 0)
+        capture = Launched.capture(running, devices, touches, where, xla.carried)
+        for _ in range(2):  # the second run starts from the first one's state
+            capture.run()
+        devices[0].enter()
+        results.append([_read(running[0], part) for part in xla.program.outputs])
+        seconds.append(_median_s(capture.start, capture.synchronise, asked))
+        segments = len(capture.schedule.segments)
+        sends = sum(len(s.sends) for s in capture.schedule.segments) + len(capture.schedule.last)
+        nbytes = capture.schedule.nbytes
+        capture.close()
+    if results[0] != results[1]:
+        differ = sum(a != b for a, b in zip(*results, strict=True))
+        raise DataError("split", f"{differ} of {len(results[0])} outputs differ")
+    return {
+        "apart": "contexts" if asked.is_apart else "streams",
+        "cuts": asked.cuts,
+        "segments": segments,
+        "sends": sends,
+        "sent_megabytes": nbytes / 1e6,
+        "outputs": len(results[0]),
+        "equal": len(results[0]),
+        "one_graph_s": seconds[0],
+        "time_s": seconds[1],
+        "cut_us": 1e6 * (seconds[1] - seconds[0]) / max(segments - 1, 1),
+    }
+
+
+def _placement(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> Sequence[int]:
+    if asked.cuts:
+        return _to_and_fro(len(touches), asked.cuts)
+    names = ("a100_80", "l40s")
+    work = program_work(xla, touches, timed_gpus(*names), asked.tokens)
+    near = Gpus.alike(names, gbps=2000.0, latency_s=1e-8)
+    return plan(work, near, "throughput", gap=0.02, time_limit_s=10.0).gpu_of
+
+
+def _to_and_fro(launches: int, cuts: int) -> list[int]:
+    """Return a placement with `cuts` device changes, at equal distances.
+
+    >>> _to_and_fro(6, 2)
+    [0, 0, 1, 1, 0, 0]
+    """
+    return [k * (cuts + 1) // launches % 2 for k in range(launches)]
+
+
+def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
+    from c2c.systems.program.driver import Driver
+
+    first = Driver().priorities()[1]
+    report: dict[str, Any] = {}
+    for name, priority in (("off", 0), ("on", first)):
+        devices = [_device(priority=priority), _device()]
+        requests = []
+        for device in devices:
+            running = [_started(device, xla)]
+            requests.append((running, Launched.capture(running, [device], touches,
+                                                       [0] * len(touches))))  # fmt: skip
+        old, young = (capture for _, capture in requests)
+        alone, beside = [], []
+        for _ in range(asked.repetitions + 1):
+            alone.append(_elapsed(old))
+            for _ in range(_YOUNG):
+                young.start()
+            beside.append(_elapsed(old))
+            young.synchronise()
+        report |= {
+            f"alone_{name}_s": statistics.median(alone[1:]),
+            f"beside_{name}_s": statistics.median(beside[1:]),
+        }
+        for device, (running, capture) in zip(devices, requests, strict=True):
+            capture.close()
+            device.enter()
+            running[0].recorder.allocator.release_all()
+    slow = {name: report[f"beside_{name}_s"] / report[f"alone_{name}_s"] for name in ("off", "on")}
+    return {**report, "priority": first, "slower_off": slow["off"], "slower_on": slow["on"]}
+
+
+def _elapsed(made: Launched) -> float:
+    begin = time.perf_counter()
+    made.run()
+    return time.perf_counter() - begin
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the measurement that the command line asks for; return the exit status."""
+
+    def run() -> int:
+        if len(arguments) != 1:
+            raise SettingError("arguments", list(arguments), "one JSON object")
+        print(json.dumps(rows_of(json.loads(arguments[0]))))
+        return 0
+
+    return command(run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
