@@ -35,6 +35,9 @@ class StepTimes:
     decode_s: Mapping[int, FromZero] = field(default_factory=dict)
     cached_token_s: FromZero = 0.0
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 def step_times(given: object, where: str) -> StepTimes:
     """Return step times from a mapping of settings.
@@ -54,8 +57,10 @@ def step_times(given: object, where: str) -> StepTimes:
         for size in sizes:
             check_value(size, Count, f"{where}.{name}", "tokens")
         times[name] = dict(sorted(zip(sizes, curve.values(), strict=True)))
-    result = StepTimes(**times)
-    check_fields(result, where)
+    try:
+        result = StepTimes(**times)
+    except SettingError as error:
+        raise SettingError(f"{where}.{error.field}", error.value, error.allowed) from None
     if not (result.step_s or result.prefill_s or result.decode_s):
         raise SettingError(where, dict(given), "step_s, prefill_s or decode_s")
     return result

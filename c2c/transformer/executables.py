@@ -296,10 +296,10 @@ def _program(
 def source_of_stages(file: str) -> str:
     """Return a hash of the source outside `pallas_kernels` that affects a stage of this file."""
     ours, tuned = hashlib.sha256(), hashlib.sha256()
-    every = (_C2C / "models", _C2C / "transformer", _C2C / "transformer" / "weights")
-    for folder in dict.fromkeys((*every, Path(file).parent)):
-        for path in sorted(folder.glob("*.py")):
-            ours.update(path.name.encode() + b"\0" + path.read_bytes())
+    for folder in dict.fromkeys((_C2C / "models", _C2C / "transformer", Path(file).parent)):
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder).as_posix()
+            ours.update(name.encode() + b"\0" + path.read_bytes())
     for folder in tuned_results.folders():
         for path in sorted(folder.glob("*.json")):
             tuned.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -45,7 +45,7 @@ def test_every_module_of_the_compiled_code_is_in_the_key() -> None:
     root = Path(c2c.__file__).parent
     listed = {p.resolve() for p in _sources()}
     for folder in ("policies", "serving", "simulator", "cost"):
-        for path in (root / folder).glob("*.py"):
+        for path in (root / folder).rglob("*.py"):
             if "jitable" in path.read_text(encoding="utf-8"):
                 assert path.resolve() in listed, path
 
