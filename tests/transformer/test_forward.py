@@ -11,8 +11,7 @@ import jax.monitoring
 import numpy as np
 import pytest
 
-from c2c.transformer import Hybrid, load, new_cache
-from c2c.transformer.layers import forward
+from c2c.transformer import Hybrid, forward, load, new_cache
 from c2c.transformer.layers.forward import _groups, run
 from c2c.transformer.running.generate import prompt_logits
 from tests.compilations import compilations

@@ -19,8 +19,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def test_the_interpreter_computes_what_the_model_does() -> None:
-    from c2c.transformer import Cache, Reference
-    from c2c.transformer.layers import forward
+    from c2c.transformer import Cache, Reference, forward
 
     params, tokens, positions, k, v, tables = arguments()
     wanted, cache = forward(
