@@ -206,7 +206,8 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequenc
         )
     }  # fmt: skip
     measured = costs._replace(
-        body_s=body, overhead_s=overhead, kv_read_s=kv, decode_s=decode, prompt_s=prompt,
+        body_s=body, overhead_s=overhead, kv_read_s=kv, decode_read_s=kv, decode_s=decode,
+        prompt_s=prompt,
         prefill_attention_s=chunks, **nothing,
     )  # fmt: skip
     return replace(prepared, fleet=fleet._replace(costs=measured))

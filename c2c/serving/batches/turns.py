@@ -189,8 +189,10 @@ def _watch_decodes(w: Loop, i: int, e: int) -> None:
     row.tpot_slo_s = w.fleet.deployment[inst.model].tpot_slo_s
     row.switch_s = w.fleet.switch_s[w.fleet.deployment[inst.model].arch, inst.kind]
     row.weight_bytes = w.fleet.weight_bytes[inst.model]
-    row.step_s = costs.body_s[pair, n, 0] + costs.head_s[pair, n, 0] + costs.overhead_s[pair]
-    row.step_s += costs.kv_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
+    rows = n * (1 + costs.verified[pair])
+    row.step_s = costs.body_s[pair, rows, 0] + costs.head_s[pair, rows, 0] + costs.overhead_s[pair]
+    row.step_s *= costs.passes[pair]
+    row.step_s += costs.decode_read_s[pair] * inst.kv_used + costs.decode_attention_s[pair, n]
     row.kept_share = kept_share(w.fleet, w.s, i)
 
 
