@@ -1,4 +1,4 @@
-"""Catalogs: folders of checkpoints, each a folder or GGUF file served under its name."""
+"""Catalogs: folders of checkpoints served under their names."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ _MOST_SKIPPED = 8  # folders named in the note
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A checkpoint of a catalog; `failed` is the reason if it cannot be served, else "".
-
-    An adapter's folder has a `base`, and parameters of its own.
-    """
+    """Checkpoint of a catalog; `failed` is the reason if it cannot be served, else ""."""
 
     name: str
     path: Path
@@ -45,7 +42,7 @@ def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> 
 
     Args:
       catalog: a folder of checkpoints, one checkpoint's folder, or a GGUF file.
-      note: called with one line that lists folders without a checkpoint.
+      note: called with a line that lists folders without a checkpoint.
 
     Raises:
       SettingError: there is no checkpoint, two have the same name, or one is outside the folder.

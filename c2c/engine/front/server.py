@@ -30,9 +30,7 @@ def run_front(
 
     Args:
       socket: path of the scheduler's socket.
-      host: address to listen at.
-      port: port to listen at.
-      around: wraps the application, for example in further middleware.
+      around: wraps the application, for example in middleware.
       more: arguments of `make_app`; the key is in the environment variable C2C_KEY.
     """
 
