@@ -341,8 +341,7 @@ class LiveBackend:
     def _end_run(self, place: Place, at_s: float) -> None:
         """Report a run's end to the loop, then end its finished requests.
 
-        The loop decides about deadlines first. Tokens of requests computed alone are delivered only
-        here, as the loop knows whole steps only.
+        Deadlines come first. Tokens of requests computed alone are delivered only here.
         """
         doing = place.doing
         assert doing is not None
@@ -454,10 +453,9 @@ class LiveBackend:
                 self._store.stop(self.names[model])
 
     def _find_blame(self, doing: Doing, *, is_blamed: bool) -> None:
-        """Count a loss against a request that was alone in the step, else compute each alone.
+        """Count a loss against a request alone in the step, else compute each alone, to find it.
 
-        A request that crashes its worker is thus found in a few losses and fails no other. A loss
-        with an external cause counts against none.
+        A loss with an external cause counts against none.
         """
         requests = requests_in(doing.action) if doing.alone is None else doing.alone[:1]
         entries = {request: self._ledger.get(request) for request in requests}

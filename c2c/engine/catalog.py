@@ -36,13 +36,12 @@ class Entry:
 def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
     """Return the models of a catalog, by name; weights are not read.
 
-    A checkpoint has the name of its folder or file; within a folder of the catalog, `folder/name`.
-    A repository of Hugging Face's cache is `org/name`, with the snapshot of `refs/main`, else the
-    newest.
+    A checkpoint has the name of its folder or file, or `folder/name`; a repository of Hugging
+    Face's cache is `org/name`, with the snapshot of `refs/main`, else the newest.
 
     Args:
       catalog: a folder of checkpoints, one checkpoint's folder, or a GGUF file.
-      note: called with a line that lists folders without a checkpoint.
+      note: gets a line that lists folders without a checkpoint.
 
     Raises:
       SettingError: there is no checkpoint, two have the same name, or one is outside the folder.

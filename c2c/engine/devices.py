@@ -120,12 +120,12 @@ def pick(
     """Return the devices of all workers, in the order of the workers.
 
     Args:
-      asked: UUIDs to use, in order; None: the first available ones.
+      asked: UUIDs, in order; None: the first available ones.
       each: devices of a worker.
 
     Raises:
       SettingError: a UUID is unknown or repeated, devices do not fit, or a worker would have
-        several MIG instances, of which CUDA shows only one.
+        several MIG instances, of which CUDA shows one.
     """
     by_uuid = {device.uuid: device for device in found}
     if asked is None:

@@ -60,15 +60,13 @@ class Options:
       rows: batch sizes of compiled steps; the last is the most concurrent requests of a model.
       budgets: chunk sizes of compiled calls, in prompt tokens.
       context: most tokens of a sequence, prompt and answer.
-      pool_bytes: KV pool on each device of a worker; None: enough for all rows of all models, at
-        most a quarter of the memory for all workers.
-      memory_fraction: share of a device's memory for weights and KV pool, in place of `pool_bytes`;
-        steps compute in the rest.
-      weights_bytes: host memory for weights; further models are loaded on demand and evict others.
-        None: all weights are in memory.
+      pool_bytes: KV pool on each device of a worker; None: enough for all rows, at most a quarter
+        of the memory for all workers.
+      memory_fraction: share of a device's memory for weights and KV pool, in place of `pool_bytes`.
+      weights_bytes: host memory for weights, loaded on demand; None: all are in memory.
       linear: method of linear layers; "staged" lets workers share the weights.
       ahead: 1: a run's next step starts before the last one's tokens are read; 0: after that.
-      devices: devices of a worker, as many as the layout covers.
+      devices: devices of a worker.
     """
 
     workers: Count = 1
@@ -116,11 +114,7 @@ def shapes_of(options: Options) -> Shapes:
 def with_pool(
     entries: Sequence[Entry], options: Options, gpus: Sequence[Device]
 ) -> tuple[Options, str]:
-    """Return the options with `pool_bytes` from `memory_fraction`, and a line about it.
-
-    It follows from the size of the memory, not from what is free, so that every start has the same
-    executables.
-    """
+    """Return the options with `pool_bytes` from `memory_fraction`, and a line about it."""
     share, devices = options.memory_fraction, options.workers * options.devices
     if share is None:
         return options, ""
@@ -305,7 +299,6 @@ def fleet_of(
     """Return the setup of the serving loop for models that can all be served.
 
     Args:
-      system: policies; batch size and memory are replaced by the workers'.
       slo_s: targets of TTFT and TPOT.
       pool: KV pool of each worker; None: made for these models.
 

@@ -53,7 +53,7 @@ def frames_in(data: bytearray) -> list[AnyFrame]:
 class Connection(asyncio.Protocol):
     """Connection in an event loop: delivers frames in the callback that receives them.
 
-    A task that awaits frames would run a loop iteration later, while a worker waits.
+    A task that awaits frames would run a loop iteration later.
     """
 
     def __init__(self, made: Callable[[Connection], None] = lambda _: None) -> None:

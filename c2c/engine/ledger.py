@@ -20,11 +20,10 @@ class Entry:
     """An open request.
 
     Attributes:
-      ask: the front's message.
       begun_s: time at which a worker first got it; None if it waits.
       delivered: tokens sent to the client, never revoked.
       prompted: prompt tokens whose scores were delivered.
-      found: prompt tokens found in a worker's prefix cache.
+      found: cached prompt tokens.
       losses: workers lost in steps of this request alone since its last token.
     """
 
@@ -69,10 +68,10 @@ class Ledger:
         """Create an empty ledger with its listeners.
 
         Args:
-          told: called with request, new token and its score or None.
-          ended: called with request, entry and reason: "stop", "length", or a failure's outcome.
-          prompted: called with request and scores of further prompt tokens.
-          found: called with request and number of cached prompt tokens.
+          told: gets request, new token and its score or None.
+          ended: gets request, entry and reason: "stop", "length", or a failure's outcome.
+          prompted: gets request and scores of further prompt tokens.
+          found: gets request and number of cached prompt tokens.
         """
         self._told, self._ended, self._prompted, self._found = told, ended, prompted, found
         self._open: dict[int, Entry] = {}

@@ -64,10 +64,8 @@ class Models:
       failed: reasons of models that cannot be served, by name.
       store: host weights; None: each worker has its own.
       adopt: switches loop and backend to a new fleet.
-      abort: ends a request, with the reason.
-      send: sends messages to the front.
       tell: sends the current models to the front.
-      closed: models of the fleet that accept no requests, as they are being added or removed.
+      closed: models that accept no requests, as they are being added or removed.
     """
 
     settings: EngineSettings

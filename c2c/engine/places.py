@@ -61,25 +61,19 @@ class Place:
     """Slot of a worker: a device of the fleet, and its current process.
 
     Attributes:
-      device: index in the fleet; it may consist of several that a model spans.
+      device: index in the fleet.
       gpus: GPUs or MIG instances that its processes are bound to; (): none.
       generation: number of the process, increased at each start.
       link: connection to the ready process; None if none is ready.
-      was_ready: whether the process was a connected standby.
       has_worked: whether the process has loaded or computed anything.
       is_hung: whether the process was killed for its silence.
-      is_over: whether the process's end was handled.
-      in_vain: processes in a row that ended by themselves before completed work.
-      ended: processes in a row that were killed from outside before completed work.
+      in_vain: processes in a row that ended by themselves without work.
+      ended: processes in a row that were killed from outside without work.
       heard_s: time of the last message.
       instances: the loop's instances on the device, with model names.
-      opened: instances that the process has opened.
-      held: requests that the process holds.
-      doing: current work; None if idle.
       moved: requests whose homes changed with the variant, and their new homes.
       relayout: change to the next variant in progress.
       relaid: totals of finished changes, and of tasks that another worker computed.
-      longest_piece_s: longest piece of a change between two steps.
       is_waiting: whether the work waits for weights that are not in memory.
       is_quarantined: whether no further process is started.
     """
@@ -167,9 +161,8 @@ def note_relaid(place: Place, frame: messages.Relaid) -> None:
 def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run | None, list[int]]:
     """Return the frame that runs a plan, and the requests that the worker must free before.
 
-    Requests that the process does not hold are recomputed from prompt and delivered tokens, which
-    draws the same tokens. After a lost step, requests run one at a time. The frame is None if all
-    have ended.
+    Requests that the process lacks are recomputed from prompt and delivered tokens, which draws the
+    same tokens; after a lost step they run one at a time. None: all have ended.
     """
     action = doing.action
     assert isinstance(action, RunSteps)

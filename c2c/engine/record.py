@@ -37,13 +37,10 @@ class StepRow:
       seconds: time on the device.
       host_s: further time of the worker, on the host.
       begun_s: time of the event that caused the plan.
-      heard_s: time of the report's arrival.
       outside_s: time from the plan's event or the previous report to this one, less the worker's
-        time. Negative if the previous report was late and the worker had continued.
+        time; negative after a late report.
       is_turn: whether the model differs from the previous step's.
       is_cold: whether a load waited for weights not in memory.
-      again: prompt tokens recomputed after a loss.
-      found: cached prompt tokens.
     """
 
     plan: int

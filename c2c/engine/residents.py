@@ -59,8 +59,7 @@ class Residents:
     def __init__(self, setup: Setup, opening: Callable[[Opening], None] = lambda _: None) -> None:
         """Allocate the pool, and load and compile the models of `setup.opens`.
 
-        A model that cannot be served goes into `failed`; one whose weights are not kept is dropped
-        again.
+        A model that cannot be served goes into `failed`.
         """
         self.failed: dict[str, str] = {}
         self._setup = setup
@@ -286,10 +285,6 @@ class Residents:
         return False
 
     def _calls(self, runner: Runner, run: Run, found: list[tuple[int, int]]) -> Iterator[Step]:
-        """Yield the calls of a plan's first step: a chunk each, decodes in the first.
-
-        The prefix cache is searched right before a prompt's first call.
-        """
         decodes = run.decodes
         for fill in run.fills:
             there = runner.reuse(fill.request, fill.tokens)

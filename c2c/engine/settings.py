@@ -21,15 +21,14 @@ class EngineSettings:
     """Settings of an engine.
 
     Attributes:
-      options: settings of the workers.
-      system: policies and their settings.
+      options: of the workers.
       constants: constants of the cost model, for predictions.
-      gpus: devices to bind workers to, in their order; (): workers see all.
+      gpus: devices to bind workers to, in order; (): workers see all.
       executables: folder of compiled code; "auto": the default; None: each process compiles.
       pools: folder of weight files that workers share; None: temporary files.
-      max_open: most concurrent requests; further ones are refused.
-      retries: consecutive losses without a token between that a request survives.
-      patience: processes in a row without completed work after which a worker is given up.
+      max_open: most concurrent requests.
+      retries: losses without a token between that a request survives.
+      patience: processes without work after which a worker is given up.
       has_spare: whether a standby process replaces a lost worker.
       hang_s: silence after which a computing worker is killed.
       start_s: silence after which a starting worker is killed; it may compile.
@@ -38,9 +37,8 @@ class EngineSettings:
       tpot_slo_s: target of TPOT.
       compiled: whether the loop's step runs as machine code; else it is interpreted.
       busy_poll: whether the scheduler polls for due reports while the core is idle.
-      worker: module of a worker's process; layouts over several devices need another.
-      add_from: folder of checkpoints that can be added while serving; None: none can be added or
-        removed.
+      worker: module of a worker's process.
+      add_from: folder of checkpoints that can be added and removed while serving.
     """
 
     options: Options

@@ -66,8 +66,8 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
 def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
     """Return a layout whose memories are the pools of a worker's devices.
 
-    Copied layers take none, as weights are outside. Where lanes are workers, half of each pool is
-    for the other lane's sequences.
+    Copied layers take none. Where lanes are workers, half of each pool is for the other's
+    sequences.
     """
     if has_lane_workers(layout):
         usable_bytes /= 2.0

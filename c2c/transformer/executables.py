@@ -77,7 +77,7 @@ class _State:
 # architecture share it, in this process and, through a repository, in all others. Source: MEDUSA
 # starts from materialised CUDA graphs; here the state is XLA's executables.
 class Executables:
-    """Compiled stages, loaded from a repository or stored there."""
+    """Compiled stages; where a function takes None instead, jax compiles for this process."""
 
     def __init__(self, folder: Path | str | None = None, *, strict: bool = True) -> None:
         """Set the repository's folder, which is read and created on first use.

@@ -28,18 +28,8 @@ class Agents(SteadyTrace):
     """Sessions of agents, which begin as a Poisson process or when a client is free.
 
     `requests` counts all turns; the last session may be cut short. A session keeps its model.
-    `rate_rps` is the rate of requests if answers and tools took no time.
-
-    Attributes:
-      turns: mean turns of an agent, geometric.
-      tool_s: mean time from an answer's end to the agent's next turn.
-      tool_cv: coefficient of variation of that time, log-normal; 0: constant.
-      subagent_share: share of turns that start sub-agents, whose last answers the next turn
-        contains.
-      subagents: mean number of sub-agents of such a turn, geometric.
-      subagent_turns: mean turns of a sub-agent, which has its own context.
-      system_tokens: length of the system prompt, shared by a model's contexts.
-      max_total_tokens: a context ends before more; 0: no bound.
+    Fields are `WorkloadConfig`'s; turns and sub-agents are geometric, a tool's time is log-normal.
+    A turn waits for the last answers of its sub-agents, whose contexts are their own.
     """
 
     requests: Annotated[int, In("[1, 5000000]")] = 10_000
@@ -104,8 +94,8 @@ class _Draws:
 def agents(what: Agents, pool: LengthPool, seed: int) -> RequestBlock:
     """Return all requests, ordered by their arrival if answers took no time.
 
-    A prompt is all previous text of its context, the last answers of sub-agents that it waited for,
-    and a new text. Each turn draws one pair of the pool: its text and its answer.
+    A prompt is all previous text of its context, the answers of sub-agents, and a new text. Each
+    turn draws one pair of the pool.
 
     Raises:
       SettingError: no first turn is within `max_total_tokens`.

@@ -54,11 +54,11 @@ def assign_models(
 ) -> Assigned:
     """Assign each model id of a trace to a model of the catalog, or to a deployment of its own.
 
-    `explicit` comes first, then the catalog model or spec that the id names (the first of several
-    copies): equal as written, as an end after a slash, without case, with `_`, `.` and `-` alike,
-    or without the words of a tuned release. Next come shipped models outside the catalog, last the
-    rule, for the remaining ids. By "own" these get deployments named after them, which take the
-    catalog's models by popularity, then copies in turn; by other rules they share its models.
+    `explicit` comes first, then the catalog model or spec that the id names: as written, as an end
+    after a slash, without case, with `_`, `.` and `-` alike, or without a tuned release's words.
+    Next come shipped models outside the catalog, last the rule. By "own" remaining ids get
+    deployments, which take the catalog's models by popularity, then copies in turn; by other rules
+    they share its models.
     """
     if rule not in RULES:
         raise SettingError("workload.assignment", rule, f"one of {', '.join(RULES)}")

@@ -47,28 +47,27 @@ class RequestBlock:
       model: i32[n], index into the workload's `models`.
       prompt_tokens: i32[n], at least 1.
       output_tokens: i32[n], at least 1.
-      ids: i64[n], ascending; None: numbered on from the previous block.
+      ids: i64[n], ascending; None: numbered on.
       block_tokens: tokens per block; 0: no known prefixes, `block_first` and `block_keys` are None.
       block_first: i64[n + 1], index of each request's first key, from 0.
       block_keys: u64[block_first[n]], at most as many per request as `prompt_tokens` fills.
       keys_answers: keys are of whole blocks only and continue over the answer.
-      session: i64[n], number of the conversation, or -1; None: no request has one.
-      turn: i32[n], position in the session, from 1, or 0; None if `session` is.
-      think_s: f64[n], time from the last end of its parents to the request, whose `arrival_s` then
-        only orders it; NaN: it arrives at `arrival_s`. None: all do.
+      session: i64[n], number of the conversation, or -1; None: no sessions.
+      turn: i32[n], position in the session, from 1, or 0.
+      think_s: f64[n], time from the last end of its parents, when `arrival_s` only orders; NaN,
+        None: it arrives at `arrival_s`.
       parent_first: i64[n + 1], index of each request's first parent in `parent_turns`; None: the
         only parent is the session's previous turn.
       parent_turns: i32[parent_first[n]], turns of its session that a request waits for, below its
         own.
-      calls_tool: bool[n], the answer ends in a tool's call, so that a turn follows; None: none
-        does.
-      measured_ttft_s: f64[n], TTFT on the traced system, NaN if unknown; None: all are.
-      measured_tpot_s: f64[n], TPOT, likewise.
+      calls_tool: bool[n], the answer ends in a tool's call, so that a turn follows.
+      measured_ttft_s: f64[n], on the traced system; NaN, None: unknown.
+      measured_tpot_s: f64[n], likewise.
       max_output_tokens: i64[n], limit for which a server reserves memory, at least `output_tokens`;
         None: the lengths.
       priority: i64[n], higher is more urgent; OF_MODEL, None: the models'.
-      deadline_s: f64[n], time after arrival at which the server gives up, above 0; inf: never.
-        None: the models'.
+      deadline_s: f64[n], time after arrival at which the server gives up; inf: never. None: the
+        models'.
       cancel_s: f64[n], time after arrival at which the client leaves; inf: never.
     """
 

@@ -93,11 +93,11 @@ def build_workload(
 
     Args:
       settings: a `WorkloadConfig`, or a mapping with its keys.
-      deployments: the catalog's models, which become `Workload.models`, up to a trace's own
-        deployments (`Workload.made_of`).
+      deployments: names of the catalog's models, which become `Workload.models`, up to a trace's
+        own deployments.
       seed: each cause of randomness has its own stream split from it.
-      specs: names of the models' architectures, which a trace may use, too.
-      may_add: whether ids that name shipped models outside the catalog get these.
+      specs: the models' architectures, which a trace may name, too.
+      may_add: whether ids may name shipped models outside the catalog.
 
     Raises:
       SettingError: an invalid setting.

@@ -26,13 +26,7 @@ class Conversations(SteadyTrace):
     """Sessions that start as a Poisson process; each later turn waits for the previous answer.
 
     `requests` counts all turns; the last session may be cut short. A session keeps its model.
-    `rate_rps` is the rate of requests if answers took no time.
-
-    Attributes:
-      turns: mean turns of a session, geometric.
-      think_s: mean time from an answer's end to the next turn, exponential.
-      system_tokens: length of the system prompt, shared by a model's requests.
-      max_total_tokens: a session ends before more; 0: no bound.
+    Fields are `WorkloadConfig`'s; turns are geometric, think times exponential.
     """
 
     turns: Annotated[float, In("[1, 1e6]")] = 4.0
@@ -46,7 +40,7 @@ def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBl
     """Return all requests, ordered by their arrival if answers took no time.
 
     A prompt is all previous text of its session and a new text. Each turn draws one pair of the
-    pool: its text and its answer.
+    pool.
 
     Raises:
       SettingError: no first turn is within `max_total_tokens`.

@@ -43,25 +43,21 @@ _MORE = (
 class TraceFormat:
     """Columns of a format by field; None if it has no such column.
 
-    Each file's time column is inspected for numbers or date-times.
+    Each file's time column is inspected for numbers or date-times. Other fields are as in
+    `c2c.workloads.RequestBlock`.
 
     Attributes:
-      name: value of `workload.format`.
       optional: fields that may be absent; those from `hash_ids` on always may.
       label: model id of all requests if there is no column of ids.
-      keeps_origin: whether times are relative to the trace's start.
+      keeps_origin: times are relative to the trace's start.
       unit: unit of numeric times; "": told by the column's name or nothing.
       marks: further columns that distinguish the format.
       hash_ids: lists with one hash per block of the prompt.
       block_tokens: tokens of a block; 0: the format defines none.
       session: conversation ids; with `parent`, the requests' own ids.
       parent: id of the request whose answer this one follows.
-      turn: position in the conversation, from 1.
       waits_for: lists of the conversation's turns that a request waits for.
-      think_s: seconds from the last of their ends to the request.
       calls_tool: true where the answer ends in a tool's call.
-      measured_ttft_s: TTFTs of the traced system, in seconds.
-      measured_tpot_s: TPOTs there, in seconds.
       max_output_tokens, priority, deadline_s, cancel_s: columns of `c2c.workloads.RequestBlock`'s
         fields.
     """

@@ -77,11 +77,9 @@ class RawRows:
       time: i64 nanoseconds since the epoch for date-times, else f64 in the file's unit.
       model: i32, index into `ids`; -1 if missing.
       prompt_tokens: i32; zeros if not read from the trace.
-      output_tokens: i32, likewise.
       verdict: i8, GOOD or an index into `KINDS`.
       hashes: hashes of the prompts' blocks; None if not read.
       session: id of the session, or the request's own if there is `parent`; None: no column.
-      parent: id of the request whose answer it follows; None: no column.
       turn: f64, position in the session, from 1, or 0; None: no column.
       measured: f64 by name in `c2c.workloads.blocks.MEASURED`; NaN: none.
       wishes: f64 by name in `c2c.workloads.blocks.WISHES`; NaN: none.

@@ -92,8 +92,6 @@ class Fit:
     """Agreement of a trace's hashes with its prompt lengths, counted row by row.
 
     Attributes:
-      block_tokens: tokens per block.
-      requests: requests with hashes.
       blocks: hashed blocks within the prompts.
       fewer: requests whose prompt has a whole block without a hash.
       more: requests with more hashes than blocks.

@@ -28,10 +28,9 @@ _BATCH_ROWS = 65_536
 def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
     """Return the records of a file, as text or typed, and the number of malformed lines.
 
-    Objects within a record become columns such as "usage.prompt_tokens". A record with a list of
-    `requests` (aibrix) becomes one record per request, as does a benchmark's result with a list for
-    each of `input_lens`, `output_lens` and so on; there `tpots`, the mean time per token after the
-    first, replaces `itls`.
+    Nested names are "usage.prompt_tokens". A record's list of `requests` (aibrix) becomes records,
+    as do a benchmark's lists `input_lens`, `output_lens` and so on, where `tpots`, the mean time
+    per token after the first, replaces `itls`.
     """
     if not as_text and (table := arrow_table(path)) is not None:
         return table, 0

@@ -36,8 +36,8 @@ GUIDE_SHIFT: Final = 20  # a draw shifted right by this indexes `RouterTables.gu
 class Router:
     """Settings of the router: the tokens' choice of experts.
 
-    In each layer a topic ranks the experts in its own order and chooses by Zipf's law. Draws are
-    pure functions of (seed, request, position, layer).
+    In each layer a topic ranks the experts and chooses by Zipf's law. Draws are pure functions of
+    (seed, request, position, layer).
 
     Attributes:
       skew: exponent of Zipf's law; 0: all experts are equally likely.

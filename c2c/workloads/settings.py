@@ -58,14 +58,14 @@ class WorkloadConfig:
     Attributes:
       name: name in summaries and figures.
       kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic, closed_loop
-        (clients that send when their last request ended), conversations (sessions of turns), agents
-        (sessions with tools and sub-agents) or servegen (ServeGen's clients).
+        (clients that wait for their answers), conversations (sessions of turns), agents (with tools
+        and sub-agents) or servegen (ServeGen's clients).
 
       path: trace file (Parquet, CSV, JSON or a log), or the name of a shared one in
         `<shared>/traces`; servegen: folder of clients' files.
       format: a known format (of logs: vllm, sglang, openai_batch), or auto (by columns or lines).
-      columns: field -> column, e.g. {arrival_s: time, model: service}; an empty name: the file has
-        no such column. For other fields, the format's or the only likely column.
+      columns: field -> column, e.g. {arrival_s: time, model: service}; an empty name: no such
+        column. For other fields, the format's or the only likely column.
       on_bad_row: reject (list the counts and stop) or skip (drop and count).
       on_zero_output: for a request without output: reject (a bad row) or prefill (its one token
         counts).
@@ -75,8 +75,8 @@ class WorkloadConfig:
         more; 0: no limit.
       block_tokens: tokens of a hash in `hash_ids`; 0: the format's. conversations, agents: tokens
         of the blocks that prompts share.
-      turns_wait: trace: a turn arrives a time to think after the answers that it waits for; false:
-        at its time in the file.
+      turns_wait: trace: a turn arrives a time to think after the answers it waits for; false: at
+        the file's times.
       time_unit: unit of numeric times: s, ms, us, ns, min, h or d; auto: inferred for times since
         1970, else the format's, else by the column's name, else seconds.
       origin: time 0 is the first request (first) or the file's own (keep, only for numeric times);

@@ -45,9 +45,8 @@ class TraceStatistics:
       span_s: last minus first arrival.
       hours: hour bins of the span.
       hours_with_requests: bins with any request.
-      models: models with requests, by falling popularity.
-      requests_of: i64[m], in that order.
-      share_of: f64[m], share of all requests.
+      models: with requests, by falling popularity, the order of all [m].
+      share_of: f64[m], of all requests.
       active_hour_fraction: f64[m], share of hour bins with requests.
       gap_cv: f64[m], CV of gaps; NaN below three requests.
       hourly_cv: f64[m], CV of hourly counts.
@@ -168,8 +167,6 @@ def trace_statistics(
     Args:
       blocks: ascending in arrival, e.g. `workload.blocks()`.
       models: names that `RequestBlock.model` indexes.
-      min_requests: least requests of an active model.
-      windows_s: windows of the index of dispersion.
       series_models: most popular models with an hourly series.
 
     Raises:

@@ -53,17 +53,11 @@ _RARE_COUNTS = (9, 8, 8, 8, 6, 5, 5, 5, 4, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticTrace:
-    """Settings of the generator. The defaults reproduce GenTD26's published statistics.
+    """Settings of the generator, as in `WorkloadConfig`; defaults reproduce GenTD26's statistics.
 
     Popularity and active hours hold at any number of requests, gaps at GenTD26's own 26,823 (median
     CV over models 2.35, aggregate 12, a request in 67% of the hours): the CV of gaps grows roughly
-    with the square root of the number.
-
-    Attributes:
-      models: number of models; 59 in 89 are active (at least 10 requests), the rest rare.
-      days: length in days; time 0 is the first request.
-      gap_cv: coefficient of variation of a model's gaps within an hour.
-      day_night: strength of the daily cycle that all models share; 0: none.
+    with the square root of the number. Of 89 models 59 are active (at least 10 requests).
     """
 
     requests: Count = 350_000
@@ -116,9 +110,8 @@ def _requests_per_model(trace: SyntheticTrace) -> NDArray[np.int64]:
 def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
     """Draw the number of requests of each model in each hour.
 
-    A model's active hours are those with the highest scores, a correlated Gaussian process of its
-    own plus a time of day that all models share. Each has a request; lognormal weights distribute
-    the rest.
+    A model's active hours have the highest scores: a correlated Gaussian process plus a time of day
+    that models share. Each has a request; lognormal weights distribute the rest.
     """
     hours = 24 * trace.days
     counts = _requests_per_model(trace)

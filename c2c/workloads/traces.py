@@ -30,13 +30,12 @@ class RowRules:
     Attributes:
       sort: whether rows are first ordered by arrival, in memory; if not, rows out of order are bad.
       duplicates_are_bad: whether a row equal to an earlier one is bad, or counted and kept.
-      with_lengths: whether token counts are read, hence judged.
-      max_total_tokens: rows with more tokens are bad; 0: no limit.
+      max_total_tokens: 0: no limit.
       keeps_origin: whether numeric times keep the file's zero.
       per_second: units of a numeric time per second.
       block_tokens: tokens of a hash in `hash_ids`; 0: not read.
-      keys_answers: whether hashes are of whole blocks and continue over the answer.
-      may_be_prefill: whether a request without output is good, with one token.
+      keys_answers: hashes are of whole blocks and continue over the answer.
+      may_be_prefill: a request without output is good, with one token.
     """
 
     sort: bool = False
@@ -55,15 +54,12 @@ class TraceScan:
     """Counts of one pass over a trace.
 
     Attributes:
-      rows: data rows of the file.
-      good: rows that become requests.
       bad: kind -> rows; with `good` they add up to `rows`.
       first_rows: kind -> numbers of the first such rows (from 1, without the header).
       duplicates: rows equal to an earlier one, bad or not.
       reordered: rows that sorting moved.
       requests_of: model id -> good rows, by first appearance.
       fit: agreement of hashes and prompt lengths.
-      sessions: 0: the trace has none.
       orphan: first parent id that no earlier request has.
       measured: requests with a measured latency.
       prefills: requests without output.
@@ -97,7 +93,6 @@ class _Sessions:
     def add(
         self, names: list[str | None], parents: list[str | None] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return session and turn; -1 and 0 without an id."""
         session, turn = np.full(len(names), -1), np.zeros(len(names), np.int32)
         for k, name in enumerate(names):
             if name is None:

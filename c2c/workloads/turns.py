@@ -30,11 +30,10 @@ def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: boo
     """Return the requests of a trace, each with its time to think if it waits for others.
 
     A request waits for those that the file names, else for its session's previous turn. The time to
-    think is the file's, else the time from their last end to the request, at least 0; without
-    measured latencies it starts at their arrivals and so includes the answers.
+    think is the file's, else that from their last end, or without measured latencies from their
+    last arrival, at least 0.
 
     Args:
-      path: file of the trace, for errors.
       has_parents: whether sessions come from ids of parents, with turns not in order.
       may_lack: whether a request may name turns that its session lacks.
     """

@@ -33,9 +33,8 @@ _HASHES = pa.field("hash_ids", pa.list_(pa.uint64()))
 def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False) -> int:
     """Write the requests to Parquet atomically, block by block; return their number.
 
-    Columns beyond arrival_s, model, prompt_tokens and output_tokens are written if known:
-    session_id, turn, waits_for, think_s, calls_tool; measured latencies, limits, priorities,
-    deadlines and cancels; hash_ids, with `block_tokens` in the file's metadata.
+    Columns beyond the lengths are written if known, as in `c2c.workloads.RequestBlock`;
+    `block_tokens` of hash_ids is in the file's metadata.
 
     Raises:
       SettingError: the file exists and `overwrite` is not set, or a closed loop has no times.

@@ -38,16 +38,14 @@ class Choice:
     Attributes:
       gate: limits the choices that are computed at the same time.
       prompt: index of the prompt in its request.
-      decoder: decoder of tokens; None without a tokenizer.
+      decoder: None without a tokenizer.
       hidden: tokens that are not part of the answer.
-      parser: parser of thoughts and calls; None: all is text.
+      parser: None: all is text.
       echo: tokens of the prompt, if the answer begins with it.
       only_echo: whether the answer is the prompt alone.
-      fields: fields of the scheduler's request.
       found: prompt tokens found in the prefix cache.
-      tokens: tokens so far, without the one that ends the text.
-      scores: log-probabilities of these, if asked for.
-      drawn: number of generated tokens, hidden ones included.
+      tokens: tokens so far, without an end token.
+      drawn: generated tokens, hidden ones included.
       finish: `finish_reason`; None while in progress.
       times_s: times of the first token and the last.
     """

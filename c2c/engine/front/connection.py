@@ -24,10 +24,7 @@ _OWN_FILES = 128  # file descriptors of this process besides connections
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Connection of uvicorn that ends if a request is too large, too slow or not HTTP.
-
-    The client first gets an error in OpenAI's form, unless an answer has begun.
-    """
+    """Connection that ends, with OpenAI's error, if a request is too large, slow or not HTTP."""
 
     _timer: asyncio.TimerHandle | None = None
     _frame = _body = 0  # bytes of the request

@@ -245,7 +245,6 @@ def _end(
     spec: ModelSpec,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """Return the wanted tokens' logits; None: all, in this shape."""
     if wanted is not None:
         x = x[wanted]
     x = rms_norm(x, norm, spec.norm_eps, spec.norm_offset)
@@ -384,7 +383,6 @@ def _scanned(
     decode_rows: int,
     backend: Choice,
 ) -> tuple[jax.Array, Any]:
-    """Compute the whole pass, with settings in a stage's order."""
     return _compute(
         params,
         tokens,

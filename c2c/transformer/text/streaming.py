@@ -80,7 +80,6 @@ class TextStream:
         return text
 
     def _after_open(self, data: bytes, *, final: bool) -> bytes:
-        """Return the bytes to decode next."""
         self._since += data
         strict = codecs.getincrementaldecoder("utf-8")()
         try:

@@ -245,7 +245,6 @@ def _in_pool(
     waiting: dict[str, np.ndarray] = {}
 
     def fill(name: str, into: np.ndarray) -> None:
-        """Fill one array, and buffer smaller ones filled with it."""
         if name in waiting:
             np.copyto(into, waiting.pop(name))
             return

@@ -158,7 +158,6 @@ def _copy(
     report: Callable[[float], None],
     limit: int | None = None,
 ) -> tuple[int, str]:
-    """Copy or read a file up to `limit` bytes; return its size and sha256."""
     digest, size = hashlib.sha256(), 0
     while block := source.read(_CHUNK_BYTES):
         digest.update(block)

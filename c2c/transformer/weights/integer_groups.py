@@ -83,7 +83,6 @@ class GroupedCheckpoint(SafetensorsCheckpoint):
             yield first, wide.astype(scales.dtype).astype(np.float32).T
 
     def _checked(self, start: str) -> tuple[int, int]:
-        """Return a packed matrix's shape [N, K]."""
         shapes = {}
         for end in _BESIDE[: 4 if self._kind == "gptq" else 3]:
             if f"{start}.{end}" not in self.names:
