@@ -48,10 +48,8 @@ class Stage:
     """Pure function to compile: positional arguments are arrays, keywords are static.
 
     Attributes:
-      name: unique name.
       function: depends only on its arguments and this source.
       donated: positional arguments whose memory the results may reuse.
-      static: names of all keywords.
     """
 
     name: str
@@ -77,10 +75,10 @@ class _State:
 # architecture share it, in this process and, through a repository, in all others. Source: MEDUSA
 # starts from materialised CUDA graphs; here the state is XLA's executables.
 class Executables:
-    """Compiled stages; where a function takes None instead, jax compiles for this process."""
+    """Compiled stages, loaded from a repository or stored there; None: jax compiles."""
 
     def __init__(self, folder: Path | str | None = None, *, strict: bool = True) -> None:
-        """Set the repository's folder, which is read and created on first use.
+        """Set the repository's folder, created on first use.
 
         Args:
           folder: by default the one of `pallas_kernels.repository`.
@@ -141,8 +139,7 @@ class Executables:
         """Return the executable for arguments of these shapes.
 
         Args:
-          leaves: arrays or `jax.ShapeDtypeStruct`s.
-          tree: tree of the arguments.
+          leaves: arrays or `jax.ShapeDtypeStruct`s, of `tree`.
           static: keyword arguments.
 
         Raises:
@@ -217,8 +214,8 @@ def executables_at(
     """Return the executables of a folder, the same object each time.
 
     Args:
-      where: folder; "auto" for the default one, which may be unusable. None and `Executables` are
-        returned unchanged.
+      where: folder; "auto" for the default one, perhaps unusable. None and `Executables` are
+        returned.
     """
     if where is None or isinstance(where, Executables):
         return where

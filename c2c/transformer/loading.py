@@ -77,19 +77,17 @@ def load(
     """Load a checkpoint: a folder in Hugging Face's layout, a GGUF file, or PEFT's LoRA folder.
 
     Args:
-      path: folder (config.json, safetensors, tokenizer.json), file, or an adapter's folder
+      path: folder (config.json, safetensors, tokenizer.json), GGUF file, or an adapter's folder
         (adapter_config.json, adapter_model.safetensors) beside its base's.
       dtype: of parameters, cache and activations: "float32", "bfloat16", "float16"; "auto": float32
         on a CPU with room for it, else bfloat16.
       linear: "reference" (weights in device memory), "hybrid" (in host memory, read by our kernels;
-        two-byte types only), "staged" (in host memory, copied), or a strategy.
-      quantize: projections as "int8", "fp8", "int4", or "stored", a GGUF file's integers; see
-        `Quantization`. None for floats.
-      pool: file for host weights that processes share; see `load_params`. None: private memory.
-      progress: whether to draw a progress bar; by default if stderr is a terminal.
-      executables: folder of compiled executables; "auto": the default of
-        `pallas_kernels.repository`, unused if not writable; None: compile for this process.
-      ahead: selects the executables to prepare during loading.
+        two-byte types), "staged" (in host memory, copied), or a strategy.
+      quantize: "int8", "fp8", "int4", or "stored", a GGUF file's integers; see `Quantization`.
+      pool: file for host weights that processes share; see `load_params`.
+      progress: progress bar; by default if stderr is a terminal.
+      executables: folder; "auto": the default of `pallas_kernels.repository`, if writable.
+      ahead: selects executables to prepare during loading.
       took: callback with the seconds of each part, in any thread.
       device: jax device; by default the first.
 

@@ -107,8 +107,7 @@ class Model:
         """Prepare the executables of generation; nothing is computed.
 
         Args:
-          buckets: call shapes, like `buckets_of(prompt, new)`; by default all of up to 1024 tokens.
-          done: callback with each bucket.
+          buckets: like `buckets_of(prompt, new)`; by default all of up to 1024 tokens.
 
         Raises:
           SettingError: the model was loaded without executables.
@@ -204,9 +203,8 @@ class Model:
         Args:
           max_new_tokens: fewer only after a stop token.
           temperature: 0 selects the most likely token.
-          settings: fields of `Sampling`, such as top_p and seed; stop_tokens, which end generation
-            (returned, but not in a text); stop_at_eos, which adds the checkpoint's own, by default
-            for a text.
+          settings: fields of `Sampling`; stop_tokens, which end generation (returned, but not in a
+            text); stop_at_eos, which adds the checkpoint's own, by default for a text.
 
         Raises:
           SettingError: a token or a setting is outside its range, or prompt and answer exceed the
@@ -226,9 +224,8 @@ class Model:
         """Return the model's answer to a chat, by the checkpoint's chat template.
 
         Args:
-          messages: text of the user, or mappings with "role" and "content".
+          messages: text, or mappings with "role" and "content".
           max_new_tokens: fewer at the end of the context.
-          temperature: as in `generate`, like `settings`.
 
         Raises:
           SettingError: there is no tokenizer, or a setting is outside its range.
@@ -246,7 +243,7 @@ class Model:
         """Yield the tokens of many requests as they are drawn.
 
         Args:
-          settings: rows, cache_tokens, chunk and ends; see `stream_batch` in generate.py.
+          settings: rows, cache_tokens, chunk and ends of `stream_batch` in generate.py.
 
         Raises:
           SettingError: a token or a setting is outside its range, or a request can never fit.

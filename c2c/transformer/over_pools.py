@@ -61,7 +61,6 @@ class OverPools(SharesNothing, ABC):
 
         Args:
           params: on the first pool's device with an array per layer, or in host memory.
-          executables: source of compiled stages; None: jax compiles for this process.
         """
         first = pools[0].device
         self.spec, self.linear, self.device, self.pools = spec, linear, first, tuple(pools)

@@ -53,12 +53,11 @@ def save_model(model: Model, like: Path | str, into: Path | str) -> None:
 
     Args:
       model: loaded with `linear="reference"`, without `quantize`.
-      like: original folder of the model; its config, tokenizer and chat template are copied.
-      into: new folder, which must not exist.
+      like: the model's original folder: config, tokenizer and chat template are copied.
 
     Raises:
-      SettingError: weights are quantised or in host memory, `into` exists, or `like` has no config
-        of this model.
+      SettingError: weights are quantised or in host memory, `into` exists, or `like` has another
+        config.
       DataError: files of `like` are damaged.
     """
     like, into, spec = Path(like), Path(into), model.spec

@@ -44,8 +44,8 @@ __all__ = ["Trainable", "from_nnx", "to_nnx"]
 class Trainable(nnx.Module):
     """Differentiable model: `params` is the package's own tree, each array an `nnx.Param`.
 
-    Attention is dense and causal. The backward pass computes layers again, so that one layer's
-    scores, float32 [rows, heads, T, T], are in memory at a time.
+    The backward pass computes layers again: scores of one layer, float32 [rows, heads, T, T], are
+    in memory.
     """
 
     def __init__(self, params: Params, spec: ModelSpec) -> None:

@@ -24,12 +24,9 @@ class QuantizedTensor:
     """A matrix w[n, k] = scales[n, k // group] * values[n, k] + minima[n, k // group].
 
     Attributes:
-      kind: stored format, in ggml's spelling.
       bits: bits that hold every value.
       group: neighbours along k that share a scale.
       values: one per byte; signed without minima, else from 0 (`centred`: from -8).
-      scales: float32.
-      minima: float32; None for symmetric formats.
     """
 
     kind: str
@@ -73,8 +70,8 @@ def unpack(rows: UInt8[np.ndarray, "n bytes"], kind: GGMLQuantizationType) -> Qu
 def centred(tensor: QuantizedTensor) -> QuantizedTensor:
     """Shift values of 0 … 15 to -8 … 7, for kernels with signed 4-bit weights.
 
-    x @ w.T = x @ (scales * values).T + s @ minima.T, s[m, g] the sum of x[m] over group g. Minima
-    are rounded once to float32 (relative error 2**-24).
+    x @ w.T = x @ (scales * values).T + s @ minima.T, s[m, g] the sum of x[m] over group g; minima
+    are float32 (relative error 2**-24).
     """
     if tensor.minima is None or tensor.values.min(initial=0) < 0:
         return tensor

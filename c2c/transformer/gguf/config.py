@@ -275,8 +275,7 @@ def _llama3_scaling(
 ) -> dict[str, Any] | None:
     """Recover the settings of Llama 3's RoPE scaling from its frequency factors.
 
-    Two equations are for three settings, of which only ratios matter: low_freq_factor is 1, as
-    published.
+    Only ratios matter: low_freq_factor is 1, as published.
     """
     if factors.shape != (head_dim // 2,):
         raise DataError(source, f"{ROPE_FACTORS} has shape {factors.shape}, not ({head_dim // 2},)")

@@ -32,12 +32,11 @@ class GgufCheckpoint:
 
     Attributes:
       config: a Hugging Face config.json, for `c2c.models.from_hf_config`.
-      names: Hugging Face names of the tensors, in the order of the layers.
-      metadata: keys of the file, including the tokenizer's.
+      names: Hugging Face's names, in the order of the layers.
 
     Raises:
-      DataError: the file is missing or damaged; the architecture or quantisation is not supported;
-        tensors are missing, misshapen or unexpected.
+      DataError: the file is missing or damaged; architecture or quantisation is not supported;
+        tensors do not fit.
     """
 
     path: Path
@@ -78,8 +77,8 @@ class GgufCheckpoint:
     def tensor(self, name: str) -> np.ndarray:
         """Return one tensor; quantised ones as float32.
 
-        Floats keep their type and are read-only views of the file, except q and k projections of
-        the Llama architecture, which are reordered.
+        Floats are read-only views of the file, but reordered q and k projections of the Llama
+        architecture.
         """
         source = self._source(name)
         info = self._stored[source.stored]

@@ -59,8 +59,7 @@ class Cache:
 class Pooled:
     """Two flat arrays shared by the caches of several models, and the block tables of a batch.
 
-    A block is one page of each layer, of the model's own size: tables hold the first page, and
-    layer l is l pages later.
+    A block is one of a model's pages per layer: tables hold the first, layer l is l pages later.
     """
 
     k: Any  # [elements]
@@ -98,10 +97,7 @@ def new_cache(
     """Return a cache in device memory.
 
     Args:
-      pages: pages of each layer.
       page_tokens: positions per page; the decode kernel supports 16, 32 and multiples of 64.
-      tables: block tables of the first batch.
-      executables: source of the zero fill; None: jax compiles it.
 
     Raises:
       SettingError: a size is below 1.
@@ -142,7 +138,7 @@ class Rows:
       row: int32 [N], batch row of each token.
       starts: int32 [rows], position of each row's first token.
       counts: int32 [rows], tokens of each row without padding.
-      chunk_rows: number of rows of `chunk` tokens.
+      chunk_rows: rows of `chunk` tokens.
     """
 
     positions: Any
@@ -221,8 +217,7 @@ def attend(
       cache: cache that holds the new tokens.
       first: page offset of this layer, added to the tables; may be traced.
       q: [N, heads, head_dim].
-      window: positions that a query sees, its own included; None for all; may be traced.
-      soft_cap: soft cap of the scores.
+      window: positions that a query sees, its own included; None: all; may be traced.
     """
     tables = jnp.maximum(cache.tables, 0) + first
     lengths = jnp.where(rows.counts > 0, rows.starts + rows.counts, 0)

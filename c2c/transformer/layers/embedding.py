@@ -23,9 +23,9 @@ Rows = Callable[[Any, Any], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Embeddings [V, hidden] in any memory, perhaps padded; the head's own array if tied.
+    """Embeddings [V, hidden], perhaps padded; the head's own array if tied.
 
-    A quantised table has `scales` and `offsets` by row, [V, G]; the head's are [G, V].
+    Quantised: `scales` and `offsets` by row, [V, G]; the head's are [G, V].
     """
 
     data: Any  # array or HostArray

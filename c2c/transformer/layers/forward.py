@@ -53,9 +53,8 @@ def forward[C: (Cache, Pooled)](
 ) -> tuple[jax.Array, C]:
     """Compute logits of `tokens`, and add their keys and values to the cache.
 
-    Each row of `cache.tables` is a sequence; its tokens here have consecutive positions, followed
-    by padding. A row's result depends neither on other rows or padding nor, beyond rounding, on its
-    prompt's chunks.
+    Each row of `cache.tables` is a sequence; its tokens here have consecutive positions, then
+    padding. Beyond rounding, a row's result depends only on its tokens.
 
     Args:
       params: placed as `linear` requires.
@@ -63,7 +62,6 @@ def forward[C: (Cache, Pooled)](
         token.
       positions: int32 like tokens, from 0; -1 for padding.
       cache: has pages for all positions; others are not stored.
-      linear: strategy for projections; `Reference()` by default.
       decode_rows: one-token rows at the end of flat tokens; 0 for [rows, 1].
       wanted: int32 [R], indices of the N tokens that need logits; all by default.
 
@@ -108,12 +106,10 @@ def run[C: (Cache, Pooled)](
     of decodes a call); else one scans them.
 
     Args:
-      executables: source of compiled stages; None: jax compiles for this process.
       ahead: whether to only prepare `executables` and return shapes.
-      has_logits: if False, the last layer's output is returned instead, see `end`; a single
-        executable computes the logits nevertheless.
-      between: gets the cache after each layer and returns it, if layers are separate executables;
-        it may donate the arrays.
+      has_logits: if False, the last layer's output is returned, see `end`.
+      between: gets the cache after each layer of its own executable and returns it; may donate
+        arrays.
     """
     linear = Reference() if linear is None else linear
     spec = nameless(spec)

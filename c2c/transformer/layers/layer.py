@@ -55,11 +55,11 @@ class Layer:
     """Weights of one layer.
 
     Attributes:
-      small: norms, biases and routers, stacked over layers.
+      small: norms, biases and routers, stacked.
       projections: of this layer, or stacks over layers.
-      at: index of the layer in stacks over all layers, may be traced.
-      which: index in stacks of projections; None: these are the layer's own.
-      place: index in stacks of its kind of feed-forward block; None: all are alike.
+      at: index of the layer in stacks of all layers, may be traced.
+      which: index in stacks of projections; None: the layer's own.
+      place: index in stacks of its kind of block; None: all are alike.
     """
 
     small: Mapping[str, Any]
@@ -205,7 +205,6 @@ def attention(
       first: index of the layer's first page, may be traced.
       window: tokens that a query sees, may be traced; None for all.
       q: as `before_attention` returns them, like k and v.
-      soft_cap: soft cap of the scores.
     """
     # Otherwise XLA repeats the store inside the reader of the cache, and copies all pages.
     pages = _barrier(store(pages, rows, first, k, v))

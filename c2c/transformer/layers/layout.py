@@ -40,13 +40,11 @@ class Names:
     """Tensor names of a family below a layer.
 
     Attributes:
-      norms: name of each norm stack.
       qkv: fused q, k and v tensor, if any.
       gate_up: fused gate and up tensor, if any.
       experts: folder of experts, and (gate, up, down) of one; of one name: tensors of all experts,
         [experts, inputs, outputs].
       router: in that folder, like `router_bias` and `shared`.
-      dense: folder of a dense block.
     """
 
     norms: Mapping[str, str] = field(default_factory=lambda: _BEFORE)

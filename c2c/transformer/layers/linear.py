@@ -165,8 +165,8 @@ class Hybrid:
 
     Attributes:
       alpha: share of the columns for SymGEMM by kind of projection (`KINDS`); missing or NaN: the
-        fastest predicted one. Like `sm_limit` a run-time value: a change compiles nothing.
-      sm_limit: maximum SMs of a launch; None for all.
+        fastest predicted. A change compiles nothing.
+      sm_limit: maximum SMs of a launch, likewise; None for all.
       cluster: CTAs that share a tile; None: the best one for a call's rows.
     """
 

@@ -20,8 +20,8 @@ class Request:
     """One prompt of a batch, at least one token.
 
     Attributes:
-      stop: tokens that end the request; the stop token is returned.
-      stop_at_eos: whether the checkpoint's end-of-sequence tokens are stop tokens too.
+      stop: tokens that end the request, returned.
+      stop_at_eos: whether the checkpoint's end-of-sequence tokens do, too.
     """
 
     ids: Sequence[int]
@@ -56,7 +56,6 @@ class Served:
     Attributes:
       texts: new tokens of each request.
       ended: times that each request ended.
-      drawn: tokens of the last step.
       fallen: requests that lost their KV cache and began again, in order.
     """
 
@@ -82,9 +81,7 @@ def serve(
     with all decodes if the runner's shapes mix, else before them.
 
     Args:
-      runner: runner without requests.
-      requests: `stop_at_eos` is not used.
-      ends: called once with each request and token; returns whether the request ends.
+      ends: called with each request and token; returns whether the request ends.
 
     Raises:
       OutOfPages: a request does not fit into the free cache.

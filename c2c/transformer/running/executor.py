@@ -38,8 +38,6 @@ class Executor(Protocol):
     """Computation of one model's steps.
 
     Attributes:
-      device: device of tokens and logits.
-      executables: compiled stages of that device; None: jax compiles for this process.
       ends_apart: whether `end` may follow `compute`.
     """
 
@@ -125,8 +123,6 @@ class OnDevice:
 
         Args:
           pool: keys and values, shared with other executors of the device.
-          executables: source of compiled stages; None: jax compiles for this process.
-          lease: lease for blocks; None: a new one.
         """
         self.params, self.spec, self.linear, self.pool = params, spec, linear, pool
         self.lease = pool.lease(spec) if lease is None else lease

@@ -88,17 +88,15 @@ def stream_batch(
     """Return an iterator over the tokens of all requests, in order within a request.
 
     Args:
-      requests: in the order of admission.
       rows: maximum number of concurrent requests.
       cache_tokens: positions in the cache, in whole pages of 64; by default enough for the largest
-        `rows` requests. Requests that do not fit wait.
+        `rows` requests.
       chunk: maximum prompt tokens of one call, unless rotary frequencies depend on the length.
-      ends: called once with each request and token; returns whether the request ends.
-      executables: source of compiled stages; None: jax compiles for this process.
+      ends: called with each request and token; returns whether the request ends.
 
     Raises:
-      SettingError: before any computation, if a size is invalid, a request does not fit into an
-        empty cache, or the cache not into memory.
+      SettingError: before any computation: an invalid size, a request beyond an empty cache, or a
+        cache beyond memory.
     """
     if rows < 1:
         raise SettingError("rows", rows, "a whole number above 0")
@@ -192,8 +190,7 @@ class Wanted:
     """Part of the possible calls that will run, for `warm`.
 
     Attributes:
-      draws: whether tokens are drawn at a temperature above 0; by default both cases.
-      scores: whether log-probabilities are returned.
+      draws: whether tokens are drawn at a temperature above 0; by default both.
     """
 
     buckets: tuple[Bucket, ...]

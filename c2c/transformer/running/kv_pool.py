@@ -72,8 +72,7 @@ class KvPool:
     """Key and value arrays, and their free superblocks.
 
     Attributes:
-      kept: lease and first page of kept prefix blocks, by key; least recently used ones are evicted
-        for want of blocks.
+      kept: lease and first page of kept prefix blocks, by key, evicted by least use.
     """
 
     def __init__(
@@ -88,8 +87,7 @@ class KvPool:
         """Allocate the arrays.
 
         Args:
-          superblock: key elements, and value elements, of a superblock; see `superblock_elements`.
-          executables: source of the zero fill; None: jax compiles it.
+          superblock: key elements, and value elements; see `superblock_elements`.
         """
         check_value(superblocks, Count, "pool.superblocks")
         self.device = jax.devices()[0] if device is None else device
@@ -126,8 +124,8 @@ class KvPool:
         """Return a new lease for a model's blocks.
 
         Args:
-          block_layers: layers of a block; by default all. With 1, layers may be on different
-            devices, and a sequence has a list of blocks per layer.
+          block_layers: layers of a block; by default all. 1: layers may be on different devices,
+            with blocks of their own.
           reserve: superblocks that the lease never takes.
 
         Raises:

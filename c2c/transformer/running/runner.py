@@ -53,11 +53,11 @@ class Result:
     Attributes:
       tokens: request, token and reason for the request's end (None: it goes on).
       seconds: since the start of the step or the reading of the previous one, the later.
-      dropped: tokens of requests that had ended or were gone.
+      dropped: tokens of requests that had ended.
       scores: by request, if asked for.
-      prompts: requests, positions in their prompts, and scores from there on.
+      prompts: requests, first positions and scores of prompts' tokens.
       hidden: last layer's outputs before the final norm of prompts' last tokens, float32 [hidden],
-        by request, if asked for.
+        if asked for.
     """
 
     tokens: tuple[tuple[int, int, Ended | None], ...]
@@ -123,17 +123,16 @@ class Runner:
 
         Args:
           request: id, unique among the current requests.
-          ids: prompt, followed by earlier draws if the request was preempted.
+          ids: prompt, then earlier draws of a preempted request.
           new: maximum number of further tokens.
-          stop: tokens that end the request.
-          drawn: earlier draws at the end of `ids`; further draws continue their count.
-          least: draws, earlier ones included, that cannot be a stop token.
-          scores: most likely tokens in results, beside the drawn one's log-probability.
-          prompt_scores: likewise for each token of the prompt but the first.
-          embeds: whether the first result has the hidden state of the prompt's last token; none if
-            layers and logits are one executable.
-          constraint: grammar of the answer, advanced past earlier draws, which ends the request.
-          keys: keys of the prompt's first whole blocks, without its last token, for prefix sharing.
+          drawn: earlier draws at the end of `ids`.
+          least: draws that cannot be a stop token, earlier ones included.
+          scores: most likely tokens in results, beside the drawn one.
+          prompt_scores: likewise for the prompt.
+          embeds: whether the first result has the hidden state of the prompt's last token, if
+            layers and logits are apart.
+          constraint: grammar of the answer, advanced past earlier draws.
+          keys: keys of the prompt's first whole blocks, without its last token.
 
         Raises:
           SettingError: the request can never fit.
@@ -228,9 +227,9 @@ class Runner:
     def run_ahead(self, step: Step) -> bool:
         """Start a future step of decodes; return whether it was started.
 
-        Its tokens are returned after the corresponding `start`, and dropped for requests that have
-        ended. False: a request has ended, has all its tokens or follows a grammar; blocks lack; or
-        an earlier step ahead is not used up.
+        Its tokens are returned after the corresponding `start`, or dropped. False: a request has
+        ended, has all its tokens or follows a grammar; blocks lack; or an earlier step ahead is
+        unused.
         """
         stays = [self._stays.get(request) for request in step.decode]
         if self._early_stays() or any(
@@ -318,11 +317,6 @@ class Runner:
     def _prompt(
         self, stay: Stay, step: Step, rows: int, logits_of: Callable[[np.ndarray], Any]
     ) -> Prompt:
-        """Score the tokens after those of a chunk, in as many rows of logits as draws have.
-
-        If a model is one executable, each part computes the chunk again, with the same keys and
-        values.
-        """
         assert step.fill is not None
         follow = stay.ids[stay.filled + 1 : stay.filled + step.fill[1] + 1]
         counts, parts = [], []
@@ -395,9 +389,7 @@ class Runner:
 
         Args:
           decodes: whether to include steps without a prompt.
-          draws: whether tokens are drawn at a temperature above 0; by default both cases.
-          scores: whether log-probabilities are returned.
-          masks: whether to include grammar masks.
+          draws: whether tokens are drawn at a temperature above 0; by default both.
 
         Raises:
           SettingError: the model was loaded without executables.

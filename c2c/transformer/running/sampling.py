@@ -123,11 +123,11 @@ def sample(
     """Draw the next token of each row: int32 [rows].
 
     The order is temperature, top_k, top_p, min_p, as in the reference library. Ties of the largest
-    logit go to the lowest token.
+    go to the lowest token.
 
     Args:
       logits: float32 [rows, vocab], penalties included.
-      step: int32 [rows], tokens that the row has drawn; makes each draw unique.
+      step: int32 [rows], tokens that the row has drawn.
       hot: whether any temperature is above 0; False avoids sorting.
     """
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)

@@ -28,10 +28,10 @@ class Shapes:
     """Allowed call shapes of a runner: decode steps of each row class, and chunks.
 
     Attributes:
-      rows: numbers of one-token rows, ascending; a step uses the smallest that fits.
+      rows: numbers of one-token rows, ascending.
       budgets: sizes of prompt chunks, ascending.
       width: maximum blocks of a sequence.
-      mixes: whether a chunk shares a call with the most one-token rows; else alone.
+      mixes: whether a chunk shares a call with the most one-token rows.
     """
 
     rows: tuple[int, ...] = (1, 8)

@@ -66,11 +66,9 @@ class ChatTemplate:
         """Render a chat.
 
         Args:
-          messages: mappings with a "role" and other fields of the template, mostly "content".
+          messages: mappings with a "role" and other fields of the template.
           add_generation_prompt: whether to append the opening of an answer.
           continue_final_message: whether the answer continues the last message.
-          tools: JSON schemas of functions.
-          documents: documents that the model may quote.
           now: time for strftime_now; None: the local time.
           variables: further variables, such as enable_thinking.
 

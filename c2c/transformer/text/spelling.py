@@ -48,8 +48,8 @@ def _keeps_all(step: Mapping[str, Any]) -> bool:
 class Spelling:
     """Texts of tokens.
 
-    Characters of byte-level vocabularies are bytes. Other tokens get their text from the decoder,
-    given the previous token; their `<0xNN>` are bytes if it says so.
+    Characters of byte-level vocabularies are bytes; other tokens get texts from the decoder, given
+    the previous one.
 
     Attributes:
       special: tokens that can be skipped.

@@ -18,11 +18,8 @@ _LONGEST = 4  # maximum bytes of a character
 class TextStream:
     """Streaming decoder that emits the certain text of each token.
 
-    All pieces join to the decoded text of all ids, except that the library lets an invalid byte
-    `<0xNN>` spoil its whole run of such tokens.
-
-    Attributes:
-      length: characters so far.
+    Pieces join to the decoded text of all ids, but for invalid bytes `<0xNN>`, which spoil a whole
+    run in the library.
     """
 
     def __init__(

@@ -27,9 +27,8 @@ class Tokenizer:
     """Tokenizer with keywords named as in transformers.
 
     Attributes:
-      backend: object of the tokenizers library.
       eos_ids: end-of-sequence tokens, the most usual first.
-      tool_template: template of chats with tools (transformers' `tool_use`); None: `chat_template`.
+      tool_template: of chats with tools (transformers' `tool_use`); None: `chat_template`.
     """
 
     backend: tokenizers.Tokenizer

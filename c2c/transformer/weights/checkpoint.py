@@ -52,16 +52,13 @@ def load_params(
 
     Args:
       dtype: type of unquantised parameters, one of `DTYPES`.
-      placement: memory of projections and embeddings.
-      quantization: of the projections; None for floats.
-      pool: file for host weights, shared by processes that name the same one; the first creates it.
-        It identifies the checkpoint's files by name, size and time. None: private memory.
+      pool: file for host weights of several processes, made by the first; it identifies the
+        checkpoint's files by name, size and time.
       between: callback before each array; its exception ends the reading.
       device: jax device, also for host memory; by default the first.
 
     Raises:
-      SettingError: `dtype`, the model or the quantisation is not supported, or `pool` is given for
-        weights not in host memory.
+      SettingError: an unsupported `dtype`, model or quantisation, or `pool` without host memory.
       DataError: tensors are missing, unexpected, misshapen or damaged.
     """
     if dtype not in DTYPES:
@@ -105,10 +102,9 @@ def random_params(
     placement: Placement,
     quantization: Quantization | None = None,
 ) -> Params:
-    """Return random parameters, for tests and benchmarks without a checkpoint.
+    """Return random parameters, for tests and benchmarks.
 
-    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0. All are
-    slices of one random block.
+    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0.
     """
     return load_params(
         RandomSource(spec, rng), spec, dtype=dtype, placement=placement, quantization=quantization
@@ -126,7 +122,6 @@ def abstract_params(
     """Return the parameters as shapes and types, to compile without weights.
 
     Args:
-      quantization: of the projections; None for floats.
       make: function (shape, dtype) that returns an abstract array.
     """
     check_supported(spec)

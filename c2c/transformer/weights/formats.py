@@ -35,10 +35,9 @@ class Quantization:
     With 4 bits, the head and a tied embedding have 8 bits; an untied embedding keeps its floats.
 
     Attributes:
-      kind: "int8", "float8_e4m3fn" or "int4", rounded to the nearest; or "stored", a GGUF file's
-        integers.
-      group: weights along K that share a scale, a multiple of 32; None: a scale a row. "stored" has
-        32.
+      kind: "int8", "float8_e4m3fn", "int4"; or "stored", a GGUF file's integers.
+      group: weights along K that share a scale, a multiple of 32 ("stored": 32); None: a scale a
+        row.
       scale_dtype: one of `SCALE_DTYPES`; "stored" has the narrowest exact one.
     """
 
@@ -64,10 +63,9 @@ class Format:
     """Storage format of one stack.
 
     Attributes:
-      kind: type of the integers; None: floats.
       group: weights along K that share a scale; None: a scale a row.
       offsets: whether groups also have a float32 offset.
-      stored: whether the source's integers are copied if it has them.
+      stored: whether the source's integers are copied.
     """
 
     kind: Kind | None = None

@@ -18,10 +18,7 @@ _STEP = 1 << 22  # numbers at a time
 
 
 class RandomSource:
-    """Tensors of a model, sliced from one random block.
-
-    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0.
-    """
+    """Tensors of a model, sliced from one random block as in `random_params`."""
 
     def __init__(self, spec: ModelSpec, rng: np.random.Generator) -> None:
         self.path = Path(spec.name)
