@@ -40,8 +40,6 @@ def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
     """Return a number in [0, 1) that only the arguments determine.
 
     Args:
-      request: id of the request.
-      position: position of a token, or 0.
       layer: layer, or another number for the purpose.
       k: index among several draws.
     """

@@ -27,10 +27,9 @@ def bill(
 ) -> dict[str, Any]:
     """Return the price and energy of all GPUs of a run from its start to its end.
 
-    A GPU draws `idle_w`, plus a constant energy a byte of HBM or link (taken as equal, as no figure
-    for the link is published) and an operation of the tensor cores; at most `power_w` while it
-    computes. Operations are of the models' tokens, shared among unlike GPUs by HBM bytes. Over a
-    node, energy is an upper bound: GPUs read HBM at the full rate.
+    A GPU draws `idle_w`, plus constant energies a byte of HBM or link (no figure for the link is
+    published) and an operation on the models' tokens; at most `power_w` while it computes. Over a
+    node GPUs read HBM at the full rate, an upper bound.
     """
     names = {d.name: d.spec for d in prepared.setup.deployments}
     flops = sum(

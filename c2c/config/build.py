@@ -84,8 +84,6 @@ class RunSetup:
 
     Attributes:
       prepared: fleet and system with cost tables; `prepared.setup` is the `ServingSetup`.
-      seed: seed of all random streams.
-      timeline_rows: engine phases kept for the timeline.
       files: data files that the result depends on.
       notes: choices made for the user, a line each.
       plan: comparison of layouts by `mig=planned`.
@@ -124,7 +122,7 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
       cfg: from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
 
     Raises:
-      SettingError: an invalid setting; names the field, its value and what is allowed.
+      SettingError: an invalid setting.
       DataError: a file that cannot be used.
       PolicyError: a user's policy that fails within the first requests.
     """

@@ -31,11 +31,11 @@ def config_dir() -> Path:
 
 
 def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> None:
-    """Register the schema, layouts without a file and all policies, plug-ins' included, in Hydra.
+    """Register the schema, layouts without a file and all policies in Hydra.
 
     Args:
-      code: imported files with policies, which become `code` of every run of this process; None
-        keeps the registered ones.
+      code: imported files with policies, `code` of every run of this process; None: the registered
+        ones.
       folder: folder of the user's settings, `conf` of every run; only with `code`.
     """
     plug_ins()
@@ -79,9 +79,7 @@ def load(
 
     Args:
       overrides: such as "catalog=dense".
-      name: primary file in `conf/`.
-      folder: folder of the user's settings, with policies in its `system/`; None: the registered
-        one.
+      folder: folder of the user's settings; None: the registered one.
 
     Raises:
       SettingError: an unknown choice or key, a wrong type, or a malformed override.

@@ -31,10 +31,8 @@ class GivenPart:
 
     Attributes:
       where: prefix of its fields in errors, such as "fleet.parts[0].".
-      platform: scaled by `scale`.
       mig: see `c2c.hardware.mig_from_mapping`.
       count: number of devices: chips, or groups of `tensor_parallel` chips.
-      constants: name of a calibration, or auto.
     """
 
     where: str

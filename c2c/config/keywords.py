@@ -103,8 +103,8 @@ def simulate(
     1.0
 
     Args:
-      fleet: or the `setup` of a result: its run again with other `settings` that choose no file.
-      workload: None: that of the setup, or the default of `c2c simulate`.
+      fleet: or the `setup` of a result, run again with `settings` that choose no file.
+      workload: None: that of the setup, or the default.
       folder: folder of the user's settings.
       compiled: see `c2c.config.simulate`.
       settings: such as `seed=1` or `slo__ttft_s=0.5`.

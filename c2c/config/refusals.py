@@ -110,8 +110,7 @@ def as_setting_error(
 def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
     """Raise if a group is given several choices; Hydra silently takes the last of a list.
 
-    Allowed are several overlays, and choices of a set, such as system/mechanism, that agree on
-    their keys.
+    Allowed are several overlays, and choices of a set, such as system/mechanism, that agree.
 
     Args:
       overrides: arguments of the command line; others are skipped.

@@ -178,20 +178,20 @@ class RunConf:
       hardware: platform, a file of `conf/hardware`.
       mig: MIG layout, such as 7x12gb; auto: the system's choice.
       failures: failures of chips, see `c2c.serving.Failures`.
-      node: GPUs with links between them, a file of `conf/node`, instead of `hardware`, for systems
-        with `system.layout`; {}: none.
-      fleet: unlike chips instead of `hardware` and `mig`: a file of `conf/fleet`, or
-        `fleet.parts=[{hardware: gh200, mig: 7x12gb, count: 2}, ...]`.
+      node: GPUs with links between them, a file of `conf/node`, for systems with `system.layout`;
+        {}: none.
+      fleet: unlike chips: a file of `conf/fleet`, or `fleet.parts=[{hardware: gh200, mig: 7x12gb,
+        count: 2}, ...]`.
       catalog: served models, a file of `conf/catalog`.
       workload: requests, a file of `conf/workload`.
-      system: policies and their settings, a file of `conf/system`; each policy is a choice in a
-        group such as system/alpha.
+      system: policies and their settings, a file of `conf/system`; a policy is a choice such as
+        system/alpha.
       code: Python files with the user's policies.
       conf: folders of the user's chips, layouts, nodes and calibrations, searched after `conf/`.
       link: capacity of the link: measured or datasheet.
       superchips: number of chips, or copies of the node or fleet.
-      tensor_parallel: chips that compute each step together as one device, each with a part of
-        heads, feed-forward columns and KV cache.
+      tensor_parallel: chips that compute each step together, each with a part of heads,
+        feed-forward columns and KV cache.
       expert_parallel: chips of a device have whole experts, not parts.
       cells: parts of the fleet with chips and models of their own.
       shards: processes for parts that share no model; auto: as cores and parts allow. Results are
@@ -211,8 +211,7 @@ class RunConf:
       timeline: size of the timeline for Perfetto.
       figures: draw PNG, SVG and PDF; null: only `c2c advise` and `c2c capacity` draw.
       resume: false: run again even if the run folder is complete.
-      overwrite: accept a `folder` with other files, which stay, or another run's results, which are
-        replaced.
+      overwrite: accept a `folder` with other files, which stay, or another run's results, replaced.
       objective: result for a sweeper, see `experiments.simulation.objective`.
       out: folder of run folders, each named by its settings.
       folder: the run folder itself; null: one in `out`.

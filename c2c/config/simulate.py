@@ -135,7 +135,6 @@ def summary_of(
     """Return the summary of a run, with its cost, verdict on the load and plan of the layout.
 
     Args:
-      records: records of all its requests.
       totals: result of `run_totals`, kept under "run".
       each: map over the records' parts, see `c2c.metrics.summarised_parts`.
     """

@@ -69,7 +69,7 @@ def load_code(files: Sequence[str | Path]) -> None:
     If one has changed, all are imported again; if none has, none.
 
     Raises:
-      SettingError: there is no such file, or its name is no Python name or another module's.
+      SettingError: no such file, or its name is no Python name or another module's.
       PolicyError: a file that cannot be imported.
     """
     paths = {path.stem: path for path in (Path(f).expanduser().resolve() for f in files)}

@@ -17,7 +17,7 @@ _BYTES = 4 * PAGE_TOKENS  # of a block's tokens
 def block_keys(model: str, ids: Sequence[int]) -> tuple[int, ...]:
     """Return the keys of a prompt's whole blocks of 64 tokens that end before its last token.
 
-    A key is a signed 64-bit integer, the first 8 bytes of the block's chained hash.
+    A key is signed, the first 8 bytes of the block's chained hash.
     """
     tokens = np.asarray(ids, "<i4").tobytes()
     link = blake2b(model.encode(), digest_size=16).digest()

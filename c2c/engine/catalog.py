@@ -40,11 +40,10 @@ def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> 
     Face's cache is `org/name`, with the snapshot of `refs/main`, else the newest.
 
     Args:
-      catalog: a folder of checkpoints, one checkpoint's folder, or a GGUF file.
-      note: gets a line that lists folders without a checkpoint.
+      catalog: a folder of checkpoints, a checkpoint's folder, or a GGUF file.
 
     Raises:
-      SettingError: there is no checkpoint, two have the same name, or one is outside the folder.
+      SettingError: no checkpoint, two of the same name, or one outside the folder.
     """
     if not catalog.exists():
         raise SettingError("catalog", str(catalog), "a folder of checkpoints, or a checkpoint")

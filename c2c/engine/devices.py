@@ -22,9 +22,8 @@ class Device:
     """A GPU or a MIG instance.
 
     Attributes:
-      uuid: identifier that binds a process to the device.
-      sm_count: SMs of a MIG instance; None for a whole GPU.
-      parent: UUID of a MIG instance's GPU; None for a whole GPU.
+      sm_count: SMs of a MIG instance, else None.
+      parent: UUID of a MIG instance's GPU.
     """
 
     uuid: str
@@ -125,7 +124,7 @@ def pick(
 
     Raises:
       SettingError: a UUID is unknown or repeated, devices do not fit, or a worker would have
-        several MIG instances, of which CUDA shows one.
+        several MIG instances: CUDA shows one.
     """
     by_uuid = {device.uuid: device for device in found}
     if asked is None:

@@ -56,17 +56,15 @@ class Options:
     """Settings of the workers.
 
     Attributes:
-      workers: number of worker processes, each a device of the fleet.
-      rows: batch sizes of compiled steps; the last is the most concurrent requests of a model.
+      rows: batch sizes of compiled steps; the last is the most concurrent requests.
       budgets: chunk sizes of compiled calls, in prompt tokens.
       context: most tokens of a sequence, prompt and answer.
-      pool_bytes: KV pool on each device of a worker; None: enough for all rows, at most a quarter
-        of the memory for all workers.
+      pool_bytes: KV pool on each device; None: enough for all rows, at most a quarter of the memory
+        for all workers.
       memory_fraction: share of a device's memory for weights and KV pool, in place of `pool_bytes`.
       weights_bytes: host memory for weights, loaded on demand; None: all are in memory.
       linear: method of linear layers; "staged" lets workers share the weights.
-      ahead: 1: a run's next step starts before the last one's tokens are read; 0: after that.
-      devices: devices of a worker.
+      ahead: 1: a run's next step starts before the last tokens are read; 0: after.
     """
 
     workers: Count = 1

@@ -23,7 +23,6 @@ class Entry:
       begun_s: time at which a worker first got it; None if it waits.
       delivered: tokens sent to the client, never revoked.
       prompted: prompt tokens whose scores were delivered.
-      found: cached prompt tokens.
       losses: workers lost in steps of this request alone since its last token.
     """
 

@@ -290,9 +290,9 @@ def scaled(
     Capacities, L2 and host memory do not change.
 
     Args:
-      link: factor of both directions and variants, and of an SM's bytes in flight.
-      hbm: factor of the HBM bandwidth.
-      sms: factor of SMs, rounded to whole ones, and of the tensor-core peak.
+      link: of both directions and variants, and of an SM's bytes in flight.
+      hbm: of the bandwidth.
+      sms: rounded to whole SMs; also of the tensor-core peak.
 
     Raises:
       SettingError: a factor is not a number above 0.

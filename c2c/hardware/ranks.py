@@ -42,7 +42,6 @@ def grouped(
     Args:
       count: 1 returns the platform itself.
       variant: variant of the link's rate.
-      experts_apart: see `Ranks`.
 
     Raises:
       SettingError: a count below 1.

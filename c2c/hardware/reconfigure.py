@@ -40,8 +40,7 @@ def reconfiguration(
 ) -> Reconfiguration:
     """Return the instances kept, destroyed and created by a change of layout, and its time.
 
-    An instance with the same profile and start stays. Others change one after another; the first
-    creation takes longest.
+    Instances with the same profile and start stay. Others change one after another.
 
     Args:
       before, after: layouts; the whole chip has no instances.

@@ -34,10 +34,10 @@ class Family:
     Attributes:
       fields: from a config to the spec's fields beyond the common ones.
       defaults: transformers' defaults for absent fields; a null field is not absent.
-      windowed: from a config without layer names to the layers with a window; None: a window has no
+      windowed: from a config without layer names to the windowed layers; None: a window has no
         effect.
-      names_layers: whether transformers reads the layer kinds of a config.
-      turns_part: whether it reads the fraction of a head that is rotated.
+      names_layers: whether transformers reads a config's layer kinds.
+      turns_part: whether it reads the rotated fraction of a head.
       prepare: from a config to fields under other families' names.
       modules: starts of modules' names where they differ from `gemms`'.
     """

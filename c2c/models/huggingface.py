@@ -25,7 +25,6 @@ def from_hf_config(
 
     Args:
       name: name of the spec, and the start of fields in errors.
-      families: families that the caller supports.
 
     Raises:
       SettingError: the architecture is not supported, or a field is missing or wrong.

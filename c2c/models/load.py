@@ -58,8 +58,6 @@ def _file(text: str) -> Path:
 def name_of(path: Path) -> str:
     """Return the model's name: a config.json has its folder's, another file its own.
 
-    A snapshot in the Hub's cache has the repository's; links are not followed.
-
     >>> name_of(Path("models/mine/config.json")), name_of(Path("models/mine.json"))
     ('mine', 'mine')
     >>> name_of(Path("hub/models--Qwen--Qwen3-8B/snapshots/b968826/config.json"))

@@ -44,10 +44,8 @@ class Mixer:
     """Equal mixers of some layers.
 
     Attributes:
-      products: products with weights, in order.
       parameters: of a layer, outside of products.
-      moved: values read and written for a token, but for products and caches.
-      caches: caches of a layer.
+      moved: values read and written for a token, beside products and caches.
       heads: query heads; 0 for a state.
       readers: heads of the cache that a decode step reads apart.
       head_dim: of a query head.

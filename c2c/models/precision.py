@@ -38,7 +38,6 @@ def at_precision(spec: ModelSpec, given: object, where: str = "precision") -> Mo
       given: a name of `PRECISIONS`, with its usual cache; or a mapping with some of `weights` (such
         a name), `compute` ("bf16", or the weights' own kernels, then demanded of the chip) and
         `cache` ("bf16", "fp8" or "int8").
-      where: name of the setting, for errors.
 
     Raises:
       SettingError: an unknown name or key, MXFP4 weights without experts, or `compute` that the

@@ -77,7 +77,6 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
 
     Args:
       config: content of one of `FIELDS` of the config.
-      where: name of that field, for errors.
 
     Raises:
       SettingError: the quantisation is not supported, or a field is missing or wrong.

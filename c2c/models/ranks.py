@@ -17,10 +17,10 @@ def rank_of(spec: ModelSpec, ranks: int, *, experts_apart: bool = False) -> Mode
     """Return the part of a model on one tensor-parallel rank, as a narrower model.
 
     Heads, feed-forward columns and the vocabulary are split; norms, routers and projections to
-    latent vectors and indices are replicated, as are key/value heads if fewer than ranks.
+    latents and indices are replicated, as are too few key/value heads.
 
     Args:
-      experts_apart: whether a rank has whole experts, not a part of each.
+      experts_apart: whether a rank has whole experts.
 
     Raises:
       SettingError: the ranks cannot share heads, columns or experts evenly.

@@ -28,9 +28,9 @@ class RopeScaling:
       factor: of the context; unused by "longrope".
       low_freq_factor: "llama3": wavelengths between this bound and the next are interpolated.
       high_freq_factor: "llama3".
-      original_max_position: context of the training; for "dynamic", and by default, the maximum.
+      original_max_position: of the training; for "dynamic", and by default, the maximum.
       attention_factor: "yarn", "longrope": of cosine and sine.
-      beta_fast: "yarn": turns in the original context above which a frequency is kept.
+      beta_fast: "yarn": turns in the original context above which frequencies stay.
       beta_slow: "yarn": turns below which it is scaled in full.
       truncate: "yarn": whether the range between ends at whole pairs.
       short_factor: "longrope": per pair, within the original context.
@@ -56,7 +56,7 @@ class Latent:
 
     Attributes:
       kv_rank: size of the cached vector.
-      rope_dim: rotated values of a key, cached beside it, one set for all heads.
+      rope_dim: rotated values of a key, cached beside it, for all heads.
       nope_dim: unrotated values of a head's query and key.
       value_dim: of a head.
       q_rank: of the latent vector of queries; 0: none.
@@ -86,10 +86,8 @@ class Indexer:
 
     Attributes:
       heads: index heads; one index key serves all.
-      dim: size of an index head.
       top_k: cached positions that attention reads at most.
       layers: layers with their own index; other sparse layers use the last one.
-      sparse: layers whose attention is sparse.
       is_weighted: whether each head has a projected weight.
 
     Source: DeepSeek-V3.2-Exp, arXiv:2512.02556, section 2.1.
@@ -117,8 +115,6 @@ class Compressed:
       out_rank: of a group's latent output.
       out_groups: groups of heads with their own output projection.
       index_ratio: of the layers that read the best `top_k` entries by an index.
-      index_heads: number of index heads.
-      index_dim: size of one.
     """
 
     ratios: tuple[int, ...]
@@ -137,16 +133,13 @@ class LinearAttention:
     """Layers with a state of a fixed size for each sequence instead of a cache.
 
     Gated DeltaNet (arXiv:2412.06464), Kimi Delta Attention (arXiv:2510.26692) and Mamba-2
-    (arXiv:2405.21060), whose groups, state size and head size are key heads, key size and value
-    size here.
+    (arXiv:2405.21060), whose groups, state and heads are key heads, key size and value size here.
 
     Attributes:
       key_heads: query heads, and key heads.
       value_heads: each has a state [key_dim, value_dim].
       kernel: width of the convolution over queries, keys and values, in positions.
       inputs: modules that project the activations, and their columns.
-      inner: further modules, inputs and columns.
-      output: module that projects the result.
       parameters: of a layer outside of projections: convolution, norms, decays.
       element_bytes: of a value of the state.
     """
@@ -174,14 +167,12 @@ class WeightFormat:
     """Quantisation format of a published checkpoint's matrices.
 
     Attributes:
-      kind: method in configs.
       bits: of a weight.
       block: outputs and inputs that share a scale; 0: all.
       scale_bytes: of a scale.
       has_zeros: whether each scale has a zero point of `bits`.
       input_bytes: further bytes an input, such as GPTQ's order of groups.
       matrix_bytes: further bytes a matrix, such as NVFP4's scale of scales.
-      others: modules of another format, or of none.
       kernel: precision of the kernels, see `conf/kernels`; "bf16": weights are widened.
       is_demanded: whether a chip without such kernels is refused; else it widens weights.
     """

@@ -40,7 +40,7 @@ class Gemm:
     """A weight matrix [k, n] that a forward pass multiplies `count` times (once a layer, or once).
 
     `kind`: "dense": every token, "expert": one of `ModelSpec.experts` matrices, "head": rows that
-    need logits. A name's GEMMs differ in shape or format by layer.
+    need logits.
     """
 
     name: str
@@ -216,8 +216,8 @@ def _packed_head(spec: ModelSpec) -> int:
 class CacheShape(NamedTuple):
     """Cache positions of a sequence: full * t + windowed * min(t, window) + state for t tokens.
 
-    The unit is the greatest common divisor of the bytes per token of full layers, windowed layers,
-    and the state; otherwise one per token.
+    The unit is the greatest common divisor of the bytes per token of full layers, windowed layers
+    and state; without windows or state one position a token.
     """
 
     full: int  # per token, layers without a window
@@ -316,10 +316,9 @@ def check_plain_layers(spec: ModelSpec) -> None:
 
 
 def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Return the expected number of a layer's distinct active experts for steps of any shape.
+    """Return the expected number of a layer's distinct active experts; `tokens` of any shape.
 
-    Uniform, independent choices: E * (1 - (1 - k/E)**tokens), an upper estimate; 0 for dense
-    models.
+    Uniform, independent choices: E * (1 - (1 - k/E)**tokens), an upper estimate.
 
     Raises:
       SettingError: negative or NaN tokens.
@@ -332,9 +331,9 @@ def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.fl
 
 
 def streamed_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Return the weight bytes that one forward pass reads at least once, for steps of any shape.
+    """Return the weight bytes that a forward pass reads at least once; `tokens` of any shape.
 
-    Counted are dense matrices, the head and active experts; not norms, biases and embedding rows.
+    Norms, biases and embedding rows do not count.
 
     Raises:
       SettingError: negative or NaN tokens.

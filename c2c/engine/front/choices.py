@@ -37,17 +37,13 @@ class Choice:
 
     Attributes:
       gate: limits the choices that are computed at the same time.
-      prompt: index of the prompt in its request.
-      decoder: None without a tokenizer.
       hidden: tokens that are not part of the answer.
-      parser: None: all is text.
       echo: tokens of the prompt, if the answer begins with it.
       only_echo: whether the answer is the prompt alone.
       found: prompt tokens found in the prefix cache.
       tokens: tokens so far, without an end token.
       drawn: generated tokens, hidden ones included.
       finish: `finish_reason`; None while in progress.
-      times_s: times of the first token and the last.
     """
 
     link: Link

@@ -45,23 +45,19 @@ class Dialect:
     r"""Marks of a model's answers; "": none.
 
     Attributes:
-      template: pattern that identifies its chat templates.
+      template: pattern of its chat templates.
       opening: mark before one call or several.
-      closing: mark after them.
       head: further mark before each call, also without `opening`.
-      foot: mark after each call.
       named: pattern before a call's arguments, group 1 its name; None: a call is `{"name": ...,
         "arguments": ...}`.
       pairs: arguments that are no JSON.
       quote: second mark around strings of a JSON with bare keys.
       is_bare: whether an answer may begin with an unmarked call.
-      thought: marks around a thought.
       thinks_anywhere: whether a thought may follow text.
       dropped: marks without a meaning for clients.
-      resumed: mark between a thought and what follows it.
       final: mark before an answer that is no call.
       written: form of all calls that a grammar forces, with `%c`.
-      call: form of one of them, with `%n` for its name and `%a` for its arguments.
+      call: form of one of them, with `%n`, its name, and `%a`, its arguments.
       between: text between two of them.
       id: form of a call's id, with the fields `own`, `name` and `index`.
     """

@@ -48,12 +48,7 @@ _SET_OTHERWISE = {  # template variables that other fields set
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Part of a job that only chats have.
-
-    Attributes:
-      dialect: form of thoughts and calls in the answer; None: text.
-      thought: state of the thought at the prompt's end.
-    """
+    """Part of a job that only chats have."""
 
     asked: ChatRequest
     tokenizer: Tokenizer
