@@ -112,7 +112,7 @@ def shapes_of(options: Options) -> Shapes:
 def with_pool(
     entries: Sequence[Entry], options: Options, gpus: Sequence[Device]
 ) -> tuple[Options, str]:
-    """Return the options with `pool_bytes` from `memory_fraction`, and a line about it."""
+    """Return the options with `pool_bytes`, `memory_fraction` of all memory, and a line on it."""
     share, devices = options.memory_fraction, options.workers * options.devices
     if share is None:
         return options, ""

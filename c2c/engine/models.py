@@ -62,9 +62,7 @@ class Models:
       entries: models that clients can see.
       rows: fleet rows by model name.
       failed: reasons of models that cannot be served, by name.
-      store: host weights; None: each worker has its own.
       adopt: switches loop and backend to a new fleet.
-      tell: sends the current models to the front.
       closed: models that accept no requests, as they are being added or removed.
     """
 

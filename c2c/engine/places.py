@@ -65,15 +65,11 @@ class Place:
       gpus: GPUs or MIG instances that its processes are bound to; (): none.
       generation: number of the process, increased at each start.
       link: connection to the ready process; None if none is ready.
-      has_worked: whether the process has loaded or computed anything.
       is_hung: whether the process was killed for its silence.
       in_vain: processes in a row that ended by themselves without work.
       ended: processes in a row that were killed from outside without work.
-      heard_s: time of the last message.
       instances: the loop's instances on the device, with model names.
       moved: requests whose homes changed with the variant, and their new homes.
-      relayout: change to the next variant in progress.
-      relaid: totals of finished changes, and of tasks that another worker computed.
       is_waiting: whether the work waits for weights that are not in memory.
       is_quarantined: whether no further process is started.
     """

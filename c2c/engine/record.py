@@ -29,18 +29,16 @@ class StepRow:
       number: number of the step in its plan, from 0; -1: the plan loads the model.
       device: index of the worker's slot.
       chunk: prompt tokens with padding, over all calls.
-      rows: rows of one token with padding, over all calls.
+      rows: rows of one token with padding, likewise.
       calls: padded prompt tokens of each call; 0: decodes alone.
       prompt_tokens: prompt tokens without padding.
       decodes: decoded rows without padding.
       kv_tokens: positions that the decoded rows attend to.
-      seconds: time on the device.
-      host_s: further time of the worker, on the host.
       begun_s: time of the event that caused the plan.
       outside_s: time from the plan's event or the previous report to this one, less the worker's
         time; negative after a late report.
       is_turn: whether the model differs from the previous step's.
-      is_cold: whether a load waited for weights not in memory.
+      is_cold: whether a load waited for weights.
     """
 
     plan: int

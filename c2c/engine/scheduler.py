@@ -124,8 +124,8 @@ class Engine:
         """Start the workers and the loop.
 
         Args:
-          note: called with lines about the start.
-          progress: called with the numbers of ready shapes and of all.
+          note: gets lines about the start.
+          progress: gets the numbers of ready shapes and of all.
 
         Raises:
           DataError: no model can be served, or a worker did not start.

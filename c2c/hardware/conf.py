@@ -181,10 +181,9 @@ def _parsed(path: Path, _changed_ns: int, _size: int) -> bytes:
 
 
 def read_fields[T](cls: type[T], data: object, where: str) -> T:
-    """Build a flat dataclass of numbers and strings from a mapping, and check names and types.
+    """Build a flat dataclass of numbers and strings from a mapping; `where` prefixes errors.
 
-    A field `source` maps each numeric field to a string that begins with one of `SOURCE_KINDS`.
-    `where` is the prefix of fields in errors.
+    Its `source` maps each numeric field to a text that begins with one of `SOURCE_KINDS`.
 
     Raises:
       SettingError: a field is missing, unknown or of the wrong type, or has no source.

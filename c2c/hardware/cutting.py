@@ -59,13 +59,11 @@ class Placed(NamedTuple):
 def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
     """Return the slices of a chip in a MIG layout, in the order of its parts.
 
-    A slice has its profile's share of the chip's SMs and HBM. SMs share the tensor-core peak,
-    memory slices L2. Alone on the link, it draws at most its SMs' bytes in flight over the link's
-    latency.
+    A slice has its profile's share of SMs, with the tensor-core peak, and of HBM, with L2. Alone on
+    the link, it draws at most its SMs' bytes in flight over the latency.
 
     Raises:
-      SettingError: the chip lacks the layout, or its parts do not fit together; lists those that
-        do.
+      SettingError: the chip lacks the layout, or its parts do not fit together.
     """
     config = load_mig(mig) if isinstance(mig, str) else mig
     chosen = _chosen(platform, config)

@@ -32,7 +32,6 @@ class PeerLink:
       kind: "network" or "pcie", a card or slot that all transfers of a GPU share; "nvlink", wires
         between each two GPUs.
       gbps: rate each way, 1e9 bytes a second.
-      latency_s: latency of a transfer.
       between: numbers of the joined GPUs; (): all.
     """
 
@@ -88,7 +87,7 @@ class Node:
 
     @cached_property
     def platforms(self) -> tuple[Platform, ...]:
-        """Platforms of the GPUs, with equal parts of the node's price; slices: by SMs."""
+        """Platforms of the GPUs; they split the node's price equally, slices by SMs."""
         if self.chip is not None:
             sms = sum(part.sm_count for part in self.parts)
             return tuple(_cut(self.chip, part, part.sm_count / sms) for part in self.parts)
@@ -135,8 +134,7 @@ def cut_node(chip: Platform, mig: MigConfig | str, *, gbps: float, latency_s: fl
 
     Args:
       mig: layout of at least two slices.
-      gbps: rate of a transfer alone, 1e9 bytes a second.
-      latency_s: its latency.
+      gbps: rate of a transfer alone, 1e9 bytes a second; `latency_s` likewise.
 
     Raises:
       SettingError: a layout that the chip lacks, or of one slice.

@@ -48,8 +48,8 @@ class Extent(NamedTuple):
 def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
     """Return the memory slices at which an instance may start: multiples of its own memory slices.
 
-    An instance has adjacent memory and compute slices from the same index on; the last memory slice
-    may lack its compute slice. For 7 and 8 slices this is exactly the driver's list.
+    An instance has memory and compute slices from the same index on; the last memory slice may lack
+    its compute slice. For 7 and 8 slices this is the driver's list.
 
     >>> starts(Extent(2, 2), Partition(compute_slices=7, memory_slices=8))
     (0, 2, 4)

@@ -291,7 +291,6 @@ def scaled(
 
     Args:
       link: of both directions and variants, and of an SM's bytes in flight.
-      hbm: of the bandwidth.
       sms: rounded to whole SMs; also of the tensor-core peak.
 
     Raises:

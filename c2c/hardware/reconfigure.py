@@ -40,10 +40,8 @@ def reconfiguration(
 ) -> Reconfiguration:
     """Return the instances kept, destroyed and created by a change of layout, and its time.
 
-    Instances with the same profile and start stay. Others change one after another.
-
-    Args:
-      before, after: layouts; the whole chip has no instances.
+    Instances with the same profile and start stay. Others change one after another. The whole chip
+    has no instances.
 
     Raises:
       SettingError: a layout that the chip lacks, or a chip that cannot be cut.

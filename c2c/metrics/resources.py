@@ -33,7 +33,7 @@ class Room:
       max_batch: most requests in an instance's batch.
       promise_gbps: f64[models], link rate promised to each engine; empty: none.
       budget_gbps: f64[chips], link rate that may be promised.
-      served_by: i64[models], an adapter's base; None: itself.
+      served_by: i64[models], an adapter's base.
       handed: bool[slices], slices that decode requests prefilled elsewhere; records have no times
         of the other slices. None: no such slices.
     """

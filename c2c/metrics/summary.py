@@ -269,11 +269,8 @@ def utilisation(
 
     Args:
       end_s: 0 gives zeros.
-      busy_s: seconds in which each instance ran a step.
-      chip_link_bytes: bytes that each chip's link carried.
+      busy_s: seconds of each instance's steps.
       link_capacity_gbps: of each chip's link, in the run's variant.
-      instance_hbm_bytes: bytes that each instance moved in HBM.
-      instance_hbm_gbps: HBM bandwidth of each instance.
       there_s: seconds in which each instance was in service; None: the whole run.
     """
     busy, link = np.asarray(busy_s, float), np.asarray(chip_link_bytes, float)

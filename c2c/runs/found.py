@@ -183,7 +183,6 @@ def _parsed(text: str) -> Any:
 
 
 def _differing(runs: Sequence[FoundRun]) -> list[str]:
-    """Return settings that differ between runs with settings."""
     rows = [run.settings for run in runs if run.settings]
     names = dict.fromkeys(name for settings in rows for name in settings)
     return [n for n in names if len({_text(s.get(n, _ABSENT)) for s in rows}) > 1]

@@ -35,7 +35,6 @@ def check_folder(
     refused.
 
     Args:
-      root: the run folder.
       ignore: top-level keys of `config` that do not distinguish runs.
       names: names of results, as far as known.
       needs_bytes: estimate of the bytes to be written.

@@ -106,7 +106,6 @@ class RunDir:
           root: the run folder, made if absent.
           data: top-level keys that describe data; if they or `files` change, the same run is made
             again in its folder.
-          seed: seed to record in the provenance.
           resume: False runs again even if the folder is complete.
           field: the setting that names the folder.
 

@@ -153,7 +153,7 @@ def _without_content(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def call_form(template: ChatTemplate) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Return the form of messages in which a template writes calls, such as arguments as texts."""
+    """Return the form in which a template writes calls, such as arguments as texts."""
     forms = (dict, _with_texts, _without_content)
     return next((form for form in forms if _shows(template, form, "call_one")), dict)
 

@@ -20,7 +20,7 @@ _TURNS = 8  # loop iterations that a client may be behind and fall further behin
 
 
 class _Stream:
-    """Answers that a client has not read; `is_cut`: some were dropped, which cancels it."""
+    """Answers that a client has not read; `is_cut`: some were dropped."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[say.Answered] = asyncio.Queue()
