@@ -52,7 +52,7 @@ def catalogs() -> tuple[str, ...]:
 
 
 def is_shipped(catalog: Mapping[str, Any]) -> bool:
-    """Return whether a catalog is a file of `conf/catalog`."""
+    """Return whether a catalog equals its file in `conf/catalog`."""
     name = catalog.get("name")
     return name in catalogs() and load_catalog(str(name)) == load_catalog(catalog)
 

@@ -241,7 +241,7 @@ def _array(leaf: Any) -> Any:
 
 
 def in_host_memory(leaf: Any) -> bool:
-    """Return whether an array is in host memory."""
+    """Return whether an array is in pinned host memory."""
     sharding = getattr(leaf, "sharding", None)  # NumPy's arrays and scalars have none
     return sharding is not None and sharding.memory_kind == "pinned_host"
 
