@@ -16,8 +16,6 @@ __all__ = ["Constraint", "Grammars"]
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """A tokenizer with the interface that llguidance expects."""
-
     tokens: Sequence[bytes]
     special_token_ids: Sequence[int]
     eos_token_id: int

@@ -34,6 +34,7 @@ class StepRow:
       prompt_tokens: prompt tokens without padding.
       decodes: decoded rows without padding.
       kv_tokens: positions that the decoded rows attend to.
+      seconds: time on the device; `host_s`: further time on the host.
       begun_s: time of the event that caused the plan.
       outside_s: time from the plan's event or the previous report to this one, less the worker's
         time; negative after a late report.

@@ -166,7 +166,6 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 @cache
 def _parsed(path: Path, _changed_ns: int, _size: int) -> bytes:
-    """Parse a file once until it changes."""
     import yaml  # here: GPU machines that only measure lack it
 
     try:

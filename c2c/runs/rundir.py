@@ -330,7 +330,6 @@ def _locked(root: Path, field: str) -> Iterator[int]:
 
 
 def _clear(root: Path) -> None:
-    """Remove an earlier run's files; the journal is replaced, so that a run owns the folder."""
     _remove_own(root, keep=(JOURNAL,))
     write_text(root / JOURNAL, HEADER + "\n")
 

@@ -44,6 +44,6 @@ def scalar(value: str | float, kind: pa.DataType) -> pa.Scalar:
 
 
 def to_arrow(array: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Return NumPy numbers as an array without nulls."""
+    """Return NumPy numbers as an array without nulls, by default i64."""
     plain = np.ascontiguousarray(array, None if kind else np.int64)
     return pa.Array.from_buffers(kind or pa.int64(), len(plain), [None, pa.py_buffer(plain)])

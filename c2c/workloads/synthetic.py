@@ -158,7 +158,6 @@ def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], fl
 def _arrivals_on(
     trace: SyntheticTrace, plan: NDArray[np.int64], seed: int, models: NDArray[np.int64], day: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the ascending arrivals of some models on a day, model by model, and their counts."""
     today = plan[models, 24 * day : 24 * (day + 1)]
     row, hour = np.nonzero(today)
     gaps_in = today[row, hour] + 1  # the last gap leads to the end of the hour

@@ -23,6 +23,8 @@ type _Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 class QuantizedTensor:
     """A matrix w[n, k] = scales[n, k // group] * values[n, k] + minima[n, k // group].
 
+    Scales and minima are float32; symmetric formats have no minima.
+
     Attributes:
       bits: bits that hold every value.
       group: neighbours along k that share a scale.

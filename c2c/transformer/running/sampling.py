@@ -147,7 +147,6 @@ def sample(
 
 
 def _kept(scaled: jax.Array, settings: SamplingRows) -> jax.Array:
-    """Return the tokens that top_k and top_p allow: bool [vocab]."""
     vocab = scaled.shape[0]
     order = jnp.argsort(-scaled, stable=True)
     falling = scaled[order]
