@@ -292,7 +292,7 @@ def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
 
 
 def state_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of a sequence's states (float32) and past convolution inputs, or 0."""
+    """Return the bytes of a sequence's states (float32 by default) and convolution inputs, or 0."""
     return sum(len(mixer.layers) * mixer.state_bytes for mixer in mixers(spec))
 
 
