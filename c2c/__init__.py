@@ -4,10 +4,7 @@
     result = simulate(Fleet(system="c2cserve_plus", mig="4x24gb"), Workload("poisson", rate_rps=2))
     result.ttft.p99
 
-`simulate` composes, checks and simulates a run. The packages below are
-`c2c.config` (settings), `c2c.hardware` (chips and MIG layouts), `c2c.models`, `c2c.workloads`,
-`c2c.cost` (step times), `c2c.policies`, `c2c.serving` (the loop), `c2c.simulator`, `c2c.metrics`,
-`c2c.runs`; `c2c.transformer` runs models for real. Names are imported on first use.
+Names are imported on first use; `c2c.transformer` runs models for real.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`python -m c2c`: the command `c2c` of this installation."""
+"""`python -m c2c`: the command `c2c`."""
 
 import sys
 from importlib.metadata import entry_points

@@ -1,4 +1,4 @@
-"""Files that are either complete or absent: write beside the target, sync, rename."""
+"""Files that are complete or absent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ PARTIAL_SUFFIX = ".partial"
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a binary file that becomes `path` when the block ends without an error.
-
-    Readers see the old content or the new one, never a part. After an error `path` is untouched.
-    """
+    """Yield a binary file that becomes `path`, whole, when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX)
     temporary = Path(name)
@@ -36,7 +33,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Rename a complete, synced file to its final name and sync the folder."""
+    """Rename a synced file and sync the folder."""
     temporary.chmod(0o644)  # mkstemp makes private files; results are for others to read too
     temporary.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
@@ -56,6 +53,6 @@ def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically.
 
     Raises:
-      ValueError: NaN or infinity, which JSON does not have.
+      ValueError: NaN or infinity.
     """
     write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")

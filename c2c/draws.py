@@ -1,4 +1,4 @@
-"""Counter-based random draws: a number depends only on its purpose, not on the order of calls."""
+"""Counter-based draws: a number depends on its purpose, not on order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hashed(key: int, number: int) -> int:
 
 @formula
 def request_key(seed: int, request: int) -> int:
-    """Return the hash that all draws for a request start from."""
+    """Return the hash that a request's draws start from."""
     return hashed(hashed(0, seed), request)
 
 
@@ -40,10 +40,7 @@ def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
     """Return a number in [0, 1) that only the arguments determine.
 
     Args:
-      seed: seed of the run.
-      request: id of the request.
-      position: position of a token, or 0.
-      layer: layer, or another number that identifies the purpose of the draw.
+      layer: layer, or another number for the purpose.
       k: index among several draws.
     """
     return hashed(hashed(hashed(request_key(seed, request), position), layer), k) / DRAWS

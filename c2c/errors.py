@@ -1,4 +1,4 @@
-"""Errors that users see: invalid settings, data, policies and backend events."""
+"""Errors that users see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTED = 12  # names; of more, only those close to what was given
 
 
 class SettingError(ValueError):
-    """A setting that cannot work: its field, its value, what is allowed, a hint.
+    """A setting that cannot work: its field, value, what is allowed, a hint.
 
     >>> print(SettingError("mig.sm_count", 0, "a number above 0"))
     mig.sm_count=0: expected a number above 0.
@@ -35,14 +35,14 @@ class SettingError(ValueError):
 
 
 def refuse(*rules: tuple[Any, ...]) -> None:
-    """Raise SettingError for the first rule that holds: (holds, field, value, allowed, hint)."""
+    """Raise SettingError for the first rule (holds, field, value, allowed, hint)."""
     for holds, *details in rules:
         if holds:
             raise SettingError(*details)
 
 
 def check_keys(given: Mapping[Any, Any], known: Iterable[str], where: str) -> None:
-    """Raise SettingError for a key of a mapping that is not known."""
+    """Raise SettingError for an unknown key."""
     names = list(known)
     for key, value in given.items():
         if key not in names:
@@ -52,7 +52,7 @@ def check_keys(given: Mapping[Any, Any], known: Iterable[str], where: str) -> No
 def unknown_name(
     field: str, value: object, known: Iterable[object], name: object = None, kind: str = "one of"
 ) -> SettingError:
-    """Return the error for a name that does not exist; it lists the known names or the closest.
+    """Return the error for an unknown name, with the known or the closest ones.
 
     >>> print(unknown_name("link", "fast", ["datasheet", "measured"]))
     link='fast': expected one of datasheet, measured.
@@ -94,7 +94,7 @@ class PolicyError(DataError):
 
 
 class BackendError(ValueError):
-    """An event that the serving loop cannot have caused: its field, value and what is allowed.
+    """An event that the serving loop cannot have caused.
 
     >>> print(BackendError("StepEnd", "device", 3, "a device that was told to run"))
     StepEnd.device=3: expected a device that was told to run.

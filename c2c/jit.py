@@ -1,4 +1,4 @@
-"""Registration of functions with Numba, deferred until a function is first compiled."""
+"""Deferred registration of functions with Numba."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCK: Final = threading.RLock()
 
 
 def when_compiling(what: str, *given: Any, **named: Any) -> None:
-    """Register a function with Numba before it compiles: at once if it has compiled already."""
+    """Register before Numba compiles, at once if it has."""
     with _LOCK:
         _WAITING.append((what, given, named))
         if _TELL:
@@ -24,11 +24,7 @@ def when_compiling(what: str, *given: Any, **named: Any) -> None:
 
 
 def begin(tell: Mapping[str, Callable[..., object]]) -> None:
-    """Register all deferred functions with Numba, and later ones at once.
-
-    Args:
-      tell: functions that register with Numba, by the name given to `when_compiling`.
-    """
+    """Register all functions with Numba, by the names given to `when_compiling`."""
     with _LOCK:
         _TELL.update(tell)
         while _WAITING:
@@ -37,6 +33,6 @@ def begin(tell: Mapping[str, Callable[..., object]]) -> None:
 
 
 def formula[F: Callable[..., object]](function: F) -> F:
-    """Inline a small function into compiled callers, whatever its argument types."""
+    """Inline a small function into compiled callers."""
     when_compiling("formula", function)
     return function

@@ -1,4 +1,4 @@
-"""Ranges and choices of settings as annotations of their fields, and their one check."""
+"""Ranges and choices of settings as annotations."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class In:
     """An interval of numbers, such as `In("(0, 1]")`; only a closed end `inf]` allows infinity.
 
     Attributes:
-      interval: the interval, whose ends may be powers such as 2**31.
-      noun: the quantity in errors, such as "a share of the link"; "": by the field's name and type.
-      or_inf: whether infinity is allowed beside the interval.
+      interval: its ends may be powers such as 2**31.
+      noun: the quantity in errors; "": by the field's name and type.
+      or_inf: whether infinity is allowed, too.
     """
 
     interval: str
@@ -56,7 +56,7 @@ class In:
     or_inf: bool = False
 
     def fits(self, value: Any, kind: Any) -> bool:
-        """Return whether a value is a number of the kind, and in the interval."""
+        """Return whether a number is of the kind and in range."""
         if not _is_number(value, kind):
             return False
         low, high = _bounds(self.interval)
@@ -65,7 +65,7 @@ class In:
         return bool((is_above and is_below) or (self.or_inf and value == math.inf))
 
     def words(self, field: str, kind: Any) -> str:
-        """Return the allowed values of a field in words."""
+        """Return a field's allowed values in words."""
         unit = _UNITS.get(re.split(r"[._]", field)[-1]) if kind is float else None
         noun, (low, high) = self.noun or unit or _PLAIN[kind], self.interval[1:-1].split(", ")
         if low == "-inf":
@@ -80,13 +80,13 @@ class In:
 
 
 class OneOf:
-    """Choices of a text or a number, such as `OneOf("copy", "stream")`."""
+    """Choices, such as `OneOf("copy", "stream")`."""
 
     def __init__(self, *choices: str | int) -> None:
         self.choices = choices
 
     def fits(self, value: Any, _kind: Any) -> bool:
-        """Return whether a value is one of the choices."""
+        """Return whether a value is a choice."""
         return any(type(value) is type(one) and value == one for one in self.choices)
 
     def words(self, _field: str, _kind: Any) -> str:
@@ -105,7 +105,7 @@ BelowOne = Annotated[float, In("[0, 1)", "a share")]
 
 
 def check_fields(settings: Any, where: str = "", schema: Any = None) -> None:
-    """Raise SettingError for a field outside its annotated range."""
+    """Raise SettingError for a field outside its range."""
     kind: Any = schema or type(settings)
     for field, hint in _ruled(kind).items():
         value = getattr(settings, field) if schema is None else settings[field]
@@ -113,12 +113,12 @@ def check_fields(settings: Any, where: str = "", schema: Any = None) -> None:
 
 
 def limits(schema: Any) -> dict[str, str]:
-    """Return the allowed values, in words, of the fields of a type that have a range."""
+    """Return the ranges of a type's fields, in words."""
     return {field: allowed(hint, field) for field, hint in _ruled(schema).items()}
 
 
 def allowed(hint: Any, field: str = "") -> str:
-    """Return the allowed values of a field in words."""
+    """Return a field's allowed values in words."""
     phrases = []
     for kind, rule in map(_parted, _options(hint)):
         if (item := _item(kind)) is not None:
@@ -130,7 +130,7 @@ def allowed(hint: Any, field: str = "") -> str:
 
 
 def typed(value: Any, hint: Any, where: str) -> Any:
-    """Return a value from settings in the type of its field."""
+    """Return a value in its field's type."""
     kinds = [kind for kind, _ in map(_parted, _options(hint))]
     is_number = _is_number(value, float) and value == value
     is_whole = is_number and (_is_number(value, int) or float(value).is_integer())
@@ -187,7 +187,6 @@ def _parted(option: Any) -> tuple[Any, Any]:
 
 
 def _item(kind: Any) -> Any:
-    """Return the hint of the elements or values that have a range; None: there is none."""
     arguments = [a for a in get_args(kind) if a is not ...]
     return arguments[-1] if arguments and get_origin(arguments[-1]) is Annotated else None
 

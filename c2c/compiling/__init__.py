@@ -1,1 +1,1 @@
-"""Compilation of the event loop by Numba; policies and rules are above this package."""
+"""Compilation of the event loop by Numba."""

@@ -1,4 +1,4 @@
-"""Folder of compiled code: the user's, or a private one if that cannot be written."""
+"""Folder of compiled code: the user's, or a private one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _KEPT = 4  # cache folders of earlier versions that are left for other checkouts
 
 
 def user_cache() -> Path:
-    """Return the folder of what can be made again: C2C_CACHE, or the user's cache."""
+    """Return the folder of caches: C2C_CACHE, or the user's."""
     user = os.environ.get("XDG_CACHE_HOME")
     default = (Path(user) if user else Path.home() / ".cache") / "c2c"
     return Path(os.environ.get("C2C_CACHE") or default)
 
 
 def prune(current: Path, pattern: str = "*") -> None:
-    """Remove folders of earlier versions beside this one, all but the latest."""
+    """Remove all earlier versions beside this folder but the latest."""
     others = [p for p in current.parent.glob(pattern) if p.is_dir() and p != current]
     for old in sorted(others, key=lambda p: p.stat().st_mtime)[:-_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def writable(folder: Path) -> Path:
-    """Create and return the folder; if it cannot be written, a private one of this user."""
+    """Create and return the folder, or a private one."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

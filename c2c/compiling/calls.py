@@ -1,4 +1,4 @@
-"""Calls from compiled code to machine code at an address."""
+"""Calls of machine code at an address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUMBERS: Final[dict[Any, Any]] = {bool: types.boolean, int: types.int64, float: 
 
 
 def type_of(hint: Any) -> Any:
-    """Return Numba's type of bool, int, float, or a NamedTuple of them."""
+    """Return Numba's type of a number or a NamedTuple."""
     if hint in NUMBERS:
         return NUMBERS[hint]
     hints = get_type_hints(hint)
@@ -33,7 +33,7 @@ def type_of(hint: Any) -> Any:
 
 
 def takes_of(signature: Signature, loop: Any = None) -> Any:
-    """Return Numba's type of a decision's arguments, as one tuple; `loop` is that of the loop."""
+    """Return Numba's type of a decision's arguments, as one tuple."""
     kinds = []
     for k, kind in enumerate(signature.takes):
         if kind is LOOP:
@@ -61,7 +61,7 @@ def _called(
 
 
 def call_linked(name: str, signature: Signature, place: int) -> Callable[..., Any]:
-    """Return a function for compiled code: `(at, own, arguments)` calls one decision of a table."""
+    """Return a function for compiled code: `(at, own, arguments)` calls a table's decision."""
     returns = type_of(signature.returns)
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
@@ -90,7 +90,7 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
 
 
 def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function for compiled code: `(address, arguments)` calls machine code there."""
+    """Return a function for compiled code: `(address, arguments)`."""
     hints = get_type_hints(function)
     returns = _returned(hints.pop("return"))
     numbers = [NUMBERS.get(hint) for hint in hints.values()]
@@ -117,7 +117,7 @@ def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def call_words() -> Callable[[int, int], int]:
-    """Return a function for compiled code: `(address, at)` calls an entry, see `making.entry`."""
+    """Return a function for compiled code: `(address, at)` calls an entry."""
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         address, pointer = arguments

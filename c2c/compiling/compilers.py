@@ -1,4 +1,4 @@
-"""Compilers of the event loop: linking ones, or Numba's own as a fallback."""
+"""Compilers of the event loop: linking, or Numba's own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ _KNOWN: Final = "0.68."  # versions of Numba that the whole loop was linked with
 
 
 def compilers(version: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return options of `numba.njit` for functions called from compiled code, and from Python.
-
-    Without linking both are empty: the loop does the same, and takes three times as long to
-    compile.
-    """
+    """Return options of `numba.njit` for functions called from compiled code, and from Python."""
     try:
         from c2c.compiling.linking import InnerCompiler, OuterCompiler
 

@@ -1,4 +1,4 @@
-"""Decision points: one name, an implementation for each policy type."""
+"""Decision points, with an implementation per policy type."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class DecisionPoint(Protocol):
 
     Attributes:
       policies: types with an implementation, by name.
-      has_default: whether policies without an implementation have a default.
       signature: signature of compiled code; None: called only before the start.
     """
 
@@ -56,7 +55,7 @@ class DecisionPoint(Protocol):
         ...
 
     def knows(self, policy_type: type) -> bool:
-        """Return True if a policy type has its own implementation."""
+        """True if a policy type has its own implementation."""
         ...
 
     def by[F: Callable[..., Any]](self, policy_type: type) -> Callable[[F], F]:
@@ -75,12 +74,12 @@ def policy_name(policy_type: type) -> str:
 
 
 def implementations(policy_type: type) -> list[Callable[..., Any]]:
-    """Return all implementations for a policy type; empty if it is no policy."""
+    """Return all implementations for a policy type."""
     return list(_IMPLEMENTATIONS.get(policy_type, ()))
 
 
 def policies_in(values: Any) -> Iterator[Any]:
-    """Yield all policies in nested tuples; a policy may have others as its fields."""
+    """Yield all policies in nested tuples and policies."""
     if implementations(type(values)):
         yield values
     if isinstance(values, tuple):
@@ -89,7 +88,7 @@ def policies_in(values: Any) -> Iterator[Any]:
 
 
 def outside(values: Any) -> list[Any]:
-    """Return the policies in nested tuples that are from outside the package."""
+    """Return the policies from outside the package."""
     return [p for p in policies_in(values) if any(map(is_outside, implementations(type(p))))]
 
 
@@ -112,7 +111,6 @@ def decision(
     """Make a decision point from a function that gives its name and docstring.
 
     Args:
-      protocol: the function.
       default: implementation for policies without their own; None: every policy needs one.
       returns: allowed results of policies from outside the package, checked at each call.
       rows: dtype of the rows of an argument `table`, or of an argument `row`.
@@ -123,7 +121,7 @@ def decision(
 
 
 def place_in_tables(point: DecisionPoint) -> int:
-    """Return the index of a decision in the event loop's tables, the same in every process."""
+    """Return a decision's index in the loop's tables, equal in every process."""
     return sorted(POINTS).index(point.__name__)
 
 
@@ -189,15 +187,12 @@ def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[.
 
 
 def jitable[F: Callable[..., Any]](function: F) -> F:
-    """Mark a function as callable from compiled code; elsewhere it is an ordinary function.
-
-    A user's helpers may allocate.
-    """
+    """Mark a function as callable from compiled code; a user's may allocate."""
     when_compiling("function", function, is_inlined=False)
     return function
 
 
 def inlined[F: Callable[..., Any]](function: F) -> F:
-    """Mark a function as `jitable` and inlined, for functions that every event calls."""
+    """Mark a function as `jitable` and inlined."""
     when_compiling("function", function, is_inlined=True)
     return function

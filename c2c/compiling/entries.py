@@ -1,4 +1,4 @@
-"""Tables through which the event loop calls the machine code of single decisions."""
+"""Tables of the machine code of decisions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tables(NamedTuple):
     Attributes:
       system: its policies, each as the address of its table.
       own: address of the words of each policy's own arrays.
-      kept: objects at the addresses, which must live as long as these are used.
+      kept: objects that must live as long as these addresses are used.
     """
 
     system: Any
@@ -39,9 +39,8 @@ def link(system: Any, own: Any, address_of: Callable[[DecisionPoint, Any, Any], 
 
     Args:
       system: policies, a `c2c.policies.System`.
-      own: own arrays of the policies, a `c2c.policies.Own`.
-      address_of: function of a decision, a policy and its own arrays that returns the address of
-        their machine code.
+      own: their own arrays, a `c2c.policies.Own`.
+      address_of: address of the machine code of a decision, a policy and its own arrays.
 
     Raises:
       PolicyError: a policy lacks an implementation, or has a field that is no number.

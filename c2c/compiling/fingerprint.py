@@ -1,4 +1,4 @@
-"""Digest of the code that a user's policy is compiled from."""
+"""Digest of a user's policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIBRARIES: Final = ("c2c", "math", "numba", "numpy")
 
 
 def fingerprint(function: Callable[..., Any]) -> bytes:
-    """Return a digest of a function's code and of all values that Numba would freeze into it."""
+    """Return a digest of a function's code and frozen values."""
     return _of_function(function, set())
 
 

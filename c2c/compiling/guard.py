@@ -1,4 +1,4 @@
-"""Checks of results of policies from outside the package; `overloads` has the compiled ones."""
+"""Checks of results of policies from outside; `overloads` compiles them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Returns(NamedTuple):
     """Allowed results of an implementation.
 
     Attributes:
-      kind: type: int, float, bool, str or a NamedTuple.
+      kind: int, float, bool, str or a NamedTuple.
       allowed: description for errors.
-      test: predicate of the result and the decision's arguments without the policy; also compiled.
+      test: predicate of the result and the arguments without the policy; also compiled.
     """
 
     kind: type
@@ -45,12 +45,12 @@ _PYTHON: Final[dict[type, tuple[type, ...]]] = {
 
 
 def is_outside(function: Callable[..., Any]) -> bool:
-    """Return True if a function (or a type) is from outside the package."""
+    """True if a function or type is from outside the package."""
     return not function.__module__.startswith("c2c.")
 
 
 def where_is(function: Callable[..., Any]) -> str:
-    """Return file and line of a function.
+    """Return a function's file and line.
 
     >>> where_is(where_is).startswith("guard.py, line ")
     True
@@ -60,7 +60,7 @@ def where_is(function: Callable[..., Any]) -> str:
 
 
 def check_signature(name: str, protocol: Callable[..., Any], function: Callable[..., Any]) -> None:
-    """Raise PolicyError if an implementation's arguments differ from the decision's."""
+    """Raise PolicyError if arguments differ from the decision's."""
     names = list(inspect.signature(protocol).parameters)
     parameters = inspect.signature(function).parameters.values()
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -73,14 +73,14 @@ def check_signature(name: str, protocol: Callable[..., Any], function: Callable[
 
 
 def fits(value: Any, kind: type) -> bool:
-    """Return True if a value is of a type that an implementation may return."""
+    """True if a result's type is allowed."""
     if kind is int and isinstance(value, bool):
         return False
     return isinstance(value, _PYTHON.get(kind, (kind,)))
 
 
 def located(error: Exception, function: Callable[..., Any]) -> str:
-    """Return file, line and reason of an error that a function raised."""
+    """Return file, line and reason of a function's error."""
     file = function.__code__.co_filename
     frames = traceback.extract_tb(error.__traceback__)
     line = next(f.lineno for f in reversed(frames) if f.filename == file)
@@ -90,7 +90,7 @@ def located(error: Exception, function: Callable[..., Any]) -> str:
 def guarded(
     decision: str, policy: str, function: Callable[..., Any], returns: Returns
 ) -> Callable[..., Any]:
-    """Return an implementation that raises PolicyError for results that are not allowed."""
+    """Return an implementation that raises PolicyError for wrong results."""
 
     def guard(policy_value: Any, *args: Any) -> Any:
         try:

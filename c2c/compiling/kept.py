@@ -1,4 +1,4 @@
-"""Machine code in files, one function each, read and called without Numba."""
+"""Machine code in files, used without Numba."""
 
 from __future__ import annotations
 
@@ -24,13 +24,7 @@ _ENGINES: Final[list[Any]] = []  # they hold machine code in memory
 
 
 class Made(NamedTuple):
-    """Machine code just compiled.
-
-    Attributes:
-      address: its address in this process.
-      symbol: its name in the object file.
-      content: content of the object file.
-    """
+    """Machine code just compiled: its address, its name in the object file, that file's content."""
 
     address: int
     symbol: str
@@ -40,7 +34,7 @@ class Made(NamedTuple):
 def address_of(
     folder: Path | None, name: str, takes: Sequence[str], make: Callable[[], Made]
 ) -> int:
-    """Return the address of a function's machine code, read from its file or compiled and kept."""
+    """Return the address of machine code, read or compiled and kept."""
     if folder is None:
         return make().address
     path = _path(folder, name, ",".join(takes))
@@ -68,8 +62,8 @@ def read(path: Path) -> int:
     """Load a file's machine code for the life of the process; return its address.
 
     Raises:
-      FileNotFoundError: the file does not exist.
-      ValueError: the file is damaged.
+      FileNotFoundError: there is no file.
+      ValueError: it is damaged.
     """
     content = path.read_bytes()
     whole = content[32:]
@@ -97,10 +91,7 @@ def _target_machine() -> Any:
 
 
 def native(address: int) -> Callable[[int], int]:
-    """Return a function that calls machine code with the address of its arguments' words.
-
-    It raises RuntimeError if the code ends with an error; the package's own code never does.
-    """
+    """Return a call of machine code with its arguments' address; an error is a RuntimeError."""
     run, result, error = _Native(address), ctypes.c_int64(), ctypes.c_void_p()
     result_at, error_at = ctypes.addressof(result), ctypes.addressof(error)
 

@@ -1,4 +1,4 @@
-"""Policies for compiled code: addresses of their decisions and fields."""
+"""Policies for compiled code: addresses of decisions and fields."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ _SCALARS: Final = (bool, int, float)
 
 
 class Linked(NamedTuple):
-    """Stand-in for a policy in compiled code.
-
-    Attributes:
-      at: address of its table.
-    """
+    """Stand-in for a policy; its table is `at` an address."""
 
     at: int
 
@@ -30,10 +26,9 @@ class Signature(NamedTuple):
 
     Attributes:
       own: whether the policy's own arrays are passed.
-      takes: types of the further arguments: bool, int, float, a NamedTuple of them, the dtype of a
-        row, or LOOP.
-      tables: indices of those arguments that are whole tables of such rows.
-      returns: type of the result.
+      takes: types of further arguments: bool, int, float, a NamedTuple of them, a row's dtype, or
+        LOOP.
+      tables: indices of those that are whole tables of such rows.
     """
 
     own: bool
@@ -43,7 +38,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, protocol: Callable[..., Any], rows: np.dtype[Any] | None) -> Signature | None:
-        """Return the signature from a decision's annotations; None if they give none."""
+        """Return the signature by annotations, or None."""
         hints = get_type_hints(protocol)
         returns = hints.pop("return", Any)
         hints.pop("policy", None)

@@ -1,4 +1,4 @@
-"""Compilation of inner functions without machine code of their own, over Numba's internals."""
+"""Compilation of inner functions without their own machine code."""
 
 # ruff: noqa: SLF001
 
@@ -24,8 +24,6 @@ _COUNTING: Final = "NRT_"  # of functions that count references
 
 
 class _NoMachineCode:
-    """Code generator for a function without an environment in memory."""
-
     def __init__(self, codegen: Any) -> None:
         self._codegen = codegen
 
@@ -33,15 +31,13 @@ class _NoMachineCode:
         return getattr(self._codegen, name)
 
     def set_env(self, env_name: str, env: Any) -> None:
-        """Do nothing: only the outermost function's environment is ever used."""
+        """Do nothing: only the outermost function's is used."""
 
 
 # Numba makes machine code of every function with its callees, although inner ones are only linked
 # into their callers. Here they remain the front end's output, and the outermost function links each
 # once: half the compile time, and faster code.
 class _OwnLibrary(_Library):  # type: ignore[misc]
-    """Library of a function whose optimisation, beyond size, is left to the outermost one."""
-
     def _optimize_functions(self, module: Any) -> None:
         if _counts_references(module):
             super()._optimize_functions(module)
@@ -60,8 +56,6 @@ def _counts_references(module: Any) -> bool:
 
 
 class _InnerLibrary(_OwnLibrary):
-    """Library of a function that is only linked into others."""
-
     @property
     def codegen(self) -> Any:
         return _NoMachineCode(self._codegen)
@@ -88,8 +82,6 @@ class _InnerLibrary(_OwnLibrary):
 
 
 class _Linked:
-    """Stand-in for a library whose callees the caller links itself."""
-
     def __init__(self, library: Any) -> None:
         self._library = library
         self._reload_init = library._reload_init
@@ -99,8 +91,6 @@ class _Linked:
 
 
 class _OuterLibrary(_OwnLibrary):
-    """Library of a function that is called from Python: links all its callees, each once."""
-
     def finalize(self) -> None:
         self._linking_libraries = [_Linked(library) for library in _called(self)]
         super().finalize()
@@ -111,11 +101,7 @@ def _module(library: Any) -> Any:
 
 
 def _kept_apart(module: Any) -> Any:
-    """Prevent inlining of functions that do not ask for it.
-
-    By default the optimiser copies rarely called functions into every caller: most of the machine
-    code and of its compile time would be copies of eviction and placement.
-    """
+    """Prevent inlining unless asked for: copies would be most of the machine code."""
     for function in module.functions:
         is_ours = function.name.startswith(SYMBOLS) and not function.name.startswith(_FORMULAS)
         if is_ours and not function.is_declaration:

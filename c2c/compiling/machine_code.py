@@ -1,4 +1,4 @@
-"""Compiled entries of the loop, cached on disk under a key of their sources' content."""
+"""Compiled entries of the loop, cached under their sources' content."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _sources() -> list[Path]:
 
 
 def cache_key(sources: list[Path] | None = None) -> str:
-    """Return a key of the content of all sources of the compiled code."""
+    """Return a key of all sources."""
     digest = hashlib.sha256()
     for text in (platform.python_version(), version("numba"), version("llvmlite"), np.__version__):
         digest.update(text.encode())
@@ -61,10 +61,7 @@ def cache_dir() -> Path:
 
 
 def variant_key(rules: Any) -> str | None:
-    """Return a key of the users' policies in the rules: "" without any, None if not cacheable.
-
-    Machine code of a policy that cannot be imported by name (in a notebook) is not kept on disk.
-    """
+    """Return a key of users' policies: "" without any, None if one cannot be imported by name."""
     users = {type(policy) for policy in outside(rules)}
     if not users:
         return ""
@@ -98,19 +95,16 @@ def _users_folder(key: str) -> Path:
 
 
 def is_kept(function: Callable[..., int]) -> bool:
-    """Return True if an entry's machine code is on disk; a policy's own compiles in a moment."""
+    """True if an entry's machine code is on disk."""
     return any(cache_dir().glob(f"{function.__name__}-*.o"))
 
 
 def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
-    """Return an entry compiled for rules of the given types.
+    """Return an entry compiled for rules of given types; damaged machine code is made anew.
 
     Args:
       function: entry, whose first argument is the loop's `w`, and which returns a number.
       arguments: arguments of the later calls.
-
-    Damaged machine code is compiled again. The first call on a machine takes tens of seconds, each
-    new policy a moment.
 
     Raises:
       PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
@@ -121,11 +115,7 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
 
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
-    """Pause garbage collection: the compiler makes a million lasting objects.
-
-    This saves a tenth of the compile time, for 160 MB until the end. Then the objects count as old:
-    a process that ends soon never scans them.
-    """
+    """Pause garbage collection, a tenth of the compile time for 160 MB until the end."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -144,7 +134,7 @@ def _age() -> None:
 
 
 class Compiled:
-    """An entry as machine code, for given argument types."""
+    """An entry as machine code."""
 
     __slots__ = ("_call", "_known", "_parts", "_tables")
 
@@ -159,10 +149,7 @@ class Compiled:
         return self._call(array.ctypes.data)
 
     def bound(self, *given: Any) -> Callable[[], int]:
-        """Return a call with exactly these arguments, all of them tuples.
-
-        It takes a microsecond, since numbers are packed only once. Both sides share the arrays.
-        """
+        """Return a call with exactly these tuples, which takes a microsecond; arrays are shared."""
         array, call = self._words(given), self._call
         address, references = array.ctypes.data, (array, tuple(self._known.values()))
 
@@ -191,7 +178,7 @@ def _with_addresses(rules: Any, tables: Tables, parts: Apart) -> Any:
 
 
 def forget() -> None:
-    """Forget the machine code that this process has loaded; files on disk stay."""
+    """Forget loaded machine code; files stay."""
     for cached in (_shared_folder, _users_folder, read):
         cached.cache_clear()
 

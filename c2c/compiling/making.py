@@ -1,4 +1,4 @@
-"""Compilation of entries, parts and single decisions by Numba; a heavy import."""
+"""Compilation by Numba; a heavy import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ begin(TELL)
 
 
 def decide_at(point: Any, kind: Any, memory: Any, fields: int, own: int, arguments: Any) -> Any:
-    """Decide by the policy whose fields are at an address; compiled for each policy."""
+    """Decide by the policy at an address."""
     return _returned(point, _decided(point, read(kind, fields), read(memory, own), arguments))
 
 
@@ -71,27 +71,27 @@ def _decisions() -> Any:
 
 
 def decision(point: DecisionPoint, policy: Any, memory: Any, loop: Any = None) -> Made:
-    """Compile a decision of a policy type, with a memory type: a call of `decide_at`."""
+    """Compile a policy type's decision, a call of `decide_at`."""
     return _made(_decisions(), decision_kinds(point, policy, memory, loop))
 
 
 def decision_kinds(
     point: DecisionPoint, policy: Any, memory: Any, loop: Any = None
 ) -> tuple[Any, ...]:
-    """Return Numba's types of the arguments of `decide_at`, for a loop as it will be linked."""
+    """Return Numba's types of the arguments of `decide_at`."""
     kinds = [types.TypeRef(numba.typeof(value)) for value in (policy, memory)]
     takes = takes_of(point.signature, _kind_of(loop) if LOOP in point.signature.takes else None)
     return types.Opaque(point.__name__), *kinds, types.int64, types.int64, takes
 
 
 def part(function: Callable[..., Any], takes: list[Any]) -> Made:
-    """Compile a part of the loop for values of such types."""
+    """Compile a part of the loop."""
     kinds = tuple(NUMBERS.get(type(value)) or _kind_of(value) for value in takes)
     return _made(numba.njit(**BY_ADDRESS)(function), kinds)
 
 
 def entry(function: Callable[..., int], takes: list[Any]) -> Made:
-    """Compile an entry for values of such types; it takes the address of their words."""
+    """Compile an entry that takes its words' address."""
     kinds = types.Tuple([_kind_of(value) for value in takes])
     compiled = numba.njit(**CALLED)(function)
 
@@ -111,10 +111,7 @@ def entry(function: Callable[..., int], takes: list[Any]) -> Made:
 
 @functools.cache
 def raising() -> Callable[[int, int], int]:
-    """Return a function that calls an entry and re-raises errors of its policies.
-
-    Arguments: the entry's address and that of its arguments' words.
-    """
+    """Return a call of an entry's address and its words' that raises policies' errors."""
     call = call_words()
 
     def run(address: int, at: int) -> int:

@@ -1,4 +1,4 @@
-"""One-line errors for mistakes in policies from outside the package."""
+"""One-line errors for mistakes in a user's policies."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ _SAID = re.compile(r"policy (\w+): (.+?, line \d+: .+)")
 def policy_error(error: Exception, rules: Any) -> Exception:
     """Return the error as that of a policy from outside the package, with line and reason.
 
-    Without such a policy, or for a DataError, return the error itself.
-
-    Args:
-      error: error raised while the rules were compiled or applied.
-      rules: rules with the policies.
+    Without such a policy, or for a DataError, return the error itself; `rules` has the policies.
     """
     policies = outside(rules.system)
     if not policies or isinstance(error, DataError):

@@ -1,4 +1,4 @@
-"""Optional parts of the event loop, as separate machine code, compiled when first needed."""
+"""Optional parts of the event loop, compiled when first needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PARTS", "Apart", "Part", "apart"]
 
 
 class Apart(NamedTuple):
-    """Address of each part's machine code; 0: the system does not need it."""
+    """Addresses of the parts; 0: not needed."""
 
     turns: int = 0
     deal: int = 0
@@ -60,18 +60,13 @@ class Apart(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An optional part of the loop.
-
-    Attributes:
-      function: its function.
-      is_needed: predicate of a run's argument values.
-    """
+    """An optional part of the loop; `is_needed` is a predicate of a run's values."""
 
     function: Callable[..., Any]
     is_needed: Callable[[Mapping[type, Any]], bool]
 
     def takes(self) -> tuple[Any, ...]:
-        """Return the types of its arguments: bool, int, float, or a tuple's type."""
+        """Return its arguments' types."""
         return _takes(self.function)
 
 
@@ -91,11 +86,8 @@ def apart(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function that compiled code calls at the address `rules.apart.<name>`.
 
-    Its arguments are numbers and tuples of the event loop, including `rules`.
-
-    Args:
-      name: field in `Apart`.
-      needed: predicate, by type, of the values that the loop is called with.
+    Its arguments are numbers and tuples of the loop, including `rules`; `needed` is a predicate of
+    these, by type.
     """
 
     def keep(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Registration of our functions and decisions with Numba, imported at the first compilation."""
+"""Registration of our functions with Numba."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def overload_decision(
 
 
 def overload_function(function: Callable[..., Any], *, is_inlined: bool) -> None:
-    """Register a function for calls from compiled code; a user's may allocate."""
+    """Register a function for compiled code."""
     # A dispatcher of its own, and not an overload, which would be compiled once more for every
     # constant that it is called with.
     options = INLINED if is_inlined else CALLED
@@ -110,7 +110,7 @@ def overload_function(function: Callable[..., Any], *, is_inlined: bool) -> None
 def overload_part(
     either: Callable[..., Any], function: Callable[..., Any], name: str, number: int
 ) -> None:
-    """Register a part of the loop, called at its address in the rules."""
+    """Register a part, called at its address in the rules."""
     call, address = call_at(function, name), word_of(number)
     names = list(signature(function).parameters)
     has_loop = "w" in names
@@ -124,8 +124,6 @@ def overload_part(
 
 
 class _Compiled(_Dispatcher):  # type: ignore[misc]
-    """Type of a function compiled once, whose constants are ordinary arguments."""
-
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         plain = tuple(map(types.unliteral, args))
         named = {name: types.unliteral(kind) for name, kind in kws.items()}
@@ -154,7 +152,7 @@ def guarded_compiled(
     call: Callable[..., Any],
     options: Any,
 ) -> Callable[..., Any]:
-    """Return a compiled implementation that checks its results, like `guard.guarded`."""
+    """Return a compiled implementation like `guard.guarded`."""
     subject = f"{where_is(function)}: {decision} returned"
     problem = f"{subject} something that is not {returns.allowed}"
     test = returns.test

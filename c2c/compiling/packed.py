@@ -1,4 +1,4 @@
-"""Tuples of arrays that are passed to compiled code by address."""
+"""Tuples of arrays, passed by address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Packed(NamedTuple):
 
     Attributes:
       at: address of its words.
-      value: the original, which owns the arrays that the words point to.
+      value: the original, which owns the arrays.
       kept: object at the address.
     """
 
@@ -27,10 +27,10 @@ class Packed(NamedTuple):
 
 
 def pack(value: Any) -> Any:
-    """Pack a named tuple of numbers, arrays and further tuples for compiled code.
+    """Pack a named tuple of numbers, arrays and further tuples; arrays are shared.
 
-    Numbers are copied; arrays are shared. One whose fields are all named tuples, such as the loop's
-    `w`, stays one of packed fields: compiled code is faster with an address for each.
+    One whose fields are all named tuples, such as the loop's `w`, stays one of packed fields, for
+    speed.
     """
     if all(hasattr(field, "_fields") for field in value):
         return type(value)(*map(pack, value))
@@ -44,13 +44,10 @@ def as_array(found: list[int]) -> np.ndarray:
 
 
 def words(value: Any) -> list[int]:
-    """Return the 8-byte words from which `read` makes such a value.
-
-    Args:
-      value: a number, an array, or a tuple of them; arrays must outlive the use of the words.
+    """Return the 8-byte words from which `read` makes such a value; its arrays must outlive them.
 
     Raises:
-      TypeError: a value of another type.
+      TypeError: no number, array, or tuple of them.
     """
     if isinstance(value, tuple):
         return [word for part in value for word in words(part)]
@@ -64,7 +61,7 @@ def words(value: Any) -> list[int]:
 
 
 def kind_of(value: Any) -> str:
-    """Return the part of a value's type that machine code depends on; equal texts, equal types.
+    """Return the part of a value's type that machine code depends on.
 
     >>> kind_of((1, 2.0, True))
     'builtins.tuple(int,float,bool)'

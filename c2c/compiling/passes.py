@@ -1,4 +1,4 @@
-"""Numba's and LLVM's passes over the package's own functions, reduced to useful ones."""
+"""Numba's and LLVM's useful passes."""
 
 # ruff: noqa: SLF001
 
@@ -48,7 +48,7 @@ _LEVEL: Final = 3
 
 
 class OwnFlags(_NumbaFlags):  # type: ignore[misc]
-    """Numba's flags, compared by the set ones: each look-up of a callee compares them."""
+    """Numba's flags, compared by the set ones."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class OwnFlags(_NumbaFlags):  # type: ignore[misc]
 
 
 class FewPasses:
-    """Stand-in for Numba's pass manager without its analysis of variables after each pass."""
+    """Numba's pass manager without analysis after each pass."""
 
     pipeline_name: Final = "c2c"
 
@@ -69,7 +69,7 @@ class FewPasses:
         self._passes = [kind() for kind in PASSES]
 
     def run(self, state: Any) -> None:
-        """Run all passes over a function; errors name the pass."""
+        """Run all passes; errors name the pass."""
         for stage in self._passes:
             try:
                 stage.run_initialization(state)
@@ -81,7 +81,7 @@ class FewPasses:
 
 
 def make_small(module: Any, codegen: Any) -> None:
-    """Move a function's values into registers and drop plainly dead code."""
+    """Move values into registers and drop dead code."""
     module.data_layout = codegen._data_layout
     builder = codegen._pass_builder()
     passes = create_new_function_pass_manager()
@@ -94,10 +94,7 @@ def make_small(module: Any, codegen: Any) -> None:
 
 
 def optimise(module: Any, codegen: Any) -> None:
-    """Optimise a function together with its callees.
-
-    Vectorisation and unrolling are off, since no loop of the event loop gains from them.
-    """
+    """Optimise a function with its callees, without vectorisation and unrolling: no loop gains."""
     tuning = create_pipeline_tuning_options(speed_level=_LEVEL)
     tuning.loop_vectorization = tuning.slp_vectorization = False
     tuning.loop_unrolling = tuning.loop_interleaving = False

@@ -1,4 +1,4 @@
-"""Numba's side of `packed`: compiled code reads fields at addresses."""
+"""Numba's side of `packed`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ def _size(kind: Any) -> int:
 
 
 class _Reader:
-    """Emitter of reads, word after word; no word changes while compiled code runs."""
-
     def __init__(self, context: Any, builder: Any, address: Any, first: int = 0) -> None:
         self._context, self._builder, self._next = context, builder, first
         self._pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
@@ -86,13 +84,13 @@ class _Reader:
 
 
 def read_words(context: Any, builder: Any, address: Any, kind: Any) -> Any:
-    """Emit the read of a typed value whose words begin at an address."""
+    """Emit the read of a typed value at an address."""
     return _Reader(context, builder, address).value(kind)
 
 
 @intrinsic
 def read(typing: Any, kind: Any, at: Any) -> Any:
-    """Return the value of type `kind` whose words begin at an address."""
+    """Return the value of type `kind` at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return read_words(context, builder, arguments[1], signature.return_type)
@@ -101,7 +99,7 @@ def read(typing: Any, kind: Any, at: Any) -> Any:
 
 
 def word_of(number: int) -> Callable[[Any], int]:
-    """Return a function for compiled code that reads the integer at an index of a packed tuple."""
+    """Return a compiled read of the integer at an index."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _Reader(context, builder, arguments[0], number).value(types.int64)
@@ -129,7 +127,7 @@ class PackedType(types.Type):  # type: ignore[misc]
         return sum(_size(kind) for kind in kinds[: self.original.fields.index(field)])
 
     def field(self, name: str) -> Any:
-        """Return the type of a field; None if there is none."""
+        """Return a field's type, or None."""
         if name not in self.original.fields:
             return None
         kind = list(self.original)[self.original.fields.index(name)]

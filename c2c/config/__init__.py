@@ -1,7 +1,4 @@
-"""Configuration of a run: schemas from dataclasses, `load`, `build` and `simulate`.
-
-Names that need Hydra are imported on first use.
-"""
+"""Configuration of a run: schemas, `load`, `build` and `simulate`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Price and energy of a run: rent of its chips and the watts that they draw."""
+"""Price and energy of a run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ __all__ = ["bill", "unpriced"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Use:
-    """Use of equal GPUs: their number, mean busy share, and bytes of HBM and link."""
-
     platform: Platform
     count: int
     busy: float
@@ -29,12 +27,9 @@ def bill(
 ) -> dict[str, Any]:
     """Return the price and energy of all GPUs of a run from its start to its end.
 
-    A GPU draws `idle_w`, plus a constant energy for each byte that HBM or the link carries and for
-    each operation of the tensor cores. While it computes it draws at most `power_w`.
-    Operations are those of the models' prompt and output tokens; unlike GPUs share them in
-    proportion to their HBM bytes. A byte on the link costs as much energy as one of HBM, because
-    no figure for the link is published. Steps over a node count seconds, not bytes: its GPUs read
-    HBM at the full rate while they compute, so that their energy is an upper bound.
+    A GPU draws `idle_w`, plus constant energies a byte of HBM or link (no figure for the link is
+    published) and an operation on the models' tokens; at most `power_w` while it computes. Over a
+    node GPUs read HBM at the full rate, an upper bound.
     """
     names = {d.name: d.spec for d in prepared.setup.deployments}
     flops = sum(
@@ -72,7 +67,7 @@ def bill(
 
 
 def unpriced(platforms: Sequence[Platform]) -> tuple[str, ...]:
-    """Return the names of the platforms without a price."""
+    """Return the platforms without a price."""
     return tuple(dict.fromkeys(p.name for p in platforms if p.gpu.usd_per_hour is None))
 
 

@@ -1,4 +1,4 @@
-"""Bounds of settings: numbers outside the computable range and sizes beyond free memory."""
+"""Bounds of numbers and of sizes in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COST_ROW_BYTES = 17 * 8 * 14
 
 
 def check_numbers(settings: Mapping[str, Any]) -> None:
-    """Raise for a number out of range or a text that is not valid Unicode."""
+    """Raise for a number out of range or invalid Unicode."""
     for field, value in _leaves(settings, ""):
         if isinstance(value, bool) or value is None:
             continue
@@ -50,7 +50,7 @@ def check_numbers(settings: Mapping[str, Any]) -> None:
 
 
 def check_catalog_size(catalog: Mapping[str, Any], free: int) -> None:
-    """Raise if copies of a model take more memory than is free; `load_catalog` checks the rest."""
+    """Raise if copies of a model exceed the free memory."""
     entries = catalog.get("models")
     for i, entry in enumerate(entries if isinstance(entries, list) else ()):
         copies = entry.get("copies", 1) if isinstance(entry, Mapping) else 1
@@ -59,7 +59,7 @@ def check_catalog_size(catalog: Mapping[str, Any], free: int) -> None:
 
 
 def check_workload(config: WorkloadConfig, free: int) -> None:
-    """Raise if generating the workload takes more memory than is free."""
+    """Raise if generating the workload exceeds the free memory."""
     if config.kind != "trace":
         hours = 24 * config.days if config.kind == "synthetic" else 0
         model_bytes = SOURCE_MODEL_BYTES + HOUR_BYTES * hours
@@ -72,7 +72,7 @@ def check_workload(config: WorkloadConfig, free: int) -> None:
 
 
 def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
-    """Raise if tables and state of a run take more memory than is free."""
+    """Raise if tables and state exceed the free memory."""
     system = setup.system
     architectures = len({d.spec for d in setup.deployments})
     cuts = [(part.count, chip_places(setup, part)) for part in setup.parts]
@@ -100,7 +100,7 @@ def check_memory(setup: ServingSetup, timeline_rows: int, free: int) -> None:
 
 
 def free_bytes() -> int:
-    """Return the bytes that this process may still take, by machine, container and own limit."""
+    """Return the bytes that this process may still take."""
     limits = [_of_machine(), _of_container()]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:

@@ -1,4 +1,4 @@
-"""Construction of a run's objects from settings; no other module does this."""
+"""Construction of a run's objects from settings, only here."""
 
 from __future__ import annotations
 
@@ -83,14 +83,10 @@ class RunSetup:
     """A checked run, ready to start.
 
     Attributes:
-      prepared: fleet and system with their cost tables; `prepared.setup` is the `ServingSetup`.
-      workload: requests of the run.
-      seed: seed of all random streams, one a cause.
-      timeline_rows: number of engine phases kept for the timeline.
-      files: data files that the result depends on, beside settings and code.
-      settings: the resolved configuration as plain data.
+      prepared: fleet and system with cost tables; `prepared.setup` is the `ServingSetup`.
+      files: data files that the result depends on.
       notes: choices made for the user, a line each.
-      plan: comparison of layouts by `mig=planned`; None if the layout was not planned.
+      plan: comparison of layouts by `mig=planned`.
     """
 
     prepared: Prepared
@@ -108,9 +104,9 @@ class RunSetup:
         return self.prepared.setup
 
     def with_(self, **changes: Any) -> RunSetup:
-        """Return the run with other settings that choose no file, in a tenth of `load` and `build`.
+        """Return the run with other settings that choose no file, much faster than `build`.
 
-        A name's dots are double underscores: `setup.with_(seed=1, workload__rate_rps=2)`.
+        Dots are double underscores: `setup.with_(seed=1, workload__rate_rps=2)`.
 
         Raises:
           SettingError: as `build`, and for an unknown name.
@@ -120,17 +116,15 @@ class RunSetup:
 
 
 def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
-    """Build a run from a configuration and check all of it before work starts.
-
-    Only `mig=planned` simulates here: the first requests, on every layout.
+    """Build a run from a configuration and check it; only `mig=planned` simulates here.
 
     Args:
-      cfg: configuration from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
+      cfg: from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
 
     Raises:
-      SettingError: an invalid setting; names the field, its value and what is allowed.
+      SettingError: an invalid setting.
       DataError: a file that cannot be used.
-      PolicyError: a policy of the user's own that fails within the first requests.
+      PolicyError: a user's policy that fails within the first requests.
     """
     plain = checked(cfg)
     check_numbers(plain)
@@ -260,7 +254,7 @@ def _hint(hint: str) -> Iterator[None]:
 
 
 def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Return the data and the user's code that a run of these settings reads, except plug-ins."""
+    """Return the data and user's code of a run, without plug-ins."""
     return (
         *sorted(set(workload_files(_workload(settings["workload"])).values())),
         *(
@@ -276,7 +270,7 @@ def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
 
 
 def data_folders(settings: Mapping[str, Any]) -> list[Path]:
-    """Return the folders of chips, calibrations and the like that a run of these settings reads."""
+    """Return the folders of settings that a run reads."""
     plug_ins()
     search_settings(settings["conf"])
     groups = (
@@ -288,7 +282,7 @@ def data_folders(settings: Mapping[str, Any]) -> list[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A platform, its MIG layout and notes on the choice, a line each."""
+    """A platform, its layout and notes."""
 
     platform: Platform
     mig: MigConfig
@@ -296,7 +290,7 @@ class Layout:
 
 
 def build_layout(cfg: DictConfig | Mapping[str, Any]) -> Layout:
-    """Return the layout of a configuration; only `mig=planned` reads catalog and workload.
+    """Return the layout; only `mig=planned` reads catalog and workload.
 
     Raises:
       SettingError: as `build`, and for a fleet of several parts.
@@ -351,10 +345,7 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
 
 
 def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple[str, ...]]:
-    """Return the run with experts' misses from a table if `misses` is auto, and a note.
-
-    Exact walks stay for up to `MOST_WALKED` requests and for systems without a table.
-    """
+    """Return the run with misses from a table if `misses` is auto and the walk long, and a note."""
     system, requests = prepared.setup.system, int(workload.description["requests"])
     caches = system.traits.experts.caches_experts
     if system.expert_cache.misses != "auto" or not caches or requests <= MOST_WALKED:

@@ -1,4 +1,4 @@
-"""Settings of overrides, kept in the user's cache until the code or `conf/` changes."""
+"""Settings of overrides, cached until code or `conf/` changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def composed(overrides: Sequence[str], code: str) -> Settings:
     """Return the checked settings of `load(overrides)`, composed at most once.
 
     Args:
-      overrides: overrides of the command line.
       code: `source_key` of `c2c`, on which the settings depend.
 
     Raises:

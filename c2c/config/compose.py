@@ -1,4 +1,4 @@
-"""Composition of a configuration from `conf/` and overrides, as on the command line."""
+"""Composition of a configuration."""
 
 from __future__ import annotations
 
@@ -31,15 +31,12 @@ def config_dir() -> Path:
 
 
 def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> None:
-    """Register the schema, the layouts without a file (such as `auto`) and all policies in Hydra.
-
-    Installed plug-ins are imported first, so their policies are included. A policy is a choice in
-    the group of its decision, such as `system/alpha=roofline`.
+    """Register the schema, layouts without a file and all policies in Hydra.
 
     Args:
-      code: imported files with the user's policies, which become `code` of every run of this
-        process; None keeps the registered ones.
-      folder: folder of the user's settings, which becomes `conf` of every run; only with `code`.
+      code: imported files with policies, `code` of every run of this process; None: the registered
+        ones.
+      folder: folder of the user's settings, `conf` of every run; only with `code`.
     """
     plug_ins()
     extend_search_path()
@@ -81,13 +78,11 @@ def load(
     3
 
     Args:
-      overrides: overrides of the command line, such as "catalog=dense".
-      name: name of the primary file in `conf/`.
-      folder: folder of the user's settings, as `--config-dir` on the command line; Python files in
-        its `system/` may define policies. None: the registered one, if any.
+      overrides: such as "catalog=dense".
+      folder: folder of the user's settings; None: the registered one.
 
     Raises:
-      SettingError: an unknown choice or key, a value of the wrong type, or a malformed override.
+      SettingError: an unknown choice or key, a wrong type, or a malformed override.
     """
     overrides = spelled(overrides, folder)
     chosen, code, found = list(overrides), None, None

@@ -1,4 +1,4 @@
-"""Parts of a run's fleet: one kind of chip by `hardware`, or several by `fleet`."""
+"""Parts of a fleet: by `hardware`, or several by `fleet`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ class GivenPart:
 
     Attributes:
       where: prefix of its fields in errors, such as "fleet.parts[0].".
-      platform: platform of its chips, scaled by `scale`.
-      mig: settings of the layout, see `c2c.hardware.mig_from_mapping`.
+      mig: see `c2c.hardware.mig_from_mapping`.
       count: number of devices: chips, or groups of `tensor_parallel` chips.
-      constants: name of a calibration, or auto.
     """
 
     where: str
@@ -45,7 +43,7 @@ class GivenPart:
 
 
 def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart, ...]:
-    """Return the parts of a run's fleet, each `superchips` times; one part without `fleet`."""
+    """Return the parts of a fleet, `superchips` times."""
     entries, copies = plain["fleet"]["parts"], plain["superchips"]
     if not entries:
         if plain["fleet"]["name"] is not None:
@@ -73,7 +71,7 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
 
 
 def of_devices(system: SystemSpec, count: int) -> SystemSpec:
-    """Return the system with amounts per chip multiplied by `count`, the chips of a device."""
+    """Return the system with amounts for devices of `count` chips."""
     if count == 1:
         return system
     engines, apart, cache = system.engines, system.disaggregation, system.prefix_cache
@@ -113,7 +111,7 @@ def _in_groups(part: GivenPart, plain: Mapping[str, Any], node: Node | None) -> 
 
 
 def kept_off(prepared: Prepared) -> tuple[str, ...]:
-    """Return notes on models that only some parts of a fleet serve, a line a part."""
+    """Return notes on models that only some parts serve."""
     names = [d.name for d in prepared.setup.deployments]
     lines = []
     for p, part in enumerate(prepared.setup.parts):

@@ -1,4 +1,4 @@
-"""Installed plug-ins: packages whose entry point provides policies, a mechanism and settings."""
+"""Installed plug-ins: entry points for policies, mechanisms, settings."""
 
 from __future__ import annotations
 
@@ -18,22 +18,19 @@ GROUP = "c2c.plugins"
 
 
 def search_settings(own: Iterable[str | Path]) -> None:
-    """Search these folders and those of plug-ins for chips, layouts, nodes and calibrations."""
+    """Search folders and plug-ins for chips, layouts, nodes, calibrations."""
     folders = [settings_folder(folder, "conf") for folder in own]
     search_also([*folders, *settings_of_plug_ins().values()])
 
 
 def settings_of_plug_ins() -> dict[str, Path]:
-    """Return the `conf/` folders of plug-ins by the names of their entry points."""
+    """Return the `conf/` folders of plug-ins by name."""
     folders = {name: _folder(module) / "conf" for name, module in plug_ins().items()}
     return {name: folder for name, folder in folders.items() if folder.is_dir()}
 
 
 def source_folders(used: object) -> tuple[Path, ...]:
-    """Return the folders of plug-ins that define these policies and functions.
-
-    Their content is part of a run's key.
-    """
+    """Return the folders of plug-ins that define these, part of a run's key."""
     roots = {getattr(one, "__module__", "").partition(".")[0] for one in _flat(used)}
     return tuple(
         _folder(module)
@@ -46,7 +43,7 @@ def source_folders(used: object) -> tuple[Path, ...]:
 # (`@place.by(...)`), its `SYSTEM` is a mechanism, and `conf/` beside it is searched for settings.
 @cache
 def plug_ins() -> dict[str, ModuleType]:
-    """Import the installed plug-ins once; return their modules by the names of entry points."""
+    """Import the plug-ins once; return them by name."""
     return {point.name: _imported(point) for point in sorted(entry_points(group=GROUP))}
 
 

@@ -1,4 +1,4 @@
-"""Fleets, workloads and runs from keyword arguments, each a setting of `c2c simulate`."""
+"""Fleets, workloads and runs from keyword arguments."""
 
 from __future__ import annotations
 
@@ -27,13 +27,10 @@ class _Overrides:
 
 
 class Fleet(_Overrides):
-    """Chips, models and the system that serves them.
+    """Chips, models and the system that serves them; a setting's dots are double underscores.
 
     >>> Fleet(hardware="gh200", superchips=2, system__max_batch=8, system__scale="one_instance")
     Fleet('hardware=gh200', 'superchips=2', 'system.max_batch=8', 'system/scale=one_instance')
-
-    Args:
-      settings: any other setting; its dots are double underscores.
     """
 
     def __init__(
@@ -60,13 +57,10 @@ class Fleet(_Overrides):
 
 
 class Workload(_Overrides):
-    """Requests: a file of `conf/workload`, such as poisson, and its settings.
+    """Requests: a file of `conf/workload`, and fields of `c2c.workloads.WorkloadConfig`.
 
     >>> Workload("poisson", requests=500, rate_rps=2)
     Workload('workload=poisson', 'workload.requests=500', 'workload.rate_rps=2')
-
-    Args:
-      settings: any other field of `c2c.workloads.WorkloadConfig`.
     """
 
     def __init__(
@@ -109,12 +103,11 @@ def simulate(
     1.0
 
     Args:
-      fleet: a fleet, or the `setup` of a result: its run again with other `settings`, which then
-        choose no file and take a tenth of the time.
-      workload: the workload; None: that of the setup, or the default of `c2c simulate`.
-      folder: folder of the user's settings, as `--config-dir` on the command line.
+      fleet: or the `setup` of a result, run again with `settings` that choose no file.
+      workload: None: that of the setup, or the default.
+      folder: folder of the user's settings.
       compiled: see `c2c.config.simulate`.
-      settings: other settings of the run, such as `seed=1` or `slo__ttft_s=0.5`.
+      settings: such as `seed=1` or `slo__ttft_s=0.5`.
 
     Raises:
       SettingError: as `load` and `build`, before any work.
@@ -135,13 +128,10 @@ def _overrides(given: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
 
 
 def overrides_of(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings by name as overrides of a command line.
+    """Return settings by name (dots are double underscores) as overrides.
 
     >>> overrides_of({"workload__columns": {"model": "to: me"}, "system__order": "shortest_first"})
     ["workload.columns={model:'to: me'}", 'system/order=shortest_first']
-
-    Args:
-      settings: values by name; dots are double underscores.
     """
     register()
     found = []
@@ -172,11 +162,7 @@ def _text(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a quoted string that Hydra and OmegaConf parse back into `text`.
-
-    OmegaConf reads `${` as an interpolation unless a backslash precedes it, and then halves the
-    backslashes before that. Hydra does the same before a quote.
-    """
+    """Return a quoted string that Hydra and OmegaConf parse back into `text`."""
     text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
     text = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
     return f"'{text}'"

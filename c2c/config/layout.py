@@ -1,4 +1,4 @@
-"""MIG layout of a run: named, made of parts, or chosen by the system or by a plan."""
+"""MIG layout of a run: named, of parts, or chosen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMELESS: Mapping[str, Mapping[str, Any]] = {
 
 
 def planned_requests(settings: Mapping[str, Any]) -> int:
-    """Return the number of requests to plan the layout with; 0 unless `mig=planned`."""
+    """Return the requests to plan with; 0 unless `mig=planned`."""
     if settings.get("name") != PLANNED:
         return 0
     check_keys(settings, NAMELESS[PLANNED], "mig")
@@ -36,11 +36,7 @@ def planned_requests(settings: Mapping[str, Any]) -> int:
 def choose_layout(
     settings: Mapping[str, Any], platform: Platform, system: SystemSpec
 ) -> tuple[MigConfig, tuple[str, ...]]:
-    """Return the layout and notes on the choice.
-
-    `auto` is the whole GPU for resident weights, else the layout with most slices. `planned` is
-    the whole GPU until a plan replaces it.
-    """
+    """Return the layout and notes; `auto` has most slices, or none for resident weights."""
     if settings.get("name") == PLANNED:
         return load_mig(platform.mig[0]), ()
     if dict(settings) != {"name": AUTO}:

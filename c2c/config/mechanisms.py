@@ -1,4 +1,4 @@
-"""Parts of a system that a mechanism fills: `system.start` and `system.layout`."""
+"""Parts filled by a mechanism: `system.start`, `system.layout`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS: Final = ("start", "layout")
 
 
 def is_by_mechanism(value: object) -> bool:
-    """Return whether settings leave a part of a system to a mechanism."""
+    """Return whether a mechanism fills a part."""
     return isinstance(value, str | Mapping)
 
 
@@ -34,7 +34,7 @@ def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     """Return the mechanisms that the settings of a run name, at most one a part.
 
     Raises:
-      SettingError: an unknown mechanism of a part.
+      SettingError: an unknown mechanism.
     """
     choices = {part: run["system"][part] for part in _PARTS}
     return tuple(
@@ -47,11 +47,7 @@ def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
 def with_parts(
     mechanisms: Sequence[Mechanism], context: Context
 ) -> tuple[SystemSpec, tuple[str, ...]]:
-    """Return the system of a context with its parts filled by mechanisms, and their notes.
-
-    Args:
-      mechanisms: result of `mechanisms_of`.
-      context: context of the run, without settings of a mechanism.
+    """Return a context's system with its parts filled by mechanisms, and their notes.
 
     Raises:
       SettingError: an invalid setting of a mechanism.

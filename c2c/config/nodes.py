@@ -1,4 +1,4 @@
-"""Node of several GPUs in place of a platform, for systems with a layout over GPUs."""
+"""Node in place of a platform."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["is_default_hardware", "node_of"]
 
 
 def node_of(plain: Mapping[str, Any], mechanisms: Sequence[Mechanism]) -> Node | None:
-    """Return the node of a run, whose chips are its GPUs; None without a node."""
+    """Return the node of a run, or None."""
     has_layout = plain["system"].get("layout") is not None
     has_layout &= not any(mechanism.over_chips for mechanism in mechanisms)
     if not plain["node"]:
@@ -75,7 +75,7 @@ def _slices(plain: Mapping[str, Any]) -> Node:
 
 
 def is_default_hardware(plain: Mapping[str, Any]) -> bool:
-    """Return whether a run's platform is the default of `conf/config.yaml`."""
+    """Return whether a run's platform is the default."""
     platform = platform_from_mapping(plain["hardware"])
     return platform == load_platform(_hardware_by_default())
 

@@ -1,4 +1,4 @@
-"""Choice of the MIG layout for a workload by simulating its first requests on every layout."""
+"""Choice of the MIG layout by simulating the first requests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ class Candidate:
     """Result of one layout on the first requests.
 
     Attributes:
-      mig: name of the layout.
-      attainment: share of the requests that met both targets; None if refused.
-      ttft_p99_s: p99 of TTFT of finished requests; None if none finished.
+      attainment: share of requests that met both targets; None if refused.
+      ttft_p99_s: of finished requests; None if none finished.
       refused: reason why the layout cannot serve the catalog, or "".
     """
 
@@ -40,7 +39,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The chosen layout and the results of all candidates."""
+    """The chosen layout and all results."""
 
     mig: str
     requests: int
@@ -49,18 +48,18 @@ class Plan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the user: the chosen layout, then every candidate, best first."""
+        """Lines: the chosen layout, then every candidate, best first."""
         headline = f"mig {self.mig} (planned: the first {self.requests:,} requests on every layout)"
         return (headline, *(f"  {one}" for one in _ranked(self.candidates)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data, candidates best first."""
+        """Return plain data, candidates best first."""
         ranked: Sequence[Mapping[str, Any]] = [asdict(one) for one in _ranked(self.candidates)]
         return {"mig": self.mig, "requests": self.requests, "candidates": ranked}
 
 
 def first_requests(workload: Workload, count: int) -> Workload:
-    """Return the first `count` requests of a workload, held in memory."""
+    """Return the first requests, in memory."""
 
     def upto() -> Iterable[RequestBlock]:
         rest = count
@@ -84,11 +83,10 @@ def plan_layout(
     requests: int,
     compiled: bool = True,
 ) -> Plan:
-    """Return the layout that serves the first requests best.
+    """Return the layout with the largest share of the first requests within both targets.
 
-    The best layout has the largest share of requests within both targets. Ties go to the lower p99
-    of TTFT, then to the earlier layout. Equal arguments give equal plans: the setup's seed is the
-    only source of chance.
+    Ties go to the lower p99 of TTFT, then to the earlier layout. The setup's seed is the only
+    source of chance.
     """
     if not layouts:
         raise SettingError("layouts", list(layouts), "at least one name")

@@ -78,7 +78,7 @@ def as_setting_error(
 
     Args:
       error: error of Hydra or OmegaConf.
-      overrides: overrides as given; they supply the value if the error holds only the key.
+      overrides: give the value if the error holds only the key.
     """
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
@@ -110,16 +110,15 @@ def as_setting_error(
 def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
     """Raise if a group is given several choices; Hydra silently takes the last of a list.
 
-    A list may hold several overlays, which add to other settings. It may also hold several choices
-    of a set, such as system/mechanism, if no two of them set the same key to different values.
+    Allowed are several overlays, and choices of a set, such as system/mechanism, that agree.
 
     Args:
-      overrides: arguments of the command line; others than overrides are skipped.
+      overrides: arguments of the command line; others are skipped.
       sweep: text before `group=a,b` that runs each choice; "": none is needed, None: no sweeps.
 
     Raises:
-      SettingError: several choices or an empty list; two choices of a set that contradict each
-        other; a renamed setting.
+      SettingError: several choices, an empty list, choices that contradict each other, or a renamed
+        setting.
     """
     is_sweep = sweep == "" or any(one in ("-m", "--multirun") for one in overrides)
     for override in overrides:
@@ -146,14 +145,13 @@ def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
 
 
 def spelled(overrides: Sequence[str], folder: str | Path | None = None) -> list[str]:
-    """Return the overrides with chosen files as the files spell them, which may differ in case.
+    """Return the overrides with chosen files in the case of their names.
 
     >>> spelled(["hardware=L40S,GH200", "seed=3"])
     ['hardware=l40s,gh200', 'seed=3']
 
     Args:
-      overrides: arguments of a command line.
-      folder: folder of the user's settings; None: that of `--config-dir=`, if given.
+      folder: folder of the user's settings; None: that of `--config-dir=`.
     """
     dirs = [one.partition("=")[2] for one in overrides if one.startswith("--config-dir=")]
     folders = [Path(one).expanduser() for one in (*dirs, folder) if one]
@@ -174,7 +172,7 @@ def spelled(overrides: Sequence[str], folder: str | Path | None = None) -> list[
 
 
 def check_renamed(key: str, value: object) -> None:
-    """Raise for a renamed setting; the error gives the present name."""
+    """Raise for a renamed setting, with its name."""
     new = _RENAMED.get(key) or _RENAMED.get(key.partition(".")[0])
     if new is not None:
         is_group = (conf_dir() / new).is_dir()
@@ -193,7 +191,7 @@ def _several(group: str, value: str, names: str, sweep: str | None) -> SettingEr
 
 
 def is_group(name: str) -> bool:
-    """Return whether a setting is chosen by the name of a file or policy."""
+    """Return whether a file or policy name chooses a setting."""
     parent, _, last = name.rpartition("/")
     return (conf_dir() / name).is_dir() or last in _stored(parent, "group")
 
@@ -265,7 +263,6 @@ def _overlay_hint(key: str, value: str | None) -> str:
 
 
 def _override(chain: list[BaseException]) -> tuple[str, str] | None:
-    """Return key and value of the override that an error's message quotes; None if none does."""
     for one in chain:
         for quoted in (r"[Ee]rror merging override (\S+?)=(.*)", r"config use \+(\S+?)=(.*)"):
             if match := re.search(quoted, str(one)):
@@ -274,16 +271,12 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
 
 
 def wrong_kind(field: str, value: str) -> SettingError:
-    """Return the error for a list where a mapping is needed, or the reverse."""
+    """Return the error for a list in place of a mapping, or the reverse."""
     return SettingError(field, value, _KINDS["Dict" if value.startswith("[") else "List"])
 
 
 def choices(group: str) -> list[str]:
-    """Return the choices of a group, those in its folders included.
-
-    Hydra's errors omit them for lists and `+`. A folder whose files may be combined is a group of
-    its own and is left out.
-    """
+    """Return a group's choices, its folders' included, without those that may be combined."""
     names = {
         p.relative_to(folder / group).with_suffix("").as_posix()
         for folder in conf_folders()

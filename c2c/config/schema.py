@@ -1,4 +1,4 @@
-"""Schema of a run, derived from the dataclasses that hold its settings."""
+"""Schema of a run, from the dataclasses of its settings."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SloConf:
       ttft_s: largest time to first token; null: the catalog's.
       tpot_s: largest time per output token; null: the catalog's.
       deadline_s: seconds after which a request is given up; null: the catalog's, by default never.
-      attainment: share of requests that must meet both targets, for the verdict.
+      attainment: share of requests that must meet both targets.
     """
 
     ttft_s: AboveZero | None = None
@@ -103,7 +103,7 @@ class RoutingConf:
 
     Attributes:
       kind: independent, balanced or power_law.
-      skew: exponent of the power law; a larger one gives most rows to fewer experts.
+      skew: exponent of the power law; larger: fewer experts get most rows.
     """
 
     kind: str = "independent"
@@ -126,10 +126,10 @@ class FleetPartConf:
     """Equal chips of a fleet, see `c2c.serving.FleetPart`.
 
     Attributes:
-      hardware: name of a file in `conf/hardware`.
-      mig: name of a layout, auto, or a list of profiles as in `mig.parts`.
-      count: number of chips, multiplied by `superchips`.
-      constants: name of a file in `conf/calibration`; auto: as in `RunConf`.
+      hardware: a file of `conf/hardware`.
+      mig: layout, auto, or a list of profiles as in `mig.parts`.
+      count: chips, times `superchips`.
+      constants: a file of `conf/calibration`; auto: as in `RunConf`.
     """
 
     hardware: str = MISSING
@@ -143,8 +143,8 @@ class FleetConf:
     """Unlike chips that serve together, in place of `hardware` and `mig`.
 
     Attributes:
-      name: name of the file in `conf/fleet`; None without one.
-      parts: groups of equal chips; chips are numbered in this order.
+      name: name of the file in `conf/fleet`.
+      parts: groups of equal chips, numbered in this order.
     """
 
     name: str | None = None
@@ -162,7 +162,7 @@ class FailureConf:
 
 @dataclass
 class FailuresConf:
-    """Failures and repairs of chips, see `c2c.serving.Failures`; mtbf_hours=null draws none."""
+    """Failures of chips, see `c2c.serving.Failures`; mtbf_hours=null draws none."""
 
     mtbf_hours: AboveZero | None = None
     repair_s: AboveZero = 3600.0
@@ -175,51 +175,46 @@ class RunConf:
     """All settings of a run. It is not frozen: a frozen schema refuses overrides.
 
     Attributes:
-      hardware: platform, a file of `conf/hardware`, see `c2c.hardware.platform_from_mapping`.
-      mig: MIG layout by name, such as 7x12gb; auto leaves the choice to the system, see `build`.
-      failures: failures of chips, random or scheduled, see `c2c.serving.Failures`.
-      node: several GPUs with links between them, a file of `conf/node`, instead of `hardware`, for
-        systems with `system.layout`; {}: none.
-      fleet: unlike chips instead of `hardware` and `mig`: a file of `conf/fleet`, or
-        `fleet.parts=[{hardware: gh200, mig: 7x12gb, count: 2}, ...]`.
-      catalog: served models, a file of `conf/catalog`, see `c2c.models.load_catalog`.
-      workload: requests, a file of `conf/workload`, see `c2c.workloads.WorkloadConfig`.
-      system: policies and their settings, a file of `conf/system`, see `c2c.serving.SystemSpec`;
-        each policy is a choice in a group such as system/alpha, see `c2c.policies`.
-      code: Python files with policies of the user's own, see `c2c.config.user_code`.
-      conf: folders of the user's chips, layouts, nodes and calibrations, searched after `conf/`,
-        see `c2c.config.installed.search_settings`.
-      link: variant of the link's capacity, measured or datasheet.
-      superchips: number of chips of the platform, or copies of the node or of the fleet.
-      tensor_parallel: number of chips that compute each step together as one device, each with a
-        part of the heads, feed-forward columns and KV cache; `superchips` counts chips.
-      expert_parallel: chips of a device have whole experts, not a part of every expert.
-      cells: number of parts of the fleet with chips and models of their own.
-      shards: number of processes, each for parts that share no model; auto: as many as cores and
-        parts allow. Results equal those of one process.
-      constants: cost-model constants, a file of `conf/calibration`; auto: the platform's, or
-        `datasheet` with a note if the platform was never measured.
+      hardware: platform, a file of `conf/hardware`.
+      mig: MIG layout, such as 7x12gb; auto: the system's choice.
+      failures: failures of chips, see `c2c.serving.Failures`.
+      node: GPUs with links between them, a file of `conf/node`, for systems with `system.layout`;
+        {}: none.
+      fleet: unlike chips: a file of `conf/fleet`, or `fleet.parts=[{hardware: gh200, mig: 7x12gb,
+        count: 2}, ...]`.
+      catalog: served models, a file of `conf/catalog`.
+      workload: requests, a file of `conf/workload`.
+      system: policies and their settings, a file of `conf/system`; a policy is a choice such as
+        system/alpha.
+      code: Python files with the user's policies.
+      conf: folders of the user's chips, layouts, nodes and calibrations, searched after `conf/`.
+      link: capacity of the link: measured or datasheet.
+      superchips: number of chips, or copies of the node or fleet.
+      tensor_parallel: chips that compute each step together, each with a part of heads,
+        feed-forward columns and KV cache.
+      expert_parallel: chips of a device have whole experts, not parts.
+      cells: parts of the fleet with chips and models of their own.
+      shards: processes for parts that share no model; auto: as cores and parts allow. Results are
+        equal.
+      constants: cost-model constants, a file of `conf/calibration`; auto: the platform's, else
+        `datasheet`.
       engine: file of `conf/engines` whose host time of a step replaces the calibration's; null:
         none.
-      precision: precision of all models: bf16, fp8, fp8_block, nvfp4, mxfp4, int8, int4, or some
-        of weights, compute and cache, see `c2c.models.at_precision`; null: the checkpoints'.
-      routing: distribution of tokens over experts, see `c2c.cost.Routing`.
-      router: experts of each token, for systems that cache experts in HBM; see
-        `c2c.workloads.Router`.
-      weights_start: location of all weights at time 0, host or disk.
+      precision: of all models: bf16, fp8, fp8_block, nvfp4, mxfp4, int8, int4, or some of weights,
+        compute and cache; null: the checkpoints'.
+      routing: distribution of tokens over experts.
+      router: experts of each token, for systems that cache experts in HBM.
+      weights_start: where all weights are at time 0, host or disk.
       slo: targets that replace the catalog's.
       scale: factors on the platform's rates.
-      seed: seed of all random streams, one a cause.
+      seed: seed of all random streams.
       timeline: size of the timeline for Perfetto.
-      figures: draw PNG, SVG and PDF, which takes longer than a short run; null: only
-        `c2c advise` and `c2c capacity` draw.
+      figures: draw PNG, SVG and PDF; null: only `c2c advise` and `c2c capacity` draw.
       resume: false: run again even if the run folder is complete.
-      overwrite: accept a `folder` with other files, which stay, or another run's results, which are
-        replaced.
-      objective: result of a run for a sweeper, from its summary, see
-        `experiments.simulation.objective`.
-      out: folder in which run folders are made, each named by its settings.
-      folder: path of the run folder itself; null: a folder in `out`.
+      overwrite: accept a `folder` with other files, which stay, or another run's results, replaced.
+      objective: result for a sweeper, see `experiments.simulation.objective`.
+      out: folder of run folders, each named by its settings.
+      folder: the run folder itself; null: one in `out`.
     """
 
     hardware: dict[str, Any] = field(default_factory=dict)

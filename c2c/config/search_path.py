@@ -1,4 +1,4 @@
-"""Hydra's search path: names of MIG layouts, and settings of installed plug-ins."""
+"""Hydra's search path: layouts' names, plug-ins' settings."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ __all__ = ["extend_search_path"]
 
 
 def extend_search_path() -> None:
-    """Let Hydra search layouts by name and the settings of plug-ins."""
+    """Let Hydra find layouts and plug-ins."""
     for plug_in in (LayoutNames, C2cPlugins):
         Plugins.instance().register(plug_in)
 
 
 class C2cPlugins(SearchPathPlugin):
-    """Extension of Hydra's search path by names of layouts and the settings of plug-ins."""
+    """Names of layouts and plug-ins in Hydra's search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the source of layouts and the `conf/` folders of plug-ins."""
+        """Append the source of layouts and plug-ins' `conf/`."""
         search_path.append("c2c", f"{LayoutNames.scheme()}://")
         for name, folder in settings_of_plug_ins().items():
             search_path.append(f"c2c.plugins.{name}", f"file://{folder}")
 
 
 class LayoutNames(ConfigSource):
-    """Choices of Hydra's group `mig` that need no file: a layout's name says its profiles."""
+    """Choices of `mig` without a file: names that say profiles."""
 
     @staticmethod
     def scheme() -> str:
-        """Return the prefix of this source in a search path."""
+        """Return this source's prefix."""
         return "layout-names"
 
     def load_config(self, config_path: str) -> ConfigResult:
@@ -54,10 +54,10 @@ class LayoutNames(ConfigSource):
         return config_path.rstrip("/") == "mig"
 
     def is_config(self, config_path: str) -> bool:
-        """Return whether a choice is a layout's name; whether a chip has it, is checked later."""
+        """Return whether a choice is a layout's name, of any chip."""
         group, _, name = config_path.rpartition("/")
         return group == "mig" and is_layout_name(name.removesuffix(".yaml"))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:  # noqa: ARG002
-        """Return no names, as there is no end of them."""
+        """Return none: names have no end."""
         return []

@@ -1,4 +1,4 @@
-"""Plain settings of a run, checked by the schema."""
+"""Plain, checked settings of a run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ __all__ = ["Settings", "checked", "fits", "plain_settings"]
 
 
 class Settings(dict[str, Any]):
-    """Plain settings of a run that the schema has checked, as in `RunSetup.settings`."""
+    """Plain, checked settings, as in `RunSetup.settings`."""
 
     def with_(self, changes: Mapping[str, Any]) -> Settings:
-        """Return a copy with other values of settings that choose no file.
+        """Return a copy with other values of settings that choose no file, by dotted names.
 
         >>> from c2c.config import checked, load
         >>> checked(load()).with_({"seed": 1, "slo.ttft_s": 2})["slo"]["ttft_s"]
         2.0
-
-        Args:
-          changes: values by name, such as "workload.rate_rps".
 
         Raises:
           SettingError: an unknown name, or a value that is not allowed.
@@ -51,14 +48,14 @@ class Settings(dict[str, Any]):
 
 
 def fits(before: object, value: object) -> bool:
-    """Return whether a value can replace another one without the schema: numbers and text."""
+    """Return whether a number or text can replace a value without the schema."""
     if isinstance(before, float):
         return type(value) in (int, float)
     return type(before) is type(value) and isinstance(value, bool | int | str)
 
 
 def plain_settings(composed: DictConfig) -> dict[str, Any]:
-    """Return a composed configuration as the plain data that `build` keeps in its `settings`."""
+    """Return the plain data of `build`'s `settings`."""
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(composed, resolve=True)
@@ -70,7 +67,7 @@ def checked(cfg: DictConfig | Mapping[str, Any]) -> Settings:
     """Return a configuration as plain data, validated against the schema.
 
     Raises:
-      SettingError: an unknown setting, or a value that is not allowed.
+      SettingError: an unknown setting or a value that is not allowed.
     """
     if isinstance(cfg, Settings):
         return cfg
@@ -98,7 +95,6 @@ def _in_range(settings: Settings) -> Settings:
 
 @cache
 def _schemas() -> Mapping[str, type]:
-    """Return the schemas of groups that list their keys; the other groups check their own."""
     from c2c.config import schema
 
     return {

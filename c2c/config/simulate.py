@@ -1,4 +1,4 @@
-"""Simulation of a checked run in memory, and the summary of a run."""
+"""Simulation of a run in memory, and its summary."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _INTERPRETED_TURNS = 30
 
 
 class Latency(NamedTuple):
-    """Mean and percentiles of a latency in seconds; NaN if no request has one."""
+    """Mean and percentiles in seconds; NaN if none."""
 
     mean: float
     p50: float
@@ -59,7 +59,7 @@ class Latency(NamedTuple):
 
 
 class Attainment(NamedTuple):
-    """Shares of all requests that met their TTFT target, their TPOT target, both."""
+    """Shares of requests that met TTFT, TPOT, both."""
 
     ttft: float
     tpot: float
@@ -68,7 +68,7 @@ class Attainment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """Results of a run: one row a request by id, the first engine phases, totals and summary."""
+    """Results of a run: requests by id, first phases, totals, summary."""
 
     setup: RunSetup = field(repr=False)
     requests: pa.Table = field(repr=False)
@@ -92,7 +92,6 @@ class SimulationResult:
         return Attainment(**self.summary["attainment"])
 
     def _repr_html_(self) -> str:
-        """Return the verdict, a table of the models and pictures of the latencies."""
         name, verdict = self.setup.serving.system.name, self.summary["verdict"] or {}
         head = f"{name} on {self.setup.serving.fleet_name}, seed {self.setup.seed}"
         return (
@@ -110,9 +109,7 @@ def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResu
     """Simulate a run in memory (`c2c simulate` streams to disk instead).
 
     Args:
-      setup: result of `build`.
-      compiled: True for machine code, False for the interpreter; None for the quicker one. Results
-        are equal.
+      compiled: True: machine code, False: interpreter, None: the quicker; results are equal.
     """
     if compiled is None:
         compiled = prefers_compiled(setup)
@@ -138,10 +135,8 @@ def summary_of(
     """Return the summary of a run, with its cost, verdict on the load and plan of the layout.
 
     Args:
-      setup: the checked run.
-      records: records of all its requests.
       totals: result of `run_totals`, kept under "run".
-      each: map function over the records' parts, see `c2c.metrics.summarised_parts`.
+      each: map over the records' parts, see `c2c.metrics.summarised_parts`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
     room, attainment = _room(setup.prepared), setup.settings["slo"]["attainment"]
@@ -201,17 +196,13 @@ def _known(seconds: float) -> float | None:
 
 
 def prefers_compiled(setup: RunSetup) -> bool:
-    """Return whether machine code is quicker: it is cached on disk, or the run is not tiny."""
+    """Return whether machine code is quicker: cached, or a longer run."""
     most = _INTERPRETED_REQUESTS if setup.prepared.fleet.residents == 1 else _INTERPRETED_TURNS
     return is_compiled() or setup.workload.description["requests"] > most
 
 
 def _experts(stats: RunStats) -> dict[str, Any]:
-    """Return hits, misses and costs of the expert cache; {} without one.
-
-    With misses from a table (`system.expert_cache.misses`) only the fetched bytes are known and the
-    seconds that steps took longer, the sum of waiting and the host's work.
-    """
+    """Return hits, misses and costs of the expert cache; with a table, bytes and delay alone."""
     if stats.expert_uses == 0 and stats.expert_wait_s > 0.0:
         return {"experts": {"fetched_bytes": stats.expert_bytes, "longer_s": stats.expert_wait_s}}
     if stats.expert_uses == 0:
@@ -231,14 +222,12 @@ def _experts(stats: RunStats) -> dict[str, Any]:
 
 
 def _parked(stats: RunStats) -> dict[str, Any]:
-    """Return bytes of KV caches moved to host memory and back; {} if none moved out."""
     if stats.kv_out_bytes == 0.0:
         return {}
     return {"kv": {"in_bytes": stats.kv_in_bytes, "out_bytes": stats.kv_out_bytes}}
 
 
 def _prefixes(stats: RunStats) -> dict[str, Any]:
-    """Return tokens and bytes of the prefix cache; {} if no request carried blocks."""
     if stats.prefix_asked_tokens == 0:
         return {}
     hit_tokens = stats.prefix_hbm_tokens + stats.prefix_host_tokens
@@ -272,7 +261,6 @@ def _resources(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
 
 
 def _of_all(amount: float | None, part: FleetPart) -> float | None:
-    """Return an amount of all a part's chips; None for nodes, which have several."""
     return None if amount is None or part.nodes is not None else part.count * amount
 
 
@@ -320,7 +308,7 @@ def _ranks(prepared: Prepared) -> dict[str, Any]:
 
 
 def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
-    """Return totals and utilisation of a run as plain data, for `c2c.metrics.summarise`."""
+    """Return totals and utilisation, for `c2c.metrics.summarise`."""
     hbm_gbps = np.array([prepared.slice_kinds[k].hbm_gbps for k in prepared.kind_of])
     there_s = np.minimum(stats.until_s, stats.end_s) - np.minimum(stats.since_s, stats.end_s)
     return {

@@ -1,4 +1,4 @@
-"""Policies of the user's own: Python files in `system/` beside their settings."""
+"""Policies of the user: Python files in `system/`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def settings_folder(folder: str | Path, field: str) -> Path:
     """Return the resolved path of a folder of the user's settings.
 
     Raises:
-      SettingError: a path that is no folder, or a file with too many values after its aliases are
-        expanded.
+      SettingError: no folder, or a file whose aliases expand to too many values.
     """
     result = Path(folder).expanduser().resolve()
     if not result.is_dir():
@@ -60,18 +59,17 @@ def _values(node: Any, known: dict[int, float]) -> float:
 
 
 def code_in(folder: Path) -> tuple[Path, ...]:
-    """Return the Python files in `system/` of a settings folder, sorted."""
+    """Return the Python files in `system/`, sorted."""
     return tuple(sorted((folder / "system").glob("*.py")))
 
 
 def load_code(files: Sequence[str | Path]) -> None:
-    """Import files, so that settings can name the policies in them.
+    """Import files, so that settings can name the policies in them; one may import another.
 
-    The files may import one another. If one has changed since its import, all are imported again;
-    if none has, nothing is imported.
+    If one has changed, all are imported again; if none has, none.
 
     Raises:
-      SettingError: a file that does not exist, or whose name is no Python name or another module's.
+      SettingError: no such file, or its name is no Python name or another module's.
       PolicyError: a file that cannot be imported.
     """
     paths = {path.stem: path for path in (Path(f).expanduser().resolve() for f in files)}
@@ -106,8 +104,6 @@ def _check(path: Path) -> None:
 
 
 class _Loader(SourceFileLoader):
-    """Loader that always reads the source; bytecode may miss an edit within the same second."""
-
     def path_stats(self, path: Any) -> Mapping[str, Any]:
         raise OSError(f"no bytecode is kept of {path}")
 

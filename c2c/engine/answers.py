@@ -1,4 +1,4 @@
-"""Tokens and request ends for the front, batched and sent while no worker waits for a plan."""
+"""Tokens and request ends for the front, sent while no worker waits."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FAILED: Final = {  # failure code of a loop record: outcome for the front
 
 
 class Answers:
-    """Queue of tokens and request ends, sent together once the current event is handled."""
+    """Queue of tokens and ends, sent together after the current event."""
 
     def __init__(self, between: Between, send: Callable[..., None]) -> None:
-        """Create an empty queue; `between` schedules its sending by `send`."""
+        """Create a queue; `between` schedules its sending by `send`."""
         self._between, self._send = between, send
         self._held: list[tuple[Any, ...]] = []
 
@@ -45,11 +45,11 @@ class Answers:
         self._hold(request, None, scores)
 
     def found(self, request: int, tokens: int) -> None:
-        """Queue the number of a request's prompt tokens found in the prefix cache."""
+        """Queue the number of cached prompt tokens."""
         self._hold(request, None, tokens)
 
     def end(self, request: int, why: str, retry_s: float = 0.0) -> None:
-        """Queue a request's end: its reason, and the seconds after which a retry may succeed."""
+        """Queue a request's end: its reason, and seconds until a retry may succeed."""
         self._hold(request, why, retry_s)
 
     def _hold(self, *answer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Backend of the serving loop in real time: worker processes behind the loop's port."""
+"""Backend of the serving loop: worker processes behind its port."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LiveBackend:
         self._last: dict[int, tuple[str, float]] = {}  # device: model and end of its last step
 
     def adopt(self, prepared: Prepared) -> None:
-        """Switch to a fleet of the same devices with other models."""
+        """Switch to a fleet of the same devices."""
         self._prepared, self._fleet = prepared, prepared.fleet
         self.names = [d.name for d in prepared.setup.deployments]
 
@@ -93,12 +93,12 @@ class LiveBackend:
         return time.monotonic() - self._start_s
 
     def serve(self, take: Callable[[Event], None]) -> None:
-        """Pass each event to `take` on arrival; events that arrive during one wait for its end."""
+        """Pass each event to `take`; those during one wait for its end."""
         self._take = take
         self._take_all()
 
     def put(self, event: Event) -> None:
-        """Queue an event; the loop takes it now unless it is handling another."""
+        """Queue an event, taken once no other is handled."""
         self._events.append(event)
         if not self._is_taking:
             self._take_all()
@@ -114,7 +114,7 @@ class LiveBackend:
             self._is_taking = False
 
     def submit(self, at_s: float, actions: Sequence[Action]) -> None:
-        """Execute actions in order; the frames of a worker are sent in one write."""
+        """Execute actions in order, a write per worker."""
         self._is_submitting = True
         try:
             for action in actions:
@@ -166,7 +166,7 @@ class LiveBackend:
                 self._send(place, say.Drop(model=model))
 
     def fetched(self, model: str, *, failed: bool) -> None:
-        """Resume the work that waits for a model's weights, or drop it if the load failed."""
+        """Resume the work that waits for weights, or drop it."""
         for place in self._places:
             doing = place.doing if place.is_waiting else None
             if doing is None or self.names[doing.action.model] != model:
@@ -182,7 +182,7 @@ class LiveBackend:
                 self._end_run(place, self.now_s())
 
     def stop_loading(self, model: str) -> None:
-        """Stop loading a model's weights; a later need starts the load again."""
+        """Stop loading a model's weights."""
         if self._store is not None:
             self._store.stop(model)
             self.fetched(model, failed=True)
@@ -235,7 +235,7 @@ class LiveBackend:
             place.link.send(*self._outgoing.pop(place.device, ()), plan)
 
     def started(self, place: Place) -> None:
-        """Resume the work of a slot on its restarted worker."""
+        """Resume a slot's work on its restarted worker."""
         for instance, model in place.instances.items() if place.relayout else ():
             if self._store is None or model in self._store.here:
                 self._open(place, instance, model)
@@ -341,9 +341,7 @@ class LiveBackend:
     def _end_run(self, place: Place, at_s: float) -> None:
         """Report a run's end to the loop, then end its finished requests.
 
-        The loop decides about deadlines first: a request whose deadline has passed has missed it.
-        Tokens of requests computed alone are delivered only here, as the loop knows whole steps
-        only.
+        Deadlines come first. Tokens of requests computed alone are delivered only here.
         """
         doing = place.doing
         assert doing is not None
@@ -370,7 +368,6 @@ class LiveBackend:
             self._ledger.end(request, why)
 
     def _count_bytes(self, doing: Doing) -> tuple[float, float, float]:
-        """Return a step's link bytes and HBM bytes, and the latter's growth a step, from shapes."""
         if doing.moved is None:
             fleet, action = self._fleet, doing.action
             assert isinstance(action, RunSteps)
@@ -425,7 +422,7 @@ class LiveBackend:
         self._on_step(load_row(place, doing, frame, name, sent_s, now_s))
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
-        """Handle the loss of a slot's process and of all state that it held."""
+        """Handle the loss of a slot's process and its state."""
         was_told = place.link is not None  # else the process was never ready
         self._between.heard(place.device)
         self._between.catch_up()  # records refer to the old process
@@ -447,7 +444,6 @@ class LiveBackend:
             self.put(DeviceLost(at_s=self.now_s(), device=place.device))
 
     def _abandon(self, place: Place) -> None:
-        """Drop a slot's work, and its pending load unless another slot waits for it too."""
         doing, place.doing = place.doing, None
         if place.is_waiting and doing is not None and self._store is not None:
             place.is_waiting = False
@@ -457,11 +453,9 @@ class LiveBackend:
                 self._store.stop(self.names[model])
 
     def _find_blame(self, doing: Doing, *, is_blamed: bool) -> None:
-        """Count a loss against a request that was alone in the step, else compute each alone.
+        """Count a loss against a request alone in the step, else compute each alone, to find it.
 
-        A request that crashes its worker, or has it killed, is thus found in a few losses and fails
-        no other. A loss with an external cause counts against no request. Requests are then
-        computed alone, too, as single ones can end between frequent losses.
+        A loss with an external cause counts against none.
         """
         requests = requests_in(doing.action) if doing.alone is None else doing.alone[:1]
         entries = {request: self._ledger.get(request) for request in requests}

@@ -1,4 +1,4 @@
-"""Scheduler process between reports: postponed work, and polling for reports that are due."""
+"""Scheduler process between reports: postponed work, polling for due reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AT_ONCE = 8  # one more piece an iteration for each so many queued, to bound th
 
 
 class Between:
-    """Queue of postponed work, done piece by piece, and polling for reports that are due."""
+    """Postponed work, piece by piece, and polling for due reports."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Between:
         self._rests_until_s = 0.0
 
     def later(self, work: Callable[..., object], *args: Any) -> None:
-        """Queue work for after the current event, in order."""
+        """Queue work for after the current event."""
         self._work.append((work, args))
         if not self._is_turning:
             self._begin()
@@ -52,7 +52,7 @@ class Between:
             work(*args)
 
     def expect(self, device: int, kind: Hashable) -> None:
-        """Expect a device's report of a step; it is polled for if its kind was timed before."""
+        """Expect a device's step; polled for if its kind was timed."""
         if not self._looks:
             return
         now_s = self._clock()
@@ -66,7 +66,7 @@ class Between:
             self._begin()
 
     def heard(self, device: int) -> None:
-        """Stop polling for a device that has reported or is lost, and time its step."""
+        """Stop polling for a device, and time its step."""
         self._due.pop(device, None)
         begun = self._begun.pop(device, None)
         if begun is not None:
@@ -90,7 +90,6 @@ class Between:
                 work(*args)
 
     def _let_others(self) -> None:
-        """Yield the core to other processes, unless they recently kept it for long."""
         now_s = self._clock()
         if now_s < self._rests_until_s:
             return

@@ -1,4 +1,4 @@
-"""Keys of prompt blocks: hashes of the model and of all tokens up to a block's end."""
+"""Keys of prompt blocks: hashes of the model and all tokens so far."""
 
 from __future__ import annotations
 
@@ -15,17 +15,9 @@ _BYTES = 4 * PAGE_TOKENS  # of a block's tokens
 
 
 def block_keys(model: str, ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the keys of a prompt's whole blocks that end before its last token.
+    """Return the keys of a prompt's whole blocks of 64 tokens that end before its last token.
 
-    The last token is always computed, as its step draws the first token of the answer. Blocks with
-    a key are never written again.
-
-    Args:
-      model: name of the model; models share no blocks.
-      ids: tokens of the prompt.
-
-    Returns:
-      A signed 64-bit integer for each block of 64 tokens: the first 8 bytes of its chained hash.
+    A key is signed, the first 8 bytes of the block's chained hash.
     """
     tokens = np.asarray(ids, "<i4").tobytes()
     link = blake2b(model.encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Catalogs: folders of checkpoints, each a folder or GGUF file served under its name."""
+"""Catalogs: folders of checkpoints served under their names."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ _MOST_SKIPPED = 8  # folders named in the note
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A checkpoint of a catalog; `failed` is the reason if it cannot be served, else "".
-
-    An adapter's folder has a `base`, and parameters of its own.
-    """
+    """Checkpoint of a catalog; `failed` is the reason if it cannot be served, else ""."""
 
     name: str
     path: Path
@@ -39,16 +36,14 @@ class Entry:
 def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
     """Return the models of a catalog, by name; weights are not read.
 
-    A checkpoint has the name of its folder or file; within a folder of the catalog, `folder/name`.
-    A repository of Hugging Face's cache is `org/name`, with the snapshot of `refs/main`, else the
-    newest.
+    A checkpoint has the name of its folder or file, or `folder/name`; a repository of Hugging
+    Face's cache is `org/name`, with the snapshot of `refs/main`, else the newest.
 
     Args:
-      catalog: a folder of checkpoints, one checkpoint's folder, or a GGUF file.
-      note: called with one line that lists folders without a checkpoint.
+      catalog: a folder of checkpoints, a checkpoint's folder, or a GGUF file.
 
     Raises:
-      SettingError: there is no checkpoint, two have the same name, or one is outside the folder.
+      SettingError: no checkpoint, two of the same name, or one outside the folder.
     """
     if not catalog.exists():
         raise SettingError("catalog", str(catalog), "a folder of checkpoints, or a checkpoint")

@@ -1,4 +1,4 @@
-"""Grammar constraints on drawn tokens, by the library llguidance."""
+"""Grammar constraints on drawn tokens, by llguidance."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ __all__ = ["Constraint", "Grammars"]
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """A tokenizer with the interface that llguidance expects."""
-
     tokens: Sequence[bytes]
     special_token_ids: Sequence[int]
     eos_token_id: int
@@ -32,7 +30,7 @@ class _Vocabulary:
 
 
 class Grammars:
-    """Grammars over one model's tokens; creation takes a second for a large vocabulary."""
+    """Grammars over a model's tokens; a large vocabulary takes a second."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         """Read the text of every token."""
@@ -59,18 +57,18 @@ class Grammars:
 
 
 class Constraint:
-    """State of one text in its grammar; implements `c2c.transformer.running.stays.Constraint`."""
+    """State of a text in its grammar, a `c2c.transformer.running.stays.Constraint`."""
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab
 
     @property
     def has_failed(self) -> bool:
-        """True if the grammar is invalid, or exceeded llguidance's limits."""
+        """True if the grammar is invalid or too large."""
         return bool(self._matcher.is_error())
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
-        """Return the mask of allowed next tokens: uint32 [words], one bit a token."""
+        """Return the mask of allowed tokens: uint32 [words], a bit a token."""
         if self.has_failed:  # reported with the next token
             return np.full(words(self._vocab), 2**32 - 1, np.uint32)
         result = np.zeros(words(self._vocab), np.uint32)
@@ -81,6 +79,6 @@ class Constraint:
         return result
 
     def take(self, token: int) -> bool:
-        """Advance by a drawn token; return whether the text must end here."""
+        """Take a drawn token; return whether the text must end."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped())

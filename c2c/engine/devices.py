@@ -1,4 +1,4 @@
-"""GPUs and MIG instances of a machine, and the binding of workers to them."""
+"""GPUs and MIG instances, and the binding of workers to them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ class Device:
     """A GPU or a MIG instance.
 
     Attributes:
-      uuid: identifier that binds a process to the device.
-      name: product name from the driver.
-      memory_bytes: memory of the device.
-      sm_count: SMs of a MIG instance; None for a whole GPU, as NVML does not report it.
-      parent: UUID of a MIG instance's GPU; None for a whole GPU.
+      sm_count: SMs of a MIG instance, else None.
+      parent: UUID of a MIG instance's GPU.
     """
 
     uuid: str
@@ -37,10 +34,10 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Return this machine's devices: for each GPU its MIG instances in MIG mode, else itself.
+    """Return this machine's devices: the MIG instances of a GPU in MIG mode, else itself.
 
     Raises:
-      DataError: there is no driver, or it does not answer.
+      DataError: no driver answers.
     """
     with _nvml() as nvml:
         devices: list[Device] = []
@@ -105,7 +102,7 @@ def free_bytes(device: Device) -> int:
     """Return the bytes of a device's memory that no process holds.
 
     Raises:
-      DataError: there is no driver, or it does not answer.
+      DataError: no driver answers.
     """
     with _nvml() as nvml:
         handle = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
@@ -122,14 +119,12 @@ def pick(
     """Return the devices of all workers, in the order of the workers.
 
     Args:
-      found: available devices.
-      workers: number of workers.
-      asked: UUIDs to use, in order; None: the first available ones.
+      asked: UUIDs, in order; None: the first available ones.
       each: devices of a worker.
 
     Raises:
-      SettingError: a UUID is unknown or repeated, the number or sizes of devices do not fit, or a
-        worker would have several MIG instances, of which CUDA shows only one.
+      SettingError: a UUID is unknown or repeated, devices do not fit, or a worker would have
+        several MIG instances: CUDA shows one.
     """
     by_uuid = {device.uuid: device for device in found}
     if asked is None:
@@ -158,7 +153,7 @@ def pick(
 # NVML is only read. A worker's process starts with its UUIDs in `CUDA_VISIBLE_DEVICES`, so that it
 # sees no other worker's device.
 def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
-    """Return the environment variables that bind a worker's process to its devices."""
+    """Return the environment variables that bind a process to its devices."""
     if bound:
         seen = ",".join(device.uuid for device in bound)
         return {"CUDA_VISIBLE_DEVICES": seen, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -175,7 +170,7 @@ def bound_to(bound: Sequence[Device]) -> tuple[Bound, ...]:
 
 
 def check_seen(planned: Sequence[Bound], seen: Sequence[Any] | None = None) -> None:
-    """Check that this process sees exactly its planned devices."""
+    """Check that this process sees exactly its devices."""
     if seen is None:
         import jax
 

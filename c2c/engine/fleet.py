@@ -1,4 +1,4 @@
-"""Fleet of the serving loop: one device a worker, with its pool's capacity rounded down."""
+"""Fleet of the serving loop: a device per worker, its pool rounded down."""
 
 from __future__ import annotations
 
@@ -56,20 +56,15 @@ class Options:
     """Settings of the workers.
 
     Attributes:
-      workers: number of worker processes, each a device of the fleet.
-      rows: batch sizes of compiled steps; the last is the most concurrent requests of a model.
+      rows: batch sizes of compiled steps; the last is the most concurrent requests.
       budgets: chunk sizes of compiled calls, in prompt tokens.
       context: most tokens of a sequence, prompt and answer.
-      pool_bytes: KV pool on each device of a worker; None: enough for all rows of all models, at
-        most a quarter of the memory for all workers.
+      pool_bytes: KV pool on each device; None: enough for all rows, at most a quarter of the memory
+        for all workers.
       memory_fraction: share of a device's memory for weights and KV pool, in place of `pool_bytes`.
-        Steps compute in the rest of the memory. None: not used.
-      weights_bytes: host memory for weights; further models are loaded from disk on demand and
-        evict others. None: all weights are in memory.
-      dtype: dtype of weights and KV caches.
+      weights_bytes: host memory for weights, loaded on demand; None: all are in memory.
       linear: method of linear layers; "staged" lets workers share the weights.
-      ahead: 1: the next step of a run starts before the last one's tokens are read; 0: after that.
-      devices: devices of each worker, as many as the system's layout covers.
+      ahead: 1: a run's next step starts before the last tokens are read; 0: after.
     """
 
     workers: Count = 1
@@ -110,18 +105,14 @@ class Pool:
 
 
 def shapes_of(options: Options) -> Shapes:
-    """Return the batch and chunk shapes of the workers' steps."""
+    """Return the workers' batch and chunk shapes."""
     return Shapes(rows=options.rows, budgets=options.budgets, width=-(-options.context // 64))
 
 
 def with_pool(
     entries: Sequence[Entry], options: Options, gpus: Sequence[Device]
 ) -> tuple[Options, str]:
-    """Return the options with `pool_bytes` from `memory_fraction`, and a line about it.
-
-    The pool's size is in the shapes of all executables. It follows from the size of the memory
-    rather than from what is free, so that every start has the same.
-    """
+    """Return the options with `pool_bytes`, `memory_fraction` of all memory, and a line on it."""
     share, devices = options.memory_fraction, options.workers * options.devices
     if share is None:
         return options, ""
@@ -141,7 +132,7 @@ def with_pool(
 
 
 def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
-    """Return the KV pool of a worker for these models."""
+    """Return a worker's KV pool for these models."""
     superblock, superblock_bytes, block_bytes, slack = _sizes(entries, options)
     pool_bytes = options.pool_bytes
     if pool_bytes is None:
@@ -161,7 +152,7 @@ def pool_of(entries: Sequence[Entry], options: Options) -> Pool:
 
 
 def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
-    """Return the pool with usable bytes and slack that also fit an added model."""
+    """Return a pool that also fits an added model."""
     assert entry.spec is not None
     spec, item = entry.spec, _item_bytes(options)
     block = block_elements(spec)
@@ -183,7 +174,7 @@ def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
 
 
 def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return the pool size for all rows of all models at full context: the largest useful one."""
+    """Return the largest useful pool size: all rows of all models at full context."""
     _, superblock_bytes, _, slack = _sizes(entries, options)
     specs = [entry.spec for entry in entries if entry.spec is not None]
     width, item = shapes_of(options).width, _item_bytes(options)
@@ -192,7 +183,6 @@ def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
 
 
 def _sizes(entries: Sequence[Entry], options: Options) -> tuple[int, int, int, int]:
-    """Return a superblock's elements and bytes, the largest block's bytes, and a model's slack."""
     specs = [entry.spec for entry in entries if entry.spec is not None]
     item = _item_bytes(options)
     superblock = superblock_elements(specs)
@@ -206,7 +196,7 @@ def _item_bytes(options: Options) -> int:
 
 
 def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return the most host memory that weights take, in bytes; a base's count once."""
+    """Return the most host bytes of weights; a base counts once."""
     item, paths = _item_bytes(options), {entry.path.resolve() for entry in entries}
     is_shared = options.linear != "reference"
     weights = sum(
@@ -218,7 +208,7 @@ def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
 
 
 def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None:
-    """Check that memory has room for all weights and pools."""
+    """Check that memory has room for weights and pools."""
     item, weights = _item_bytes(options), host_weight_bytes(entries, options)
     devices = options.workers * options.devices
     copies = devices if options.linear == "reference" else 1
@@ -234,7 +224,7 @@ def check_memory(entries: Sequence[Entry], options: Options, pool: Pool) -> None
 
 
 def too_large(entry: Entry, options: Options) -> str:
-    """Return the reason if a model's weights exceed `weights_bytes`, else ""."""
+    """Return the reason if weights exceed `weights_bytes`, else ""."""
     if options.weights_bytes is None or entry.spec is None:
         return ""
     size = _weights(entry, options)
@@ -244,7 +234,7 @@ def too_large(entry: Entry, options: Options) -> str:
 
 
 def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:
-    """Return the names of models with weights in memory at the start: the first that fit."""
+    """Return the models with weights in memory at the start: the first that fit."""
     rest_bytes = float("inf") if options.weights_bytes is None else float(options.weights_bytes)
     names = set()
     for entry in entries:
@@ -262,7 +252,7 @@ def _weights(entry: Entry, options: Options) -> float:
 
 
 def check_system(system: SystemSpec) -> None:
-    """Check that workers support all that a system uses."""
+    """Check that workers support a system."""
     lacking = {
         "disaggregation.prompt_share": "a live worker computes prefill and decode, and sends no KV "
         "cache to others",
@@ -285,7 +275,7 @@ def check_system(system: SystemSpec) -> None:
 
 
 def as_workers_have_it(system: SystemSpec, options: Options) -> SystemSpec:
-    """Return a system with the batch size, memory and chunk sizes of the workers."""
+    """Return a system with the workers' batch size, memory and chunk sizes."""
     most = max(options.budgets)
     chunks = tuple(c for c in system.profile.chunks if c <= most) or (most,)
     return replace(
@@ -307,12 +297,7 @@ def fleet_of(
     """Return the setup of the serving loop for models that can all be served.
 
     Args:
-      entries: models to serve.
-      options: settings of the workers.
-      system: policies; batch size and memory are replaced by the workers'.
-      constants: constants of the cost model.
       slo_s: targets of TTFT and TPOT.
-      seed: seed of random choices.
       pool: KV pool of each worker; None: made for these models.
 
     Raises:
@@ -348,7 +333,7 @@ def fleet_of(
 def deployments_of(
     entries: Sequence[Entry], options: Options, slo_s: tuple[float, float]
 ) -> tuple[Deployment, ...]:
-    """Return the models' deployments, with the context and dtype of the workers."""
+    """Return the models' deployments, with the workers' context and dtype."""
     item = _item_bytes(options)
     return tuple(
         Deployment(
@@ -368,7 +353,6 @@ def deployments_of(
 
 
 def _activation_bytes(deployment: Deployment, system: SystemSpec, most: int) -> int:
-    """Return the bytes that `c2c.serving` reserves for activations, added as pools hold none."""
     spec = deployment.spec
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
     kv_heads, head_dim = cached_heads(spec)
@@ -402,6 +386,6 @@ def _machine(
 
 
 def context_of(prepared: Prepared, model: int) -> int:
-    """Return the most tokens of a request of a model, prompt and answer."""
+    """Return the most tokens of a request, prompt and answer."""
     capacity = int(np.max(prepared.fleet.kv_capacity[prepared.fleet.deployment[model].arch]))
     return min(int(prepared.fleet.deployment[model].max_context), capacity)

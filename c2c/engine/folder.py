@@ -1,4 +1,4 @@
-"""Temporary folder of one engine, for its socket and its weight files."""
+"""Temporary folder of an engine, for its socket and weight files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,10 @@ _LOCK = "lock"
 
 
 class OwnFolder:
-    """A new temporary folder, locked while its process lives.
-
-    Folders of killed engines are removed, as their weights occupy disk or memory.
-    """
+    """New temporary folder, locked while its process lives; killed engines' are removed."""
 
     def __init__(self, parent: Path | None = None) -> None:
-        """Create and lock the folder.
-
-        Args:
-          parent: folder to create it in; None: the system's temporary folder.
-        """
+        """Create and lock the folder; None: in the system's temporary folder."""
         parent = parent or Path(tempfile.gettempdir())
         for folder in parent.glob(f"{_PREFIX}*"):
             _remove_left(folder)

@@ -1,4 +1,4 @@
-"""Frames over a Unix socket: a length, then a message (`c2c.engine.messages`) as msgpack."""
+"""Frames over a Unix socket: a length, then msgpack of `c2c.engine.messages`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
 
 
 def packed(*frames: Frame) -> bytes:
-    """Return frames as bytes to send in one write."""
+    """Return frames as bytes."""
     bodies = [_encoder.encode(frame) for frame in frames]
     return b"".join(part for body in bodies for part in (_LENGTH.pack(len(body)), body))
 
 
 def frames_in(data: bytearray) -> list[AnyFrame]:
-    """Remove the complete frames from received bytes, and return them."""
+    """Remove and return the complete frames."""
     result, offset = [], 0
     while len(data) >= offset + _LENGTH.size:
         (length,) = _LENGTH.unpack_from(data, offset)
@@ -53,11 +53,11 @@ def frames_in(data: bytearray) -> list[AnyFrame]:
 class Connection(asyncio.Protocol):
     """Connection in an event loop: delivers frames in the callback that receives them.
 
-    A task that awaits frames would run a loop iteration later, while a worker waits.
+    A task that awaits frames would run a loop iteration later.
     """
 
     def __init__(self, made: Callable[[Connection], None] = lambda _: None) -> None:
-        """Create a connection; `made` is called once it is connected."""
+        """Create a connection; `made` is called once connected."""
         self._made = made
         self._transport: asyncio.Transport | None = None
         self._data = bytearray()  # of incomplete frames
@@ -66,13 +66,13 @@ class Connection(asyncio.Protocol):
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
-        """Start; frames are written at once rather than in the next loop iteration."""
+        """Start; frames are written at once."""
         self._transport = transport
         transport.set_write_buffer_limits(0)
         self._made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Deliver complete frames; an error while handling one ends the connection."""
+        """Deliver frames; an error in one ends the connection."""
         self._data += data
         try:
             for frame in frames_in(self._data):
@@ -85,18 +85,18 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Signal the end of the connection, whatever its cause."""
+        """Signal the connection's end."""
         del error
         self._frames.put_nowait(None)
         if not self._over.done():
             self._over.set_result(None)
 
     async def next(self) -> AnyFrame | None:
-        """Return the next frame; None at the end of the connection."""
+        """Return the next frame; None at the end."""
         return await self._frames.get()
 
     async def each(self, take: Callable[[AnyFrame], None]) -> None:
-        """Call `take` with every further frame on arrival, until the connection ends."""
+        """Call `take` with every further frame until the end."""
         while not self._frames.empty():
             if (frame := self._frames.get_nowait()) is not None:
                 take(frame)
@@ -104,18 +104,18 @@ class Connection(asyncio.Protocol):
         await self._over
 
     def send(self, *frames: Frame) -> None:
-        """Send frames in one write; the loss of the peer is reported at the connection's end."""
+        """Send frames in one write; a lost peer shows at the connection's end."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(packed(*frames))
 
     def close(self) -> None:
-        """Close the connection after all sent frames are written."""
+        """Close after all sent frames are written."""
         if self._transport is not None:
             self._transport.close()
 
 
 class SocketFrames:
-    """Frames over a blocking socket, for a process that computes between two frames."""
+    """Frames over a blocking socket, for a process that computes in between."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Create frames over a connected socket."""
@@ -124,19 +124,18 @@ class SocketFrames:
         self._sending = threading.Lock()
 
     def send(self, *frames: Frame) -> None:
-        """Send frames in one write; safe in any thread."""
+        """Send frames in one write, in any thread."""
         with self._sending:
             self._socket.sendall(packed(*frames))
 
     def _look(self) -> bytes | None:
-        """Return received bytes: b"" at the end of the stream, None if there are none yet."""
         try:
             return self._socket.recv(_PIECE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
 
     def receive(self, *, waits: bool) -> list[AnyFrame] | None:
-        """Return the received frames, possibly none; None at the end of the stream."""
+        """Return the received frames, possibly none; None at the end."""
         data = self._look()
         if data is None and waits:
             # Waking takes longer than most waits, so poll first, yielding the core to others.

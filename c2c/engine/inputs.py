@@ -1,4 +1,4 @@
-"""External inputs of the serving loop, as a table: with step durations they determine a run."""
+"""External inputs of the serving loop: with step durations they determine a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INPUTS_SCHEMA = pa.schema([("kind", pa.string()), *_FIELDS.items()])
 
 
 def row_of(event: Event, names: Sequence[str]) -> dict[str, Any] | None:
-    """Return an event as a row, with its model's name; None if it is not external."""
+    """Return an external event as a row, else None."""
     kind = type(event).__name__
     if kind not in _KINDS:
         return None

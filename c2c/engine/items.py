@@ -1,4 +1,4 @@
-"""Model descriptions for workers and front, with the weight files that workers map."""
+"""Models for workers and front, with weight files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ __all__ = ["infos_of", "items_of", "setup_of"]
 def items_of(
     entries: Sequence[Entry], settings: EngineSettings, temporary: Path
 ) -> tuple[Item, ...]:
-    """Return the models for workers; the folder of weight files is created.
-
-    Adapters of these models map the weight file of their base.
-    """
+    """Return the models for workers; an adapter maps its base's file. The folder is created."""
     options = settings.options
     has_files = options.linear != "reference"
     folder = settings.pools or temporary
@@ -72,7 +69,7 @@ def infos_of(
     failed: Mapping[str, str],
     prepared: Prepared,
 ) -> tuple[ModelInfo, ...]:
-    """Return the model descriptions for the front: models of the fleet and failed ones."""
+    """Return the models for the front, failed ones included."""
     return tuple(
         ModelInfo(
             name=entry.name,

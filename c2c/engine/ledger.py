@@ -1,4 +1,4 @@
-"""Ledger of open requests: delivered tokens, and the single function that ends a request."""
+"""Ledger of open requests and their delivered tokens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,9 @@ class Entry:
     """An open request.
 
     Attributes:
-      ask: the front's message.
-      model: index of the model in the fleet.
-      arrived_s: time of arrival.
-      begun_s: time at which a worker first got the request; None if it waits.
+      begun_s: time at which a worker first got it; None if it waits.
       delivered: tokens sent to the client, never revoked.
-      prompted: number of prompt tokens whose scores were delivered, if asked for.
-      blocks: keys of the prompt's blocks.
-      found: prompt tokens found in a worker's prefix cache.
+      prompted: prompt tokens whose scores were delivered.
       losses: workers lost in steps of this request alone since its last token.
     """
 
@@ -49,18 +44,18 @@ class Entry:
 
 @dataclass(slots=True)
 class Waits:
-    """Seconds that a model's requests waited for their first step."""
+    """Seconds until the first steps of a model's requests."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(_WAITS_S) + 1))
     total_s: float = 0.0
 
     def buckets(self) -> list[tuple[float | None, int]]:
-        """Return the cumulative request counts by upper bound of the wait [s]; None: no bound."""
+        """Return cumulative counts by upper bound of the wait [s]; None: no bound."""
         return list(zip((*_WAITS_S, None), accumulate(self.counts), strict=True))
 
 
 class Ledger:
-    """All open requests of an engine. Lost work is recomputed; delivered tokens never change."""
+    """Open requests. Lost work is recomputed; delivered tokens never change."""
 
     def __init__(
         self,
@@ -72,10 +67,10 @@ class Ledger:
         """Create an empty ledger with its listeners.
 
         Args:
-          told: called with request, new token and its score or None.
-          ended: called with request, entry and reason: "stop", "length", or a failure's outcome.
-          prompted: called with request and scores of further prompt tokens.
-          found: called with request and number of prompt tokens found in the prefix cache.
+          told: gets request, new token and its score or None.
+          ended: gets request, entry and reason: "stop", "length", or a failure's outcome.
+          prompted: gets request and scores of further prompt tokens.
+          found: gets request and number of cached prompt tokens.
         """
         self._told, self._ended, self._prompted, self._found = told, ended, prompted, found
         self._open: dict[int, Entry] = {}
@@ -99,11 +94,11 @@ class Ledger:
         self._open[ask.request] = Entry(ask=ask, model=model, arrived_s=arrived_s, blocks=blocks)
 
     def get(self, request: int) -> Entry | None:
-        """Return a request's entry; None if it has ended or is unknown."""
+        """Return a request's entry, or None."""
         return self._open.get(request)
 
     def begin(self, request: int, at_s: float) -> None:
-        """Record that a worker gets a request; the first time ends its wait."""
+        """Record that a worker gets a request; the first ends its wait."""
         entry = self._open.get(request)
         if entry is None:
             return
@@ -127,14 +122,14 @@ class Ledger:
         return True
 
     def find(self, request: int, tokens: int) -> None:
-        """Add to the prompt tokens found in the prefix cache, and report their total."""
+        """Add cached prompt tokens, and report their total."""
         entry = self._open.get(request)
         if entry is not None and not entry.delivered:
             entry.found += tokens
             self._found(request, entry.found)
 
     def score(self, request: int, first: int, scores: tuple[Scored, ...]) -> None:
-        """Deliver scores of prompt tokens from index `first` on, except those already delivered."""
+        """Deliver new scores of prompt tokens from index `first` on."""
         entry = self._open.get(request)
         if entry is None or not first <= entry.prompted < first + len(scores):
             return
@@ -142,7 +137,7 @@ class Ledger:
         entry.prompted = first + len(scores)
 
     def end(self, request: int, why: str) -> bool:
-        """End a request; return False if it had ended already."""
+        """End a request; False: it had ended."""
         entry = self._open.pop(request, None)
         if entry is None:
             return False

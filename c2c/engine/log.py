@@ -1,4 +1,4 @@
-"""Log of the engine's processes on standard error, with one line for each message."""
+"""Log of the engine's processes on standard error."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ _MOST = 2000  # characters of a line
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a level and a message as one line, escaped and cut; tracebacks follow indented.
-
-    Text from a client can therefore neither imitate a record nor fill the log.
-    """
+    """Formats a message as one escaped, cut line, so that clients cannot imitate records."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's lines."""
@@ -33,7 +30,7 @@ def _printable(text: str) -> str:
 
 
 def log_to_stderr() -> None:
-    """Log warnings and errors of this process to standard error in this format."""
+    """Log warnings and errors to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

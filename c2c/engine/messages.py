@@ -1,4 +1,4 @@
-"""Messages between the engine's processes: msgspec structs, carried by `c2c.engine.frames`."""
+"""Messages between the engine's processes: msgspec structs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Item(Frame):
 
 
 class Bound(Frame):
-    """A device that a worker may see, as NVML describes it."""
+    """Device of a worker, as NVML describes it."""
 
     uuid: str
     memory_bytes: int
@@ -79,14 +79,14 @@ class Bound(Frame):
 
 
 class Variant(Frame):
-    """Devices of a model's layers, and homes of its requests' KV caches."""
+    """Devices of a model's layers, and homes of its KV caches."""
 
     copies: tuple[tuple[int, ...], ...]  # for each layer, the devices that hold it
     homes: tuple[int, ...]  # indices into `Setup.homes`
 
 
 class Setup(Frame):
-    """First message to a worker: models that it serves, and their shapes."""
+    """First message to a worker: its models and shapes."""
 
     models: tuple[Item, ...]
     dtype: str
@@ -111,14 +111,14 @@ class Setup(Frame):
 # A worker's first frame names its slot and process, so that late frames of an older one are
 # ignored.
 class WorkerHello(Frame):
-    """Message from a connected worker: index of its slot, or SPARE for any."""
+    """Message from a connected worker: its slot, or SPARE."""
 
     place: int
     generation: int
 
 
 class Opening(Frame):
-    """Progress of a starting worker: the current model, and the number of ready shapes."""
+    """A starting worker's model and number of ready shapes."""
 
     model: str
     ready: int
@@ -127,7 +127,7 @@ class Opening(Frame):
 
 
 class Hello(Frame):
-    """Message from a worker that is ready to serve."""
+    """Message from a ready worker."""
 
     failed: dict[str, str]  # model name: reason
     compiled: int
@@ -136,7 +136,7 @@ class Hello(Frame):
 
 
 class Draws(Frame, kw_only=True):
-    """Sampling parameters of a request: the fields of `c2c.transformer.Sampling`."""
+    """Sampling parameters: fields of `c2c.transformer.Sampling`."""
 
     temperature: float
     seed: int
@@ -154,7 +154,7 @@ class Draws(Frame, kw_only=True):
 
 
 class Submit(Draws, kw_only=True):
-    """A request new to a worker; the last `drawn` tokens of `ids` are generated ones."""
+    """A request new to a worker; the last `drawn` of `ids` are generated."""
 
     request: int
     ids: tuple[int, ...]
@@ -171,14 +171,14 @@ class Submit(Draws, kw_only=True):
 
 
 class Fill(Frame):
-    """Compute this many further tokens of a prompt, less those found in the prefix cache."""
+    """Compute further tokens of a prompt, less cached ones."""
 
     request: int
     tokens: int
 
 
 class Load(Frame):
-    """Make a model runnable as an instance; answered by `Loaded`."""
+    """Make a model runnable; answered by `Loaded`."""
 
     plan: int
     instance: int
@@ -188,7 +188,7 @@ class Load(Frame):
 
 
 class Relayout(Frame):
-    """Change an instance's variant while it serves; answered by `Relaid`."""
+    """Change an instance's variant; answered by `Relaid`."""
 
     instance: int
     variant: int
@@ -215,7 +215,7 @@ class Loaded(Frame):
 
 
 class Run(Frame):
-    """Run one step, or up to `steps` equal decode steps; each is answered by `Stepped`."""
+    """Run up to `steps` equal steps, each answered by `Stepped`."""
 
     plan: int
     instance: int
@@ -226,7 +226,7 @@ class Run(Frame):
 
 
 class Scored(Frame):
-    """Log-probabilities of a request's token and of the likeliest ones."""
+    """Log-probabilities of a token and of the likeliest."""
 
     request: int
     logprob: float
@@ -261,13 +261,13 @@ class Stepped(Frame):
 
 
 class Interrupt(Frame):
-    """End the run of decode steps at the next step boundary."""
+    """End the run at the next step boundary."""
 
     plan: int
 
 
 class Free(Frame):
-    """Free the memory of requests that the worker holds."""
+    """Free the memory of requests."""
 
     requests: tuple[int, ...]
 
@@ -285,13 +285,13 @@ class Unload(Frame):
 
 
 class Admit(Frame):
-    """Prepare a further model for loading while others are served; answered by `Admitted`."""
+    """Prepare a further model while serving; answered by `Admitted`."""
 
     item: Item
 
 
 class Admitted(Frame):
-    """Result of `Admit`: the model can be loaded, or the reason why not."""
+    """A model can be loaded, or the reason why not."""
 
     model: str
     failed: str = ""
@@ -322,13 +322,13 @@ class ModelInfo(Frame):
 
 
 class Starting(Frame):
-    """Progress of the start, sent to the front before models can be served."""
+    """Progress of the start."""
 
     what: str
 
 
 class Models(Frame):
-    """Models, sent to the front when requests are accepted and whenever a model fails."""
+    """Models, sent once requests are accepted and after failures."""
 
     models: tuple[ModelInfo, ...]
     max_open: int  # most concurrent requests
@@ -355,7 +355,7 @@ class Ask(Draws, kw_only=True):
 
 
 class Abort(Frame):
-    """Message from the front: cancel a request; `is_done`: a stop string was found."""
+    """Cancel a request; `is_done`: at a stop string."""
 
     request: int
     is_done: bool = False
@@ -372,7 +372,7 @@ class Tokens(Frame):
 
 
 class Ended(Frame):
-    """End of a request, sent once to the front."""
+    """End of a request, sent once."""
 
     request: int
     why: str  # "stop", "length", or a failure's outcome
@@ -380,13 +380,13 @@ class Ended(Frame):
 
 
 class Drain(Frame):
-    """Message from the front: refuse new requests, or accept them again."""
+    """Refuse new requests, or accept them again."""
 
     is_on: bool
 
 
 class Manage(Frame):
-    """Message from the front: load, unload, pin or unpin a model's weights."""
+    """Load, unload, pin or unpin a model's weights."""
 
     number: int
     model: str
@@ -394,7 +394,7 @@ class Manage(Frame):
 
 
 class Add(Frame):
-    """Message from the front: add a checkpoint; answered by `Managed`."""
+    """Add a checkpoint; answered by `Managed`."""
 
     number: int
     path: str  # within the folder `add_from`
@@ -402,14 +402,14 @@ class Add(Frame):
 
 
 class Remove(Frame):
-    """Message from the front: remove a model; answered by `Managed`."""
+    """Remove a model; answered by `Managed`."""
 
     number: int
     model: str
 
 
 class Managed(Frame):
-    """Result of `Manage`, `Add` or `Remove`, for the front: success, or the reason of failure."""
+    """Result of `Manage`, `Add` or `Remove`."""
 
     number: int
     refused: str = ""
@@ -419,7 +419,7 @@ class Managed(Frame):
 
 
 class Watch(Frame):
-    """Message from the front: report the current state once."""
+    """Report the current state once."""
 
     number: int
 

@@ -1,4 +1,4 @@
-"""Models of an engine: clients' view, rows of the fleet, weights, and commands for these."""
+"""Models of an engine: clients' view, fleet rows, weights, commands."""
 
 from __future__ import annotations
 
@@ -59,22 +59,11 @@ class Models:
     """State of an engine's models, and all that changes it.
 
     Attributes:
-      settings: engine settings, with the pool size.
-      weights: folder of weight files.
-      pool: memory for KV caches.
       entries: models that clients can see.
       rows: fleet rows by model name.
       failed: reasons of models that cannot be served, by name.
-      store: host weights; None: each worker has its own.
-      backend: the loop's world.
-      supervisor: worker processes.
-      ledger: open requests.
       adopt: switches loop and backend to a new fleet.
-      abort: ends a request, with the reason.
-      send: sends messages to the front.
-      tell: sends the current models to the front.
-      pinned: models whose weights are pinned.
-      closed: models of the fleet that accept no requests, as they are being added or removed.
+      closed: models that accept no requests, as they are being added or removed.
     """
 
     settings: EngineSettings
@@ -110,13 +99,13 @@ class Models:
         return self.settings.add_from is not None and self.store is not None
 
     def is_open(self, model: str) -> bool:
-        """Return whether a model accepts requests: it is served and not being added or removed."""
+        """Return whether a model accepts requests."""
         return model in self.rows and model not in self.closed
 
     # Commands for weights.
 
     def begin(self, command: say.Manage | say.Add | say.Remove) -> None:
-        """Start a command of the front; its outcome is sent there."""
+        """Start a command of the front, which gets its outcome."""
         if isinstance(command, say.Manage):
             number = command.number
             self._manage(
@@ -158,7 +147,7 @@ class Models:
         self.backend.put(event)
 
     def taken(self, event: Event, fleet: Any, state: Any) -> None:
-        """Continue commands after the loop took an event and its actions were executed."""
+        """Continue commands after an event's actions."""
         if isinstance(event, DeviceLost) and self.store is not None:
             for name in self._loading:  # loads that this device waited for were stopped
                 self.store.fetch(name)
@@ -185,7 +174,7 @@ class Models:
             self.store.fetch(wish.model)
 
     def fetched(self, model: str, failed: str) -> None:
-        """Handle the end of a load; `failed` is the reason of a failure, or ""."""
+        """Handle the end of a load; `failed` is a reason or ""."""
         if failed:
             _log.error("%s cannot be loaded: %s", model, failed)
             for request in self.ledger.of_model(model):
@@ -210,7 +199,7 @@ class Models:
             wish.answer(failed)
 
     def stop_vain_load(self, model: str) -> None:
-        """Stop a model's load if neither a request nor a command needs it."""
+        """Stop a load that nothing needs."""
         is_needed = model in self._loading or model in self.pinned
         if not is_needed and not self.ledger.of_model(model):
             self.backend.stop_loading(model)
@@ -324,6 +313,6 @@ class Models:
         self.closed.discard(model)
 
     def close(self) -> None:
-        """Cancel additions and removals in progress without undoing them."""
+        """Cancel additions and removals without undoing them."""
         for task in tuple(self._tasks):
             task.cancel()

@@ -1,4 +1,4 @@
-"""Current state of the engine as plain data, for its live page and metrics."""
+"""Current state of the engine as plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["requests_now", "weights_now", "work_done", "workers_now"]
 
 
 def requests_now(ledger: Ledger) -> dict[str, Any]:
-    """Return counts of open and waiting requests by model, and of ended ones by outcome."""
+    """Return open and waiting requests by model, ended ones by outcome."""
     entries = [entry for entry in map(ledger.get, ledger) if entry is not None]
     return {
         "open": Counter(entry.ask.model for entry in entries),
@@ -39,7 +39,7 @@ def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
 
 
 def weights_now(budget_bytes: int | None, models: Models | None) -> dict[str, Any]:
-    """Return the names of models with weights in memory, loading, or pinned."""
+    """Return the models with weights in memory, loading, or pinned."""
     store = None if models is None else models.store
     return {
         "budget_bytes": budget_bytes,
@@ -50,7 +50,7 @@ def weights_now(budget_bytes: int | None, models: Models | None) -> dict[str, An
 
 
 def workers_now(places: Sequence[Place], stepping: Stepping | None) -> list[dict[str, Any]]:
-    """Return the state of each worker; empty before the loop has begun."""
+    """Return each worker's state, once the loop has begun."""
     if stepping is None:
         return []
     return [_worker_now(place, stepping.state.device[place.device]) for place in places]

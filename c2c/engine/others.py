@@ -1,4 +1,4 @@
-"""Load from other processes of the machine: their CPU time, and out-of-memory kills."""
+"""Other processes' load: CPU time and out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IDLE = (3, 4)  # fields of a /proc/stat line: idle, iowait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSeconds:
-    """CPU seconds since boot on all cores (total, busy), and of the engine's processes."""
+    """CPU seconds since boot on all cores, and the engine's."""
 
     total_s: float
     busy_s: float
@@ -26,10 +26,7 @@ class CpuSeconds:
 
 
 def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
-    """Return CPU seconds so far; None if the system does not report them.
-
-    The engine's processes are this one and its descendants.
-    """
+    """Return CPU seconds so far, the engine's by this process and descendants; None if unknown."""
     try:
         first = (proc / "stat").read_text().splitlines()[0].split()
         ticks = [int(text) for text in first[1:9]]  # later fields are included in these
@@ -45,13 +42,13 @@ def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
 
 
 def share_of_others(before: CpuSeconds, now: CpuSeconds) -> float:
-    """Return other processes' share of the cores' time between two readings."""
+    """Return other processes' share of the cores between two readings."""
     theirs = (now.busy_s - before.busy_s) - (now.ours_s - before.ours_s)
     return min(1.0, max(0.0, theirs / max(_TICK_S, now.total_s - before.total_s)))
 
 
 def memory_kills(proc: Path = Path("/proc")) -> int | None:
-    """Return the number of out-of-memory kills by the kernel; None if it does not report them."""
+    """Return the kernel's out-of-memory kills; None if unknown."""
     try:
         lines = (proc / "vmstat").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
@@ -81,7 +78,7 @@ def _seconds_of(proc: Path, pid: int) -> float:
 
 
 async def note_others(shares: deque[float]) -> None:
-    """Record other processes' share of the CPU regularly, as long as the system reports it."""
+    """Record other processes' share of the CPU regularly."""
     before = cpu_seconds()
     while before is not None:
         await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""Worker slots: the current process, the state that it holds, and its current work."""
+"""Worker slots: process, held state, current work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RELAID: Final = ("changes", "pieces", "weight_bytes", "kv_bytes")  # totals of `
 
 @dataclass(slots=True)
 class Doing:
-    """A device's current action of the loop, and its progress."""
+    """A device's current action and progress."""
 
     plan: int
     action: Load | RunSteps
@@ -61,28 +61,16 @@ class Place:
     """Slot of a worker: a device of the fleet, and its current process.
 
     Attributes:
-      device: index of the device in the fleet; it may consist of several that a model spans.
+      device: index in the fleet.
       gpus: GPUs or MIG instances that its processes are bound to; (): none.
       generation: number of the process, increased at each start.
-      process: running process; None if there is none.
       link: connection to the ready process; None if none is ready.
-      was_ready: whether the process was a standby that had connected.
-      has_worked: whether the process has loaded or computed anything since it was ready.
       is_hung: whether the process was killed for its silence.
-      is_over: whether the process has ended and its end was handled.
-      in_vain: processes in a row that ended by themselves before they completed any work.
-      ended: processes in a row that were killed from outside before they completed any work.
-      heard_s: time of the process's last message.
-      instances: instances that the loop has on the device, with their model names.
-      opened: instances that the process has opened.
-      held: requests that the process holds.
-      doing: current work of the process; None if it is idle.
-      variant: current variant of the layout.
+      in_vain: processes in a row that ended by themselves without work.
+      ended: processes in a row that were killed from outside without work.
+      instances: the loop's instances on the device, with model names.
       moved: requests whose homes changed with the variant, and their new homes.
-      relayout: change to the next variant in progress; None if there is none.
-      relaid: totals of finished changes, and of tasks that another worker computed.
-      longest_piece_s: longest piece of a change between two steps.
-      is_waiting: whether the current work waits for weights that are not in memory.
+      is_waiting: whether the work waits for weights that are not in memory.
       is_quarantined: whether no further process is started.
     """
 
@@ -121,7 +109,7 @@ def requests_in(action: Load | RunSteps) -> Iterator[int]:
 
 
 def kind_of(doing: Doing) -> Hashable:
-    """Return the key shared by steps of similar duration."""
+    """Return the key of steps of similar duration."""
     action = doing.action
     assert isinstance(action, RunSteps)
     prompt = sum(tokens for _, _, tokens in action.prefills)
@@ -129,14 +117,14 @@ def kind_of(doing: Doing) -> Hashable:
 
 
 def note_instances(places: Sequence[Place], instances: Any, names: Sequence[str]) -> None:
-    """Record the instances that a system starts with in their slots."""
+    """Record a system's first instances in their slots."""
     for i, instance in enumerate(instances):
         if instance.model >= 0:
             places[int(instance.on_device)].instances[i] = names[int(instance.model)]
 
 
 def load_of(place: Place, plan: int, instance: int, model: str) -> messages.Load:
-    """Return the frame that opens an instance in the variant of its slot."""
+    """Return the frame that opens an instance."""
     return messages.Load(
         plan=plan, instance=instance, model=model, variant=place.variant, moved=place.moved
     )
@@ -169,9 +157,8 @@ def note_relaid(place: Place, frame: messages.Relaid) -> None:
 def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run | None, list[int]]:
     """Return the frame that runs a plan, and the requests that the worker must free before.
 
-    Requests that the process does not hold (it is new, or they were set aside) are recomputed from
-    prompt and delivered tokens: the step takes longer and draws the same tokens. After a lost step,
-    requests run one at a time. The frame is None if all requests have ended.
+    Requests that the process lacks are recomputed from prompt and delivered tokens, which draws the
+    same tokens; after a lost step they run one at a time. None: all have ended.
     """
     action = doing.action
     assert isinstance(action, RunSteps)

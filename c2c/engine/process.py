@@ -1,4 +1,4 @@
-"""Event loop, garbage collection and child processes of the scheduler's process."""
+"""Event loop, garbage collection and child processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_BACKOFF_S = 5.0
 
 
 async def started[T](what: str, start: Callable[[], Awaitable[T]]) -> T:
-    """Start a process, with retries and growing pauses if the system refuses (memory is short)."""
+    """Start a process, with retries if memory is short."""
     wait_s = _BACKOFF_S
     while True:
         try:
@@ -30,15 +30,11 @@ async def started[T](what: str, start: Callable[[], Awaitable[T]]) -> T:
 
 
 def run_in_loop[T](work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a new event loop of the kind that engines use (uvloop)."""
+    """Run a coroutine in a new uvloop."""
     return asyncio.run(work, loop_factory=uvloop.new_event_loop)
 
 
 def settle_memory() -> None:
-    """Exclude all present objects from garbage collection, once the process starts to serve.
-
-    These objects live as long as the process. Collecting them would take milliseconds, during which
-    workers wait for plans.
-    """
+    """Exclude present objects from garbage collection, which takes milliseconds."""
     gc.collect()
     gc.freeze()

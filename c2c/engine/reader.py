@@ -1,4 +1,4 @@
-"""Reader of checkpoints into the weight files that workers map: `python -m c2c.engine.reader`."""
+"""Reader of checkpoints into weight files: `python -m c2c.engine.reader`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _fetched(ask: Fetch) -> Fetched:
 # It reads a line of JSON for each model, writes a line when the file is complete, and ends with its
 # input.
 def main() -> int:
-    """Serve until the input ends; return the exit status."""
+    """Serve until the input ends; return the status."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # prints of libraries go to standard error
     for line in sys.stdin.buffer:

@@ -1,4 +1,4 @@
-"""Records of executed steps, for calibration of the cost model and analysis of a run."""
+"""Records of steps, for calibration and analysis."""
 
 from __future__ import annotations
 
@@ -25,28 +25,21 @@ class StepRow:
     """A step of a worker.
 
     Attributes:
-      plan: number of the plan that the step belongs to.
+      plan: number of the step's plan.
       number: number of the step in its plan, from 0; -1: the plan loads the model.
       device: index of the worker's slot.
-      model: name of the model.
-      chunk: prompt tokens with padding, summed over calls.
-      rows: rows of one token with padding, summed over calls.
-      calls: prompt tokens with padding of each call; 0 for a call of decodes alone.
+      chunk: prompt tokens with padding, over all calls.
+      rows: rows of one token with padding, likewise.
+      calls: padded prompt tokens of each call; 0: decodes alone.
       prompt_tokens: prompt tokens without padding.
       decodes: decoded rows without padding.
       kv_tokens: positions that the decoded rows attend to.
-      seconds: time on the device.
-      host_s: further time of the worker, on the host.
+      seconds: time on the device; `host_s`: further time on the host.
       begun_s: time of the event that caused the plan.
-      sent_s: time at which the plan was sent.
-      heard_s: time at which the report of the step arrived.
-      outside_s: time from the plan's event or the previous step's report to this step's, less the
-        worker's time: scheduling, frames, waiting for a core. Negative if the previous report was
-        late and the worker had continued.
+      outside_s: time from the plan's event or the previous report to this one, less the worker's
+        time; negative after a late report.
       is_turn: whether the model differs from the previous step's.
-      is_cold: whether a load had to wait for weights that were not in memory.
-      again: prompt tokens recomputed after a worker was lost.
-      found: prompt tokens found in the prefix cache.
+      is_cold: whether a load waited for weights.
     """
 
     plan: int
@@ -114,14 +107,10 @@ _SCHEMA = pa.schema(
 
 
 class Tape:
-    """Records of a run.
-
-    Totals and the last steps are always kept; all steps, requests and inputs only on demand, as an
-    engine runs for long.
-    """
+    """Records of a run: totals and the last steps; all steps, requests and inputs on demand."""
 
     def __init__(self, *, is_kept: bool) -> None:
-        """Create an empty tape; `is_kept`: True to keep all steps, requests and inputs."""
+        """Create a tape; `is_kept`: with all steps, requests and inputs."""
         self._is_kept = is_kept
         self._steps: list[StepRow] = []
         self._step_tables: list[pa.Table] = []
@@ -150,7 +139,7 @@ class Tape:
                 self._pack()
 
     def event(self, event: Event, names: Sequence[str]) -> None:
-        """Record an event that the loop is about to take, if it is an external input."""
+        """Record an event if it is external."""
         row = row_of(event, names) if self._is_kept else None
         if row is not None:
             self._inputs.append(row)
@@ -168,12 +157,12 @@ class Tape:
         self._steps, self._records, self._inputs = [], [], []
 
     def steps(self) -> pa.Table:
-        """Return all steps, in the order of their reports."""
+        """Return all steps, in the order of reports."""
         self._pack()
         return pa.concat_tables(self._step_tables)
 
     def inputs(self) -> pa.Table:
-        """Return the external inputs, in the order in which the loop took them."""
+        """Return the external inputs, in order."""
         self._pack()
         return pa.concat_tables(self._input_tables)
 

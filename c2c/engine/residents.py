@@ -1,4 +1,4 @@
-"""Models of a worker, and the execution of plans as calls of their runners."""
+"""Models of a worker, and the execution of plans."""
 
 from __future__ import annotations
 
@@ -54,13 +54,12 @@ _REFUSED = (DataError, SettingError, HostMemoryError)
 
 
 class Residents:
-    """Instances on one device that share its KV pool; a subclass may have several devices."""
+    """Instances that share a device's KV pool; a subclass may have several devices."""
 
     def __init__(self, setup: Setup, opening: Callable[[Opening], None] = lambda _: None) -> None:
         """Allocate the pool, and load and compile the models of `setup.opens`.
 
-        A model that cannot be served goes into `failed`. A model whose weights are not kept is
-        loaded and compiled, which detects its faults, and dropped again.
+        A model that cannot be served goes into `failed`.
         """
         self.failed: dict[str, str] = {}
         self._setup = setup
@@ -89,11 +88,6 @@ class Residents:
         return self._new_pool()
 
     def _open_pools(self) -> tuple[KvPool, ...]:
-        """Return a pool on each of the worker's devices.
-
-        Raises:
-          SettingError: too few devices.
-        """
         devices, count = jax.devices(), self._setup.devices
         if len(devices) < count:
             raise SettingError("devices", len(devices), f"at least {count} for a worker")
@@ -145,7 +139,7 @@ class Residents:
         return self._models[name]
 
     def admit(self, item: Item, told: Callable[[Admitted], None]) -> None:
-        """Load and compile a further model in its own thread, while others are served."""
+        """Load and compile a further model in its own thread."""
         self._items[item.name] = item
 
         def ready() -> None:
@@ -209,20 +203,20 @@ class Residents:
         self._runners[load.instance], self._models_of[load.instance] = runner, load.model
 
     def drop(self, model: str) -> None:
-        """Unmap a model's weights; their memory is free once no process maps them."""
+        """Unmap a model's weights."""
         self._grammars.pop(model, None)
         if self._models.pop(model, None) is not None:
             gc.collect()  # a model has reference cycles
 
     def unload(self, instance: int) -> None:
-        """Free an instance and the memory of its requests."""
+        """Free an instance and its requests' memory."""
         runner = self._runners.pop(instance, None)
         if runner is not None:
             for request in runner.requests:
                 runner.cancel(request)
 
     def free(self, requests: tuple[int, ...]) -> None:
-        """Free the memory of requests that this worker holds."""
+        """Free the memory of requests."""
         for runner in self._runners.values():
             for request in set(requests) & set(runner.requests):
                 runner.cancel(request)
@@ -232,10 +226,7 @@ class Residents:
         self._pool.forget(keys)
 
     def run(self, run: Run, is_interrupted: Callable[[], bool]) -> Iterator[Stepped]:
-        """Compute a plan's steps, yielding a report after each.
-
-        A run ends early with a step that ends a request, or after an interrupt.
-        """
+        """Compute a plan's steps, with a report each, until one ends a request or an interrupt."""
         runner = self._runners[run.instance]
         for submit in run.submits:
             self._submit(run.instance, submit)
@@ -285,7 +276,7 @@ class Residents:
         return result
 
     def advance(self) -> Relaid | None:
-        """Do a piece of a change between two steps; return the totals at its end, else None."""
+        """Do a piece of a change between steps; return the totals at its end."""
         return None
 
     @property
@@ -294,10 +285,6 @@ class Residents:
         return False
 
     def _calls(self, runner: Runner, run: Run, found: list[tuple[int, int]]) -> Iterator[Step]:
-        """Yield the calls of a plan's first step: a chunk in each, decodes in the first.
-
-        The prefix cache is searched right before a prompt's first call.
-        """
         decodes = run.decodes
         for fill in run.fills:
             there = runner.reuse(fill.request, fill.tokens)

@@ -1,4 +1,4 @@
-"""Engine: the serving loop's pure step, between worker processes and the front."""
+"""Engine: the loop's pure step between workers and the front."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ _ENDS = 64  # last ended requests, for the estimate of the next end
 
 
 class Engine:
-    """Scheduler process: owns the serving loop's state and all that changes it."""
+    """Scheduler process, owner of the serving loop's state."""
 
     def __init__(self, entries: Sequence[CatalogEntry], settings: EngineSettings) -> None:
-        """Create an engine for the models of a catalog; nothing is started."""
+        """Create an engine, not started."""
         self._entries = list(entries)
         self._settings = settings
         self._folder = OwnFolder()
@@ -111,7 +111,7 @@ class Engine:
         self._beginning = "starting"  # progress of the start; "": complete
 
     async def listen(self) -> None:
-        """Open the socket; a front that connects during the start receives its progress."""
+        """Open the socket, before the start."""
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self._connect), str(self.socket)
         )
@@ -124,8 +124,8 @@ class Engine:
         """Start the workers and the loop.
 
         Args:
-          note: called with lines about the progress of the start.
-          progress: called with the numbers of ready shapes and of all shapes.
+          note: gets lines about the start.
+          progress: gets the numbers of ready shapes and of all.
 
         Raises:
           DataError: no model can be served, or a worker did not start.
@@ -249,7 +249,7 @@ class Engine:
 
     @property
     def options(self) -> Options:
-        """Settings of the workers; after the start with the pool size, if a share sets it."""
+        """Settings of the workers; after the start with the pool size."""
         return self._settings.options
 
     async def _begin_serving(self, stepping: Stepping) -> None:
@@ -324,7 +324,7 @@ class Engine:
         return infos_of(self._entries, rows, self._failed, self.prepared)
 
     def ask(self, ask: say.Ask) -> None:
-        """Accept or refuse a request; its tokens and its end are sent to the front."""
+        """Accept or refuse a request."""
         assert self._backend is not None
         assert self.prepared is not None
         is_full = len(self.ledger) >= self._settings.max_open
@@ -355,7 +355,6 @@ class Engine:
         )
 
     def _next_end_s(self) -> float:
-        """Return the seconds until a next request ends, estimated from the last ends."""
         if len(self._ends_s) < 2:
             return 1.0
         return (time.monotonic() - self._ends_s[0]) / len(self._ends_s)
@@ -399,7 +398,7 @@ class Engine:
         return tuple(e for e in self._entries if e.name in self._served_models.rows)
 
     async def drain(self, limit_s: float) -> None:
-        """Refuse new requests, wait up to `limit_s` for open ones, then end the rest."""
+        """Refuse new requests; end those still open after `limit_s`."""
         self.is_draining = True
         end_s = time.monotonic() + limit_s
         while len(self.ledger) and time.monotonic() < end_s:

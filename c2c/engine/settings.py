@@ -21,28 +21,24 @@ class EngineSettings:
     """Settings of an engine.
 
     Attributes:
-      options: settings of the workers.
-      system: policies and their settings.
-      constants: constants of the cost model, for the policies' predictions.
-      gpus: devices to bind workers to, in the order of the workers; (): workers see all devices.
-      executables: folder of compiled code; "auto": the default folder; None: each process compiles.
+      options: of the workers.
+      constants: constants of the cost model, for predictions.
+      gpus: devices to bind workers to, in order; (): workers see all.
+      executables: folder of compiled code; "auto": the default; None: each process compiles.
       pools: folder of weight files that workers share; None: temporary files.
-      max_open: most concurrent requests; further ones are refused.
-      retries: consecutive losses of workers, without a token between, that a request survives.
-      patience: consecutive processes without completed work after which a worker is given up.
-      has_spare: whether a standby process replaces the next lost worker.
+      max_open: most concurrent requests.
+      retries: losses without a token between that a request survives.
+      patience: processes without work after which a worker is given up.
+      has_spare: whether a standby process replaces a lost worker.
       hang_s: silence after which a computing worker is killed.
       start_s: silence after which a starting worker is killed; it may compile.
       is_recorded: whether all steps and requests are kept, to be written at the end.
-      ttft_slo_s: target of TTFT for policies.
-      tpot_slo_s: target of TPOT for policies.
-      compiled: whether the loop's step runs as machine code, compiled in the background if needed;
-        else it is interpreted.
-      busy_poll: whether the scheduler polls for due reports while the core is idle, rather than
-        sleeping.
-      worker: module that a worker's process runs; a layout over several devices needs another one.
-      add_from: folder of checkpoints that can be added while the engine serves; None: models can be
-        neither added nor removed.
+      ttft_slo_s: target of TTFT.
+      tpot_slo_s: target of TPOT.
+      compiled: whether the loop's step runs as machine code; else it is interpreted.
+      busy_poll: whether the scheduler polls for due reports while the core is idle.
+      worker: module of a worker's process.
+      add_from: folder of checkpoints that can be added and removed while serving.
     """
 
     options: Options

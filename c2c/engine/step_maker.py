@@ -1,4 +1,4 @@
-"""Process that compiles the serving loop's step: `python -m c2c.engine.step_maker`."""
+"""Process that compiles the loop's step: `python -m c2c.engine.step_maker`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step of the serving loop over its state: interpreted, then compiled once machine code exists."""
+"""Step of the serving loop: interpreted until machine code exists."""
 
 from __future__ import annotations
 
@@ -25,12 +25,7 @@ _MAKER = "c2c.engine.step_maker"
 
 
 class Stepping:
-    """Applies events to the loop's state.
-
-    Attributes:
-      fleet: fleet as arrays.
-      state: state of the loop as arrays.
-    """
+    """Application of events to the loop's state, as arrays."""
 
     def __init__(self, fleet: Fleet, rules: Rules, state: Serving) -> None:
         """Create an interpreted step."""
@@ -56,10 +51,7 @@ class Stepping:
         return now_s, actions, [Record(*row) for row in self.state.records[:out].tolist()]
 
     async def compile(self) -> None:
-        """Switch to machine code, compiling it if there is none.
-
-        If compilation fails, the log has the reason and the step stays interpreted.
-        """
+        """Switch to machine code, compiled if needed; a failure leaves the step interpreted."""
         async with self._changing:
             await self._compile()
 
@@ -78,10 +70,7 @@ class Stepping:
         settle_memory()  # loaded code is permanent
 
     async def adopt(self, fleet: Fleet, rules: Rules) -> None:
-        """Switch to a fleet with added models, or with others in the rows of removed ones.
-
-        Requests, instances and the policies' memory are kept.
-        """
+        """Switch to a fleet with other rows; requests, instances and policies' memory stay."""
         async with self._changing:
             like = Loop(fleet, rules, grow_models(self.state, fleet))
             step = await asyncio.to_thread(partial(Step, like, compiled=self._is_compiled))
@@ -107,7 +96,7 @@ class Stepping:
         return status == 0
 
     async def close(self) -> None:
-        """End the process that makes machine code, if there is one."""
+        """End the process that makes machine code."""
         self._is_closed = True
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Host weights on demand: the models in memory, and the process that loads further ones."""
+"""Host weights on demand, and the process that loads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIES = 3  # reader processes that may die while reading a model, before it has
 
 
 class Fetch(msgspec.Struct, kw_only=True):
-    """Order to the reader: fill the file of this model."""
+    """Order to the reader to fill a file."""
 
     item: Item
     dtype: str
@@ -30,7 +30,7 @@ class Fetch(msgspec.Struct, kw_only=True):
 
 
 class Fetched(msgspec.Struct, kw_only=True):
-    """Reply of the reader: success, or the reason of failure."""
+    """Reply of the reader: success or a reason."""
 
     failed: str = ""
 
@@ -38,11 +38,7 @@ class Fetched(msgspec.Struct, kw_only=True):
 # One process reads checkpoints into the weight files that workers map, one model at a time, in the
 # order of the demands. Killing the process cancels a load.
 class Store:
-    """Host weights of an engine's models.
-
-    Attributes:
-      here: models whose weights are in memory.
-    """
+    """Host weights of an engine; `here`: models in memory."""
 
     def __init__(
         self,
@@ -65,15 +61,15 @@ class Store:
 
     @property
     def coming(self) -> tuple[str, ...]:
-        """Names of the model that is being loaded and of those that wait for it."""
+        """Models that are being loaded or wait for it."""
         return tuple(self._queue)
 
     def add(self, item: Item) -> None:
-        """Add a model whose weights are not in memory."""
+        """Add a model, not in memory."""
         self._items[item.name] = item
 
     def fetch(self, model: str) -> None:
-        """Queue a load of a model's weights, unless they are in memory or queued."""
+        """Queue a load unless needless."""
         if model in self.here or model in self._queue:
             return
         self._queue.append(model)
@@ -90,16 +86,13 @@ class Store:
             self._kill()
 
     def drop(self, model: str) -> None:
-        """Drop a model's weights, which no process may need any more."""
+        """Drop weights that no process may need."""
         self.stop(model)
         self.here.discard(model)
         self._remove(model)
 
     def _remove(self, model: str) -> None:
-        """Remove a model's file, even if partial; memory is freed once no process maps it.
-
-        The file stays while it is that of another model in memory, or to come.
-        """
+        """Remove a model's file, even if partial, unless another model in memory has it."""
         path = self._items[model].pool
         others = (self.here | set(self._queue)) - {model}
         if any(self._items[other].pool == path for other in others):
@@ -116,7 +109,7 @@ class Store:
                 self._reader.kill()
 
     async def stand_by(self) -> asyncio.subprocess.Process:
-        """Start the reader process if there is none; its imports take seconds."""
+        """Start the reader if there is none; imports take seconds."""
         if self._reader is None or self._reader.returncode is not None:
             self._reader = await started("the weight reader", self._new_reader)
         return self._reader
@@ -156,7 +149,6 @@ class Store:
             self._work = None
 
     async def _fetch(self, model: str) -> Fetched | None:
-        """Return the result of a load; None if its process ended."""
         reader = await self.stand_by()
         assert reader.stdin is not None
         assert reader.stdout is not None

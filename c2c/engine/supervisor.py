@@ -1,4 +1,4 @@
-"""Supervision of worker processes: start, detection of losses and hangs, restart."""
+"""Supervision of worker processes: losses, hangs, restarts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Listener(Protocol):
 
 
 class Supervisor:
-    """Processes of all worker slots, and a standby process."""
+    """Processes of all slots, and a standby."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Supervisor:
         done: Callable[[Place, say.Hello], None],
         opening: Callable[[Place, say.Opening], None],
     ) -> None:
-        """Start all processes; the first alone, as it writes the files that the others share."""
+        """Start all processes; the first alone, as it writes shared files."""
         self._setup, self._opening = setup, opening
         await self._first(self._places[0], done)
         await asyncio.gather(*(self._first(place, done) for place in self._places[1:]))
@@ -106,10 +106,7 @@ class Supervisor:
         done(place, hello.result())
 
     async def admit(self, item: say.Item) -> str:
-        """Prepare a further model on all workers in turn; return the reason of a failure, or "".
-
-        Restarted processes open the model at its first use.
-        """
+        """Prepare a further model on all workers in turn; return the reason of a failure, or ""."""
         assert self._setup is not None
         models = (*self._setup.models, item)
         self._setup = msgspec.structs.replace(self._setup, models=models)
@@ -128,13 +125,13 @@ class Supervisor:
         return ""
 
     def dismiss(self, model: str) -> None:
-        """Remove a model from the setup of later processes."""
+        """Remove a model from later processes."""
         assert self._setup is not None
         models = tuple(item for item in self._setup.models if item.name != model)
         self._setup = msgspec.structs.replace(self._setup, models=models)
 
     def watch(self, listener: Listener) -> None:
-        """Report all events to a listener from now on, and restart lost processes."""
+        """Report events to a listener, and restart lost processes."""
         self._listener = listener
         self._watch = asyncio.create_task(self._kill_hanging())
         if self._has_spare:
@@ -254,7 +251,6 @@ class Supervisor:
             self._listener.started(place)
 
     def _lost(self, place: Place) -> None:
-        """Handle the loss of a process once; restart it unless too many did no work."""
         if place.is_over:
             return
         place.is_over = True
@@ -278,7 +274,6 @@ class Supervisor:
             self._later(self._again(place, _BACKOFF_S * (2**place.in_vain - 1)))
 
     async def _again(self, place: Place, delay_s: float) -> None:
-        """Start a process to replace a lost one, and watch it until it is ready."""
         await asyncio.sleep(min(delay_s, _MOST_BACKOFF_S))
         await self._begin(place)
         generation = place.generation

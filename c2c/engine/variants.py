@@ -1,4 +1,4 @@
-"""Layouts over several devices, as sent to workers and as the loop accounts for their memory."""
+"""Layouts over several devices, for workers and the loop's memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TOLD = 1.0  # bytes above 0, as the loop announces only changes that copy somet
 
 
 def has_lane_workers(layout: StepLayout) -> bool:
-    """Return whether each lane is a worker; else one worker has all devices."""
+    """Return whether each lane is a worker, or one has all devices."""
     return bool(layout.worker) and not any(lane.paths for lane in layout.lanes)
 
 
 def check_layout(layout: StepLayout | None, workers: int) -> None:
-    """Check that a worker can serve with a layout."""
+    """Check that a worker supports a layout."""
     where = "system.layout"
     if layout is None:
         return
@@ -44,7 +44,7 @@ def check_layout(layout: StepLayout | None, workers: int) -> None:
 
 
 def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
-    """Return the fields of `Setup` for a layout: devices, homes and variants."""
+    """Return a layout's fields of `Setup`."""
     if layout is None:
         return {}
     fields = {"layout": dict(layout.worker)}
@@ -66,9 +66,8 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
 def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
     """Return a layout whose memories are the pools of a worker's devices.
 
-    Weights are outside the pools, so copies of layers take none of these memories. Where lanes are
-    workers, a half of each pool is left to what the other lane's sequences need for a time: their
-    prompts are computed at home, and what they lose elsewhere is.
+    Copied layers take none. Where lanes are workers, half of each pool is for the other's
+    sequences.
     """
     if has_lane_workers(layout):
         usable_bytes /= 2.0

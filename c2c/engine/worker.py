@@ -41,10 +41,7 @@ ResidentsOf = Callable[[Setup, Callable[[Any], None]], Any]  # (setup, progress 
 
 
 class _Inbox:
-    """Queue of received frames; interrupts overtake the others.
-
-    The computing thread reads the socket, as another thread would contend for the interpreter.
-    """
+    """Queue of frames in which interrupts overtake; the computing thread reads it."""
 
     def __init__(self, frames: SocketFrames) -> None:
         self._frames = frames
@@ -65,7 +62,6 @@ class _Inbox:
                 self._waiting.append(frame)
 
     def ends(self, plan: int) -> bool:
-        """Return whether a plan must end at the next step boundary."""
         if not self._is_over:
             self._take(waits=False)
         return self._is_over or self._interrupted >= plan
@@ -79,12 +75,7 @@ class _Inbox:
 
 
 def serve(frames: SocketFrames, residents_of: ResidentsOf | None = None) -> None:
-    """Handle frames until `Stop` or the end of the connection.
-
-    Args:
-      frames: connection to the scheduler.
-      residents_of: factory of the models; None: `c2c.engine.residents.Residents`.
-    """
+    """Handle frames until `Stop` or the connection's end; None: with `Residents`."""
     inbox = _Inbox(frames)
     setup = inbox.get()
     if not isinstance(setup, Setup):
@@ -141,7 +132,7 @@ def _change(residents: Any, frame: Any) -> None:
 
 
 def main(arguments: list[str], residents_of: ResidentsOf | None = None) -> int:
-    """Connect and serve, as `serve` does; return the exit status."""
+    """Connect and `serve`; return the exit status."""
     path, place, generation = arguments
     if int(place) == SPARE and residents_of is None:  # slow imports, done in advance
         importlib.import_module("c2c.engine.residents")

@@ -1,4 +1,4 @@
-"""Chips, links and MIG layouts as data. Values and their sources are in `conf/`."""
+"""Chips, links and MIG layouts, as data of `conf/`."""
 
 from c2c.hardware.conf import (
     bases,

@@ -1,4 +1,4 @@
-"""Folders of settings, and typed reading of their YAML files."""
+"""Folders of settings, and typed reading of YAML."""
 
 import os
 import re
@@ -34,10 +34,10 @@ _also: list[Path] = []  # folders of the user's and of plug-ins, searched after 
 
 
 def conf_dir() -> Path:
-    """Return the folder of settings: C2C_CONF if set, else the wheel's, else the checkout's.
+    """Return the folder of settings: C2C_CONF, else the wheel's, else the checkout's.
 
     Raises:
-      SettingError: the folder does not hold `hardware/` and `mig_table/`.
+      SettingError: it lacks `hardware/` or `mig_table/`.
     """
     value = os.environ.get("C2C_CONF")
     folder = Path(value) if value else _own()
@@ -57,32 +57,28 @@ def _own() -> Path:
 
 
 def search_also(folders: Iterable[Path]) -> None:
-    """Search these folders after `conf_dir()`, in order; they replace those of earlier calls."""
+    """Search these folders, not earlier ones, after `conf_dir()`."""
     _also[:] = folders
 
 
 def conf_folders() -> tuple[Path, ...]:
-    """Return the folders searched for settings: `conf_dir()`, then the user's own."""
+    """Return `conf_dir()`, then the user's folders."""
     return (conf_dir(), *_also)
 
 
 def conf_names(group: str) -> tuple[str, ...]:
-    """Return the names of the settings in a group, such as "hardware", without ".yaml"."""
+    """Return a group's names, without ".yaml"."""
     folders = [f / group for f in conf_folders() if (f / group).is_dir()]
     files = (name for f in folders for name in os.listdir(f))  # noqa: PTH208 (ten times as fast)
     return tuple(sorted({n.removesuffix(".yaml") for n in files if n.endswith(".yaml")}))
 
 
 def conf_name(group: str, name: str, field: str | None = None) -> str:
-    """Return the name of a setting as its file spells it; an exact match, or one by case aside.
-
-    Args:
-      group: group of the setting.
-      name: name as given.
-      field: field of the error; None: the group.
+    """Return the name of a setting as its file spells it, found by case aside if not exactly.
 
     Raises:
-      SettingError: there is no such file; lists those that exist.
+      SettingError: there is no such file; lists those that exist. `field` names it, by default the
+        group.
     """
     names = conf_names(group)
     alike = [one for one in names if one.casefold() == name.casefold()]
@@ -94,11 +90,7 @@ def conf_name(group: str, name: str, field: str | None = None) -> str:
 def unknown_file(
     group: str, name: object, known: Iterable[str], field: str | None = None
 ) -> SettingError:
-    """Return the error for a setting without a file.
-
-    Chips' names are codes, of which similar letters mean another chip: only those with the same
-    first letters and number are suggested.
-    """
+    """Return the error for a setting without a file; similar codes are suggested with care."""
     if group != "hardware":
         return unknown_name(field or group, name, known)
     names, recipe = sorted(known), "docs/recipes.md#a-chip adds another."
@@ -119,7 +111,7 @@ def conf_file(group: str, name: str) -> Path:
     """Return the path of `<group>/<name>.yaml` in the first folder that has it.
 
     Raises:
-      SettingError: there is no such file; lists those that exist.
+      SettingError: there is no such file.
     """
     name = conf_name(group, name)
     files = (folder / group / f"{name}.yaml" for folder in conf_folders())
@@ -127,19 +119,17 @@ def conf_file(group: str, name: str) -> Path:
 
 
 def read_yaml(group: str, name: str) -> dict[str, Any]:
-    """Return `<group>/<name>.yaml` of the settings as a mapping.
-
-    The file's `defaults`, a list of files of its group and `_self_`, are merged as by Hydra.
+    """Return `<group>/<name>.yaml` as a mapping, with its `defaults` merged as by Hydra.
 
     Raises:
-      SettingError: there is no such file; lists those that exist.
-      DataError: the file is not YAML or not a mapping; its defaults are no such list or circular.
+      SettingError: there is no such file.
+      DataError: the file is no YAML mapping, or its defaults are no list of files or circular.
     """
     return _composed(group, name, ())
 
 
 def bases(group: str, name: str) -> tuple[str, ...]:
-    """Return the files that a file's `defaults` name, the nearest first, with theirs."""
+    """Return a file's `defaults`, nearest first, with theirs."""
     defaults = _mapping(conf_file(group, name)).get("defaults", [])
     names = [base for base in reversed(defaults) if base != "_self_"]
     return (*names, *(base for one in names for base in bases(group, one)))
@@ -176,7 +166,6 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 @cache
 def _parsed(path: Path, _changed_ns: int, _size: int) -> bytes:
-    """Parse a file once until it changes: layouts load their platform many times."""
     import yaml  # here: GPU machines that only measure lack it
 
     try:
@@ -191,15 +180,9 @@ def _parsed(path: Path, _changed_ns: int, _size: int) -> bytes:
 
 
 def read_fields[T](cls: type[T], data: object, where: str) -> T:
-    """Build a flat dataclass of numbers and strings from a mapping, and check names and types.
+    """Build a flat dataclass of numbers and strings from a mapping; `where` prefixes errors.
 
-    A field `source` maps each field with a number to a string that begins with one of
-    `SOURCE_KINDS`.
-
-    Args:
-      cls: dataclass to build.
-      data: values by field; fields with defaults may be absent.
-      where: prefix of the field names in errors, such as "hardware.gh200.link".
+    Its `source` maps each numeric field to a text that begins with one of `SOURCE_KINDS`.
 
     Raises:
       SettingError: a field is missing, unknown or of the wrong type, or has no source.

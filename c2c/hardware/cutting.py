@@ -18,11 +18,10 @@ __all__ = ["Placed", "Slice", "joined", "placed", "profiles", "slices"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Resources of one slice: a MIG instance, a whole chip, or several GPUs.
+    """Resources of a slice: a MIG instance (`is_cut`), a whole chip, or several GPUs (`ranks`).
 
-    `link_cap_gbps` is the rate that it draws if alone on the link. `is_cut` is true for a part of a
-    chip and false for a whole one. `ranks` is set for several GPUs, None for one. `kernels_read` is
-    whether kernels read host memory themselves, see `Link`.
+    `link_cap_gbps` is its rate alone on the link. `kernels_read`: kernels read host memory
+    themselves, see `Link`.
     """
 
     name: str
@@ -38,7 +37,7 @@ class Slice:
 
 
 def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
-    """Return several whole GPUs as one slice with their summed resources."""
+    """Return whole GPUs as one slice of their sums."""
     return Slice(
         name=name,
         sm_count=sum(g.sm_count for g in gpus),
@@ -51,7 +50,7 @@ def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
 
 
 class Placed(NamedTuple):
-    """An instance of a layout, and the chip's memory slice at which it starts."""
+    """An instance, and the memory slice at which it starts."""
 
     profile: MigProfile
     start: int
@@ -60,17 +59,11 @@ class Placed(NamedTuple):
 def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
     """Return the slices of a chip in a MIG layout, in the order of its parts.
 
-    A slice has its profile's share of the chip's SMs and HBM, so changed values of a platform
-    change its slices in proportion. The tensor-core peak is shared by SMs, L2 by memory slices.
-    Alone on the link, a slice draws at most its SMs' bytes in flight over the link's latency.
-
-    Args:
-      platform: chip with its link.
-      mig: layout or its name.
+    A slice has its profile's share of SMs, with the tensor-core peak, and of HBM, with L2. Alone on
+    the link, it draws at most its SMs' bytes in flight over the latency.
 
     Raises:
-      SettingError: the layout does not exist on the chip; lists the layouts that do. The parts do
-        not fit together; lists those that do.
+      SettingError: the chip lacks the layout, or its parts do not fit together.
     """
     config = load_mig(mig) if isinstance(mig, str) else mig
     chosen = _chosen(platform, config)
@@ -82,10 +75,6 @@ def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
 def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
     """Return the instances of a layout with their starts; () if it is the whole chip.
 
-    Args:
-      platform: chip.
-      mig: layout or its name.
-
     Raises:
       SettingError: see `slices`.
     """
@@ -96,12 +85,12 @@ def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
 
 
 def profiles(platform: Platform) -> tuple[MigProfile, ...]:
-    """Return the profiles that an instance may have on a platform, small ones first.
+    """Return the profiles of a platform's instances, small ones first.
 
-    A chip without profiles of its own has those of the nearest chip that its file is based on.
+    A chip without its own has those of the nearest chip that its file is based on.
 
     Raises:
-      SettingError: the platform's table of `conf/mig_table` does not exist or has a wrong value.
+      SettingError: the table of `conf/mig_table` does not exist or has a wrong value.
     """
     chip, table = platform.partition, platform.mig_table
     every = read_yaml("mig_table", table) if chip else {}
@@ -128,8 +117,6 @@ def profiles(platform: Platform) -> tuple[MigProfile, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A profile as in a file of `conf/mig_table`."""
-
     sm_count: int
     hbm_bytes: int
     source: Mapping[str, str]
@@ -220,7 +207,6 @@ def _text(several: Sequence[MigProfile]) -> str:
 
 
 def _what_fits(chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition) -> str:
-    """Return a hint: the parts that fit, in order, and the instances that fit beside them."""
     n = len(chosen)
     while where_they_go([_extent(p, chip) for p in chosen[:n]], chip) is None:
         n -= 1

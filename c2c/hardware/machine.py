@@ -1,4 +1,4 @@
-"""This machine as a platform: cores for SMs, main memory for HBM and host memory."""
+"""This machine as a platform: cores are SMs, main memory is HBM."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _FLOPS_PER_CORE = "bf16_tflops_per_core"
 
 
 def fill_from_machine(gpu: Any, host: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fill null values of the platform `cpu` from this machine's cores and memory."""
+    """Fill null values of the platform `cpu`."""
     for name, section in (("gpu", gpu), ("host", host)):
         if not isinstance(section, Mapping):
             raise SettingError(f"{where}.{name}", section, "a mapping")
@@ -33,12 +33,12 @@ def fill_from_machine(gpu: Any, host: Any, where: str) -> tuple[dict[str, Any], 
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_bytes() -> int:
-    """Return the bytes of memory that this process may use: the machine's or its container's."""
+    """Return the bytes that this process may use."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit_file = Path("/sys/fs/cgroup/memory.max")
     if limit_file.is_file():

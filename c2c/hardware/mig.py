@@ -1,4 +1,4 @@
-"""MIG profiles and layouts; a layout's name says which profiles its slices have."""
+"""MIG profiles and layouts."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,7 @@ _ITEM = re.compile(r"(?:([1-9]\d?)x)?(\d+g(?:\.\d+gb)?|\d+gb|cpu)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """Resources of one instance on one platform. Values and sources are in `conf/mig_table`.
-
-    `chip` is the GPU of these values; an instance keeps its share of a chip whose values change.
-    """
+    """Resources of an instance on the GPU `chip`; an instance keeps its share of a changed chip."""
 
     name: str  # the vendor's name, e.g. "1g.12gb"
     sm_count: Count
@@ -48,7 +45,7 @@ class MigProfile:
 
     @property
     def compute_slices(self) -> int:
-        """Number of compute slices, the first digits of the vendor's name."""
+        """Compute slices, by the vendor's name."""
         return int(self.name.partition("g.")[0])
 
 
@@ -56,9 +53,8 @@ class MigProfile:
 class MigConfig:
     """A layout: the profile of each instance, by name in `parts` or given in `profiles`.
 
-    A part is the vendor's name, "3g.48gb"; "3g", the profile of that many compute slices with least
-    memory; or "24gb", the one of that memory with most compute slices of which as many fit.
-    `c2c.hardware.slices` resolves them on a platform and checks that the instances fit together.
+    A part is the vendor's name, "3g.48gb"; "3g", that many compute slices with least memory; or
+    "24gb", that memory with most compute slices of which as many fit.
     """
 
     name: str  # "7x12gb"; the platform's first, such as "1x96gb", is the full GPU
@@ -81,12 +77,12 @@ class MigConfig:
 
 
 def is_layout_name(name: str) -> bool:
-    """Return whether a name says a layout's parts, as 7x12gb, 3g_4x1g and 3g.48gb_2x2g do."""
+    """Return whether a name says parts: 7x12gb, 3g_4x1g, 3g.48gb_2x2g."""
     return all(_ITEM.fullmatch(item) for item in name.split("_"))
 
 
 def load_mig(name: str) -> MigConfig:
-    """Return a layout by its name, or of a user's file `mig/<name>.yaml`.
+    """Return a layout by its name or file.
 
     >>> load_mig("3g_2x2g").parts
     ('3g', '2g', '2g')
@@ -100,8 +96,8 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
     """Build a layout from a mapping, as Hydra composes it.
 
     Args:
-      data: name, and parts unless the name says them: names of profiles, "4x1g" for four of one.
-      where: prefix of the field names in errors.
+      data: name, and parts unless the name says them; "4x1g" is four of one.
+      where: prefix of fields in errors.
 
     Raises:
       SettingError: a field is missing, unknown or invalid.

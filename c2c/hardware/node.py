@@ -1,4 +1,4 @@
-"""Nodes: several GPUs with links between them, from `conf/node`, or the slices of one chip."""
+"""Nodes: GPUs with links, from `conf/node` or a chip's slices."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ class PeerLink:
     """Links of one kind between GPUs of a node.
 
     Attributes:
-      name: key of the link in the node's file.
-      kind: "network" or "pcie", a card or slot of each GPU that all its transfers share; "nvlink",
-        wires between each two GPUs.
-      gbps: rate each way of a card, a slot or the wires of two GPUs, 1e9 bytes a second.
-      latency_s: latency of a transfer.
-      between: numbers of the GPUs that the link joins; (): all GPUs of the node.
-      source: source of each number.
+      name: key in the node's file.
+      kind: "network" or "pcie", a card or slot that all transfers of a GPU share; "nvlink", wires
+        between each two GPUs.
+      gbps: rate each way, 1e9 bytes a second.
+      between: numbers of the joined GPUs; (): all.
     """
 
     name: str
@@ -50,10 +48,9 @@ class Node:
     """Several GPUs of one host, and the links between them.
 
     Attributes:
-      name: name of the node's file.
       gpus: platforms' names in `conf/hardware`, in order.
-      links: links between the GPUs; if several join two GPUs, the first is used.
-      usd_per_hour: rent of all GPUs with their host; None: the sum of the GPUs' prices.
+      links: if several join two GPUs, the first is used.
+      usd_per_hour: rent with the host; None: the sum of the GPUs' prices.
       chip: chip whose slices are the GPUs, see `cut_node`; None: GPUs are whole.
       parts: those slices, the largest first.
     """
@@ -90,10 +87,7 @@ class Node:
 
     @cached_property
     def platforms(self) -> tuple[Platform, ...]:
-        """Platforms of the GPUs, in order; a price of the node is divided equally among them.
-
-        A slice has the rent and the watts of its share of all slices' SMs.
-        """
+        """Platforms of the GPUs; they split the node's price equally, slices by SMs."""
         if self.chip is not None:
             sms = sum(part.sm_count for part in self.parts)
             return tuple(_cut(self.chip, part, part.sm_count / sms) for part in self.parts)
@@ -105,26 +99,23 @@ class Node:
 
     @property
     def chips(self) -> tuple[str, ...]:
-        """Names of the chips that the GPUs are, or are slices of, each once."""
+        """Names of the GPUs' chips, each once."""
         return (self.chip.name,) if self.chip else tuple(dict.fromkeys(self.gpus))
 
     def link(self, source: int, target: int) -> PeerLink | None:
-        """Return the link between two GPUs; None if there is none or they are the same GPU."""
+        """Return the link between two GPUs, or None."""
         ends = {source, target}
         if len(ends) < 2:
             return None
         return next((k for k in self.links if not k.between or ends <= set(k.between)), None)
 
     def seconds(self, nbytes: float, source: int, target: int) -> float:
-        """Return the seconds of a transfer alone on its link; infinity without a link."""
+        """Return the seconds of a transfer alone; infinity without a link."""
         link = self.link(source, target)
         return math.inf if link is None else link.latency_s + nbytes / (link.gbps * 1e9)
 
     def ways(self, source: int, target: int) -> tuple[str, ...]:
-        """Return names of the resources that a transfer occupies; () without a link.
-
-        Transfers that share a name contend.
-        """
+        """Return the resources of a transfer; shared names contend."""
         link = self.link(source, target)
         if link is None:
             return ()
@@ -139,13 +130,11 @@ class Node:
 def cut_node(chip: Platform, mig: MigConfig | str, *, gbps: float, latency_s: float) -> Node:
     """Return the slices of a chip as a node, the largest first.
 
-    A transfer between two slices goes out to host memory and in again, over the chip's link.
+    A transfer goes out to host memory and in again, over the chip's link.
 
     Args:
-      chip: the chip.
-      mig: layout of at least two slices, or its name.
-      gbps: rate of such a transfer alone, 1e9 bytes a second.
-      latency_s: its latency.
+      mig: layout of at least two slices.
+      gbps: rate of a transfer alone, 1e9 bytes a second; `latency_s` likewise.
 
     Raises:
       SettingError: a layout that the chip lacks, or of one slice.
@@ -179,16 +168,16 @@ def load_node(name: str) -> Node:
     """Return the node of `conf/node/<name>.yaml`.
 
     Raises:
-      SettingError: there is no such file, or an invalid value.
+      SettingError: there is none, or an invalid value.
     """
     return node_from_mapping(read_yaml("node", name))
 
 
 def node_from_mapping(data: Mapping[str, Any]) -> Node:
-    """Build a node from data in the form of `conf/node/*.yaml`, as Hydra composes it.
+    """Build a node from data in the form of `conf/node/*.yaml`.
 
     Raises:
-      SettingError: a field is missing, unknown or invalid; names it.
+      SettingError: a field is missing, unknown or invalid.
     """
     check_keys(data, _KEYS, "node")
     name, gpus, links = data.get("name"), data.get("gpus"), data.get("links") or {}

@@ -1,4 +1,4 @@
-"""Placement of MIG instances on a chip, by the vendor's rule for their possible starts."""
+"""Placement of MIG instances by the vendor's rule."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ __all__ = ["Extent", "Partition", "free_for", "starts", "where_they_go"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Numbers of compute and memory slices of a chip, and the seconds to change its instances.
+    """Compute and memory slices of a chip, and the seconds to change its instances.
 
-    `create_s` is the time of the first instance if it has one compute slice, `create_wide_s` if it
-    has several, `create_next_s` of each further instance, `destroy_s` of any removal. None: not
-    measured.
+    `create_s` is of the first instance with one compute slice, `create_wide_s` with several,
+    `create_next_s` of further instances, `destroy_s` of a removal. None: not measured.
     """
 
     compute_slices: Count
@@ -40,18 +39,17 @@ class Partition:
 
 
 class Extent(NamedTuple):
-    """Numbers of compute and memory slices of an instance."""
+    """Compute and memory slices of an instance."""
 
     compute: int
     memory: int
 
 
 def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
-    """Return the memory slices at which an instance may start.
+    """Return the memory slices at which an instance may start: multiples of its own memory slices.
 
-    A chip has a row of memory slices, and a compute slice for each of them except perhaps the last.
-    An instance has adjacent ones of both from the same index on, a multiple of its memory slices.
-    On a chip of 7 compute and 8 memory slices this gives exactly the driver's list.
+    An instance has memory and compute slices from the same index on; the last memory slice may lack
+    its compute slice. For 7 and 8 slices this is the driver's list.
 
     >>> starts(Extent(2, 2), Partition(compute_slices=7, memory_slices=8))
     (0, 2, 4)
@@ -67,10 +65,7 @@ def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
 
 
 def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...] | None:
-    """Return a start for each instance so that none overlap; None if they do not fit.
-
-    Large instances are placed first, so the choice does not depend on the order of `several`.
-    """
+    """Return non-overlapping starts, whatever the order of instances; None if none fit."""
     order = sorted(range(len(several)), key=lambda i: (-several[i].memory, -several[i].compute, i))
     taken = [False] * chip.memory_slices
     places = [-1] * len(several)
@@ -96,7 +91,7 @@ def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...]
 
 
 def free_for(several: Sequence[Extent], more: Extent, chip: Partition) -> int:
-    """Return the number of instances like `more` that still fit, wherever the others are placed."""
+    """Return how many more fit, wherever the others are."""
     count = 0
     while where_they_go([*several, *[more] * (count + 1)], chip) is not None:
         count += 1

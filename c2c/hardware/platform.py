@@ -1,4 +1,4 @@
-"""Platforms: a chip, its host and the link between them, and the loader of `conf/hardware`."""
+"""Platforms: a chip, its host and link."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,14 +30,12 @@ LinkVariant = Literal["datasheet", "measured"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The link between host memory and the GPU.
+    """The link between host memory and the GPU; rates in 1e9 bytes a second.
 
-    `datasheet_gbps` and `measured_gbps` are of one direction, host to device, in 1e9 bytes a
-    second. Without a measurement `measured_gbps` is None, and `derived_efficiency` is the share of
-    the datasheet's number that a comparable, measured link attains. Reads by SMs, which kernels
-    over host memory do, may be slower than copies: public measurements of them lie between
-    `sm_read_low_gbps` and `sm_read_high_gbps`, by host; None without any. `kernels_read` is false
-    for a device whose kernels read host memory by copies alone.
+    `datasheet_gbps` and `measured_gbps` are of host to device; without a measurement
+    `derived_efficiency` is a comparable link's share of the datasheet's. Reads by SMs lie between
+    `sm_read_low_gbps` and `sm_read_high_gbps` in public measurements. `kernels_read` is false for a
+    device whose kernels read host memory by copies alone.
     """
 
     name: str
@@ -73,7 +71,7 @@ class Link:
 
     @property
     def sm_reads(self) -> str:
-        """Public range of reads by SMs as text; "unmeasured" without one.
+        """Public range of SMs' reads as text, or "unmeasured".
 
         >>> load_platform("h200_pcie5").link.sm_reads
         '35 to 51.5 GB/s'
@@ -87,7 +85,7 @@ class Link:
 
     @property
     def measured_is_derived(self) -> bool:
-        """True if the variant `measured` is the datasheet's number times an efficiency."""
+        """True if `measured` is the datasheet's times an efficiency."""
         return self.measured_gbps is None and self.derived_efficiency is not None
 
 
@@ -95,11 +93,10 @@ class Link:
 class Gpu:
     """A whole GPU. `bf16_tflops` is the dense tensor-core peak.
 
-    Fields that only some uses need are None if the GPU's file does not state them: `fp32_tflops`
-    of the CUDA cores, `clock_ghz` (boost), `l2_gbps` (reads that hit), `nvlink_gbps` (each way, to
-    GPUs of its node), `price` (relative to an L40S), `usd_per_hour` (rent of an instance with one
-    such GPU and its host), `power_w` (maximum), `idle_w` (without work), and the energy above idle:
-    `pj_per_byte` of HBM and `pj_per_flop` of the tensor cores, in 1e-12 joules.
+    None if the file does not state them: `fp32_tflops` of the CUDA cores, `clock_ghz` (boost),
+    `l2_gbps` (hits), `nvlink_gbps` (each way), `price` (relative to an L40S), `usd_per_hour`
+    (instance with one GPU), `power_w` (maximum), `idle_w`, and the energy above idle in 1e-12
+    joules: `pj_per_byte` of HBM, `pj_per_flop` of the tensor cores.
     """
 
     name: str
@@ -127,10 +124,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Host memory, and the disk from which models are first read (sequential reads).
+    """Host memory, and the disk from which models are first read.
 
-    `host_factor` is the time of a kernel's launch on this CPU over that on an x86 server's, which
-    scales an engine's host time (`c2c.cost.HostTime`); None: not measured, as on x86.
+    `host_factor` is a kernel launch's time on this CPU over an x86 server's (`c2c.cost.HostTime`);
+    None: not measured.
     """
 
     memory_bytes: Count
@@ -145,14 +142,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Equal GPUs that compute each step together (tensor parallelism), see `c2c.hardware.grouped`.
+    """Equal GPUs that compute each step together, see `c2c.hardware.grouped`.
 
     Attributes:
-      count: number of GPUs.
-      gbps: rate at which each sends and receives in a collective, 1e9 bytes a second.
+      gbps: rate each way in a collective, 1e9 bytes a second.
       latency_s: time of a collective of few bytes.
-      over_link: whether collectives use the links to the hosts and contend with weights.
-      experts_apart: whether each GPU has whole experts of a mixture, not a part of every one.
+      over_link: whether collectives contend with weights on the hosts' links.
+      experts_apart: whether each GPU has whole experts.
     """
 
     count: int
@@ -166,10 +162,9 @@ class Ranks:
 class Platform:
     """A GPU with its host and link, and the names of its MIG layouts.
 
-    `mig` lists the layouts of equal slices, the full GPU first; `mig_more` those of unlike slices
-    and those that leave a part of the chip unused. `partition` is None if the chip cannot be cut.
-    `mig_table` names the file of `conf/mig_table` that has its profiles: "driver", or "paper".
-    With `ranks`, the platform is several such GPUs as one device, and its amounts are their sums.
+    `mig` lists layouts of equal slices, the full GPU first; `mig_more` others. `partition` is None
+    if the chip cannot be cut. `mig_table` is a file of `conf/mig_table`. With `ranks`, amounts are
+    sums of several GPUs.
     """
 
     name: str
@@ -202,9 +197,7 @@ def platforms() -> tuple[str, ...]:
 
 
 def load_platform(name: str) -> Platform:
-    """Return the platform of `conf/hardware/<name>.yaml`.
-
-    The platform `cpu` is this machine: null values of its file are found at run time.
+    """Return the platform of `conf/hardware/<name>.yaml`; `cpu` is this machine.
 
     Raises:
       SettingError: unknown name, or an invalid value; names file and field.
@@ -213,21 +206,16 @@ def load_platform(name: str) -> Platform:
 
 
 def cpu_platform() -> Platform:
-    """Return this machine as a platform: its cores and memory, with assumed rates.
-
-    Rates are assumptions rather than measurements so that equal runs give equal results.
-    Override `hardware.gpu.hbm_gbps` and the like if they matter.
-    """
+    """Return this machine as a platform: its cores and memory; rates are assumptions."""
     return load_platform("cpu")
 
 
 def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -> Platform:
-    """Build a platform from data in the form of `conf/hardware/*.yaml`, as Hydra composes it.
+    """Build a platform from data in the form of `conf/hardware/*.yaml`.
 
     Args:
-      data: mapping (or OmegaConf's) of name, gpu, host, link, mig, mig_more, mig_table, partition
-        and notes.
-      where: prefix of the field names in errors.
+      data: name, gpu, host, link, mig, mig_more, mig_table, partition and notes.
+      where: prefix of fields in errors.
 
     Raises:
       SettingError: a field is missing, unknown or out of range.
@@ -279,9 +267,7 @@ def link_gbps(link: Link, variant: LinkVariant) -> float:
     """Return the link's capacity from host to device, in GB/s.
 
     Args:
-      link: link of a platform.
-      variant: "datasheet", or "measured": the rate of public measurements, or without one
-        (`measured_is_derived`) the datasheet's number times `derived_efficiency`.
+      variant: "datasheet", or "measured", perhaps derived (`measured_is_derived`).
 
     Raises:
       SettingError: the link has no such variant.
@@ -299,17 +285,13 @@ def link_gbps(link: Link, variant: LinkVariant) -> float:
 def scaled(
     platform: Platform, *, link: float = 1.0, hbm: float = 1.0, sms: float = 1.0
 ) -> Platform:
-    """Return the platform with its bandwidths and SMs multiplied.
+    """Return the platform with its bandwidths and SMs multiplied; its MIG slices scale, too.
 
-    The tensor-core peak scales with the SMs. MIG slices scale, too: `slices` gives each its share
-    of the chip. Capacities, L2 and host memory do not change.
+    Capacities, L2 and host memory do not change.
 
     Args:
-      platform: platform to scale.
-      link: factor of both directions and both variants of the link, and of an SM's bytes in
-        flight, so that slices limited by their own requests scale as well.
-      hbm: factor of the HBM bandwidth.
-      sms: factor of the SM count, rounded to whole SMs.
+      link: of both directions and variants, and of an SM's bytes in flight.
+      sms: rounded to whole SMs; also of the tensor-core peak.
 
     Raises:
       SettingError: a factor is not a number above 0.

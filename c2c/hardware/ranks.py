@@ -1,4 +1,4 @@
-"""Several equal GPUs as one device: the ranks of an engine."""
+"""Equal GPUs as one device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PCIE_LIKE: Final = "rtx_pro_6000"
 
 
 def collectives_chip(platform: Platform) -> str:
-    """Return the chip whose measured all-reduces a platform has: itself, or one with such links."""
+    """Return the chip whose measured all-reduces a platform has."""
     name = platform.name
     if name not in conf_names("collectives"):
         name = NVLINK_LIKE if platform.gpu.nvlink_gbps is not None else PCIE_LIKE
@@ -35,16 +35,13 @@ def _collective(platform: Platform, count: int) -> tuple[float, float]:
 def grouped(
     platform: Platform, count: int, *, variant: LinkVariant, experts_apart: bool = False
 ) -> Platform:
-    """Return several GPUs of a platform, each with its host and link, as one device.
+    """Return several GPUs of a platform, each with host and link, as one device of their sums.
 
-    Bytes, rates, watts and prices are sums over the GPUs. Collectives use NVLink if the GPU's file
-    states `nvlink_gbps`, else the links to the hosts.
+    Collectives use NVLink if the GPU's file states `nvlink_gbps`, else the hosts' links.
 
     Args:
-      platform: one GPU.
-      count: number of GPUs; 1 returns the platform itself.
+      count: 1 returns the platform itself.
       variant: variant of the link's rate.
-      experts_apart: see `Ranks`.
 
     Raises:
       SettingError: a count below 1.
@@ -80,7 +77,7 @@ def grouped(
 
 
 def one_rank(slice_: Slice) -> Slice:
-    """Return one GPU's part of a device; a single GPU is returned unchanged."""
+    """Return one GPU's part of a device."""
     if slice_.ranks is None:
         return slice_
     n = slice_.ranks.count

@@ -1,4 +1,4 @@
-"""Changes of a chip's MIG layout: instances destroyed and created, and the time."""
+"""Changes of a chip's MIG layout, and their time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class Reconfiguration:
     """A change of a chip's layout.
 
     Attributes:
-      kept: instances that stay and continue to serve.
-      destroyed: instances that must become idle and are then destroyed.
-      created: new instances.
-      seconds: time from the first destruction to the last creation, without loading of models.
+      kept: instances that continue to serve.
+      destroyed: instances that must first be idle.
+      seconds: from the first destruction to the last creation, without loading.
       carried_from: chip on which the times were measured, if another one; else "".
     """
 
@@ -41,12 +40,8 @@ def reconfiguration(
 ) -> Reconfiguration:
     """Return the instances kept, destroyed and created by a change of layout, and its time.
 
-    An instance with the same profile and start stays. Instances are destroyed, and then created,
-    one after another; the first creation takes longer than later ones.
-
-    Args:
-      platform: chip.
-      before, after: layouts of the chip; the whole chip has no instances.
+    Instances with the same profile and start stay. Others change one after another. The whole chip
+    has no instances.
 
     Raises:
       SettingError: a layout that the chip lacks, or a chip that cannot be cut.

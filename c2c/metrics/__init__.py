@@ -1,4 +1,4 @@
-"""Request records, metrics computed from them, and the timeline for Perfetto."""
+"""Request records, metrics, timeline."""
 
 from c2c.metrics.columns import codes_of, values_of
 from c2c.metrics.latency import (

@@ -1,4 +1,4 @@
-"""Columns of a table as NumPy arrays; names as codes."""
+"""Columns of a table as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["codes_of", "numbers_of", "values_of"]
 
 
 def codes_of(records: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return each row's code (i32), and the names of the codes."""
+    """Return codes (i32) and their names."""
     values = records.column(column)
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()

@@ -1,4 +1,4 @@
-"""Test for a queue that grew until the last arrival, beyond chance and bursts."""
+"""Test for a queue that grew until the last arrival."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Growth:
 
     Attributes:
       since_s, until_s: start and end of the growth.
-      arrived: requests that arrived during the growth.
-      waiting: length of the queue at the end.
+      arrived: requests that arrived meanwhile.
+      waiting: length at the end.
     """
 
     since_s: float
@@ -37,7 +37,7 @@ class Growth:
 def growth_of(
     arrival_s: Floats, left_s: Floats, missed: npt.NDArray[np.bool_], span: tuple[float, float]
 ) -> Growth | None:
-    """Return the growth of a queue until the run's last arrival; None if the load was served."""
+    """Return the growth until the last arrival; None if served."""
     first_s, last_s = span
     waiting = int(np.count_nonzero(left_s > last_s))
     if waiting < FEWEST or last_s <= first_s:

@@ -1,4 +1,4 @@
-"""Latency metrics as expressions over record columns; defined in `docs/metrics.md`."""
+"""Latency metrics, defined in `docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ PERCENTILES: tuple[float, ...] = (50.0, 95.0, 99.0)
 # Arrays have one entry a request. A failed request has NaN times, so its latencies are NaN and it
 # meets no target.
 def ttft_s(arrival_s: Floats, first_token_s: Floats) -> Floats:
-    """Return the time to first token: `first_token_s - arrival_s`, queueing and start included."""
+    """Return `first_token_s - arrival_s`."""
     return np.asarray(first_token_s - arrival_s, dtype=np.float64)
 
 
 def tpot_s(first_token_s: Floats, finished_s: Floats, output_tokens: npt.NDArray[Any]) -> Floats:
-    """Return the mean time per output token after the first; NaN for one output token.
+    """Return the time per output token after the first; NaN for one token.
 
     >>> tpot_s(np.array([1.0, 1.0]), np.array([1.2, 1.0]), np.array([3, 1])).round(3).tolist()
     [0.1, nan]
@@ -52,23 +52,20 @@ def e2e_s(arrival_s: Floats, finished_s: Floats) -> Floats:
 
 
 def meets_ttft(ttft: Floats, ttft_slo_s: Floats | float) -> Bools:
-    """Return whether each request met its TTFT target; a failed one (NaN) did not."""
+    """Return whether requests met TTFT; failed ones (NaN) did not."""
     return np.asarray(ttft <= ttft_slo_s)
 
 
 def meets_tpot(
     tpot: Floats, tpot_slo_s: Floats | float, output_tokens: npt.NDArray[Any], finished: Bools
 ) -> Bools:
-    """Return whether each request met its TPOT target.
-
-    A finished request with one output token has no TPOT and meets the target; a failed one never.
-    """
+    """Return whether requests met TPOT: one output token does, a failed request never."""
     one_token = np.asarray(output_tokens) <= 1
     return np.asarray(finished & (one_token | (tpot <= tpot_slo_s)))
 
 
 def attainment(met: Bools) -> float:
-    """Return the share of requests that met a target, failed ones in the denominator; NaN if none.
+    """Return the share of requests that met a target, failed ones included; NaN if none.
 
     >>> attainment(np.array([True, True, False, True]))
     0.75
@@ -77,7 +74,7 @@ def attainment(met: Bools) -> float:
 
 
 def span_s(arrival_s: Floats, finished_s: Floats) -> float:
-    """Return the seconds from the first arrival to the last arrival or finish; 0 if no requests."""
+    """Return the seconds from the first arrival to the last event."""
     if not len(arrival_s):
         return 0.0
     done = finished_s[np.isfinite(finished_s)]
@@ -86,7 +83,7 @@ def span_s(arrival_s: Floats, finished_s: Floats) -> float:
 
 
 def goodput_rps(met_both: Bools, span: float) -> float:
-    """Return requests per second that met both targets over `span` seconds; 0 if span is 0."""
+    """Return requests within both targets a second; 0 if span is 0."""
     return float(np.count_nonzero(met_both) / span) if span > 0 else 0.0
 
 
@@ -99,13 +96,10 @@ def percentiles(
 ) -> dict[str, float]:
     """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if there are none.
 
-    Percentiles interpolate linearly between order statistics (NumPy's default).
-
     Args:
-      values: values in any order.
-      ps: percentiles to return, in percent.
-      mean: known mean of the values, independent of their order; None: it is computed.
-      overwrite: whether the values, none of them NaN, may be reordered to save memory.
+      ps: in percent, interpolated linearly between order statistics.
+      mean: known mean; None: it is computed.
+      overwrite: whether the values, none of them NaN, may be reordered.
     """
     numbers = values if overwrite else values[~np.isnan(values)]
     if not len(numbers):
@@ -117,11 +111,7 @@ def percentiles(
 
 
 def _order_statistics(known: Floats, ps: Sequence[float]) -> Floats:
-    """Return percentiles of values, which are reordered.
-
-    The result equals `np.percentile` to the bit, with less overhead per call. A fleet's summary
-    calls this thousands of times with a few hundred values each.
-    """
+    """Return percentiles equal to `np.percentile` to the bit, faster; reorders values."""
     ranks = (len(known) - 1) * (np.asarray(ps, np.float64) / 100.0)
     below = ranks.astype(np.intp)
     above = np.minimum(below + 1, len(known) - 1)

@@ -1,4 +1,4 @@
-"""Latencies of runs as HTML and SVG text, for notebooks and pages."""
+"""Latencies as HTML and SVG, for notebooks and pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODELS_SHOWN = 8
 
 
 class Axis(NamedTuple):
-    """An axis from `low` to `high`, with its label and unit; `ticks` has texts by value."""
+    """An axis with label and unit; `ticks` has texts by value."""
 
     label: str
     low: float
@@ -35,17 +35,17 @@ class Axis(NamedTuple):
     ticks: Mapping[float, str] | None = None
 
     def share(self, values: Any) -> Floats:
-        """Return the positions of values: 0 at `low`, 1 at `high`."""
+        """Return positions: 0 at `low`, 1 at `high`."""
         at = np.asarray([self.low, self.high, *np.ravel(values)], dtype=np.float64)
         at = np.log(np.maximum(at, self.low)) if self.is_log else at
         return np.asarray(((at - at[0]) / (at[1] - at[0]))[2:].reshape(np.shape(values)))
 
     def x(self, values: Any) -> Floats:
-        """Return pixels from the left edge of a chart."""
+        """Return pixels from the left."""
         return _LEFT + (_RIGHT - _LEFT) * self.share(values)
 
     def y(self, values: Any, height: int) -> Floats:
-        """Return pixels from the upper edge of a chart of this height."""
+        """Return pixels from the top."""
         return (height - _BELOW) - (height - _BELOW - _TOP) * self.share(values)
 
     def marks(self) -> Mapping[float, str]:
@@ -64,7 +64,7 @@ class Axis(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A run in a chart: its name, its table of `RECORD_SCHEMA`, a colour, SVG's dashes."""
+    """A run in a chart: name, records, colour, dashes."""
 
     name: str
     requests: pa.Table
@@ -73,7 +73,7 @@ class Line(NamedTuple):
 
 
 def chart(title: str, x: Axis, y: Axis, marks: Iterable[str], height: int = 200) -> str:
-    """Return an SVG picture: title, grid, ticks, labels, and `marks` as SVG elements over them."""
+    """Return an SVG picture with `marks` over its grid."""
     bottom = height - _BELOW
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}" '
@@ -101,10 +101,7 @@ def chart(title: str, x: Axis, y: Axis, marks: Iterable[str], height: int = 200)
 
 
 def latency_charts(lines: Sequence[Line]) -> str:
-    """Return the distributions of TTFT (s) and TPOT (ms) of runs as two SVG pictures.
-
-    A failed request counts and has no latency, so its run's curve ends below 100 %.
-    """
+    """Return TTFT (s) and TPOT (ms) as two SVGs; failures end a curve below 100 %."""
     ttft, tpot = [], []
     for one in lines:
         arrival, first, last = (
@@ -164,7 +161,7 @@ def _distribution(
 
 
 def latency_table(summary: Mapping[str, Any]) -> str:
-    """Return a summary's requests, latencies and attainment as an HTML table, a row a model."""
+    """Return requests, latencies and attainment as HTML."""
     models = sorted(summary["models"].items(), key=lambda item: -item[1]["requests"])
     heads = (
         "model", "requests", "failed", "TTFT p50 (s)", "TTFT p99 (s)", "TPOT p50 (ms)",

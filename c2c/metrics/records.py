@@ -1,4 +1,4 @@
-"""Request records of a run, in memory or on disk, in one or several parts."""
+"""Request records of a run, in parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Records"]
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Parts of a run's records: tables of `RECORD_SCHEMA` or Parquet files.
+    """Parts of a run's records: tables or Parquet files.
 
     All records of a model are in one part.
     """
@@ -29,10 +29,7 @@ class Records:
         return _joined([_columns(file, columns) for file in source])
 
     def during(self, columns: Sequence[str], since_s: float, until_s: float) -> pa.Table:
-        """Return columns of the requests that were in the system during a time span.
-
-        A failed request counts at its arrival only.
-        """
+        """Return the requests of a time span; a failed one counts at its arrival."""
         import pyarrow.compute as pc
 
         ended, came = pc.field("finished_s"), pc.field("arrival_s")

@@ -1,4 +1,4 @@
-"""Use of a fleet's resources during a time span of a run, from the records of its requests."""
+"""Use of a fleet's resources during a time span."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ class Room:
     """Capacities of a fleet, by chip, by slice, and for KV caches by model and slice.
 
     Attributes:
-      models: names of the models, in the order of the rows of `kv_tokens`.
-      chips: number of chips.
-      link_gbps: f64[chips], capacity of each chip's link.
-      hbm_gbps: f64[slices], HBM bandwidth.
-      kv_tokens: i64[models, slices], tokens of KV cache on a slice with that model alone.
+      models: in the order of the rows of `kv_tokens`.
+      link_gbps: f64[chips].
+      hbm_gbps: f64[slices].
+      kv_tokens: i64[models, slices], tokens of KV cache with that model alone.
       max_batch: most requests in an instance's batch.
-      promise_gbps: f64[models], link rate that placement promises each engine; empty: no promises.
+      promise_gbps: f64[models], link rate promised to each engine; empty: none.
       budget_gbps: f64[chips], link rate that may be promised.
-      served_by: i64[models], the model whose engines serve each: an adapter's base; None: itself.
-      handed: bool[slices], slices that decode requests prefilled elsewhere; None: there are none.
-        Records have no times of the other slices, which count neither as used nor as idle.
+      served_by: i64[models], an adapter's base.
+      handed: bool[slices], slices that decode requests prefilled elsewhere; records have no times
+        of the other slices. None: no such slices.
     """
 
     models: tuple[str, ...]
@@ -54,7 +53,7 @@ class Room:
 def shares_of(
     table: pa.Table, room: Room, span: tuple[float, float], concerned: npt.NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Return the used share of each resource during a time span, from served requests."""
+    """Return the used share of each resource, from served requests."""
     since, until = span
     seconds = until - since
     started, finished = numbers_of(table, "started_s"), numbers_of(table, "finished_s")
@@ -122,7 +121,6 @@ def shares_of(
 
 
 def _total(of_requests: npt.NDArray[np.float64]) -> float:
-    """Return a sum that the order of the records, another with shards, does not change."""
     return float(np.sort(of_requests).sum())
 
 
@@ -162,7 +160,7 @@ def _covered(
 
 
 def models_of(table: pa.Table, room: Room) -> Ints:
-    """Return each record's model as its index in `room.models`."""
+    """Return indices in `room.models`."""
     codes, names = codes_of(table, "model")
     row = {name: m for m, name in enumerate(room.models)}
     return np.array([row[name] for name in names], np.int64)[codes]

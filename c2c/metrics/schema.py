@@ -1,4 +1,4 @@
-"""Parquet columns of request records and of engine phases; `docs/metrics.md` defines each."""
+"""Columns of records and phases, defined in `docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ def record_table(
 
     Args:
       columns: one array per column; `model`, `start_kind`, `status` and `reason` hold codes.
-      names: names of the codes, by column. `start_kind` and `status` may be left out: their
-        codes then index `START_KINDS` and `STATUSES`.
+      names: names of the codes; by default `START_KINDS` and `STATUSES`.
 
     Raises:
       DataError: a column is missing, unknown or of another length, or a code has no name.
@@ -91,10 +90,7 @@ def record_table(
 def phase_table(
     columns: Mapping[str, npt.NDArray[Any]], names: Mapping[str, Sequence[str]]
 ) -> pa.Table:
-    """Return engine phases as a table of `PHASE_SCHEMA`; see `record_table`.
-
-    `kind` may be left out of `names`: its codes then index `PHASE_KINDS`.
-    """
+    """Return a table of `PHASE_SCHEMA`; codes of `kind` are `PHASE_KINDS` by default."""
     return _table(columns, {"kind": PHASE_KINDS, **names}, PHASE_SCHEMA)
 
 

@@ -1,4 +1,4 @@
-"""Summary of a run: latency percentiles, attainment, goodput and starts, per model and in total."""
+"""Summary of a run, per model and in total."""
 
 from __future__ import annotations
 
@@ -56,8 +56,6 @@ _LATENCIES = ("ttft", "tpot", "e2e")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """Decoded columns and latencies derived from them, in row order."""
-
     prompt_tokens: npt.NDArray[Any]
     output_tokens: npt.NDArray[Any]
     start: npt.NDArray[np.int32]
@@ -116,7 +114,7 @@ class _Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Summary of one part: each model's totals and latencies, failures, first and last event."""
+    """Summary of a part, by model."""
 
     models: Mapping[str, tuple[_Totals, Mapping[str, dict[str, float]]]]
     failures: Counter[str]
@@ -131,18 +129,17 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the JSON-able summary of a run; NaN becomes None.
 
-    Memory holds one part's columns, or one latency of all requests, at a time. The division of
-    models among parts does not change the result.
+    The division of models among parts does not change the result.
 
     Args:
-      records: records with at least `SUMMARY_COLUMNS`.
-      run_stats: totals of the run (plain numbers, arrays, mappings), kept under "run".
-      parts: result of `summarised_parts` for the same records; None: it is called here.
+      records: with at least `SUMMARY_COLUMNS`.
+      run_stats: totals of the run, kept under "run".
+      parts: result of `summarised_parts`; None: it is called here.
 
     Returns:
       requests, finished, failed, failures (by reason), span_s, arrival_rps, throughput_rps,
-      output_tokens_per_s, goodput_rps, ttft_s, tpot_s, e2e_s, attainment {ttft, tpot, both},
-      starts {warm, switch, cold}, ttft_by_start_s and models {name: the same}.
+      output_tokens_per_s, goodput_rps, ttft_s, tpot_s, e2e_s, attainment {ttft, tpot, both}, starts
+      {warm, switch, cold}, ttft_by_start_s and models {name: the same}.
 
     Raises:
       DataError: a column is missing.
@@ -173,11 +170,10 @@ def summarise(
 def summarised_parts(
     records: pa.Table | Records, each: Callable[..., Iterable[Part]] = map
 ) -> list[Part]:
-    """Return the totals and latencies of each part of the records, for `summarise`.
+    """Return the totals and latencies of each part, for `summarise`.
 
     Args:
-      records: see `summarise`.
-      each: function that maps over the parts, such as the `map` of a process pool.
+      each: map over the parts, such as a process pool's.
 
     Raises:
       DataError: a column is missing.
@@ -226,8 +222,8 @@ def summarised_chips(records: Records, first_chip: Sequence[int]) -> list[dict[s
     """Return requests, output tokens and attainment of each range of chips.
 
     Args:
-      records: see `summarise`, with the column `chip`.
-      first_chip: first chip of each range, ascending; requests without a chip are in no range.
+      records: with the column `chip`.
+      first_chip: first chip of each range, ascending.
 
     Raises:
       DataError: a column is missing.
@@ -272,14 +268,10 @@ def utilisation(
     """Return mean utilisations over [0, end_s]: instances (time busy), link and HBM (bytes moved).
 
     Args:
-      end_s: length of the run; 0 gives zeros.
-      busy_s: seconds in which each instance ran a step.
-      chip_link_bytes: bytes that each chip's link carried.
-      link_capacity_gbps: capacity of each chip's link, in the run's variant.
-      instance_hbm_bytes: bytes that each instance moved in its HBM; None: no HBM utilisation.
-      instance_hbm_gbps: HBM bandwidth of each instance; None: likewise.
-      there_s: seconds in which each instance was in service, the denominator of its busy and HBM
-        shares; None: the whole run.
+      end_s: 0 gives zeros.
+      busy_s: seconds of each instance's steps.
+      link_capacity_gbps: of each chip's link, in the run's variant.
+      there_s: seconds in which each instance was in service; None: the whole run.
     """
     busy, link = np.asarray(busy_s, float), np.asarray(chip_link_bytes, float)
     capacity = np.broadcast_to(link_capacity_gbps, len(link))

@@ -1,4 +1,4 @@
-"""Timeline of engine phases as Chrome trace events, which Perfetto opens (ui.perfetto.dev)."""
+"""Timeline of phases as Chrome trace events for Perfetto."""
 
 from __future__ import annotations
 
@@ -28,20 +28,16 @@ def write_timeline(
     instance_names: Mapping[int, str] | None = None,
     link_capacity_gbps: float | None = None,
 ) -> int:
-    """Write phases as gzipped Chrome JSON trace events.
+    """Write phases as gzipped Chrome JSON trace events; return their number.
 
-    A chip is a trace process, an instance a thread, and a phase a slice named by model and kind. A
-    counter track per chip has the sum of its instances' link rates and, if the capacity is given,
-    their share of it in percent. Equal tables give equal bytes.
+    A chip is a process, an instance a thread, a phase a slice; a counter per chip has its link's
+    rate and percentage. Equal tables give equal bytes.
 
     Args:
       phases: table of `PHASE_SCHEMA`.
-      stream: binary stream to write to; it is not closed.
-      instance_names: name of each instance by number, such as "1g.12gb #3".
-      link_capacity_gbps: capacity of each chip's link, 1e9 bytes a second.
-
-    Returns:
-      Number of events written.
+      stream: binary; it is not closed.
+      instance_names: such as "1g.12gb #3", by number.
+      link_capacity_gbps: of each chip's link, 1e9 bytes a second.
 
     Raises:
       DataError: a column is missing.

@@ -1,4 +1,4 @@
-"""Verdict on a load: served, targets missed, or overload; and the bottleneck."""
+"""Verdict on a load, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -50,8 +50,6 @@ LACKED_TIME = "deadline"  # a failure for this reason is like a late request: re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A run's requests, in the order of the records."""
-
     arrival_s: Floats
     first_s: Floats
     ended_s: Floats  # failed: when it arrived
@@ -76,8 +74,6 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failures:
-    """Failed requests of a time span by reason, and the number of all that missed a target."""
-
     reasons: dict[str, int]
     misses: int
 
@@ -88,24 +84,20 @@ def judge(
     attainment: float = 0.99,
     looks: Iterable[Look] | None = None,
 ) -> dict[str, Any] | None:
-    """Return the verdict on a load as plain data; None without a load.
-
-    Records in parts are judged part by part; the verdict is that of the worst part.
+    """Return the verdict on a load, that of the worst part, as plain data; None without a load.
 
     Args:
-      records: records of `c2c.metrics.RECORD_SCHEMA`.
-      room: capacities of the fleet.
       attainment: goal, the share of requests that should meet both targets.
-      looks: result of `looks_at` for the same arguments; None: it is called here.
+      looks: result of `looks_at`; None: it is called here.
 
     Returns:
       `state`: served, missed or overload; `met`: share of requests that met both targets; `wanted`:
       the goal; `binds`: key in `BINDS`, None if served; `text`: one or two lines. If not served,
       also `models`, `since_s`, `until_s` and the shares of `shares_of`. For an overload
       `offered_rps`, `served_rps`, `sustainable_rps`, `waiting` (without a first token) and
-      `in_service`. For missed targets `late`, `slow` and `failed` (shares of requests), `failures`
-      (counts by reason) and `steady`. For several parts also their number, `parts`, and the number
-      of those as bad as the worst, `as_bad`.
+      `in_service`. For missed targets `late`, `slow` and `failed` (shares), `failures` (counts by
+      reason) and `steady`. For several parts also `parts`, their number, and `as_bad`, the number
+      as bad as the worst.
     """
     run_records = Records((records,)) if isinstance(records, pa.Table) else records
     only = _run(run_records, room, 0) if len(run_records.parts) == 1 else None
@@ -140,10 +132,7 @@ _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Badness of a part: its rank, then `amount`, the requests that waited or missed.
-
-    `unfinished` counts the requests that are unfinished at the part's last arrival.
-    """
+    """Badness of a part: rank, requests that waited or missed, and those unfinished at its end."""
 
     rank: int
     amount: int
@@ -158,11 +147,10 @@ def looks_at(
     attainment: float,
     each: Callable[..., Iterable[Look]] = map,
 ) -> Iterable[Look]:
-    """Return the badness of each part of the records for `judge`; nothing for a single part.
+    """Return the badness of each part for `judge`; nothing for a single part.
 
     Args:
-      records, room, attainment: see `judge`.
-      each: function that maps over the parts; the `map` of a process pool starts at once.
+      each: map over the parts; a process pool's starts at once.
     """
     if len(records.parts) == 1:  # `judge` reads it anyway
         return ()
@@ -215,7 +203,6 @@ def _read(records: pa.Table, room: Room) -> _Run:
 # chance (20 requests, and twice the square root of the growth's arrivals), whose last arrivals
 # mostly missed a target.
 def _grown(run: _Run, room: Room) -> tuple[Growth, dict[str, Growth]] | None:
-    """Return the growth, and that of each model which fell behind; None if no queue grew."""
     span = run.span
     if np.count_nonzero(run.ended_s > span[1]) < FEWEST:
         return None
@@ -285,7 +272,6 @@ def _overload(
 # The first fifth is left out, in which batches fill. The rate is unknown where requests take about
 # as long as the growth, or models wait for slices.
 def _steady_rps(ends: Floats, window: Growth) -> float | None:
-    """Return the rate of ends in a growth; None for too few, or if its halves differ twofold."""
     since = window.since_s + FILLING * (window.until_s - window.since_s)
     halves, _ = np.histogram(ends, bins=np.linspace(since, window.until_s, 3))
     if halves.sum() < FEWEST or halves.max() > 2 * halves.min():

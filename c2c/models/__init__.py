@@ -1,4 +1,4 @@
-"""Model shapes from a Hugging Face config.json: parameters, GEMMs, bytes and FLOPs."""
+"""Model shapes: parameters, GEMMs, bytes and FLOPs."""
 
 from c2c.models.adapters import Adapter, adapted, adapter_bytes
 from c2c.models.catalog import Deployment, catalogs, host_bytes, is_shipped, load_catalog

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): products of a base that they adapt, parameters and bytes."""
+"""Low-rank adapters (LoRA)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _NEVER = ("gate", "shared_expert_gate")  # routers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """Rank of an adapter and the modules that it adapts, by names such as "q_proj"; (): all.
+    """Rank of an adapter, and names of its modules such as "q_proj"; (): all.
 
     Source: arXiv:2106.09685, section 4.1: x A B is added to a product x W; A is [k, r], B is [r,
     n].
@@ -30,7 +30,7 @@ class Adapter:
 
 
 class Adapted(NamedTuple):
-    """A GEMM of the base with adapted modules: depth, their columns, number of layers."""
+    """GEMM with adapted modules: depth, columns, number of layers."""
 
     k: int
     columns: tuple[int, ...]
@@ -38,7 +38,7 @@ class Adapted(NamedTuple):
 
 
 def adaptable(spec: ModelSpec) -> tuple[str, ...]:
-    """Return the modules of a model that adapters may adapt: all dense ones but routers."""
+    """Return the adaptable modules: dense ones but routers."""
     names = [m.rpartition(".")[2] for g in gemms(spec) if g.kind == "dense" for m, _ in g.parts]
     return tuple(name for name in dict.fromkeys(names) if name not in _NEVER)
 
@@ -47,7 +47,7 @@ def adapted(spec: ModelSpec, adapter: Adapter, field: str = "modules") -> tuple[
     """Return the GEMMs with adapted modules.
 
     Raises:
-      SettingError: a module that the model lacks, or a rank above a module's width.
+      SettingError: a module that the model lacks, or a rank above its width.
     """
     may = adaptable(spec)
     for name in adapter.modules:

@@ -1,4 +1,4 @@
-"""Catalogs of served models: deployments with latency targets, from `conf/catalog`."""
+"""Catalogs of deployments with targets."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,7 @@ DEFAULT_TPOT_SLO_S = 0.2  # five tokens a second, about reading speed; the paper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A served model with its name, spec, weights and targets; deployments may share a spec.
-
-    A deployment with an `adapter` has the spec and the targets of the deployment that `base` names,
-    whose weights it shares.
-    """
+    """A served model with name, spec, weights and targets; an `adapter`'s are those of `base`."""
 
     name: str
     spec: ModelSpec
@@ -56,7 +52,7 @@ def catalogs() -> tuple[str, ...]:
 
 
 def is_shipped(catalog: Mapping[str, Any]) -> bool:
-    """Return whether a catalog is the one of its name in `conf/catalog`, unchanged."""
+    """Return whether a catalog equals its file in `conf/catalog`."""
     name = catalog.get("name")
     return name in catalogs() and load_catalog(str(name)) == load_catalog(catalog)
 
@@ -66,17 +62,17 @@ def load_catalog(
 ) -> tuple[Deployment, ...]:
     """Return the deployments of a catalog, most popular first.
 
-    An entry with `copies` above 1 gives `<name>-000`, `<name>-001` and so on; the default name is
-    the spec's. Order "round_robin" takes one copy of each entry in turn, "sequential" (the default)
-    all copies of an entry before the next.
+    `copies` above 1 give `<name>-000`, `<name>-001` and so on; the default name is the spec's.
+    Order "round_robin" takes one copy of each entry in turn, "sequential" (the default) all of an
+    entry.
 
     Args:
-      name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models`
-        and optionally `order`, or only the list of entries. An entry has spec (a catalog name or
-        a path, see `load_spec`) and optionally name, copies, ttft_slo_s, tpot_slo_s, priority,
-        deadline_s, precision (see `at_precision`; default: the checkpoint's), and spec_name, by
-        which a layout tells models of one spec apart. An adapter's entry has name, base (the name
-        of an entry), rank and optionally modules (see `Adapter`), copies, priority, deadline_s.
+      name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models` and
+        optionally `order`, or only the list. An entry has spec (see `load_spec`) and optionally
+        name, copies, ttft_slo_s, tpot_slo_s, priority, deadline_s, precision (see `at_precision`)
+        and spec_name, by which a layout tells models of one spec apart. An adapter's has name, base
+        (an entry's name), rank and optionally modules (see `Adapter`), copies, priority,
+        deadline_s.
 
     Raises:
       SettingError: an unknown catalog, key or model, a bad value, or a name that occurs twice.
@@ -121,7 +117,7 @@ def _read(name: str) -> Any:
 
 
 def host_bytes(deployments: Sequence[Deployment]) -> NDArray[np.float64]:
-    """Return the weights of each deployment in host memory; an adapter's are with its base's."""
+    """Return deployments' weights in host memory; adapters' with the base's."""
     row = {d.name: k for k, d in enumerate(deployments)}
     result = np.array([0.0 if d.adapter else float(weight_bytes(d.spec)) for d in deployments])
     for d in deployments:

@@ -1,4 +1,4 @@
-"""Supported model families: one reader of configs each, in `FAMILIES`."""
+"""Supported families, a reader each, in `FAMILIES`."""
 
 import difflib
 import math
@@ -30,7 +30,7 @@ RECIPE = "docs/recipes.md, 'A model family', has the recipe."
 
 
 def nearest(family: object, config: Mapping[str, Any]) -> str:
-    """Return the family most similar to an unknown one, by name, else by fields.
+    """Return the family most similar to an unknown one, by name or fields.
 
     >>> nearest("gemma7", {}), nearest("hy", {"kv_lora_rank": 512})
     ('gemma4', 'deepseek_v3')

@@ -1,4 +1,4 @@
-"""Readers that families share: a family is a function from a config to fields of the spec."""
+"""Readers shared by families."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -32,14 +32,14 @@ class Family:
     """Reader of configs of one model_type.
 
     Attributes:
-      fields: function that returns the spec's fields beyond the common ones.
+      fields: from a config to the spec's fields beyond the common ones.
       defaults: transformers' defaults for absent fields; a null field is not absent.
-      windowed: function from a config without layer names to the layers with a window; None if a
-        window in the config has no effect.
-      names_layers: whether transformers reads the layer kinds that a config names.
-      turns_part: whether it reads the fraction of a head that is rotated.
-      prepare: function from a config to its fields under the names that other families have.
-      modules: starts of modules' names in checkpoints, where they differ from `gemms`'.
+      windowed: from a config without layer names to the windowed layers; None: a window has no
+        effect.
+      names_layers: whether transformers reads a config's layer kinds.
+      turns_part: whether it reads the rotated fraction of a head.
+      prepare: from a config to fields under other families' names.
+      modules: starts of modules' names where they differ from `gemms`'.
     """
 
     fields: Callable[[Reader], dict[str, Any]]
@@ -60,13 +60,13 @@ def sizes(read: Reader) -> dict[str, Any]:
 
 
 def biases(read: Reader, *, out: bool) -> dict[str, Any]:
-    """Read the biases of attention, that of its output only if `out`."""
+    """Read attention's biases, that of its output if `out`."""
     bias = read.flag("attention_bias", default=False)
     return {"qkv_bias": bias, "o_bias": bias and out}
 
 
 def qwen2(read: Reader) -> dict[str, Any]:
-    """Read attention with biases of q, k and v."""
+    """Read biases of q, k and v."""
     # biases on q, k and v, without a config field
     return sizes(read) | {"qkv_bias": True}
 
@@ -97,7 +97,7 @@ def qwen3_moe(read: Reader) -> dict[str, Any]:
 
 
 def dense_layers(read: Reader) -> tuple[int, ...]:
-    """Read the layers without experts: a list of kinds or of 0 and 1, or a number of first ones."""
+    """Read the layers without experts, by kinds, flags or number."""
     layers = read.layers()
     for name, sparse in (("mlp_layer_types", "sparse"), ("moe_layer_freq", 1)):
         kinds = read.config.get(name)
@@ -109,7 +109,7 @@ def dense_layers(read: Reader) -> tuple[int, ...]:
 
 
 def shared_experts(read: Reader) -> dict[str, Any]:
-    """Read experts of DeepSeek-style configs, some of whose layers are dense."""
+    """Read experts of DeepSeek-style configs."""
     dense, width = dense_layers(read), read.whole("moe_intermediate_size")
     values = sizes(read) | {
         "experts": read.whole("n_routed_experts", "num_experts", "num_local_experts"),
@@ -160,7 +160,7 @@ def deepseek_v3(read: Reader) -> dict[str, Any]:
 
 
 def stretch(factor: float, scale: float) -> float:
-    """Return YaRN's factor of scores' standard deviation for a context that many times longer."""
+    """Return YaRN's factor of scores for a stretched context."""
     return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
 
 
@@ -170,13 +170,13 @@ def every_layer(_: Reader, layers: int) -> Iterable[int]:
 
 
 def the_last(read: Reader, layers: int) -> Iterable[int]:
-    """Return the windowed layers of Qwen: all but the first max_window_layers."""
+    """Return all layers but the first max_window_layers."""
     full = read.whole("max_window_layers", default=layers, least=0)
     return range(min(layers, full), layers)
 
 
 def all_but_each(default: int) -> Callable[[Reader, int], Iterable[int]]:
-    """Return Gemma's function of windowed layers: all but each n-th."""
+    """Return a function: all layers but each n-th."""
 
     def windowed(read: Reader, layers: int) -> Iterable[int]:
         step = read.whole("sliding_window_pattern", default=default)

@@ -1,4 +1,4 @@
-"""Conversion of a Hugging Face config.json to a ModelSpec."""
+"""Conversion of config.json to a ModelSpec."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -19,16 +19,12 @@ _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 def from_hf_config(
     config: Mapping[str, Any], name: str, *, families: Collection[str] = FAMILIES.keys()
 ) -> ModelSpec:
-    """Build a spec from the content of a Hugging Face config.json.
+    """Build a spec from the content of a Hugging Face config.json of transformers 4 or 5.
 
-    Both spellings of transformers 4 and 5 are read (rope_theta or rope_parameters, torch_dtype or
-    dtype, num_experts or num_local_experts, head_dim present, null or absent). The spec of a
-    vision-language model describes only its language model.
+    The spec of a vision-language model describes only its language model.
 
     Args:
-      config: parsed JSON.
-      name: name of the spec, and the start of field names in errors.
-      families: families that the caller supports.
+      name: name of the spec, and the start of fields in errors.
 
     Raises:
       SettingError: the architecture is not supported, or a field is missing or wrong.

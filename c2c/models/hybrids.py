@@ -1,4 +1,4 @@
-"""Families with layers that have a state instead of a cache, or one block of several kinds."""
+"""Families with states instead of caches, or one block a layer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,6 @@ __all__ = ["HYBRIDS"]
 
 
 def _kinds(read: Reader, name: str, kind: str) -> tuple[int, ...] | None:
-    """Return the layers of a kind in a config's list of kinds; None without one."""
     kinds, layers = read.config.get(name), read.layers()
     if kinds is None:
         return None

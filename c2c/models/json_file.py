@@ -1,4 +1,4 @@
-"""JSON reader for untrusted files; every error names the file."""
+"""JSON reader for untrusted files; errors name the file."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file.
 
     Raises:
-      DataError: the file cannot be read, is too large, or is not UTF-8.
+      DataError: it cannot be read, is too large, or is not UTF-8.
     """
     try:
         size = path.stat().st_size
@@ -32,7 +32,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-      DataError: the file cannot be read, or is not a JSON object.
+      DataError: it is no readable JSON object.
     """
     return json_object(read_text(path), str(path))
 
@@ -41,9 +41,8 @@ def json_object(text: str | bytes, where: str, *, is_unique: bool = False) -> di
     """Parse a JSON object.
 
     Args:
-      text: JSON text.
       where: name of the file, for errors.
-      is_unique: whether a repeated name in an object is an error; if not, its last value counts.
+      is_unique: whether a repeated name is an error; if not, its last value counts.
 
     Raises:
       DataError: the text is not a JSON object, or nests too deeply.

@@ -1,4 +1,4 @@
-"""Lookup of a model's config.json, by shipped name or by path."""
+"""Lookup of a config.json, by name or path."""
 
 import os
 from functools import cache
@@ -27,11 +27,11 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
     """Return a model's spec.
 
     Args:
-      name_or_path: one of `catalog_names()`, or the path of a config or its folder, see `name_of`.
+      name_or_path: one of `catalog_names()`, or the path of a config or its folder.
 
     Raises:
-      SettingError: the argument is neither a known name nor a path, or the config is not supported.
-      DataError: the file is not JSON, or not an object.
+      SettingError: neither a known name nor a path, or the config is not supported.
+      DataError: the file is no JSON object.
     """
     text = str(name_or_path)
     if text in catalog_names():
@@ -45,7 +45,7 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
 
 
 def spec_files(name_or_path: str | Path) -> tuple[Path, ...]:
-    """Return the files that `load_spec` reads; none for a shipped model."""
+    """Return the files that `load_spec` reads, none for a shipped model."""
     text = str(name_or_path)
     return () if text in catalog_names() else config_files(_file(text))
 
@@ -56,10 +56,7 @@ def _file(text: str) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """Return the model's name of a config, a folder or a file of weights; links are not followed.
-
-    A config.json has its folder's name, another file its own; a snapshot in the Hub's cache has the
-    repository's.
+    """Return the model's name: a config.json has its folder's, another file its own.
 
     >>> name_of(Path("models/mine/config.json")), name_of(Path("models/mine.json"))
     ('mine', 'mine')

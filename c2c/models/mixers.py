@@ -1,4 +1,4 @@
-"""Mixers of a model: the parts of its layers that pass values between positions."""
+"""Mixers: parts of layers that pass values between positions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ __all__ = ["Cache", "Mixer", "Product", "mixers"]
 
 
 class Product(NamedTuple):
-    """A product with weights [k, n]; `parts` are fused modules and the columns of each."""
+    """Product with weights [k, n]; `parts` are fused modules and columns."""
 
     name: str
     k: int
@@ -19,11 +19,10 @@ class Product(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """A cache of one layer.
+    """A cache of one layer; `values` are of an entry, which is of `ratio` positions.
 
-    `values` are those of an entry, and an entry is of `ratio` positions. `held` positions are kept
-    at most and `read` at most by a query; 0: all. `pair` is the multiply-adds of a query with an
-    entry, over all heads.
+    `held` positions are kept at most, `read` read by a query; 0: all. `pair` is the multiply-adds
+    of a query with an entry, over all heads.
     """
 
     values: int
@@ -34,7 +33,7 @@ class Cache(NamedTuple):
 
     @property
     def limit(self) -> int:
-        """Positions that a query reads at most; 0: all."""
+        """Positions that a query reads; 0: all."""
         return self.read or self.held
 
 
@@ -45,17 +44,13 @@ class Mixer:
     """Equal mixers of some layers.
 
     Attributes:
-      layers: indices of the layers.
-      products: products with weights, in order.
-      parameters: parameters of a layer outside of the products.
-      moved: values that its kernels read and write for a token, but for products and caches.
-      caches: caches of a layer.
-      heads: query heads of a layer's attention; 0 for a state.
-      kv_heads: key/value heads.
+      parameters: of a layer, outside of products.
+      moved: values read and written for a token, beside products and caches.
+      heads: query heads; 0 for a state.
       readers: heads of the cache that a decode step reads apart.
-      head_dim: size of a query head.
-      state_bytes: bytes of a sequence's state in a layer.
-      state_flops: operations of a token on the state of a layer.
+      head_dim: of a query head.
+      state_bytes: of a sequence's state in a layer.
+      state_flops: of a token on it.
     """
 
     layers: tuple[int, ...]
@@ -73,7 +68,7 @@ class Mixer:
 
 @lru_cache(maxsize=256)
 def mixers(spec: ModelSpec) -> tuple[Mixer, ...]:
-    """Return the mixers of a model, those with caches first."""
+    """Return the mixers, those with caches first."""
     result: list[Mixer] = []
     kinds: dict[tuple[bool, bool, bool, int], list[int]] = {}
     windows, window = _windowed(spec)

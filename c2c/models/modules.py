@@ -1,4 +1,4 @@
-"""Names and patterns of modules, as the configs of quantised checkpoints have them."""
+"""Names and patterns of modules in quantised checkpoints."""
 
 import itertools
 import re
@@ -14,10 +14,10 @@ _MOST_ALTERNATIVES = 64
 
 
 class Modules:
-    """Set of modules from names, from patterns with stars, or from expressions of names and `.*`.
+    """Set of modules from names, patterns with stars, or expressions of names and `.*`.
 
-    Modules are known by the names of `c2c.models.gemms`, translated to those of the family's
-    checkpoints; a name stands for what is below it as well.
+    Names are those of `c2c.models.gemms` as in the family's checkpoints; a name stands for what is
+    below it, too.
     """
 
     def __init__(self, entries: Iterable[str], family: str, field: str) -> None:
@@ -31,7 +31,7 @@ class Modules:
             self._add(entry, field)
 
     def layers(self, module: str, layers: Iterable[int]) -> tuple[int, ...]:
-        """Return those layers whose module of this name is in the set."""
+        """Return the layers whose module is in the set."""
         name = self._translated(module)
         if any(_holds(one, name) for one in self._every):
             return tuple(layers)
@@ -80,7 +80,7 @@ class Modules:
 
 
 def glob_of(field: str, entry: str) -> list[str]:
-    r"""Return the patterns of an expression of names, `.*` and alternatives of names.
+    r"""Return the patterns of an expression of names, `.*` and alternatives.
 
     >>> glob_of("ignore", r"re:.*mlp\.gate$"), glob_of("ignore", "re:.*(q|k)_proj.*")
     (['*mlp.gate'], ['*q_proj*', '*k_proj*'])

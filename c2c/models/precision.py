@@ -1,4 +1,4 @@
-"""Precisions by name: formats of weights and caches that published checkpoints have."""
+"""Precisions by name."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,15 +35,13 @@ def at_precision(spec: ModelSpec, given: object, where: str = "precision") -> Mo
     """Return a model at a precision, whatever its checkpoint has.
 
     Args:
-      spec: the model.
-      given: a name of `PRECISIONS`, with the cache that its checkpoints usually have; or a mapping
-        with some of `weights` (such a name), `compute` ("bf16", or the weights' own kernels, then
-        demanded of the chip) and `cache` ("bf16", "fp8" or "int8"). What is absent stays as it is.
-      where: name of the setting, for errors.
+      given: a name of `PRECISIONS`, with its usual cache; or a mapping with some of `weights` (such
+        a name), `compute` ("bf16", or the weights' own kernels, then demanded of the chip) and
+        `cache` ("bf16", "fp8" or "int8").
 
     Raises:
-      SettingError: an unknown name or key; MXFP4 weights without experts, which alone have them;
-        `compute` that the weights do not allow.
+      SettingError: an unknown name or key, MXFP4 weights without experts, or `compute` that the
+        weights do not allow.
     """
     parts = {"weights": given} if isinstance(given, str) else given
     if not isinstance(parts, Mapping) or not parts:

@@ -1,4 +1,4 @@
-"""Quantisation of a published checkpoint: bytes of weights and of cached values."""
+"""Quantisation of a published checkpoint."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -51,8 +51,7 @@ def read_config(file: Path) -> dict[str, Any]:
     """Return the content of a config.json, with the quantisation of a file beside it.
 
     Raises:
-      DataError: a file cannot be read, or is not a JSON object; a file of the folder is about
-        quantisation and of no known name.
+      DataError: a file is no readable JSON object, or about quantisation and of no known name.
     """
     config = read_json_object(file)
     _, *beside = config_files(file)
@@ -68,7 +67,7 @@ def read_config(file: Path) -> dict[str, Any]:
 
 
 def config_files(file: Path) -> tuple[Path, ...]:
-    """Return a config, and files about quantisation beside it if it is a folder's config.json."""
+    """Return a config and its files about quantisation."""
     is_folders = file.name == "config.json"
     return file, *(sorted(file.parent.glob("*quant*.json")) if is_folders else ())
 
@@ -77,9 +76,7 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
     """Return an unquantised spec with the quantisation that its config has.
 
     Args:
-      spec: spec of the same model without quantisation.
-      config: content of one of `FIELDS` of the model's config.
-      where: name of that field, for errors.
+      config: content of one of `FIELDS` of the config.
 
     Raises:
       SettingError: the quantisation is not supported, or a field is missing or wrong.
@@ -217,7 +214,6 @@ def _modelopt(config: Mapping[str, Any], where: str) -> WeightFormat | None:
 
 
 def _cached(where: str, config: Mapping[str, Any]) -> int:
-    """Return the bytes of a cached value; 0 for those of the model's type."""
     name = config.get("kv_cache_quant_algo")
     if name is not None:
         if str(name).upper() not in _CACHED:
@@ -234,7 +230,6 @@ def _cached(where: str, config: Mapping[str, Any]) -> int:
 
 
 def _compressed(spec: ModelSpec, config: Mapping[str, Any], where: str) -> WeightFormat | None:
-    """Read the format of compressed-tensors; None if only the cache is quantised."""
     groups = config.get("config_groups") or {}
     if not isinstance(groups, Mapping) or not all(isinstance(g, Mapping) for g in groups.values()):
         raise SettingError(f"{where}.config_groups", groups, "a mapping of mappings")

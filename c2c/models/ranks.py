@@ -1,4 +1,4 @@
-"""Shape of a model on one of several tensor-parallel ranks."""
+"""Shape of a model on a tensor-parallel rank."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ __all__ = ["rank_of"]
 def rank_of(spec: ModelSpec, ranks: int, *, experts_apart: bool = False) -> ModelSpec:
     """Return the part of a model on one tensor-parallel rank, as a narrower model.
 
-    Heads, feed-forward columns and the vocabulary are split; norms, routers and projections to a
-    latent vector and indices of sparse attention are replicated. Each rank has at least one
-    key/value head, so ranks share heads if there are fewer heads than ranks.
+    Heads, feed-forward columns and the vocabulary are split; norms, routers and projections to
+    latents and indices are replicated, as are too few key/value heads.
 
     Args:
-      spec: the whole model.
-      ranks: number of ranks.
-      experts_apart: True if each rank has whole experts, False if it has a part of each.
+      experts_apart: whether a rank has whole experts.
 
     Raises:
       SettingError: the ranks cannot share heads, columns or experts evenly.

@@ -12,14 +12,14 @@ _MOST_LAYERS = 4096
 
 
 class Reader:
-    """Typed reader of a config; errors name the model and the field."""
+    """Typed reader of a config; errors name model and field."""
 
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
         self.config = config
         self.where = where
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return the first present of several spellings, a whole number of at least `least`."""
+        """Return the first present spelling's whole number."""
         rule = f"a whole number, at least {least}"
         for name in names:
             value = self.config.get(name)
@@ -33,7 +33,7 @@ class Reader:
         return default
 
     def layers(self) -> int:
-        """Return the number of layers, bounded because lists of that length follow."""
+        """Return the bounded number of layers."""
         result = self.whole("num_hidden_layers")
         if result > _MOST_LAYERS:
             raise SettingError(f"{self.where}.num_hidden_layers", result, f"at most {_MOST_LAYERS}")
@@ -49,25 +49,25 @@ class Reader:
         return value
 
     def number(self, name: str, value: Any, default: float) -> float:
-        """Return a value found under a name, as a number above 0."""
+        """Return a value as a number above 0."""
         if value is None:
             return default
         check_value(value, AboveZero, f"{self.where}.{name}")
         return float(value)
 
     def factor(self, name: str, default: float) -> float:
-        """Return a field of the config itself, as a number above 0."""
+        """Return a field as a number above 0."""
         return self.number(name, self.config.get(name), default)
 
     def numbers(self, where: str, values: Mapping[str, Any], name: str) -> tuple[float, ...]:
-        """Return a list of numbers above 0 as a tuple."""
+        """Return a list of numbers above 0."""
         entries = values.get(name)
         if not isinstance(entries, list) or not entries:
             raise SettingError(f"{self.where}.{where}.{name}", entries, "a list of numbers above 0")
         return tuple(self.number(f"{where}.{name}", value, 1.0) for value in entries)
 
     def demand(self, name: str, value: Any, wanted: Any) -> None:
-        """Raise unless a field that would change the layers' shapes has the supported value."""
+        """Raise unless a field that changes shapes is supported."""
         setting = self.config.get(name, value)
         if setting != wanted:
             raise SettingError(

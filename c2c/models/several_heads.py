@@ -1,4 +1,4 @@
-"""Families whose layers have several kinds of attention heads or blocks of several widths."""
+"""Families with several kinds of heads or widths."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

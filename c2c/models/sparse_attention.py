@@ -1,4 +1,4 @@
-"""Families whose attention reads a part of its cache, chosen by an index."""
+"""Families with sparse attention by an index."""
 
 from collections.abc import Mapping
 from typing import Any

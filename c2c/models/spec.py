@@ -24,18 +24,17 @@ class RopeScaling:
     """Scaling of rotary frequencies beyond a model's original context.
 
     Attributes:
-      kind: name in the config: "linear", "llama3", "yarn", "longrope" or "dynamic".
-      factor: factor of the context; unused by "longrope".
-      low_freq_factor: "llama3": wavelengths between the bounds of the two factors are interpolated.
-      high_freq_factor: "llama3": see low_freq_factor.
-      original_max_position: context of the original training; for "dynamic", and by default, the
-        model's maximum.
-      attention_factor: "yarn" and "longrope": factor of cosine and sine.
-      beta_fast: "yarn": turns within the original context above which a frequency is kept.
-      beta_slow: "yarn": turns below which a frequency is scaled in full.
-      truncate: "yarn": whether the range between the two ends at whole pairs.
-      short_factor: "longrope": factor per pair, within the original context.
-      long_factor: "longrope": factor per pair, beyond it.
+      kind: "linear", "llama3", "yarn", "longrope" or "dynamic".
+      factor: of the context; unused by "longrope".
+      low_freq_factor: "llama3": wavelengths between this bound and the next are interpolated.
+      high_freq_factor: "llama3".
+      original_max_position: of the training; for "dynamic", and by default, the maximum.
+      attention_factor: "yarn", "longrope": of cosine and sine.
+      beta_fast: "yarn": turns in the original context above which frequencies stay.
+      beta_slow: "yarn": turns below which it is scaled in full.
+      truncate: "yarn": whether the range between ends at whole pairs.
+      short_factor: "longrope": per pair, within the original context.
+      long_factor: "longrope": per pair, beyond it.
     """
 
     kind: str
@@ -55,14 +54,12 @@ class RopeScaling:
 class Latent:
     """Latent attention: one vector per token for all heads (DeepSeek-V2, arXiv:2405.04434, 2.1).
 
-    A head's keys and values are two projections of it; the rotated part of a key is separate.
-
     Attributes:
       kv_rank: size of the cached vector.
-      rope_dim: rotated values of a key, cached beside the vector, one set for all heads.
-      nope_dim: values of a head's query and key that are not rotated.
-      value_dim: size of a head's value.
-      q_rank: size of the latent vector of queries; 0 if queries are projected from the activations.
+      rope_dim: rotated values of a key, cached beside it, for all heads.
+      nope_dim: unrotated values of a head's query and key.
+      value_dim: of a head.
+      q_rank: of the latent vector of queries; 0: none.
     """
 
     kv_rank: int
@@ -74,15 +71,7 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Attention heads of the layers with a window where other layers have other ones.
-
-    Attributes:
-      heads: number of query heads.
-      kv_heads: number of key/value heads.
-      head_dim: size of a query or key head.
-      value_dim: size of a value head.
-      sinks: whether each query head has a learned logit.
-    """
+    """Attention heads of windowed layers where others differ; `sinks`: a learned logit each."""
 
     heads: int
     kv_heads: int
@@ -96,12 +85,10 @@ class Indexer:
     """Sparse attention: small heads score all cached keys, and attention reads the best of them.
 
     Attributes:
-      heads: number of index heads; one index key serves all of them.
-      dim: size of an index head.
+      heads: index heads; one index key serves all.
       top_k: cached positions that attention reads at most.
-      layers: layers with an index of their own, in order; other sparse layers use the last one.
-      sparse: layers whose attention is sparse.
-      is_weighted: whether each head has a weight, projected from the activations.
+      layers: layers with their own index; other sparse layers use the last one.
+      is_weighted: whether each head has a projected weight.
 
     Source: DeepSeek-V3.2-Exp, arXiv:2512.02556, section 2.1.
     """
@@ -118,20 +105,16 @@ class Indexer:
 class Compressed:
     """Attention over the last positions and over compressed earlier ones (DeepSeek-V4).
 
-    One head of `ModelSpec.head_dim` is key and value at once. A layer of ratio r has beside its
-    window one entry for each r positions; layers of the ratio `index_ratio` read the best `top_k`
-    of them, by an index that is compressed alike.
+    One head of `ModelSpec.head_dim` is key and value. A layer of ratio r has an entry for each r
+    positions beside its window.
 
     Attributes:
-      ratios: ratio of each layer; 0: the window alone.
-      window: positions that are held uncompressed.
-      q_rank: size of the latent vector of queries.
-      out_rank: size of a group's latent output.
-      out_groups: number of groups of heads with an output projection of their own.
-      index_ratio: ratio of the layers with an index.
-      index_heads: number of index heads.
-      index_dim: size of an index head.
-      top_k: compressed entries that attention reads at most.
+      ratios: of each layer; 0: the window alone.
+      window: positions held uncompressed.
+      q_rank: of the latent vector of queries.
+      out_rank: of a group's latent output.
+      out_groups: groups of heads with their own output projection.
+      index_ratio: of the layers that read the best `top_k` entries by an index.
     """
 
     ratios: tuple[int, ...]
@@ -150,21 +133,15 @@ class LinearAttention:
     """Layers with a state of a fixed size for each sequence instead of a cache.
 
     Gated DeltaNet (arXiv:2412.06464), Kimi Delta Attention (arXiv:2510.26692) and Mamba-2
-    (arXiv:2405.21060) differ in the projections around the state. Mamba-2's groups, state size and
-    head size are key heads, key size and value size here.
+    (arXiv:2405.21060), whose groups, state and heads are key heads, key size and value size here.
 
     Attributes:
-      layers: indices of the layers.
-      key_heads: number of query heads, and of key heads.
-      value_heads: number of value heads; each has a state [key_dim, value_dim].
-      key_dim: size of a key head.
-      value_dim: size of a value head.
+      key_heads: query heads, and key heads.
+      value_heads: each has a state [key_dim, value_dim].
       kernel: width of the convolution over queries, keys and values, in positions.
-      inputs: modules that project the activations, and the columns of each.
-      inner: further modules, their inputs and columns.
-      output: module that projects the result.
-      parameters: parameters of a layer outside of projections: convolution, norms, decays.
-      element_bytes: bytes of a value of the state.
+      inputs: modules that project the activations, and their columns.
+      parameters: of a layer outside of projections: convolution, norms, decays.
+      element_bytes: of a value of the state.
     """
 
     layers: tuple[int, ...]
@@ -181,7 +158,7 @@ class LinearAttention:
 
     @property
     def channels(self) -> int:
-        """Total channels of a token's queries, keys and values."""
+        """Channels of a token's queries, keys and values."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
@@ -190,18 +167,14 @@ class WeightFormat:
     """Quantisation format of a published checkpoint's matrices.
 
     Attributes:
-      kind: method by its name in configs.
-      bits: bits of one weight.
-      block: numbers of outputs and inputs that share a scale; 0: all of them.
-      scale_bytes: bytes of a scale.
-      has_zeros: whether a zero point, as wide as a weight, is beside each scale.
-      input_bytes: further bytes for each input, such as GPTQ's order of groups.
-      matrix_bytes: further bytes for each matrix, such as NVFP4's scale of scales.
-      experts_only: whether only experts are quantised.
-      others: modules of another format, or of none.
-      kernel: precision of the kernels that multiply by these weights, see `conf/kernels`; "bf16":
-        weights are widened.
-      is_demanded: whether a chip without such kernels is refused; otherwise it widens weights.
+      bits: of a weight.
+      block: outputs and inputs that share a scale; 0: all.
+      scale_bytes: of a scale.
+      has_zeros: whether each scale has a zero point of `bits`.
+      input_bytes: further bytes an input, such as GPTQ's order of groups.
+      matrix_bytes: further bytes a matrix, such as NVFP4's scale of scales.
+      kernel: precision of the kernels, see `conf/kernels`; "bf16": weights are widened.
+      is_demanded: whether a chip without such kernels is refused; else it widens weights.
     """
 
     kind: Literal["fp8", "mxfp4", "awq", "gptq", "modelopt", "compressed-tensors"]
@@ -219,10 +192,7 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True)
 class OtherFormat:
-    """Modules of one name, below the layer, whose format is not that of the checkpoint's others.
-
-    `layers` are those of which it holds, None for all; `form` is None for unquantised modules.
-    """
+    """Modules of one name with another `form` (None: unquantised), in `layers` (None: all)."""
 
     module: str
     layers: tuple[int, ...] | None
@@ -233,13 +203,11 @@ class OtherFormat:
 class ModelSpec:
     """Shapes of a model's weights and caches; layers are alike except for the fields below.
 
-    `sliding_window` is the window of every layer, 0 if no or only some layers have one. In the
-    latter case `partial_window` is the window of the `partial_window_layers` layers listed in
-    `window_layers`. `intermediate` is the width of a dense feed-forward block, `moe_intermediate`
-    that of one expert. `dense_layers` are the layers of an MoE model with a dense block instead of
-    experts. `shared_intermediate` is the total width of the shared experts, or of a dense block
-    beside the experts. With `latent`, `head_dim` is the size of a query head. A layer without
-    attention or without a feed-forward block has one of the two and half of the norms.
+    `sliding_window` is the window of every layer; 0: none, or `partial_window` in `window_layers`.
+    `intermediate` is the width of a dense block, `moe_intermediate` of an expert,
+    `shared_intermediate` of all shared experts or a dense block beside the experts; `dense_layers`
+    have no experts. With `latent`, `head_dim` is of a query head. A layer without attention or
+    feed-forward block has half of the norms.
     """
 
     name: str
@@ -319,7 +287,7 @@ class ModelSpec:
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
-        """Layers whose cache grows with the sequence, in order."""
+        """Layers with a growing cache."""
         others = {*(self.linear.layers if self.linear else ()), *self.without_attention}
         return tuple(layer for layer in range(self.layers) if layer not in others)
 

@@ -1,4 +1,4 @@
-"""Counts from a model's shape: parameters, GEMMs, bytes and FLOPs."""
+"""Counts from a model's shape."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -39,9 +39,8 @@ Kind = Literal["dense", "expert", "head"]
 class Gemm:
     """A weight matrix [k, n] that a forward pass multiplies `count` times (once a layer, or once).
 
-    `kind`: "dense" processes every token, "expert" is one of `ModelSpec.experts` equal matrices
-    (`experts_per_token` for each token), "head" processes only the rows that need logits. GEMMs of
-    one name have other shapes or formats in other layers.
+    `kind`: "dense": every token, "expert": one of `ModelSpec.experts` matrices, "head": rows that
+    need logits.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Gemm:
 
     @property
     def count(self) -> int:
-        """Number of such matrices, an expert's once a layer."""
+        """Number of matrices, an expert's once a layer."""
         return len(self.layers)
 
 
@@ -62,7 +61,7 @@ class Gemm:
 def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
     """Return all GEMMs of a forward pass, in the order of a layer, the head last.
 
-    Matrices with the same input are fused into one GEMM, as in engines: q, k, v; gate and up.
+    As in engines, q, k, v are fused, and gate and up.
     """
     products: dict[tuple[str, int, tuple[tuple[str, int], ...]], list[int]] = {}
     for mixer in mixers(spec):
@@ -143,7 +142,7 @@ def _by_format(
 
 
 def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
-    """Return whether a format quantises a module of such a GEMM; routers and heads never."""
+    """Return whether a format quantises a module; routers and heads never."""
     if kind == "head" or module in ("mlp.gate", "mlp.shared_expert_gate"):
         return False
     is_wide = module.endswith("weights_proj") or ".compressor." in module
@@ -152,7 +151,7 @@ def is_quantised(form: WeightFormat, kind: str, module: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def gemm_bytes(spec: ModelSpec, gemm: Gemm) -> int:
-    """Return the stored bytes of one matrix of a model's GEMM."""
+    """Return a matrix's stored bytes."""
     return sum(
         _stored_bytes(form, gemm.k, n, spec.dtype_bytes)
         for (_, n), form in zip(gemm.parts, gemm.forms, strict=True)
@@ -171,7 +170,7 @@ def _stored_bytes(form: WeightFormat | None, k: int, n: int, wide: int) -> int:
 
 @lru_cache(maxsize=256)
 def param_count(spec: ModelSpec) -> int:
-    """Return the number of parameters; tied embeddings count once."""
+    """Return the parameters; tied embeddings count once."""
     return _matrices(spec) + _others(spec) + _router_biases(spec)
 
 
@@ -210,7 +209,6 @@ def weight_bytes(spec: ModelSpec) -> int:
 
 
 def _packed_head(spec: ModelSpec) -> int:
-    """Return the bytes of a head over those in the model's type; negative for a quantised one."""
     (head,) = (g for g in gemms(spec) if g.kind == "head")
     return 0 if spec.tie_embeddings else gemm_bytes(spec, head) - head.k * head.n * spec.dtype_bytes
 
@@ -218,9 +216,8 @@ def _packed_head(spec: ModelSpec) -> int:
 class CacheShape(NamedTuple):
     """Cache positions of a sequence: full * t + windowed * min(t, window) + state for t tokens.
 
-    The unit is the greatest common divisor of the bytes per token of full layers, of windowed
-    layers, and of the state. A model without windows or state has one position per token. Entries
-    of several tokens count evenly over these.
+    The unit is the greatest common divisor of the bytes per token of full layers, windowed layers
+    and state; without windows or state one position a token.
     """
 
     full: int  # per token, layers without a window
@@ -230,7 +227,6 @@ class CacheShape(NamedTuple):
 
 
 def _caches(spec: ModelSpec) -> list[tuple[Cache, int]]:
-    """Return each cache and the bytes that a token adds to it in all of its layers."""
     width = spec.kv_dtype_bytes or spec.dtype_bytes
     return [
         (cache, len(mixer.layers) * cache.values * width // cache.ratio)
@@ -247,8 +243,7 @@ def cache_shape(spec: ModelSpec) -> CacheShape:
 def read_shape(spec: ModelSpec) -> CacheShape:
     """Return what attention reads of a sequence, in the unit of `cache_shape`.
 
-    Sparse attention reads its best positions, as a window of that length. Where windows have
-    several lengths, a shorter one counts as a part of the longest.
+    Sparse attention reads a window of its best positions; shorter windows are parts of the longest.
     """
     return _shapes(spec)[1]
 
@@ -278,18 +273,13 @@ def _shapes(spec: ModelSpec) -> tuple[CacheShape, CacheShape]:
 def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
     """Return the bytes that the token at a position, from 0, adds to a sequence's cache.
 
-    In a layer with a window, a token beyond it overwrites the oldest one. A state does not grow,
-    see `state_bytes`; an entry of several tokens grows evenly.
+    A token beyond a window overwrites the oldest one; a state does not grow.
     """
     return sum(nbytes for cache, nbytes in _caches(spec) if not cache.held or position < cache.held)
 
 
 def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
-    """Return the bytes of cache and state for sequences of this many tokens.
-
-    Args:
-      spec: the model.
-      tokens: tokens of each sequence, any shape; windows limit the count.
+    """Return the bytes of cache and state for sequences of this many tokens, of any shape.
 
     Raises:
       SettingError: negative or NaN tokens.
@@ -302,11 +292,7 @@ def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
 
 
 def state_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of a sequence's states, for any length; 0 without one.
-
-    A matrix per value head, in float32 unless the config says otherwise, and the convolution's past
-    inputs in the model's type.
-    """
+    """Return the bytes of a sequence's states (float32 by default) and convolution inputs, or 0."""
     return sum(len(mixer.layers) * mixer.state_bytes for mixer in mixers(spec))
 
 
@@ -314,8 +300,7 @@ def check_plain_layers(spec: ModelSpec) -> None:
     """Validate that a layer is q, k, v and o, then one dense block or experts alone.
 
     Raises:
-      SettingError: attention is not of that kind, there are shared experts, or weights are
-        quantised.
+      SettingError: it is not, or weights are quantised.
     """
     other = (spec.latent, spec.linear, spec.index, spec.compressed, spec.windowed_heads,
              spec.value_dim, spec.without_attention, spec.without_feed_forward, spec.widths,
@@ -331,15 +316,9 @@ def check_plain_layers(spec: ModelSpec) -> None:
 
 
 def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Return the expected number of a layer's distinct active experts.
+    """Return the expected number of a layer's distinct active experts; `tokens` of any shape.
 
-    Each token is assumed to choose `experts_per_token` experts uniformly and independently: E * (1
-    - (1 - k/E)**tokens). Real routing is more clustered, so this is an upper estimate. Zero for
-    dense models.
-
-    Args:
-      spec: the model.
-      tokens: tokens in the step, any shape.
+    Uniform, independent choices: E * (1 - (1 - k/E)**tokens), an upper estimate.
 
     Raises:
       SettingError: negative or NaN tokens.
@@ -352,14 +331,9 @@ def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.fl
 
 
 def streamed_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Return the weight bytes that one forward pass reads at least once.
+    """Return the weight bytes that a forward pass reads at least once; `tokens` of any shape.
 
-    Counted are dense matrices, the head and the active experts of MoE layers. Norms, biases and
-    embedding rows are excluded, since they are not GEMM operands. Zero for a step without tokens.
-
-    Args:
-      spec: the model.
-      tokens: tokens in the step, any shape.
+    Norms, biases and embedding rows do not count.
 
     Raises:
       SettingError: negative or NaN tokens.
@@ -376,8 +350,7 @@ def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
     """Return the FLOPs (a multiply-add is two) of one token through all layers and the head.
 
     Args:
-      spec: the model.
-      context: keys that the token attends to, itself included; any shape. Windows limit it.
+      context: keys that the token attends to, itself included; any shape.
 
     Raises:
       SettingError: negative or NaN context.

@@ -1,4 +1,4 @@
-"""Run folders: configuration and provenance, atomic results, resume keyed by content."""
+"""Run folders: configuration, atomic results, resume by content."""
 
 from c2c.atomic import atomic_file, write_json, write_text
 from c2c.runs.content import content_key, file_key, plain, source_key

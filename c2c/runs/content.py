@@ -1,4 +1,4 @@
-"""Content keys: one hash of a result's inputs, so that no stale result is reused."""
+"""Content keys, so that no stale result is reused."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ def content_key(
     """Return the SHA-256 key of a result's configuration, code and data.
 
     Args:
-      config: the resolved configuration; the order of its keys does not matter.
-      packages: names of packages and modules whose source the result depends on, or their
-        `source_key` by name.
-      files: data files and folders that the result depends on, or their `file_key` by path; their
-        content counts.
-      ignore: top-level keys of `config` that do not change the result, such as output folders.
+      config: in any order of keys.
+      packages: packages and modules with relevant source, or their `source_key` by name.
+      files: data files and folders, or their `file_key` by path; contents count.
+      ignore: top-level keys of `config` without effect on the result.
     """
     inputs = {k: v for k, v in config.items() if k not in ignore}
     parts = {
@@ -55,7 +53,7 @@ def file_key(path: Path) -> str:
     """Return the SHA-256 of a file's content, or of a folder's data and source files.
 
     Raises:
-      SettingError: a path that does not exist.
+      SettingError: there is no such path.
     """
     if path.is_dir():
         return _tree_key(path)
@@ -66,10 +64,10 @@ def file_key(path: Path) -> str:
 
 
 def source_key(package: str) -> str:
-    """Return the SHA-256 of the source and data files of a package or module.
+    """Return the SHA-256 of a package's or module's source and data files.
 
     Raises:
-      SettingError: a name that cannot be imported.
+      SettingError: it cannot be imported.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
@@ -80,10 +78,10 @@ def source_key(package: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as plain data of JSON and YAML: mappings, lists, strings, numbers, None.
+    """Return a value as plain data of JSON and YAML.
 
     Raises:
-      SettingError: a value without such a form, such as a function or an open file.
+      SettingError: it has no such form.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value

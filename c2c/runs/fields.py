@@ -1,4 +1,4 @@
-"""Flat names of nested results and settings, the columns of a table of runs."""
+"""Flat names of nested results and settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ _APART = ("models", "failures", "verdict")
 
 
 def summary_fields(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the numbers of a summary by name, without those of single models.
-
-    A name is the number's path joined by `_`, with the unit last.
+    """Return a summary's numbers, without single models', by their path joined by `_`, unit last.
 
     >>> summary_fields({"ttft_s": {"p99": 0.5}, "failed": 0, "run": {"link_gbps": 375.0}})
     {'ttft_p99_s': 0.5, 'failed': 0, 'run_link_gbps': 375.0}
@@ -26,7 +24,7 @@ def summary_fields(summary: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def settings_by_path(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by their names on the command line; a list is one value.
+    """Return settings by their names on the command line.
 
     >>> settings_by_path({"seed": 0, "workload": {"rate_rps": 2.0}})
     {'seed': 0, 'workload.rate_rps': 2.0}

@@ -1,4 +1,4 @@
-"""Table of the runs in a folder: settings that differ, results, and each run's status."""
+"""Table of the runs in a folder."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ class FoundRun:
     """A run read from its folder.
 
     Attributes:
-      run: name of the run in the table.
-      status: state of the run; a killed run is `unfinished`.
-      error: reason in one line why the run failed or is unfinished; else "".
-      settings: settings by their names on the command line; empty if unknown.
-      summary: content of `summary.json`; empty unless the run is complete.
+      status: a killed run is `unfinished`.
+      error: reason why the run failed or is unfinished; else "".
+      settings: by their names on the command line; empty if unknown.
+      summary: content of `summary.json`; empty unless complete.
     """
 
     run: str
@@ -50,15 +49,11 @@ class FoundRun:
 
 
 def collect(folder: str | Path = "runs/simulate") -> pa.Table:
-    """Return a table of all runs in a folder, one row a run, sorted by name.
+    """Return a table of all runs in a folder, at any depth, one row a run, sorted by name.
 
-    `.to_pandas()` or `polars.from_arrow(...)` converts it to a data frame. Columns: `run` (name of
-    the folder), `status` (complete, running, failed, unfinished), `error`; each setting in which
-    the runs differ; `layout` (MIG); `verdict` and `binds` (see docs/metrics.md); the numbers of
-    `summary.json`, named as in `objective`.
-
-    Args:
-      folder: a run folder, or a folder with run folders at any depth.
+    Columns: `run` (name of the folder), `status` (complete, running, failed, unfinished), `error`;
+    each setting in which the runs differ; `layout` (MIG); `verdict` and `binds` (see
+    docs/metrics.md); the numbers of `summary.json`, named as in `objective`.
 
     Raises:
       SettingError, DataError: see `find_runs`.
@@ -70,8 +65,8 @@ def find_runs(folder: Path) -> list[FoundRun]:
     """Return the simulated runs in a folder, sorted by name.
 
     Raises:
-      SettingError: a folder that does not exist or has no run.
-      DataError: a run folder that another version of c2c wrote.
+      SettingError: there is no folder or no run.
+      DataError: a run folder of another version of c2c.
     """
     if not folder.is_dir():
         raise SettingError("folder", str(folder), "a folder of runs that exists")
@@ -85,10 +80,10 @@ def find_runs(folder: Path) -> list[FoundRun]:
 
 
 def read_run(folder: Path, name: str) -> FoundRun | None:
-    """Return the run in a folder; None if the folder holds no simulated run.
+    """Return the run in a folder, or None.
 
     Raises:
-      DataError: a folder that another version of c2c wrote.
+      DataError: a folder of another version of c2c.
     """
     settings = _yaml(folder / "config.yaml")
     if settings is None or COMMAND in settings or not own_files(folder):
@@ -105,7 +100,7 @@ def read_run(folder: Path, name: str) -> FoundRun | None:
 
 
 def tidy(runs: Sequence[FoundRun]) -> pa.Table:
-    """Return runs as a table, see `collect`; a value that a run lacks is null."""
+    """Return runs as a table, see `collect`; null: a run lacks it."""
     settings = _differing(runs)
     fields = [summary_fields(run.summary) for run in runs]
     columns: dict[str, pa.Array] = {
@@ -126,11 +121,7 @@ def tidy(runs: Sequence[FoundRun]) -> pa.Table:
 
 
 def settings_columns(table: pa.Table) -> list[str]:
-    """Return the settings columns of a table of `tidy` that tell its runs apart.
-
-    A setting that follows from another one of its group is left out: for two systems that differ in
-    many policies only `system.name` remains.
-    """
+    """Return the columns of `tidy` that tell runs apart, without settings that follow."""
     names: list[str] = json.loads((table.schema.metadata or {}).get(_DIFFERING, b"[]"))
     names.sort(key=lambda name: not name.endswith(".name"))  # else in their order
     columns: dict[str, list[Any]] = {}
@@ -192,7 +183,6 @@ def _parsed(text: str) -> Any:
 
 
 def _differing(runs: Sequence[FoundRun]) -> list[str]:
-    """Return settings in which runs differ, in their order; runs without settings do not count."""
     rows = [run.settings for run in runs if run.settings]
     names = dict.fromkeys(name for settings in rows for name in settings)
     return [n for n in names if len({_text(s.get(n, _ABSENT)) for s in rows}) > 1]

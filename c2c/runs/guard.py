@@ -1,4 +1,4 @@
-"""Check that a run folder holds no other run and no files that no run wrote."""
+"""Check of a run folder for other files."""
 
 from __future__ import annotations
 
@@ -30,17 +30,14 @@ def check_folder(
 ) -> None:
     """Raise unless a run of these settings may use the folder; change nothing.
 
-    A folder may be used if it does not exist, is empty, or holds this run, finished or not. With
-    `overwrite` another run's results are replaced and files that no run wrote are kept. A file that
-    no run wrote and that the run would replace is always refused.
+    It may if the folder is absent, empty, or holds this run. With `overwrite` another run's results
+    are replaced and foreign files kept. A foreign file that the run would replace is always
+    refused.
 
     Args:
-      root: the run folder.
-      config: the resolved configuration.
       ignore: top-level keys of `config` that do not distinguish runs.
-      overwrite: see above.
-      names: names of results that will be written, as far as known.
-      needs_bytes: estimate of the bytes that will be written.
+      names: names of results, as far as known.
+      needs_bytes: estimate of the bytes to be written.
       field: the setting that names the folder.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Lock of a run folder against other processes, on one machine or over a shared file system."""
+"""Lock of a run folder, also over a shared file system."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ _ATTEMPTS, _PAUSE_S = 5, 0.02
 
 
 class FolderInUse(SettingError):
-    """Error for a run folder that another process uses."""
+    """Error for a folder in use."""
 
 
 def take_lock(root: Path, field: str = "out") -> int:
-    """Take the folder's lock and return its file descriptor.
-
-    The lock is released when the process ends, even if it is killed.
-    """
+    """Take the folder's lock until the process ends, even if killed; return its descriptor."""
     for _ in range(_ATTEMPTS):
         handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
@@ -43,7 +40,7 @@ def take_lock(root: Path, field: str = "out") -> int:
 
 
 def is_in_use(root: Path) -> bool:
-    """Return whether a process uses the folder; change nothing."""
+    """Return whether a process uses the folder."""
     try:
         handle = os.open(root / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:

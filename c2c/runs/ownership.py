@@ -1,4 +1,4 @@
-"""Ownership of files in a run folder: a run's own may be replaced, others are kept."""
+"""Ownership of files in a run folder."""
 
 from __future__ import annotations
 
@@ -41,17 +41,13 @@ _PARTIAL = re.compile(r"\.(.+)\.[^.]+\.partial", re.DOTALL)
 
 
 def own_files(root: Path) -> frozenset[str]:
-    """Return the names, relative to the folder, of files that a run may replace or delete.
-
-    They are the names in the run's journal and DONE, and `OWN`. A folder with neither a journal nor
-    a DONE has no such files.
-    """
+    """Return relative names of files that a run may replace: in its journal, DONE or `OWN`."""
     results = _of_journal(root) | _of_done(root)
     return results | OWN if results else frozenset()
 
 
 def check_format(root: Path) -> None:
-    """Raise if the folder holds a finished run of another format."""
+    """Raise for a finished run of another format."""
     version = _done(root).get("format", FORMAT)
     if version != FORMAT:
         raise DataError(
@@ -61,7 +57,7 @@ def check_format(root: Path) -> None:
 
 
 def foreign_files(root: Path, own: frozenset[str]) -> list[str]:
-    """Return names in the folder that belong to no run; a foreign folder counts as one name."""
+    """Return foreign names; a foreign folder counts once."""
     inner = {str(parent) for name in own for parent in Path(name).parents}
     result: list[str] = []
     _look(root, "", own, inner, result)
@@ -69,7 +65,7 @@ def foreign_files(root: Path, own: frozenset[str]) -> list[str]:
 
 
 def partials(root: Path, own: frozenset[str]) -> list[Path]:
-    """Return a run's unfinished files (`.NAME.*.partial`), without those of other programs."""
+    """Return a run's unfinished files (`.NAME.*.partial`)."""
     folders = {Path(), *(Path(name).parent for name in own)}
     return [
         path
@@ -81,7 +77,7 @@ def partials(root: Path, own: frozenset[str]) -> list[Path]:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a relative name cannot lead out of its folder."""
+    """Return whether a name stays in its folder."""
     return bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 

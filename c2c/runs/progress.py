@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, else a line every few seconds."""
+"""Progress on standard error: a bar or lines."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Weighed:
     """Progress of unlike works.
 
     Attributes:
-      total: amount of the whole work, which may change.
-      now: names of the works in progress.
-      left_s: time left, seconds; None if unknown.
+      total: amount of the whole, which may change.
+      now: names of works in progress.
+      left_s: seconds left; None if unknown.
     """
 
     total: float
@@ -34,17 +34,12 @@ class Show(Protocol):
     """Function that shows progress on standard error."""
 
     def __call__(self, done: float, of: Weighed | None = None, /) -> None:
-        """Show the amount of work done so far, in per cent if it is weighed."""
+        """Show the work done, in per cent if weighed."""
 
 
 @contextmanager
 def progress_bar(description: str, total: float | None = None) -> Iterator[Show]:
-    """Yield a function that takes the amount done so far and shows it on standard error.
-
-    Args:
-      description: name of the work.
-      total: amount of the whole work; None if unknown, or weighed.
-    """
+    """Yield a function that shows the amount done; `total` is None if unknown or weighed."""
     if not sys.stderr.isatty():
         yield _lines(description, total)
         return

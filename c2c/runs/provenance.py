@@ -1,4 +1,4 @@
-"""Provenance of a result: code version, packages, machine, seed and start time."""
+"""Provenance of a result."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ PACKAGES = ("c2c", "jax", "jaxlib", "numpy", "numba", "pyarrow", "matplotlib", "
 
 
 def provenance(*, seed: int | None = None) -> dict[str, Any]:
-    """Return the provenance of this run: command, code version, packages, machine, start time.
-
-    It is never part of a content key or of a hashed result: equal runs differ only here.
-    """
+    """Return command, code version, packages, machine, start time; never part of a content key."""
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -77,6 +74,5 @@ def _cpu() -> str:
 
 
 def _device() -> str:
-    """Return the accelerator's name if JAX is loaded; loading it would take seconds."""
     jax = sys.modules.get("jax")
     return "cpu (jax not loaded)" if jax is None else str(jax.devices()[0].device_kind)

@@ -1,4 +1,4 @@
-"""Check that a folder can be written and has room, before work starts."""
+"""Check that a folder can be written and has room."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def check_room(folder: Path, needs_bytes: int = 0, field: str = "out") -> None:
     """Raise unless the folder, or its nearest existing parent, can be written; leave no trace.
 
     Args:
-      folder: folder to be written to.
-      needs_bytes: estimate of the bytes that will be written, at most in one file.
+      needs_bytes: estimate of the bytes to be written, in one file.
       field: the setting that names the folder.
 
     Raises:
@@ -55,7 +54,7 @@ def check_room(folder: Path, needs_bytes: int = 0, field: str = "out") -> None:
 
 
 def storage_error(error: OSError, folder: Path) -> DataError:
-    """Return the error to report for a failed file operation during a run."""
+    """Return the error for a failed file operation."""
     why = error.strerror or str(error)
     if error.errno in _FULL:
         hint = "Make room, or choose another folder."

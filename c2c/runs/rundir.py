@@ -1,4 +1,4 @@
-"""Folder of one run: config and provenance first, results atomically, DONE last."""
+"""Folder of one run: config first, DONE last."""
 
 from __future__ import annotations
 
@@ -52,10 +52,7 @@ PLACES = 9  # decimals of a figure's width and height at which axes are fixed
 
 
 def _settle(figure: Figure) -> None:
-    """Fix the positions that a layout engine gives the axes, rounded to `PLACES` decimals.
-
-    The last digits of its solver differ between processes, and an SVG names clip paths after them.
-    """
+    """Round the axes' positions to `PLACES`: the last digits differ between processes."""
     if figure.get_layout_engine() is None:
         return
     figure.draw_without_rendering()
@@ -69,10 +66,8 @@ class RunDir:
     """Folder of one run; use as `with RunDir.open(...) as run: if run.is_complete: return ...`.
 
     A run is complete if DONE holds the key of its inputs (configuration, code, data) and the hashes
-    of its results match. Else (another key, a missing or changed result, a crash) the run's own
-    files are removed and it runs again: a stale result is never reused. Files that no run wrote are
-    never touched, another run's only with `overwrite` (`check_folder`). An error inside the `with`
-    block leaves `crash.json` and no DONE.
+    of its results. Else the run's own files are removed and it runs again. Foreign files are never
+    touched. An error inside the `with` block leaves `crash.json` and no DONE.
     """
 
     def __init__(
@@ -104,27 +99,20 @@ class RunDir:
     ) -> Self:
         """Open a run's folder; unless the run is complete, write config and provenance into it.
 
-        A complete run is only read, so its folder may be read-only.
+        A complete run is only read. `packages`, `files` and `ignore`: see `content_key`;
+        `overwrite`, `names` and `needs_bytes`: see `check_folder`.
 
         Args:
-          root: the run folder, made if it does not exist.
-          config: the resolved configuration.
-          packages: see `content_key`.
-          files: see `content_key`.
-          ignore: see `content_key`.
+          root: the run folder, made if absent.
           data: top-level keys that describe data; if they or `files` change, the same run is made
             again in its folder.
-          seed: seed to record in the provenance.
           resume: False runs again even if the folder is complete.
-          overwrite: see `check_folder`.
-          names: see `check_folder`.
-          needs_bytes: see `check_folder`.
           field: the setting that names the folder.
 
         Raises:
           FolderInUse: another process uses this folder.
-          SettingError: a folder that the run may not use, see `check_folder`; nothing is changed.
-          DataError: a folder with a run of another format; nothing is changed.
+          SettingError: see `check_folder`; nothing is changed.
+          DataError: a run of another format; nothing is changed.
         """
         settings = plain(config)
         files = files if isinstance(files, Mapping) else tuple(files)
@@ -163,14 +151,14 @@ class RunDir:
         files: Iterable[Path] = (),
         ignore: Sequence[str] = (),
     ) -> bool:
-        """Return whether the folder holds a complete run of these inputs; change nothing."""
+        """Return whether the folder holds a complete run of these inputs."""
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
         return _is_complete(root, key)
 
     @staticmethod
     def holds(root: Path, key: str) -> bool:
-        """Return whether the folder holds a complete run with this key."""
+        """Return whether it holds a complete run with this key."""
         return _is_complete(root, key)
 
     def write_table(self, name: str, table: pa.Table | Mapping[str, Any]) -> Path:
@@ -180,19 +168,13 @@ class RunDir:
         return path
 
     def reserve(self, name: str) -> Path:
-        """Return the path for a result that this or another process writes; make its folders.
-
-        The result must be written atomically, as by `ParquetStream`, before the `with` block ends.
-        """
+        """Return the path for a result, to be written atomically before the `with` block ends."""
         path = self._result(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def kept_folder(self, name: str) -> Path:
-        """Return a folder inside for the state that a run resumes from; it outlives a new run.
-
-        The folder is no result; a journal inside marks it as made by a run.
-        """
+        """Return a folder for the state that a run resumes from; it outlives a new run."""
         path = self._inside(name)
         if path.parent != self.path:
             raise SettingError("name", name, "a name without folders")
@@ -217,15 +199,12 @@ class RunDir:
 
     @contextmanager
     def open_file(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a binary file that appears as `name` when the block ends without an error."""
+        """Yield a file that appears as `name` after a block without error."""
         with atomic_file(self._result(name)) as file:
             yield file
 
     def write_figure(self, name: str, figure: Figure) -> tuple[Path, ...]:
-        """Write `<name>` as PNG, SVG and PDF, without a date; equal figures give equal bytes.
-
-        Axes placed by a layout engine are fixed there, rounded to `PLACES` decimals of the figure.
-        """
+        """Write `<name>` as PNG, SVG and PDF; equal figures give equal bytes."""
         import matplotlib as mpl
 
         _settle(figure)
@@ -351,10 +330,6 @@ def _locked(root: Path, field: str) -> Iterator[int]:
 
 
 def _clear(root: Path) -> None:
-    """Remove the files of an earlier run of this folder.
-
-    The journal is replaced, not removed, so that the folder belongs to a run at all times.
-    """
     _remove_own(root, keep=(JOURNAL,))
     write_text(root / JOURNAL, HEADER + "\n")
 

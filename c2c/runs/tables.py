@@ -1,4 +1,4 @@
-"""Parquet files, written atomically as a whole or in batches; equal tables give equal bytes."""
+"""Parquet files, written atomically; equal tables give equal bytes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class _Abandoned(Exception):
 class ParquetStream:
     """A Parquet file that is written in batches and appears under its name when closed.
 
-    Memory holds one row group. Rows are regrouped, so the file does not depend on the batches'
-    sizes. An error in the `with` block leaves no file.
+    Memory holds one row group, whose rows do not depend on batches. An error in the `with` block
+    leaves no file.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -58,7 +58,7 @@ class ParquetStream:
         """Add rows.
 
         Raises:
-          ValueError: a batch of another schema.
+          ValueError: another schema.
         """
         if batch.schema != self._schema:
             raise ValueError(f"batch of schema {batch.schema}, file of schema {self._schema}")
@@ -72,7 +72,7 @@ class ParquetStream:
             self._waiting, self._waiting_rows = [rest], len(rest)
 
     def close(self) -> None:
-        """Write the remaining rows and give the file its name."""
+        """Write the remaining rows; name the file."""
         try:
             if self._waiting_rows or not self.rows:
                 self._writer.write_table(_join(self._waiting or [self._schema.empty_table()]))
@@ -106,5 +106,5 @@ class ParquetStream:
 
 
 def _join(tables: list[pa.Table]) -> pa.Table:
-    """Return one table with one chunk a column; else pages, and so bytes, depend on batches."""
+    """Return one chunk a column, as pages must not depend on batches."""
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

@@ -1,4 +1,4 @@
-"""Persistent compiled stages, found by their signature and loaded without tracing."""
+"""Persistent compiled stages, loaded without tracing."""
 
 from __future__ import annotations
 
@@ -45,13 +45,11 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A pure function to compile: positional arguments are arrays, keywords are static.
+    """Pure function to compile: positional arguments are arrays, keywords are static.
 
     Attributes:
-      name: unique name.
-      function: pure function, which depends only on its arguments and this source.
+      function: depends only on its arguments and this source.
       donated: positional arguments whose memory the results may reuse.
-      static: names of all keywords.
     """
 
     name: str
@@ -67,8 +65,6 @@ class Stage:
 
 @dataclass(slots=True)
 class _State:
-    """State shared by the devices of a process."""
-
     loaded: int = 0
     compiled: int = 0
     usable: bool = True
@@ -79,15 +75,14 @@ class _State:
 # architecture share it, in this process and, through a repository, in all others. Source: MEDUSA
 # starts from materialised CUDA graphs; here the state is XLA's executables.
 class Executables:
-    """Compiled stages of this process, loaded from a repository or compiled and stored there."""
+    """Compiled stages, loaded from a repository or stored there; None: jax compiles."""
 
     def __init__(self, folder: Path | str | None = None, *, strict: bool = True) -> None:
-        """Set the repository's folder; it is read and created on first use.
+        """Set the repository's folder, created on first use.
 
         Args:
-          folder: folder; by default the one of `pallas_kernels.repository`.
-          strict: whether an unusable repository is an error. If not, it is a warning, and stages
-            are compiled for this process only.
+          folder: by default the one of `pallas_kernels.repository`.
+          strict: whether an unusable repository is an error, not a warning.
         """
         self.repository = Repository(folder)
         self._strict = strict
@@ -97,30 +92,23 @@ class Executables:
         self._state = _State()
 
     def on(self, device: Any) -> Executables:
-        """Return these executables for another device of this process; None for jax's first.
-
-        Executables of one device are loaded onto the others without compiling.
-        """
+        """Return these executables for another device (None: jax's first), without compiling."""
         other = copy.copy(self)
         other.device = device
         return other
 
     @property
     def loaded(self) -> int:
-        """Number of executables loaded from the repository so far, on all devices."""
+        """Executables loaded from the repository, on all devices."""
         return self._state.loaded
 
     @property
     def compiled(self) -> int:
-        """Number of executables compiled so far, on all devices."""
+        """Executables compiled so far, on all devices."""
         return self._state.compiled
 
     def bind(self, stage: Stage) -> Callable[..., Any]:
-        """Return a function with the stage's signature, for calls of equal shapes.
-
-        Other shapes work too. Repeated calls are faster than a lookup, since they are recognised by
-        their tree and keywords alone.
-        """
+        """Return a function of the stage's signature, faster for repeated calls of equal shapes."""
         last: tuple[Any, dict[str, Any], Run] | None = None
 
         def call(*args: Any, **static: Any) -> Any:
@@ -138,7 +126,7 @@ class Executables:
         return call
 
     def bind_ahead(self, stage: Stage) -> Callable[..., Any]:
-        """Return a function that finds the executable and returns only the results' shapes."""
+        """Return a function that finds the executable and returns shapes."""
 
         def call(*args: Any, **static: Any) -> Any:
             leaves, tree = jax.tree.flatten(args)
@@ -148,12 +136,10 @@ class Executables:
         return call
 
     def find(self, stage: Stage, leaves: Sequence[Any], tree: Any, static: dict[str, Any]) -> Run:
-        """Return the executable for such arguments.
+        """Return the executable for arguments of these shapes.
 
         Args:
-          stage: stage to run.
-          leaves: leaves of the arguments; arrays or `jax.ShapeDtypeStruct`s.
-          tree: tree of the arguments.
+          leaves: arrays or `jax.ShapeDtypeStruct`s, of `tree`.
           static: keyword arguments.
 
         Raises:
@@ -225,11 +211,11 @@ class Executables:
 def executables_at(
     where: Executables | Path | str | Literal["auto"] | None,
 ) -> Executables | None:
-    """Return the executables of a folder, the same object for the same folder.
+    """Return the executables of a folder, the same object each time.
 
     Args:
-      where: folder; "auto" for the default one, which may be unusable. None and `Executables` are
-        returned unchanged.
+      where: folder; "auto" for the default one, perhaps unusable. None and `Executables` are
+        returned.
     """
     if where is None or isinstance(where, Executables):
         return where
@@ -294,7 +280,7 @@ def _program(
 
 @functools.cache
 def source_of_stages(file: str) -> str:
-    """Return a hash of the source outside `pallas_kernels` that affects a stage of this file."""
+    """Return a hash of the source that affects a file's stages."""
     ours, tuned = hashlib.sha256(), hashlib.sha256()
     for folder in dict.fromkeys((_C2C / "models", _C2C / "transformer", Path(file).parent)):
         for path in sorted(folder.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Loader of checkpoints: a folder in Hugging Face's layout, or a GGUF file."""
+"""Loader of checkpoints: Hugging Face's folders, GGUF files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["Ahead", "Described", "describe", "load"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """Everything in a checkpoint but the values of its weights."""
+    """A checkpoint without the values of its weights."""
 
     spec: ModelSpec
     source: Source
@@ -53,11 +53,7 @@ type Ahead = Callable[[ModelSpec, Tokenizer | None], Wanted]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """An opened checkpoint, before its weights and tokenizer are read.
-
-    `texts` reads the tokenizer (None without one) and the end-of-sequence tokens. With an adapter
-    all else is its base's.
-    """
+    """An opened checkpoint before weights and tokenizer; with an adapter, its base's."""
 
     spec: ModelSpec
     source: Source
@@ -81,26 +77,19 @@ def load(
     """Load a checkpoint: a folder in Hugging Face's layout, a GGUF file, or PEFT's LoRA folder.
 
     Args:
-      path: folder (config.json, safetensors, tokenizer.json), file, or an adapter's folder
+      path: folder (config.json, safetensors, tokenizer.json), GGUF file, or an adapter's folder
         (adapter_config.json, adapter_model.safetensors) beside its base's.
-      dtype: type of parameters, cache and activations: "float32", "bfloat16" or "float16". "auto"
-        is the fastest here: float32 on a CPU if the widened weights take at most half of the
-        memory; else bfloat16.
-      linear: a strategy or its name: "reference" (weights in device memory), "hybrid" (in host
-        memory, read by our kernels; two-byte types only), "staged" (in host memory, copied).
-      quantize: quantisation of projections at load time: "int8", "fp8", "int4", or "stored" for the
-        integers of a GGUF file; see `Quantization`. None for floats.
-      pool: file for weights in host memory that processes share; see `load_params`. None for
-        private memory.
-      progress: whether to draw a progress bar; by default if stderr is a terminal.
-      executables: folder of compiled executables, for any process and any model of this
-        architecture; "auto" for the default of `pallas_kernels.repository`, unused if it is not
-        writable; None to compile for this process only.
-      ahead: function that selects the executables to prepare during loading; None for none.
-      took: callback with the seconds of each part, including the parts in another thread.
-      device: jax device of weights, cache and activations; by default the first.
-
-    Weights are read in parallel with the tokenizer and then the executables.
+      dtype: of parameters, cache and activations: "float32", "bfloat16", "float16"; "auto": float32
+        on a CPU with room for it, else bfloat16.
+      linear: "reference" (weights in device memory), "hybrid" (in host memory, read by our kernels;
+        two-byte types), "staged" (in host memory, copied), or a strategy.
+      quantize: "int8", "fp8", "int4", or "stored", a GGUF file's integers; see `Quantization`.
+      pool: file for host weights that processes share; see `load_params`.
+      progress: progress bar; by default if stderr is a terminal.
+      executables: folder; "auto": the default of `pallas_kernels.repository`, if writable.
+      ahead: selects executables to prepare during loading.
+      took: callback with the seconds of each part, in any thread.
+      device: jax device; by default the first.
 
     Raises:
       SettingError: a setting or the architecture is not supported.
@@ -182,7 +171,7 @@ def describe(path: Path | str) -> Described:
     """Return everything in a checkpoint but the values of its weights.
 
     Raises:
-      DataError: files are missing or damaged, or the model is not supported; names file and field.
+      DataError: files are missing or damaged, or the model is not supported.
     """
     path = Path(path)
     checkpoint = _open(path)

@@ -41,7 +41,7 @@ _WARM_CONTEXT = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmed:
-    """Result of `Model.warm`; executables already in this process are not counted."""
+    """Result of `Model.warm`, without executables already here."""
 
     loaded: int  # from the repository
     compiled: int
@@ -50,7 +50,7 @@ class Warmed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Model:
-    """A model with its parameters, shape and strategy for projections. Created by `load`."""
+    """A model with its parameters; created by `load`."""
 
     spec: ModelSpec
     params: Params
@@ -75,15 +75,14 @@ class Model:
         return context_tokens(self.spec)
 
     def placement(self) -> PlacementReport:
-        """Return the memory of every array, and the bytes in host and device memory."""
+        """Return the memory of every array, and bytes by memory."""
         return placement_report(self.params)
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """Return the logits after each token: float32 [T, vocab].
 
         Raises:
-          SettingError: there is no token, a token is outside the vocabulary, or the tokens exceed
-            the context.
+          SettingError: no token, one outside the vocabulary, or more than the context.
         """
         return prompt_logits(
             self.params,
@@ -94,7 +93,7 @@ class Model:
         )
 
     def executor(self, pool: KvPool, lease: Lease | None = None) -> OnDevice:
-        """Return an executor of a runner's steps, with keys and values leased from this pool."""
+        """Return an executor whose keys and values are in this pool."""
         return OnDevice(
             self.params, self.spec, self.linear, pool, executables=self.executables, lease=lease
         )
@@ -105,15 +104,10 @@ class Model:
         *,
         done: Callable[[Bucket], None] = lambda _: None,
     ) -> Warmed:
-        """Prepare the executables of generation before the first request; nothing is computed.
+        """Prepare the executables of generation; nothing is computed.
 
         Args:
-          buckets: call shapes, like `buckets_of(prompt, new)`; by default all for sequences of up
-            to 1024 tokens.
-          done: callback with each bucket.
-
-        Returns:
-          Numbers of loaded and compiled executables.
+          buckets: like `buckets_of(prompt, new)`; by default all of up to 1024 tokens.
 
         Raises:
           SettingError: the model was loaded without executables.
@@ -204,22 +198,17 @@ class Model:
         temperature: float = 0.0,
         **settings: Any,
     ) -> str | list[int]:
-        """Return the continuation of a prompt: text for text, tokens for tokens.
+        """Return the continuation of a prompt, without it: text for text, tokens for tokens.
 
         Args:
-          prompt: text, or at least one token.
-          max_new_tokens: maximum number of new tokens; fewer only after a stop token.
-          temperature: sampling temperature; 0 selects the most likely token.
-          settings: fields of `Sampling` by name, such as top_p and seed; stop_tokens, which end
-            generation (a stop token is returned, but is not in a text); stop_at_eos, which adds the
-            checkpoint's own, by default for a text.
-
-        Returns:
-          The continuation without the prompt.
+          max_new_tokens: fewer only after a stop token.
+          temperature: 0 selects the most likely token.
+          settings: fields of `Sampling`; stop_tokens, which end generation (returned, but not in a
+            text); stop_at_eos, which adds the checkpoint's own, by default for a text.
 
         Raises:
-          SettingError: a token or a setting is outside its range, or prompt and answer together
-            are longer than the context.
+          SettingError: a token or a setting is outside its range, or prompt and answer exceed the
+            context.
         """
         if isinstance(prompt, str):
             return "".join(self.stream(prompt, max_new_tokens, temperature, **settings))
@@ -235,13 +224,12 @@ class Model:
         """Return the model's answer to a chat, by the checkpoint's chat template.
 
         Args:
-          messages: text of the user, or mappings with "role" and "content".
-          max_new_tokens: maximum number of new tokens; fewer at the end of the context.
-          temperature: as in `generate`, like `settings`.
+          messages: text, or mappings with "role" and "content".
+          max_new_tokens: fewer at the end of the context.
 
         Raises:
           SettingError: there is no tokenizer, or a setting is outside its range.
-          DataError: the checkpoint has no chat template, or the template rejects the messages.
+          DataError: the checkpoint has no chat template, or it rejects the messages.
         """
         tokenizer = self._tokenizer("messages", messages)
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
@@ -252,11 +240,10 @@ class Model:
         return "".join(self._texts(tokens, stop))
 
     def stream_batch(self, requests: Sequence[Request], **settings: Any) -> Iterator[Drawn]:
-        """Yield the tokens of many requests as they are drawn; see `stream_batch` in generate.py.
+        """Yield the tokens of many requests as they are drawn.
 
         Args:
-          requests: requests, each with its prompt, sampling, seed and stops.
-          settings: rows, cache_tokens, chunk and ends; see `stream_batch` in generate.py.
+          settings: rows, cache_tokens, chunk and ends of `stream_batch` in generate.py.
 
         Raises:
           SettingError: a token or a setting is outside its range, or a request can never fit.
@@ -280,7 +267,7 @@ class Model:
         )
 
     def generate_batch(self, requests: Sequence[Request], **settings: Any) -> list[list[int]]:
-        """Return the new tokens of each request; arguments and errors as in `stream_batch`."""
+        """Return each request's new tokens; arguments as in `stream_batch`."""
         texts: list[list[int]] = [[] for _ in requests]
         for drawn in self.stream_batch(requests, **settings):
             texts[drawn.request].append(drawn.token)

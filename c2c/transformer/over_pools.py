@@ -1,4 +1,4 @@
-"""Base of executors over several devices: blocks in a pool a device, and both ends of a step."""
+"""Base of executors over several devices, a pool each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Kept:
 
     Attributes:
       path: device index of each layer.
-      blocks: int32 [layers, blocks], pages in the pool of the layer's device.
+      blocks: int32 [layers, blocks], pages in the device's pool.
     """
 
     path: Path
@@ -60,12 +60,7 @@ class OverPools(SharesNothing, ABC):
         """Lease blocks of each pool; nothing is computed or copied.
 
         Args:
-          params: parameters of the model, on the first pool's device with an array per layer, or in
-            host memory.
-          spec: the model.
-          linear: strategy for projections.
-          pools: pools of keys and values, one per device.
-          executables: source of compiled stages; None: jax compiles for this process.
+          params: on the first pool's device with an array per layer, or in host memory.
         """
         first = pools[0].device
         self.spec, self.linear, self.device, self.pools = spec, linear, first, tuple(pools)
@@ -89,7 +84,7 @@ class OverPools(SharesNothing, ABC):
         """Return the path of a new request."""
 
     def put(self, device: int, leaf: Any) -> Any:
-        """Return a layer's array on a device; arrays in host memory stay there."""
+        """Return a layer's array on a device; host arrays stay."""
         there: Any = self.pools[device].device
         if in_host_memory(leaf):
             there = SingleDeviceSharding(there, memory_kind="pinned_host")
@@ -97,18 +92,18 @@ class OverPools(SharesNothing, ABC):
 
     @property
     def available(self) -> int:
-        """Blocks of one layer that can be taken now, on the device with the fewest."""
+        """Blocks of a layer that can be taken on the fullest device."""
         return min(lease.available for lease in self.leases)
 
     def keep(self, stay: Stay) -> Kept:
-        """Return the placement of a request's keys and values; a new request is assigned one."""
+        """Return the place of a request's keys and values, assigned if new."""
         if stay not in self.kept:
             empty = np.zeros((self.spec.layers, 0), np.int32)
             self.kept[stay] = Kept(self.path_of(stay), empty)
         return self.kept[stay]
 
     def lacks(self, stored: Stored) -> int:
-        """Return the number of blocks that requests lack, on the device that lacks most."""
+        """Return the most blocks that requests lack on a device."""
         needed: Counter[int] = Counter()
         for stay, positions in stored:
             cache = self.keep(stay)
@@ -135,7 +130,7 @@ class OverPools(SharesNothing, ABC):
         """Allocate this many blocks on each of the devices: int32 [devices, count].
 
         Raises:
-          OutOfPages: a device has too few free blocks; nothing was allocated.
+          OutOfPages: a device has too few; nothing was allocated.
         """
         for device, times in Counter(devices).items():
             if (free := self.leases[device].available) < count * times:
@@ -151,7 +146,7 @@ class OverPools(SharesNothing, ABC):
                 self.leases[device].give(blocks.tolist())
 
     def tables(self, laid: Laid) -> np.ndarray:
-        """Return the blocks of each layer and row: int32 [layers, rows, width], -1 for none."""
+        """Return the blocks of each layer and row: int32 [layers, rows, width], -1: none."""
         tables = np.full((self.spec.layers, len(laid.rows), laid.width), -1, np.int32)
         for row, stay in enumerate(laid.rows):
             if stay is not None:
@@ -160,10 +155,7 @@ class OverPools(SharesNothing, ABC):
         return tables
 
     def begin(self, laid: Laid, tokens: Any, *, ahead: bool = False) -> tuple[Any, Rows, Any]:
-        """Return embedded tokens, their rows, and cosine and sine, on the first device.
-
-        With `ahead` the executable is only prepared, and shapes are returned.
-        """
+        """Return embedded tokens, rows, cosine and sine, on the first device; `ahead`: shapes."""
         result: tuple[Any, Rows, Any] = self.on(0, ahead=ahead)(BEGIN)(
             self.ends.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
             decode_rows=laid.decode_rows, spec=self.nameless, dtype=str(self.ends.dtype),
@@ -171,7 +163,7 @@ class OverPools(SharesNothing, ABC):
         return result
 
     def on(self, device: int, *, ahead: bool = False) -> Any:
-        """Return the function that compiles stages for a device; with `ahead`, only that."""
+        """Return the compiler of a device's stages; `ahead`: only that."""
         if not ahead:
             return self.stage[device]
         assert self.executables is not None
@@ -181,19 +173,19 @@ class OverPools(SharesNothing, ABC):
         self, device: int, positions: np.ndarray, count: int, decode_rows: int, *,
         ahead: bool = False,
     ) -> Any:  # fmt: skip
-        """Return the rows of tokens, and cosine and sine, on a device."""
+        """Return rows, cosine and sine on a device."""
         return self.on(device, ahead=ahead)(STAND)(
             positions, count=count, decode_rows=decode_rows, spec=self.nameless
         )
 
     def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of tokens, from an output of `compute` without logits."""
+        """Return logits from an output of `compute` without them."""
         return end(
             self.ends, x, wanted, self.spec, linear=self.linear, executables=self.executables
         )
 
     def ready_end(self, x: Any, laid: Laid) -> Any:
-        """Prepare the executable of `end`; return the shape of the logits."""
+        """Prepare `end`; return the logits' shape."""
         head = self.ends.projections.get("head", self.ends.embed.data)
         return self.on(0, ahead=True)(END)(
             x, self.ends.final_norm, head, laid.wanted, self.linear, spec=self.nameless, shape=()

@@ -1,4 +1,4 @@
-"""Writer of a model as a checkpoint folder for `load` and other engines."""
+"""Writer of models as checkpoint folders."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _TEXTS = (".json", ".jinja", ".model", ".txt")  # tokenizer, chat template, gene
 
 
 def plain(params: Params) -> Params:
-    """Return parameters, concrete or traced, after checking that they are floats in device memory.
+    """Return parameters, concrete or traced.
 
     Raises:
-      SettingError: parameters are quantised or in host memory.
+      SettingError: they are quantised or in host memory.
     """
     for leaf in jax.tree.leaves(params):
         if leaf.dtype not in DTYPES.values() or in_host_memory(leaf):
@@ -42,26 +42,22 @@ def plain(params: Params) -> Params:
 
 
 def plain_params(model: Model) -> Params:
-    """Return a model's parameters, floats in device memory with an array per layer."""
+    """Return floats in device memory with an array per layer."""
     if model.linear != Reference():
         raise SettingError("linear", model.linear, "'reference': weights in device memory")
     return plain(model.params)
 
 
 def save_model(model: Model, like: Path | str, into: Path | str) -> None:
-    """Write a model as a checkpoint in Hugging Face's layout: config.json and safetensors.
-
-    Weights keep their type and get the names of the family's published tensors. `config.json` is
-    written last: a folder without it is an incomplete write.
+    """Write a model as a checkpoint in Hugging Face's layout; `config.json` comes last.
 
     Args:
       model: loaded with `linear="reference"`, without `quantize`.
-      like: original folder of the model; its config, tokenizer and chat template are copied.
-      into: new folder, which must not exist.
+      like: the model's original folder: config, tokenizer and chat template are copied.
 
     Raises:
-      SettingError: weights are quantised or in host memory, `into` exists, or `like` has no config
-        of this model.
+      SettingError: weights are quantised or in host memory, `into` exists, or `like` has another
+        config.
       DataError: files of `like` are damaged.
     """
     like, into, spec = Path(like), Path(into), model.spec

@@ -1,4 +1,4 @@
-"""Fine-tuning with Flax: conversion of a model's parameters to an `nnx.Module` and back."""
+"""Fine-tuning with Flax."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ __all__ = ["Trainable", "from_nnx", "to_nnx"]
 class Trainable(nnx.Module):
     """Differentiable model: `params` is the package's own tree, each array an `nnx.Param`.
 
-    Attention is dense and causal, without cache and kernels. The backward pass computes each layer
-    again, so that the scores of one layer, float32 [rows, heads, T, T], are in memory at a time.
+    The backward pass computes layers again: scores of one layer, float32 [rows, heads, T, T], are
+    in memory.
     """
 
     def __init__(self, params: Params, spec: ModelSpec) -> None:
@@ -53,10 +53,9 @@ class Trainable(nnx.Module):
         self.spec = spec
 
     def __call__(self, tokens: Int32[Array, "rows t"]) -> Float[Array, "rows t vocab"]:
-        """Return the logits after each token, in float32.
+        """Return the logits after each token, in float32; no token sees a later one.
 
-        No token sees a later one, so short rows may be padded at their ends if the loss ignores the
-        padding. Dynamic and longrope frequencies are those of T tokens, padding included.
+        Dynamic and longrope frequencies are those of T tokens, padding included.
         """
         if len(tokens.shape) != 2 or not tokens.size:
             raise SettingError("tokens.shape", tokens.shape, "[rows, T], none of them 0")
@@ -64,16 +63,15 @@ class Trainable(nnx.Module):
 
 
 def to_nnx(model: Model) -> Trainable:
-    """Return a model as a Flax module.
+    """Return a Flax module that shares the model's arrays until an update replaces them.
 
-    The module shares its arrays with the model until an update replaces them: a step that donates
-    the module makes the model unusable.
+    A step that donates the module makes the model unusable.
     """
     return Trainable(plain_params(model), model.spec)
 
 
 def from_nnx(tuned: Trainable | nnx.State[Any, Any], model: Model) -> Model:
-    """Return the model with tuned weights, ready for generation and `save_model`."""
+    """Return the model with tuned weights."""
     leaves, tree = jax.tree_util.tree_flatten_with_path(plain_params(model))
     pairs = jax.tree_util.tree_leaves_with_path(_arrays(getattr(tuned, "params", {})))
     leaf_of = {_name(path): leaf for path, leaf in pairs}

@@ -1,4 +1,4 @@
-"""Traces of coding agents as rows of the project's own format: Weka's sessions, Dynamo's graphs."""
+"""Traces of coding agents as the project's rows: Weka's sessions, Dynamo's graphs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ _MOST_HASH: Final = 1 << 32  # of a session's own numbers, which the session's n
 
 @dataclass(slots=True, kw_only=True)
 class _Node:
-    """A request: its times in the file, what it carries, and the nodes that it waits for."""
-
     at_s: float
     end_s: float
     model: str | None
@@ -38,12 +36,12 @@ class _Node:
 
 
 def is_weka(record: Mapping[str, Any]) -> bool:
-    """Return whether a record is a session of Weka's format."""
+    """Return whether a record is in Weka's format."""
     return isinstance(record.get("requests"), list) and {"id", "block_size"} <= record.keys()
 
 
 def is_graph(records: Iterable[Mapping[str, Any] | None]) -> bool:
-    """Return whether records are requests that name those that they wait for."""
+    """Return whether records name those that they wait for."""
     return any(one and {"request_id", "wait_for"} <= one.keys() for one in records)
 
 
@@ -51,7 +49,7 @@ def agent_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tupl
     """Return the requests of all sessions by arrival, and the number of malformed lines.
 
     A request waits for those of its session that had ended when it began, and then for the time
-    that passed. Hashes of an answer's blocks are taken from the prompt that continues it.
+    that passed. Hashes of an answer's blocks come from the prompt that continues it.
 
     Source: Weka's fields as in ai-dynamo/aiperf, `loader/weka_trace_models.py` (AgentX, PR 1165);
     Dynamo's agentic Mooncake rows, `AgenticMooncakeRow` of its crate data_gen.

@@ -1,4 +1,4 @@
-"""Coding agents: sessions whose turns call tools and start sub-agents, in growing contexts."""
+"""Coding agents: sessions with tools and sub-agents, in growing contexts."""
 
 from __future__ import annotations
 
@@ -27,21 +27,9 @@ _MOST_EMPTY = 1000  # sessions in a row whose first prompt is too long
 class Agents(SteadyTrace):
     """Sessions of agents, which begin as a Poisson process or when a client is free.
 
-    `requests` counts the turns of all agents and sub-agents; the last session may be cut short. A
-    session keeps its model. `rate_rps` is the rate of requests over the whole workload if answers
-    and tools took no time.
-
-    Attributes:
-      turns: mean turns of an agent, geometrically distributed.
-      tool_s: mean time of a tool, from an answer's end to the agent's next turn.
-      tool_cv: coefficient of variation of that time, which is log-normal; 0: it is constant.
-      subagent_share: share of an agent's turns that start sub-agents. The agent's next turn waits
-        for the last answers of all of them, which its prompt contains.
-      subagents: mean number of sub-agents that such a turn starts, at least 1, geometric.
-      subagent_turns: mean turns of a sub-agent, likewise; its context is its own.
-      system_tokens: length of the system prompt, which all contexts of a model share.
-      block_tokens: tokens of a block, the unit of shared prefixes.
-      max_total_tokens: a context ends before a prompt and answer with more; 0: no bound.
+    `requests` counts all turns; the last session may be cut short. A session keeps its model.
+    Fields are `WorkloadConfig`'s; turns and sub-agents are geometric, a tool's time is log-normal.
+    A turn waits for the last answers of its sub-agents, whose contexts are their own.
     """
 
     requests: Annotated[int, In("[1, 5000000]")] = 10_000
@@ -59,8 +47,6 @@ class Agents(SteadyTrace):
 
 @dataclass(slots=True)
 class _Rows:
-    """Requests of one session, in an order in which each is after those that it waits for."""
-
     context: list[int] = field(default_factory=list)
     prompt: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
@@ -82,8 +68,6 @@ class _Rows:
 
 
 class _Draws:
-    """Random numbers of the sessions, each cause from a stream of its own."""
-
     def __init__(self, what: Agents, pool: LengthPool, seed: int) -> None:
         self._what = what
         self._tools = stream_of(seed, "tools")
@@ -110,9 +94,8 @@ class _Draws:
 def agents(what: Agents, pool: LengthPool, seed: int) -> RequestBlock:
     """Return all requests, ordered by their arrival if answers took no time.
 
-    A turn's prompt is the system prompt, all previous texts and answers of its context, the last
-    answers of the sub-agents that it waited for, and a new text such as a tool's result. Each turn
-    draws one pair of the pool: the lengths of its text and answer.
+    A prompt is all previous text of its context, the answers of sub-agents, and a new text. Each
+    turn draws one pair of the pool.
 
     Raises:
       SettingError: no first turn is within `max_total_tokens`.

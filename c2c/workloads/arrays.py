@@ -1,4 +1,4 @@
-"""Exchange between Arrow and NumPy without pandas, which pyarrow's own conversions import."""
+"""Exchange between Arrow and NumPy without pandas."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def nulls(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def filled(array: pa.Array, value: float) -> pa.Array:
-    """Return an array of numbers or truth values with a value in place of nulls."""
+    """Return an array with a value in place of nulls."""
     import pyarrow.compute as pc
 
     return pc.fill_null(array, scalar(value, array.type))
 
 
 def scalar(value: str | float, kind: pa.DataType) -> pa.Scalar:
-    """Return one value of text, a number or a truth value."""
+    """Return one Arrow value."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         text = str(value).encode()
         ends = pa.py_buffer(np.array([0, len(text)], np.int32))
@@ -44,6 +44,6 @@ def scalar(value: str | float, kind: pa.DataType) -> pa.Scalar:
 
 
 def to_arrow(array: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Return NumPy numbers as an array without nulls, by default of i64."""
+    """Return NumPy numbers as an array without nulls, by default i64."""
     plain = np.ascontiguousarray(array, None if kind else np.int64)
     return pa.Array.from_buffers(kind or pa.int64(), len(plain), [None, pa.py_buffer(plain)])

@@ -1,4 +1,4 @@
-"""Assignment of a trace's model ids to models of the catalog: by name, else by a rule."""
+"""Assignment of a trace's model ids to the catalog: by name, else by a rule."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ class Assigned:
 
     Attributes:
       target: id -> deployment.
-      how: id -> "map" (explicit), "name" (of a catalog model), "spec" (of its architecture) or
-        "rule".
-      made_of: deployment -> index in the catalog, extended by `added`, of the model whose spec and
-        targets it has.
+      how: id -> "map", "name", "spec" or "rule".
+      made_of: deployment -> index of its model in the catalog extended by `added`.
       added: shipped models outside the catalog that ids name.
     """
 
@@ -56,13 +54,11 @@ def assign_models(
 ) -> Assigned:
     """Assign each model id of a trace to a model of the catalog, or to a deployment of its own.
 
-    `explicit` comes first. Next, an id that names a catalog model or its spec goes to that model;
-    among several copies, to the first. Names are equal as written, or if one is the other's end
-    after a slash, then case aside, then with `_`, `.` and `-` alike, then without the words of a
-    tuned release in the id. Next come shipped models outside the catalog. The rule assigns the
-    remaining ids, ranked among themselves. By the rule "own" an id that names a taken model, and
-    one that names none, has a deployment named after it: by popularity, such ids take the
-    catalog's models, then copies of them in turn. By other rules they share the catalog's models.
+    `explicit` comes first, then the catalog model or spec that the id names: as written, as an end
+    after a slash, without case, with `_`, `.` and `-` alike, or without a tuned release's words.
+    Next come shipped models outside the catalog, last the rule. By "own" remaining ids get
+    deployments, which take the catalog's models by popularity, then copies in turn; by other rules
+    they share its models.
     """
     if rule not in RULES:
         raise SettingError("workload.assignment", rule, f"one of {', '.join(RULES)}")
@@ -158,10 +154,7 @@ def describe_assignment(
     rule: str,
     explicit: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return rule, mapping (by popularity), requests per id and per model as plain data.
-
-    `made_of` has the catalog model of each deployment that the catalog does not name.
-    """
+    """Return rule, mapping (by popularity) and requests per id and per model as plain data."""
     by_popularity = sorted(assigned.target, key=lambda name: -requests_of[name])
     requests: dict[str, int] = {}
     for name, target in assigned.target.items():
@@ -195,8 +188,6 @@ def _loose(name: str) -> str:
 
 
 class _Names:
-    """Index of names by their loosest form; a name that occurs again counts at its first place."""
-
     def __init__(self, names: Sequence[str]) -> None:
         first = {name: k for k, name in reversed(list(enumerate(names)))}
         # The first of several copies, x-000, is also x.
@@ -272,10 +263,6 @@ def _check_explicit(
 
 
 def _shipped(ids: Sequence[str]) -> dict[str, str]:
-    """Return the ids that name a shipped model, with its name; no other model may replace it.
-
-    Other ids, such as single letters, name no particular model and may be assigned to any.
-    """
     catalog = catalog_names()
     names = _Names(catalog)
     return {name: catalog[k] for name in ids if (k := names.found(name)) is not None}

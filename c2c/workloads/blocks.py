@@ -1,4 +1,4 @@
-"""Requests in columns: the blocks that a workload passes to the simulator."""
+"""Requests in columns, as a workload passes them on."""
 
 from __future__ import annotations
 
@@ -37,42 +37,38 @@ _MOST_PARENTS = 1024  # requests that one waits for
 class RequestBlock:
     """Consecutive requests of a workload, in columns of equal length.
 
-    A prompt's prefixes are identified by keys of its blocks of `block_tokens` tokens; the last
-    block may be partly filled. Block j of request r has the key `block_keys[block_first[r] + j]`.
-    A key stands for the model and all tokens up to the block's end. Two requests thus share a
-    prefix exactly as far as their keys are equal from the first on. Tokens after a request's last
-    key are shared with no other request.
+    Block j of request r has the key `block_keys[block_first[r] + j]`, which stands for the model
+    and all tokens up to the block's end; the last block may be partly filled. Two requests share a
+    prefix exactly as far as their keys are equal from the first on. Tokens after the last key are
+    shared with no request.
 
     Attributes:
-      arrival_s: f64[n], seconds since the start of the workload, ascending.
+      arrival_s: f64[n], seconds since the workload's start, ascending.
       model: i32[n], index into the workload's `models`.
       prompt_tokens: i32[n], at least 1.
       output_tokens: i32[n], at least 1.
-      ids: i64[n], ascending request ids; None: numbered on from the previous block.
-      block_tokens: tokens per block; 0: no prefixes are known, `block_first` and `block_keys` are
-        None.
+      ids: i64[n], ascending; None: numbered on.
+      block_tokens: tokens per block; 0: no known prefixes, `block_first` and `block_keys` are None.
       block_first: i64[n + 1], index of each request's first key, from 0.
       block_keys: u64[block_first[n]], at most as many per request as `prompt_tokens` fills.
-      keys_answers: keys are of whole blocks only and continue over the answer, which the session's
-        next prompt contains.
-      session: i64[n], number of the request's conversation, or -1; None: no request has one.
-      turn: i32[n], position of the request in its session, from 1, or 0; None if `session` is.
-      think_s: f64[n], time from the last end of its parents to this request, whose `arrival_s` then
-        only orders it; NaN: the request arrives at `arrival_s`. None: all do.
-      parent_first: i64[n + 1], index of each request's first parent in `parent_turns`, from 0;
-        None: a request's only parent is the previous turn of its session.
-      parent_turns: i32[parent_first[n]], turns of its session that a request waits for, all below
-        its own.
-      calls_tool: bool[n], whether the answer ends in a call of a tool, so that a turn follows once
-        the tool has run; None: no answer does.
-      measured_ttft_s: f64[n], TTFT measured on the traced system, NaN if unknown; None: all are.
-      measured_tpot_s: f64[n], TPOT measured there, likewise.
-      max_output_tokens: i64[n], limit of the answer, at least `output_tokens`, for which a server
-        that does not know the length reserves memory; None: the lengths are the limits.
-      priority: i64[n], higher is more urgent; OF_MODEL, None: those of the models.
-      deadline_s: f64[n], time from the arrival after which the server gives a request up, above 0;
-        inf: never. None: as the models say.
-      cancel_s: f64[n], time from the arrival after which its client leaves; inf: never.
+      keys_answers: keys are of whole blocks only and continue over the answer.
+      session: i64[n], number of the conversation, or -1; None: no sessions.
+      turn: i32[n], position in the session, from 1, or 0.
+      think_s: f64[n], time from the last end of its parents, when `arrival_s` only orders; NaN,
+        None: it arrives at `arrival_s`.
+      parent_first: i64[n + 1], index of each request's first parent in `parent_turns`; None: the
+        only parent is the session's previous turn.
+      parent_turns: i32[parent_first[n]], turns of its session that a request waits for, below its
+        own.
+      calls_tool: bool[n], the answer ends in a tool's call, so that a turn follows.
+      measured_ttft_s: f64[n], on the traced system; NaN, None: unknown.
+      measured_tpot_s: f64[n], likewise.
+      max_output_tokens: i64[n], limit for which a server reserves memory, at least `output_tokens`;
+        None: the lengths.
+      priority: i64[n], higher is more urgent; OF_MODEL, None: the models'.
+      deadline_s: f64[n], time after arrival at which the server gives up; inf: never. None: the
+        models'.
+      cancel_s: f64[n], time after arrival at which the client leaves; inf: never.
     """
 
     arrival_s: NDArray[np.float64]
@@ -112,7 +108,7 @@ class RequestBlock:
         return int(self.arrival_s.size)
 
     def take(self, rows: slice | NDArray[Any]) -> RequestBlock:
-        """Return the rows that a slice, a mask or an index array selects."""
+        """Return the selected rows."""
         there = {name: column for name in _OPTIONAL if (column := getattr(self, name)) is not None}
         block = RequestBlock(
             arrival_s=self.arrival_s[rows],
@@ -128,13 +124,13 @@ class RequestBlock:
         return block if hashes is None else block.hashed(hashes.take(rows), self.block_tokens)
 
     def hashes(self) -> Lists | None:
-        """Return the keys of each request's blocks; None if no prefixes are known."""
+        """Return the keys of each request's blocks; None if unknown."""
         if self.block_first is None or self.block_keys is None:
             return None
         return Lists(first=self.block_first, values=self.block_keys)
 
     def parents(self) -> Lists | None:
-        """Return the turns that each request waits for; None: the previous turn of its session."""
+        """Return the turns that each request waits for; None: its session's previous one."""
         if self.parent_first is None or self.parent_turns is None:
             return None
         return Lists(first=self.parent_first, values=self.parent_turns)
@@ -144,7 +140,7 @@ class RequestBlock:
         return replace(self, parent_first=parents.first, parent_turns=parents.values)
 
     def hashed(self, keys: Lists | None, block_tokens: int) -> RequestBlock:
-        """Return the requests with these keys, cut to their tokens; None removes all keys."""
+        """Return the requests with these keys, cut to their tokens; None removes all."""
         if keys is None:
             return replace(self, block_tokens=0, block_first=None, block_keys=None)
         keys = keys.upto(self.most_blocks(block_tokens))
@@ -153,7 +149,7 @@ class RequestBlock:
         )
 
     def most_blocks(self, block_tokens: int) -> NDArray[np.int64]:
-        """Return the largest number of keys that each request may have at this block size."""
+        """Return the most keys that each request may have."""
         if self.keys_answers:
             return (self.prompt_tokens.astype(np.int64) + self.output_tokens) // block_tokens
         return cover(self.prompt_tokens, block_tokens)
@@ -170,7 +166,7 @@ class RequestBlock:
         """Return the requests with keys that only requests of the same root share.
 
         Args:
-          roots: root of all requests, or one for each; see `c2c.workloads.prefixes.root_of`.
+          roots: one for all or each; see `c2c.workloads.prefixes.root_of`.
         """
         if self.block_first is None or self.block_keys is None:
             return self
@@ -183,13 +179,13 @@ class RequestBlock:
 class ClosedLoop:
     """Clients that each send a request, wait for its end, and send the next one of the workload.
 
-    A client of sessions, such as an agent, begins the next one after the end of its last request.
+    A client of sessions begins the next one after the end of its last request.
 
     Attributes:
-      concurrency: number of clients, hence the most requests, or sessions, in flight.
-      think_s: time from the end of a client's request, or session, to its next one.
-      ramp_s: time over which the clients start, evenly spaced; 0: all start at once, so equal
-        requests stay in lockstep.
+      concurrency: number of clients.
+      think_s: time from the end of a request, or session, to the client's next.
+      ramp_s: time over which the clients start, evenly; 0: together, so equal requests stay in
+        lockstep.
     """
 
     concurrency: Annotated[int, In("[1, 2**31)")]
@@ -206,14 +202,12 @@ class Workload:
 
     Attributes:
       models: names of deployments; `RequestBlock.model` indexes them.
-      source: function that returns a new iterator over the same blocks.
-      description: origin of the requests: source, factors, model assignment, counts of bad rows.
-        Plain data (JSON-serialisable).
-      loop: clients that send the requests when they are free, ignoring `RequestBlock.arrival_s`, or
-        whole sessions if turns wait for answers; None: requests arrive at their times.
-      made_of: index in the catalog, extended by `added`, of the model that each deployment is, or
-        is a copy of.
-      added: shipped models outside the catalog that ids of the trace name.
+      source: returns a new iterator over the same blocks.
+      description: origin of the requests, JSON-serialisable.
+      loop: clients that send when free, ignoring `RequestBlock.arrival_s`; None: requests arrive at
+        their times.
+      made_of: index of each deployment's model in the catalog extended by `added`.
+      added: shipped models outside the catalog that ids name.
     """
 
     models: tuple[str, ...]
@@ -224,12 +218,11 @@ class Workload:
     added: tuple[str, ...] = ()
 
     def blocks(self) -> Iterator[RequestBlock]:
-        """Yield the blocks from the first on, after checks of order and range.
+        """Yield the checked blocks from the first on.
 
         Raises:
-          DataError: arrivals descend or are not finite, a model is outside the catalog, a length
-            is below 1, a limit below its answer, a deadline not above 0, or a request has too many
-            keys.
+          DataError: arrivals descend or are not finite, a model is outside the catalog, a length is
+            below 1, a limit below its answer, a deadline not above 0, or keys are too many.
         """
         last_s = 0.0
         for block in self.source():
@@ -272,10 +265,7 @@ def _check_parents(block: RequestBlock, parents: Lists) -> None:
 
 
 def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
-    """Join blocks into one, which holds every request in memory.
-
-    Optional columns are kept if the blocks have them.
-    """
+    """Join blocks into one; optional columns need all blocks to have them."""
     parts = list(blocks)
     if not parts:
         return RequestBlock(

@@ -1,4 +1,4 @@
-"""Construction of a workload from its settings: open, scan, shape, assign, describe."""
+"""Construction of a workload from its settings."""
 
 from __future__ import annotations
 
@@ -66,11 +66,10 @@ _SHARED_LENGTHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Origin:
-    """Requests of a trace or generator before any transformation.
+    """Requests before any transformation; `model` indexes `ids`.
 
-    `source` yields blocks whose `model` indexes `ids`. `counted` holds the requests per id, by
-    first appearance, and the last arrival; None: a pass over the source must count them. `unnamed`
-    is the id of requests of a trace without one.
+    `counted` holds the requests per id, by first appearance, and the last arrival; None: not
+    counted. `unnamed` is the id of requests without one.
     """
 
     source: Source
@@ -90,18 +89,15 @@ def build_workload(
     *,
     may_add: bool = False,
 ) -> Workload:
-    """Build the workload that the settings describe, and validate it.
-
-    A trace is read once here, so that bad rows, an empty window or an impossible assignment stop
-    the run before it starts.
+    """Build and validate the workload; a trace is read once here.
 
     Args:
       settings: a `WorkloadConfig`, or a mapping with its keys.
-      deployments: names of the catalog's models, which become `Workload.models`, up to ids of a
-        trace with a deployment of their own (`Workload.made_of`).
-      seed: seed of this workload; each cause of randomness has its own stream split from it.
-      specs: names of the models' architectures, which a trace may use, too.
-      may_add: whether ids of a trace that name shipped models outside the catalog get these.
+      deployments: names of the catalog's models, which become `Workload.models`, up to a trace's
+        own deployments.
+      seed: each cause of randomness has its own stream split from it.
+      specs: the models' architectures, which a trace may name, too.
+      may_add: whether ids may name shipped models outside the catalog.
 
     Raises:
       SettingError: an invalid setting.
@@ -191,7 +187,7 @@ def build_workload(
 
 
 def length_pool(config: WorkloadConfig) -> LengthPool:
-    """Return the length pairs of the source that the setting `lengths` names."""
+    """Return the length pairs of the setting `lengths`."""
     keep = LengthFilter(
         min_tokens=config.length_min_tokens,
         max_prompt_tokens=config.length_max_prompt_tokens,
@@ -424,7 +420,6 @@ def _generated_origin(config: WorkloadConfig, catalog_size: int, seed: int) -> _
 
 
 def _count(source: Source, ids: tuple[str, ...]) -> tuple[dict[str, int], float]:
-    """Return requests per id, in order of first appearance, and the last arrival."""
     requests_of: dict[str, int] = {}
     last_s = 0.0
     for block in source():

@@ -1,4 +1,4 @@
-"""Containers of traces: decompression by magic bytes, file kinds, CSV as columns of text."""
+"""Containers of traces: compression, file kinds, CSV as columns of text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _space(delimiter: bytes) -> bytes:
 
 
 def open_bytes(path: Path) -> pa.NativeFile:
-    """Return a stream of the file's content, decompressed by its magic bytes, not its name."""
+    """Return the file's content, decompressed by its magic bytes."""
     with path.open("rb") as file:
         head = file.read(8)
     packed = [codec for magic, codec in _CODECS.items() if head.startswith(magic)]
@@ -87,21 +87,17 @@ def container_of(path: Path) -> str:
 
 
 def csv_names(path: Path) -> list[str]:
-    """Return the names of the columns, without spaces around them."""
+    """Return the stripped names of the columns."""
     return _header(path).names
 
 
 def csv_batches(
     path: Path, on_malformed: Callable[[], None] | None = None, block_bytes: int = _BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, every cell as text, so that an unreadable cell costs one row, not the file.
+    """Yield the rows, every cell as text, so that an unreadable cell costs one row.
 
-    Cells are separated by commas, semicolons, tabs or bars, as in the header. A comma in a number
-    of a file with semicolons is a decimal point.
-
-    Blocks end at record boundaries, and pyarrow parses each in the caller's thread. pyarrow's
-    streaming reader parses ahead in threads of its own. They call `on_malformed` even while the
-    interpreter exits, and the process then aborts or hangs.
+    A comma in a number of a file with semicolons is a decimal point. pyarrow's streaming reader is
+    not used: its threads call `on_malformed` while the interpreter exits, which aborts or hangs.
     """
     import pyarrow.compute as pc
     import pyarrow.csv as pa_csv
@@ -173,7 +169,6 @@ def _delimiter(text: bytes) -> bytes:
 
 
 def _blocks(path: Path, header: _Header, block_bytes: int) -> Iterator[bytes]:
-    """Yield the bytes after the header in pieces of about `block_bytes` that hold whole records."""
     delimiter = header.delimiter.encode()
     records = _pattern(delimiter, spaced=header.spaced, several=True)
     begin = b"(^|[" + re.escape(delimiter) + rb"\r\n])" + _space(delimiter) + b'+(?=")'

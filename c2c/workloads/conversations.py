@@ -1,4 +1,4 @@
-"""Conversations: sessions of several turns, each prompt containing all earlier text."""
+"""Conversations: sessions of turns, each prompt with all earlier text."""
 
 from __future__ import annotations
 
@@ -25,15 +25,8 @@ _PLACES = 1 << 24  # most blocks of a session: a block's hash is its session and
 class Conversations(SteadyTrace):
     """Sessions that start as a Poisson process; each later turn waits for the previous answer.
 
-    `requests` counts the turns of all sessions; the last session may be cut short. A session keeps
-    its model. `rate_rps` is the rate of requests if answers took no time.
-
-    Attributes:
-      turns: mean turns of a session, geometrically distributed.
-      think_s: mean time from an answer's end to the next turn, exponentially distributed.
-      system_tokens: length of the system prompt, which all requests of a model share.
-      block_tokens: tokens of a block, the unit of shared prefixes.
-      max_total_tokens: a session ends before a prompt and answer with more; 0: no bound.
+    `requests` counts all turns; the last session may be cut short. A session keeps its model.
+    Fields are `WorkloadConfig`'s; turns are geometric, think times exponential.
     """
 
     turns: Annotated[float, In("[1, 1e6]")] = 4.0
@@ -46,8 +39,8 @@ class Conversations(SteadyTrace):
 def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBlock:
     """Return all requests, ordered by their arrival if answers took no time.
 
-    A turn's prompt is the system prompt, all previous texts and answers, and a new text. Each turn
-    draws one pair of the pool: the lengths of its text and answer.
+    A prompt is all previous text of its session and a new text. Each turn draws one pair of the
+    pool.
 
     Raises:
       SettingError: no first turn is within `max_total_tokens`.

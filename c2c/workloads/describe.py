@@ -1,4 +1,4 @@
-"""Description of a workload in words, which a run prints before it starts."""
+"""Description of a workload in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_MODELS = 20
 
 
 def describe(workload: Workload) -> list[str]:
-    """Return the lines to print: source, bad rows, factors, lengths, assignment of models."""
+    """Return the lines that a run prints."""
     facts = workload.description
     if not facts:
         return ["workload without a description"]
@@ -106,7 +106,7 @@ def _served(said: Mapping[str, Any]) -> list[str]:
 
 
 def doubts(workload: Workload) -> list[str]:
-    """Return the lines on a workload's models and times that a user should not miss."""
+    """Return the lines that a user should not miss."""
     facts = workload.description
     assignment = facts["assignment"]
     lines = list(facts.get("doubts", ()))

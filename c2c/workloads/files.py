@@ -1,4 +1,4 @@
-"""Files that a workload reads, for keys of results by content."""
+"""Files of a workload, for keys of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace formats: names of their columns, recognition of a file, reading batch by batch."""
+"""Trace formats: columns, recognition, reading by batches."""
 
 from __future__ import annotations
 
@@ -41,31 +41,23 @@ _MORE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFormat:
-    """Names of a format's columns by field; None if the format has no such column.
+    """Columns of a format by field; None if it has no such column.
 
-    Times are numbers or date-times; each file's time column is inspected for this.
+    Each file's time column is inspected for numbers or date-times. Other fields are as in
+    `c2c.workloads.RequestBlock`.
 
     Attributes:
-      name: value of `workload.format`.
-      arrival_s: column of arrival times.
-      model: column of model ids.
-      prompt_tokens: column of prompt lengths.
-      output_tokens: column of output lengths.
-      optional: fields whose column may be absent; those from `hash_ids` on always may.
-      label: model id of all requests if there is no column of model ids.
-      keeps_origin: whether times are already relative to the start of the trace.
-      unit: unit of numeric times; "": the column's name or nothing tells it.
-      marks: further columns that distinguish the format from others.
-      hash_ids: column of lists with one hash for each block of the prompt.
+      optional: fields that may be absent; those from `hash_ids` on always may.
+      label: model id of all requests if there is no column of ids.
+      keeps_origin: times are relative to the trace's start.
+      unit: unit of numeric times; "": told by the column's name or nothing.
+      marks: further columns that distinguish the format.
+      hash_ids: lists with one hash per block of the prompt.
       block_tokens: tokens of a block; 0: the format defines none.
-      session: column of conversation ids; with `parent`, of the requests' own ids.
-      parent: column of ids of the request whose answer this one follows.
-      turn: column of positions in the conversation, from 1.
-      waits_for: column of lists of the conversation's turns that a request waits for.
-      think_s: column of seconds from the last of their ends to the request.
-      calls_tool: column of true where the answer ends in a call of a tool.
-      measured_ttft_s: column of TTFTs measured on the traced system, in seconds.
-      measured_tpot_s: column of TPOTs measured there, in seconds.
+      session: conversation ids; with `parent`, the requests' own ids.
+      parent: id of the request whose answer this one follows.
+      waits_for: lists of the conversation's turns that a request waits for.
+      calls_tool: true where the answer ends in a tool's call.
       max_output_tokens, priority, deadline_s, cancel_s: columns of `c2c.workloads.RequestBlock`'s
         fields.
     """
@@ -96,12 +88,12 @@ class TraceFormat:
     cancel_s: str | None = None
 
     def columns(self) -> dict[str, str]:
-        """Return field -> column for the fields this format has."""
+        """Return field -> column."""
         fields = (*_FIELDS, *_MORE)
         return {f: column for f in fields if (column := getattr(self, f)) is not None}
 
     def found(self, present: list[str]) -> dict[str, list[str]] | None:
-        """Return field -> columns named so, ignoring case and spelling; None if one is missing."""
+        """Return field -> columns named alike; None if one is missing."""
         columns_of = {f: alike(column, present) for f, column in self.columns().items()}
         optional = {*self.optional, *_MORE}
         absent = any(not columns for f, columns in columns_of.items() if f not in optional)
@@ -213,13 +205,13 @@ FORMATS: dict[str, TraceFormat] = {
 
 
 def format_names() -> tuple[str, ...]:
-    """Return the allowed values of `workload.format`, with formats that a user added."""
+    """Return the values of `workload.format`, with a user's formats."""
     return ("auto", *FORMATS, *LOGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """An opened trace: its path, its format and the columns of its fields."""
+    """An opened trace, its format and columns."""
 
     path: Path
     container: str  # "parquet", "csv", "json" or "log"
@@ -233,7 +225,7 @@ class TraceFile:
     keys_answers: bool = False  # whether hashes continue over the answers, likewise
 
     def batches(self, on_malformed: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in file order, from the start, a bounded number at a time."""
+        """Yield the rows in file order, from the start."""
         if self.table is not None:
             for _ in range(self.malformed if on_malformed is not None else 0):
                 on_malformed()  # type: ignore[misc]
@@ -258,7 +250,7 @@ def open_trace(
     *,
     with_lengths: bool = True,
 ) -> TraceFile:
-    """Open a trace: detect its kind of file and its format, and map fields to its columns.
+    """Open a trace: detect its kind of file and format, and map fields to columns.
 
     A column of another name is taken for a field if it is the only likely one.
     """
@@ -311,7 +303,7 @@ def _guess(opened: TraceFile, used: list[str], fields: list[str]) -> dict[str, s
 
 
 def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
-    """Open a file of prompt and output lengths: a trace, a log, or a table of pairs."""
+    """Open a trace, a log, or a table of lengths."""
     opened = _open(path, chars_per_token, True, {})
     if opened.container == "log":
         return opened
@@ -428,7 +420,6 @@ def _known(format_name: str) -> list[TraceFormat]:
 def _choose(
     present: Iterable[str], format_name: str, columns: Mapping[str, str]
 ) -> tuple[TraceFormat, dict[str, list[str]]] | None:
-    """Return the first format that fits, and its columns in the file; None if none does."""
     override: dict[str, Any] = {name: column or None for name, column in columns.items()}
     formats, present, arrival = _known(format_name), list(present), columns.get("arrival_s")
     fit = [

@@ -1,4 +1,4 @@
-"""Columns taken for fields that neither a format nor a setting names: one likely column each."""
+"""Columns for fields that neither a format nor a setting names."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ _SAMPLE_ROWS = 1000
 def guessed_columns(
     path: Path, batch: pa.RecordBatch | None, columns: Sequence[str], fields: Iterable[str]
 ) -> dict[str, str]:
-    """Return field -> the one column that its name and cells make the likeliest.
-
-    A field without a likely column is left out. Lengths are whole numbers; arrivals are numbers or
-    dates, not all the same.
-    """
+    """Return field -> the one column that its name and cells make the likeliest."""
     result: dict[str, str] = {}
     for field in fields:
         free = [c for c in columns if c not in result.values() and _may_hold(field, batch, c)]
@@ -43,12 +39,12 @@ def guessed_columns(
 
 
 def numeric(batch: pa.RecordBatch | None, columns: Iterable[str]) -> list[str]:
-    """Return the columns with positive whole numbers in at least half of the first rows."""
+    """Return the columns with positive whole numbers in half of the first rows."""
     return [c for c in columns if batch is not None and _may_hold("prompt_tokens", batch, c)]
 
 
 def mapping(columns: Mapping[str, str]) -> str:
-    """Return the setting `workload.columns` with this mapping, quoted for a shell."""
+    """Return the setting `workload.columns`, quoted for a shell."""
     quoted = {f: c if re.fullmatch(r"[\w .<>-]+", c) else f'"{c}"' for f, c in columns.items()}
     pairs = ", ".join(f"{field}: {column}" for field, column in quoted.items())
     return f"'workload.columns={{{pairs}}}'"

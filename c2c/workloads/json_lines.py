@@ -1,4 +1,4 @@
-"""JSON lines by Arrow's reader, a tenth of the time, where it gives the same as Python's."""
+"""JSON lines by Arrow's faster reader, where it gives the same as Python's."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ _MOST_DEPTH = 500  # Arrow parses by recursion: a hundred thousand levels end th
 def arrow_table(path: Path) -> pa.Table | None:
     """Return the records of JSON lines with typed columns, objects within them as "outer.inner".
 
-    None: the file is for the slower reader. It has a line that is no object or several requests, or
-    values that Arrow keeps otherwise: numbers beyond 53 bits in a column with fractions, or lists
-    of other things than whole numbers, or names with spaces around them.
+    None: the file needs the slower reader, as Arrow would fail or change its values.
     """
     import pyarrow.compute as pc
 
@@ -71,7 +69,6 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _part(text: bytes, wide: set[str]) -> pa.Table:
-    """Return lines as a table; columns in `wide` have 64-bit hashes, which a guess would miss."""
     import pyarrow.json as pa_json
 
     if b"\r" in text or _is_deep(text):
@@ -103,7 +100,6 @@ def _wide(parts: list[pa.Table]) -> set[str]:
 
 
 def _alike(parts: list[pa.Table]) -> list[pa.Table]:
-    """Return the parts with 64-bit hashes in all of them where one part has such."""
     wide = _wide(parts)
 
     def kind(field: pa.Field) -> pa.Field:

@@ -1,4 +1,4 @@
-"""Sources of prompt and output lengths for arrivals without any."""
+"""Sources of lengths for arrivals without any."""
 
 from __future__ import annotations
 
@@ -60,11 +60,9 @@ class LengthPool:
     """Pool of (prompt, output) pairs, drawn as pairs with replacement.
 
     Attributes:
-      name: name of the source, for descriptions.
-      prompt_tokens: i32[n], prompt lengths.
-      output_tokens: i32[n], output lengths.
+      prompt_tokens: i32[n].
+      output_tokens: i32[n].
       read: number of pairs before the filter.
-      dropped: number of pairs that the filter dropped.
     """
 
     name: str
@@ -76,7 +74,7 @@ class LengthPool:
     def draw(
         self, rng: np.random.Generator, count: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Draw pairs. Drawing a pairs, then b, gives the same as drawing a + b at once."""
+        """Draw pairs; a, then b, are the same as a + b at once."""
         picks = (rng.random(count) * self.prompt_tokens.size).astype(np.int64)
         return self.prompt_tokens[picks], self.output_tokens[picks]
 
@@ -122,11 +120,10 @@ _SYNTHETIC_PAIRS = 1 << 17
 
 @cache
 def synthetic_lengths(keep: LengthFilter) -> LengthPool:
-    """Return pairs with the statistics of ShareGPT's pairs; needs no file.
+    """Return pairs with the statistics of ShareGPT's pairs; a constant, needs no file.
 
-    The distribution of either length is the quantile table above, interpolated in log space (tokens
-    span three decades). A Gaussian copula couples the two with ShareGPT's rank correlation. The
-    pool is a constant: a seed chooses among its pairs and does not change them.
+    Each length interpolates the quantile table above in log space; a Gaussian copula couples them
+    with ShareGPT's rank correlation.
     """
     rng = stream_of(0, "synthetic length pool")
     # Gaussian copula: Pearson's r of the normals that gives Spearman's rho.
@@ -143,7 +140,7 @@ def synthetic_lengths(keep: LengthFilter) -> LengthPool:
 
 
 def fixed_lengths(prompt_tokens: int, output_tokens: int) -> LengthPool:
-    """Return a pool of one pair, which every request gets."""
+    """Return a pool of one pair."""
     return LengthPool(
         name=f"fixed ({prompt_tokens}, {output_tokens})",
         prompt_tokens=np.array([prompt_tokens], np.int32),
@@ -158,9 +155,8 @@ def read_lengths(
 ) -> LengthPool:
     """Read (prompt, output) pairs from a trace, a table (Parquet, CSV), a log, or ShareGPT's JSON.
 
-    JSON is a list of records or one record a line. A record has length fields as a table has
-    columns, or `conversations` of `{"from": ..., "value": ...}`. Of a conversation, the first two
-    messages count if they are the human's and the assistant's.
+    JSON is a list of records or one a line, with length fields or `conversations` of `{"from": ...,
+    "value": ...}`, whose first two messages count if they are the human's and the assistant's.
     """
     path = Path(path).expanduser()
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Logs of serving engines and OpenAI batch files, read as traces."""
+"""Logs of engines and OpenAI batch files as traces."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ _YEAR_S = 366 * 86_400.0  # length of 2000, a leap year, used for times without 
 
 @dataclass(slots=True)
 class _Request:
-    """A request as its lines so far describe it; None: not yet known."""
-
     arrival_s: float | None = None
     model: str = ""
     prompt_tokens: int | None = None
@@ -35,8 +33,6 @@ class _Request:
 
 @dataclass(slots=True)
 class _Found:
-    """Requests by their first lines; `begun` holds, by id, those that may still run."""
-
     requests: list[tuple[str, _Request]] = field(default_factory=list)
     begun: dict[str, list[_Request]] = field(default_factory=dict)
     malformed: int = 0
@@ -53,7 +49,7 @@ class _Found:
 
 
 def log_format_of(path: Path) -> str | None:
-    """Return the format of the first recognised line near the file's start; None if no log."""
+    """Return the format of a log, by its first lines; None if it is none."""
     with open_bytes(path) as stream:
         head = stream.read(_SNIFFED_BYTES)
     if head[:4] == b"PAR1":
@@ -69,10 +65,7 @@ def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, i
     """Return the requests of a log in order of arrival, and the number of malformed lines.
 
     Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null if the
-    log lacks the value.
-
-    A request's last line appears when it ends, so the whole log is read, into one row a request
-    (about 100 bytes; texts are not kept).
+    log lacks the value. The whole log is read, as a request's last line appears when it ends.
 
     Source: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
     `srt/utils/request_logger.py` (--log-requests, text and JSON), OpenAI's Batch API reference.

@@ -1,4 +1,4 @@
-"""Column names: matches up to case and spelling, the unit that a name tells, likely fields."""
+"""Column names: matches, units, likely fields."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _in_words(name: str) -> str:
 
 
 def unit_of(name: str) -> str | None:
-    """Return the unit of time that a column's name ends in, a key of `UNITS`; None: it has none.
+    """Return the unit of time (a key of `UNITS`) that a column's name ends in, or None.
 
     >>> [unit_of(name) for name in ("arrival_time_us", "timestamp (ms)", "startUnixNano", "when")]
     ['us', 'ms', 'ns', None]
@@ -92,17 +92,14 @@ def unit_of(name: str) -> str | None:
 
 
 def alike(name: str, present: Iterable[str]) -> list[str]:
-    """Return the columns of this exact name; if none, those equal up to case and spelling."""
+    """Return the columns of this name, else those equal up to case and spelling."""
     present = list(present)
     plain = _plain(name)
     return [c for c in present if c == name] or [c for c in present if _plain(c) == plain]
 
 
 def likely(field: str, columns: Iterable[str]) -> list[str]:
-    """Return the columns whose names are the likeliest for a field, in order.
-
-    Of a nested name, such as `response.usage.input_tokens`, the last part counts if it says enough.
-    """
+    """Return the columns with the likeliest names for a field, in order."""
     names = {column: _said(field, column) for column in columns}
     fit = {c: n for c, n in names.items() if not re.search(_UNLIKE[field], n)}
     for looks in _LOOKS[field]:
@@ -112,7 +109,6 @@ def likely(field: str, columns: Iterable[str]) -> list[str]:
 
 
 def _said(field: str, column: str) -> str:
-    """Return the words of a name that say its field, those of arrivals without a unit."""
     last, whole = _in_words(column.rsplit(".", 1)[-1]), _in_words(column)
     every = (looks for patterns in _LOOKS.values() for looks in patterns)
     name = last if any(re.search(looks, last) for looks in every) else whole

@@ -1,4 +1,4 @@
-"""Parsing of a trace's cells into numbers, with a verdict on every row."""
+"""Parsing of a trace's cells, with a verdict on every row."""
 
 from __future__ import annotations
 
@@ -71,23 +71,18 @@ def kind_code(kind: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRows:
-    """A batch of parsed rows. Only rows whose `verdict` is GOOD have valid values.
+    """Batch of parsed rows; values are valid only where `verdict` is GOOD.
 
     Attributes:
-      time: i64 nanoseconds since the epoch if the trace has date-times, else f64 in the file's
-        unit.
-      ids: model ids of this batch; `model` indexes them.
+      time: i64 nanoseconds since the epoch for date-times, else f64 in the file's unit.
       model: i32, index into `ids`; -1 if missing.
-      prompt_tokens: i32, prompt lengths; zeros if lengths are not read from the trace.
-      output_tokens: i32, output lengths, likewise.
+      prompt_tokens: i32; zeros if not read from the trace.
       verdict: i8, GOOD or an index into `KINDS`.
-      hashes: hashes of the prompts' blocks as in the file; None if they are not read.
-      session: text, id of each request's session, or its own id if there is `parent`; None if the
-        file has no such column.
-      parent: text, id of the request whose answer it follows; None if the file has no such column.
-      turn: f64, position in the session, from 1, or 0; None if there is no such column.
-      measured: f64 by name in `c2c.workloads.blocks.MEASURED`; NaN if a cell has no valid value.
-      wishes: f64 by name in `c2c.workloads.blocks.WISHES`; NaN if a cell is empty.
+      hashes: hashes of the prompts' blocks; None if not read.
+      session: id of the session, or the request's own if there is `parent`; None: no column.
+      turn: f64, position in the session, from 1, or 0; None: no column.
+      measured: f64 by name in `c2c.workloads.blocks.MEASURED`; NaN: none.
+      wishes: f64 by name in `c2c.workloads.blocks.WISHES`; NaN: none.
     """
 
     time: NDArray[np.int64] | NDArray[np.float64]
@@ -120,12 +115,10 @@ def parse(
     """Parse a batch's columns into numbers and judge each row by itself.
 
     Args:
-      batch: rows of the file.
       columns: field -> column of the file.
-      label: model id of all rows if the file has no model column.
-      with_lengths: whether token counts are read from the trace, hence judged.
-      max_total_tokens: rows with more prompt and output tokens than this are bad; 0: no limit.
-      with_hashes: whether the hashes of prompts' blocks are read.
+      label: model id of all rows if there is no model column.
+      with_lengths: whether token counts are read, hence judged.
+      max_total_tokens: rows with more tokens are bad; 0: no limit.
       may_be_prefill: whether rows without output tokens are good.
     """
     rows = batch.num_rows
@@ -185,10 +178,7 @@ def parse(
 
 
 def number_lists(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> Lists:
-    """Parse a column of lists of whole numbers, or of text such as "[1, 2]", and judge its cells.
-
-    An empty cell is an empty list.
-    """
+    """Parse and judge a column of lists of whole numbers, or of text such as "[1, 2]"."""
     import pyarrow.compute as pc
 
     array = _plain(raw)
@@ -274,7 +264,7 @@ def _text(batch: pa.RecordBatch, column: str | None) -> pa.Array | None:
 
 
 def token_counts(raw: pa.Array) -> NDArray[np.float64]:
-    """Return a column as f64 numbers; 0 for missing and unreadable cells."""
+    """Return a column as f64; 0 for missing and unreadable cells."""
     return _numbers(_plain(raw), np.full(len(raw), GOOD, np.int8), "tokens")
 
 
@@ -345,7 +335,7 @@ def _cast_each(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> pa.Array:
 
 
 def times(raw: pa.Array, verdict: NDArray[np.int8]) -> NDArray[np.int64] | NDArray[np.float64]:
-    """Parse a column of times for `RawRows.time`, and judge its cells."""
+    """Parse and judge a column for `RawRows.time`."""
     array = _plain(raw)
     parsed: pa.Array
     if pa.types.is_date(array.type):

@@ -1,4 +1,4 @@
-"""Hashes of prompts' blocks, and the keys that identify shared prefixes."""
+"""Hashes of prompts' blocks, and keys of shared prefixes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ODD = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lists:
-    """Lists of all requests in one array; request r has `values[first[r]:first[r + 1]]`.
+    """Lists in one array; request r has `values[first[r]:first[r + 1]]`.
 
     Attributes:
-      first: i64[n + 1], index of each request's first value, from 0.
+      first: i64[n + 1].
       values: [first[n]], such as u64 hashes of blocks.
     """
 
@@ -29,7 +29,7 @@ class Lists:
     values: NDArray[Any]
 
     def take(self, rows: slice | NDArray[np.generic]) -> Lists:
-        """Return the lists of the requests that a slice, a mask or an index array selects."""
+        """Return the lists of the selected requests."""
         if isinstance(rows, slice) and rows.step in (None, 1):  # neighbours: nothing is copied
             start, stop, _ = rows.indices(len(self.first) - 1)
             first = self.first[start : max(start, stop) + 1]
@@ -37,7 +37,7 @@ class Lists:
         return self._of(self.first[:-1][rows], np.diff(self.first)[rows])
 
     def upto(self, most: NDArray[np.int64]) -> Lists:
-        """Return at most the first `most[r]` values of each request r."""
+        """Return the first `most[r]` values of each request r."""
         counts = np.diff(self.first)
         if not (counts > most).any():
             return self
@@ -50,19 +50,16 @@ class Lists:
 
 
 def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:
-    """Return the number of blocks that hold these tokens; the last may be partly filled."""
+    """Return the number of blocks that hold these tokens."""
     return -(-tokens.astype(np.int64) // block_tokens)
 
 
 def block_keys(hashes: Lists, block_tokens: int) -> NDArray[np.uint64]:
     """Return the key of each block, which depends on all hashes up to it and on the block size.
 
-    A block's key is the previous block's key plus a value mixed from its hash and position; the
-    first starts from a root for the size. The keys of a longer prefix thus extend those of a
-    shorter one. Hashes of a block's own tokens and of the whole prefix both work.
-
-    A block is `block_tokens` consecutive tokens of a prompt; the last one may be shorter. Two
-    requests share a prefix exactly as far as their keys are equal from the first on.
+    Keys of a longer prefix thus extend those of a shorter one: two requests share a prefix exactly
+    as far as their keys are equal from the first on. Hashes of a block's own tokens and of the
+    whole prefix both work.
     """
     first, values = hashes.first, hashes.values
     counts = np.diff(first)
@@ -75,7 +72,7 @@ def block_keys(hashes: Lists, block_tokens: int) -> NDArray[np.uint64]:
 
 
 def root_of(*what: int) -> np.uint64:
-    """Return the root that separates keys by numbers such as model, copy or block size."""
+    """Return the root that separates keys by numbers, such as a model or copy."""
     root = np.zeros(1, np.uint64)
     for number in what:
         root = _mix(root ^ np.array([number], np.uint64))
@@ -95,13 +92,11 @@ class Fit:
     """Agreement of a trace's hashes with its prompt lengths, counted row by row.
 
     Attributes:
-      block_tokens: tokens per block, as set or from the format.
-      requests: requests with hashes.
-      blocks: hashed blocks within the prompts, of all requests.
+      blocks: hashed blocks within the prompts.
       fewer: requests whose prompt has a whole block without a hash.
-      more: requests with more hashes than their prompt has blocks.
-      misfits: requests with another number of hashes, by block size and by whether a partly
-        filled last block has a hash.
+      more: requests with more hashes than blocks.
+      misfits: requests with another number of hashes, by block size and by whether a partly filled
+        last block has a hash.
     """
 
     block_tokens: int
@@ -114,7 +109,7 @@ class Fit:
     )
 
     def add(self, counts: NDArray[np.int64], prompt_tokens: NDArray[np.int32]) -> None:
-        """Count requests, from their numbers of hashes and their prompt lengths."""
+        """Count requests by numbers of hashes and prompt lengths."""
         having = counts > 0
         counts, prompt = counts[having], prompt_tokens[having]
         size = self.block_tokens

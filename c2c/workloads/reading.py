@@ -1,4 +1,4 @@
-"""Interpretation of a trace: unit and zero of its times, block size, lengths, unused columns."""
+"""Interpretation of a trace: times, block size, lengths, unused columns."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ class Clock:
 
     Attributes:
       per_second: units of a numeric time per second, such as 1e3 for ms.
-      keeps_origin: whether time 0 is the file's own zero, not the first request.
-      says: description of both in words.
+      keeps_origin: whether time 0 is the file's zero, not the first request.
       assumed: whether nothing told the unit, which is then a second.
-      fractional: whether the first times have fractions.
     """
 
     per_second: float
@@ -56,7 +54,7 @@ class Clock:
 
 
 def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
-    """Return the unit and the zero of a trace's times, as set or inferred from its first times."""
+    """Return the unit and zero of a trace's times, set or inferred."""
     first, fractional = _first_time(trace)
     if first is None:
         if unit != "auto":
@@ -99,7 +97,7 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
 
 
 def doubt_of_unit(trace: TraceFile, clock: Clock, requests: int, span_s: float) -> str:
-    """Return a line if an assumed second makes a load low enough to doubt it, else ""."""
+    """Return a line if an assumed second makes the load doubtfully low, else ""."""
     gap_s = span_s / requests
     if not clock.assumed or gap_s < _SAID_S:
         return ""
@@ -139,7 +137,7 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
 
 
 def block_tokens_of(trace: TraceFile, told: int) -> int:
-    """Return the tokens of a hashed block of the trace; 0 if it has no hashes."""
+    """Return the tokens of a hashed block; 0: no hashes."""
     if "hash_ids" not in trace.columns:
         if told:
             raise SettingError(
@@ -165,7 +163,7 @@ def _filled_lengths(trace: TraceFile) -> dict[str, str]:
 
 
 def refuse_without_lengths(trace: TraceFile) -> None:
-    """Refuse a trace whose lengths would have to be drawn, as no setting asks for that."""
+    """Refuse a trace whose lengths would be drawn unasked."""
     absent = [field for field in _LENGTHS if field not in _filled_lengths(trace)]
     first = next((batch for batch in trace.batches() if batch.num_rows), None)
     if not absent or first is None:

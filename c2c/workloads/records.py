@@ -1,4 +1,4 @@
-"""JSON files as columns of text: JSON lines, a list of records, or a benchmark's result."""
+"""JSON files as columns: lines, a list of records, or a benchmark's result."""
 
 from __future__ import annotations
 
@@ -26,15 +26,11 @@ _BATCH_ROWS = 65_536
 
 
 def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
-    """Return the records of a file and the number of malformed lines.
+    """Return the records of a file, as text or typed, and the number of malformed lines.
 
-    Values are text; those of JSON lines are typed if that means the same.
-
-    Objects within a record become columns such as "usage.prompt_tokens". A record with a list of
-    `requests`, as aibrix's workload generator writes, becomes one record per request; so does a
-    benchmark's result, one object with a list for each of `input_lens`, `output_lens` and so on. In
-    these, `tpots`, the mean time per token after the first, replaces `itls`. `agent_table` reads
-    sessions of agents, `span_table` spans.
+    Nested names are "usage.prompt_tokens". A record's list of `requests` (aibrix) becomes records,
+    as do a benchmark's lists `input_lens`, `output_lens` and so on, where `tpots`, the mean time
+    per token after the first, replaces `itls`.
     """
     if not as_text and (table := arrow_table(path)) is not None:
         return table, 0
@@ -137,10 +133,7 @@ def _mean_gap(gaps: Any, output_tokens: Any) -> float | None:
 
 
 def json_records(path: Path) -> Iterator[dict[str, Any] | None]:
-    """Yield the objects of a JSON list or of JSON lines; None for a line that is no object.
-
-    The file is read in pieces of bounded size.
-    """
+    """Yield the objects of a JSON list or of JSON lines, in bounded memory; None: no object."""
     with _text(path) as file:
         lines = _lines(file)
         first = next((line for line in lines if line.strip()), "")

@@ -1,4 +1,4 @@
-"""Router of mixture-of-experts models, with skew and locality: experts per token and layer."""
+"""Router of mixture-of-experts models, with skew and locality."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ GUIDE_SHIFT: Final = 20  # a draw shifted right by this indexes `RouterTables.gu
 class Router:
     """Settings of the router: the tokens' choice of experts.
 
-    In each layer a topic ranks the experts in its own order and chooses by Zipf's law. Draws are
-    pure functions of (seed, request, position, layer); the simulator draws the experts.
+    In each layer a topic ranks the experts and chooses by Zipf's law. Draws are pure functions of
+    (seed, request, position, layer).
 
     Attributes:
-      skew: exponent of Zipf's law over a topic's order of experts; 0: all are equally likely.
+      skew: exponent of Zipf's law; 0: all experts are equally likely.
       locality: probability that an expert is kept from one token to the next.
-      topics: number of topics of a trace; each request has one, all equally likely.
+      topics: number of topics; each request has one, all equally likely.
     """
 
     skew: Annotated[float, In("[0, 10]")] = 0.0
@@ -56,18 +56,17 @@ class Router:
 class RouterTables(NamedTuple):
     """Tables of a router for several architectures (A, the first axis of each array).
 
-    A draw is a whole number below 2**32 and stands for its fraction of 2**32. A draw that keeps no
-    expert stands for the part of that fraction above `locality`, rescaled to [0, 1).
+    A draw is a whole number below 2**32, for its fraction of 2**32. A draw that keeps no expert is
+    the part above `locality`, rescaled to [0, 1).
 
     Attributes:
-      layers: i64[A], number of layers with experts; 0: the model is dense.
+      layers: i64[A], layers with experts; 0: dense.
       experts: i64[A], experts of a layer.
       per_token: i64[A], experts that each token uses.
       cut: i64[A, 2, experts], least draw above each rank; axis 1: any draw, a draw not kept.
       guide: i16[A, 2, 4096], rank of the first draw in each of 4096 equal ranges.
       order: i16[A, topics, layers, experts], expert of each rank.
-      kept: draws below this number keep the previous token's expert.
-      seed: seed of all draws.
+      kept: draws below this keep the previous token's expert.
     """
 
     layers: Any
@@ -117,10 +116,7 @@ def router_tables(
 
 
 def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
-    """Return, by bisection, the least draws whose rescaled fraction reaches each level.
-
-    Floating-point rounding preserves the order of draws, so that bisection is exact.
-    """
+    """Return, by bisection (exact: rounding preserves order), the least draws of the levels."""
     low = np.full(len(levels), ceil(locality * DRAWS) - 1)  # not reached
     high = np.full(len(levels), DRAWS)  # reached, or no draw
     while (high - low > 1).any():
@@ -138,7 +134,7 @@ def topic_of(tables: RouterTables, request: int) -> int:
 
 @formula
 def embed(tables: RouterTables, request: int, out: Any) -> None:
-    """Write the embedding of a request, of length 1: its topic's centre plus a part of its own."""
+    """Write a request's embedding of length 1: its topic's centre plus its own part."""
     topic = topic_of(tables, request)
     total = 0.0
     for k in range(len(out)):

@@ -58,10 +58,8 @@ class Clients:
     """Clients of a folder.
 
     Attributes:
-      name: name of the folder.
-      clients: their rates and lengths.
-      starts_s: starts of the windows of all clients, and the end of the last one.
-      silent: windows with a rate whose client has no lengths until then; they have no requests.
+      starts_s: starts of all windows, and the end of the last.
+      silent: windows with a rate whose client has no lengths until then, hence no requests.
     """
 
     name: str
@@ -74,9 +72,8 @@ class Clients:
     ) -> Iterator[RequestBlock]:
         """Yield the requests of each window that overlaps a time span, in order.
 
-        A window has rate * factor * length requests, rounded at random; gaps of the pattern are
-        scaled to fill it. Prompt and output are drawn independently, unlike in ServeGen's code,
-        which takes one quantile for both. Windows and clients have random streams of their own.
+        A window has rate * factor * length requests, rounded at random. Prompt and output are drawn
+        independently, unlike in ServeGen's code, which takes one quantile for both.
         """
         for at, (start, end) in enumerate(pairwise(self.starts_s)):
             if end <= begin_s or start >= end_s:
@@ -95,7 +92,7 @@ def read_clients(path: Path) -> Clients:
 
     Raises:
       SettingError: it is no folder of clients.
-      DataError: a file is damaged, or has lengths of images or an unknown pattern.
+      DataError: a file is damaged, has lengths of images or an unknown pattern.
     """
     found = {int(m[1]): f for f in sorted(path.glob("*")) if (m := _TRACE.fullmatch(f.name))}
     if not found:
@@ -164,7 +161,6 @@ def _lengths(file: Path) -> tuple[tuple[float, tuple[_Histogram, _Histogram]], .
 
 
 def _histogram(text: str) -> _Histogram | None:
-    """Parse "{tokens: probability, ...}"; None if it has no tokens above 0."""
     if not (inner := text.strip().strip("{}").strip()):
         return None
     pairs = np.array(inner.replace(":", ",").split(","), np.float64).reshape(-1, 2)

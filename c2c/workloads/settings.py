@@ -58,76 +58,72 @@ class WorkloadConfig:
     Attributes:
       name: name in summaries and figures.
       kind: trace (a file), synthetic (GenTD26's statistics), poisson, deterministic, closed_loop
-        (clients that send when their last request has ended), conversations (sessions of turns),
-        agents (sessions with tools and sub-agents) or servegen (ServeGen's clients).
+        (clients that wait for their answers), conversations (sessions of turns), agents (with tools
+        and sub-agents) or servegen (ServeGen's clients).
 
-      path: trace file (Parquet, CSV, JSON or a log); a name without a folder is also looked up
-        among the shared traces (`<shared>/traces`). servegen: folder of clients' files.
+      path: trace file (Parquet, CSV, JSON or a log), or the name of a shared one in
+        `<shared>/traces`; servegen: folder of clients' files.
       format: a known format (of logs: vllm, sglang, openai_batch), or auto (by columns or lines).
-      columns: field -> column for other files, e.g. {arrival_s: time, model: service}; an empty
-        name means that the file has no such column, e.g. {model: ""}. For a field that neither
-        this nor the format names, the only likely column is taken.
-      on_bad_row: reject (list the counts and stop) or skip (drop the rows and record the counts).
-      on_zero_output: reject (a request without output tokens is a bad row) or prefill (it ends with
-        its prefill, whose one token counts).
-      on_duplicate: keep (rows equal in all columns are separate requests, and counted) or refuse
-        (a row equal to an earlier one is a bad row).
-      sort: order rows by arrival; if false, a row earlier than a previous one is bad.
+      columns: field -> column, e.g. {arrival_s: time, model: service}; an empty name: no such
+        column. For other fields, the format's or the only likely column.
+      on_bad_row: reject (list the counts and stop) or skip (drop and count).
+      on_zero_output: for a request without output: reject (a bad row) or prefill (its one token
+        counts).
+      on_duplicate: for a row equal to an earlier one: keep (and count) or refuse (a bad row).
+      sort: order rows by arrival; if false, rows out of order are bad.
       max_total_tokens: rows with more tokens are bad; conversations, agents: a session ends before
-        a turn with more; 0: no limit.
-      block_tokens: tokens of a prompt's block; `hash_ids` has a hash for each block; 0: the
-        format's size. conversations, agents: tokens of the blocks that prompts share.
-      turns_wait: trace: a turn arrives after the answers that it waits for, in a session the
-        previous one, and the file's time to think; false: at its time in the file.
+        more; 0: no limit.
+      block_tokens: tokens of a hash in `hash_ids`; 0: the format's. conversations, agents: tokens
+        of the blocks that prompts share.
+      turns_wait: trace: a turn arrives a time to think after the answers it waits for; false: at
+        the file's times.
       time_unit: unit of numeric times: s, ms, us, ns, min, h or d; auto: inferred for times since
-        1970, else the format's, else that at the end of the column's name, else seconds.
-      origin: time 0 is the first request (first) or the file's own zero (keep, only for numeric
-        times); auto: keep for `arrival_s` files whose first request is within an hour, else first.
+        1970, else the format's, else by the column's name, else seconds.
+      origin: time 0 is the first request (first) or the file's own (keep, only for numeric times);
+        auto: keep for `arrival_s` files that begin within an hour, else first.
 
-      requests: generators: exact number of requests.
-      models: generators: number of models; 0: as many as the catalog has.
+      requests: generators: number of requests.
+      models: generators: number of models; 0: the catalog's.
       days: synthetic: length in days.
-      gap_cv: synthetic: coefficient of variation of the gaps within an hour.
-      day_night: synthetic: strength of the daily cycle that all models share; 0: none.
+      gap_cv: synthetic: coefficient of variation of gaps within an hour.
+      day_night: synthetic: strength of the daily cycle; 0: none.
       rate_rps: poisson, deterministic: requests per second; conversations, agents: the rate if
         answers took no time.
       rate_factor: servegen: factor of the clients' rates.
       zipf_exponent: popularity of models, rank^-exponent.
-      concurrency: closed_loop: number of clients, hence the most requests in flight.
-      think_s: closed_loop: time from the end of a client's request to its next one; conversations:
-        mean time from an answer to the next turn; agents: time from a session to a client's next.
-      turns: conversations, agents: mean turns of a session, without those of sub-agents.
-      system_tokens: conversations, agents: length of the system prompt, shared by a model's
-        requests.
-      agents: agents, a trace with turns_wait: number of clients that each begin a session when
-        their last one has ended; 0: sessions begin at their times.
-      ramp_s: time over which the clients start, evenly spaced; 0: all at once.
-      tool_s: agents: mean time of a tool, from an answer to the next turn.
+      concurrency: closed_loop: number of clients.
+      think_s: closed_loop: time from a request's end to the client's next; conversations: mean time
+        from an answer to the next turn; agents: time from a session to the client's next.
+      turns: conversations, agents: mean turns of a session, without sub-agents'.
+      system_tokens: conversations, agents: length of the system prompt that a model's requests
+        share.
+      agents: agents, a trace with turns_wait: number of clients that each begin a session after
+        their last; 0: sessions begin at their times.
+      ramp_s: time over which clients start, evenly; 0: together.
+      tool_s: agents: mean time from an answer to the next turn.
       tool_cv: agents: coefficient of variation of that time.
       subagent_share: agents: share of turns that start sub-agents.
-      subagents: agents: mean number of sub-agents that such a turn starts.
+      subagents: agents: mean sub-agents of such a turn.
       subagent_turns: agents: mean turns of a sub-agent.
 
       lengths: auto (a trace's or ServeGen's own, else synthetic), trace, synthetic, fixed,
-        sharegpt, azure2023 or a file of pairs. All but auto and trace replace a trace's own
-        lengths.
-      prompt_tokens: prompt length of each request, with lengths=fixed.
-      output_tokens: output length of each request, with lengths=fixed.
-      chars_per_token: characters per token, to convert texts of a log or of JSON; 0: not converted.
-      length_min_tokens: least prompt and output length of a source's pairs, not of a trace's own.
-      length_max_prompt_tokens: longest prompt of a source's pairs; longer ones are dropped.
-      length_max_total_tokens: most prompt and output tokens of a source's pairs.
+        sharegpt, azure2023 or a file of pairs.
+      prompt_tokens: prompt length, with lengths=fixed.
+      output_tokens: output length, with lengths=fixed.
+      chars_per_token: characters per token of texts in a log or JSON; 0: not converted.
+      length_min_tokens: least prompt and output of a source's pairs, not of a trace's own.
+      length_max_prompt_tokens: longest prompt of a source's pairs.
+      length_max_total_tokens: most tokens of a source's pair.
 
-      start_s: start of the window, in the source's time before compression.
+      start_s: start of the window, in the source's time.
       duration_s: length of the window; 0: to the end.
-      replicas: number of superposed copies of the trace; all but the first are rotated by random
-        times.
-      compression: factor by which arrivals are divided.
-      max_requests: number of requests to keep, the first ones; 0: all.
+      replicas: superposed copies of the trace, rotated by random times but the first.
+      compression: divisor of arrivals.
+      max_requests: first requests to keep; 0: all.
 
-      assignment: rule for model ids that name no model of the catalog: own (each id of a trace has
-        a deployment of its own), popularity_rank or round_robin_by_first_seen (ids share the
-        catalog's models); auto: own for a trace, popularity_rank for a generator.
+      assignment: for ids that name no model of the catalog: own (a deployment each),
+        popularity_rank or round_robin_by_first_seen (they share its models); auto: own for a trace,
+        popularity_rank for a generator.
       assignment_map: trace id -> catalog name, before the rule.
     """
 

@@ -1,4 +1,4 @@
-"""Transformations of a request stream: window, replication, compression, limit, lengths."""
+"""Transformations of a request stream."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _in_order(parts: Sequence[RequestBlock]) -> RequestBlock:
 
 
 def held(source: Source) -> Source:
-    """Read a stream once, now, and replay it from memory (20 bytes a request)."""
+    """Read a stream once and replay it from memory (20 bytes a request)."""
     everything = concatenate(source())
 
     def start() -> Iterator[RequestBlock]:
@@ -51,13 +51,7 @@ def held(source: Source) -> Source:
 
 
 def copied(source: Source, number: int, copies: int) -> Source:
-    """Return one of several copies of a stream, with sessions and prompt keys of its own.
-
-    Args:
-      source: stream to copy.
-      number: number of the copy; 0 is the stream itself.
-      copies: number of copies, the stream included.
-    """
+    """Return copy `number` (0: the stream) of `copies`, with own sessions and prompt keys."""
     root = root_of(number)
 
     def start() -> Iterator[RequestBlock]:
@@ -74,7 +68,7 @@ def copied(source: Source, number: int, copies: int) -> Source:
 # A transformation takes a function that starts a stream and returns another; memory is bounded by a
 # few blocks.
 def windowed(source: Source, start_s: float, end_s: float) -> Source:
-    """Keep arrivals in [start_s, end_s) and make start_s the new time 0."""
+    """Keep arrivals in [start_s, end_s); start_s is the new time 0."""
 
     def start() -> Iterator[RequestBlock]:
         for block in source():
@@ -88,7 +82,7 @@ def windowed(source: Source, start_s: float, end_s: float) -> Source:
 
 
 def rotated(source: Source, offset_s: float, period_s: float) -> Source:
-    """Rotate a stream in time: start at `offset_s` and continue at its beginning after its end."""
+    """Rotate a stream in time, to start at `offset_s`."""
 
     def start() -> Iterator[RequestBlock]:
         for block in source():
@@ -106,7 +100,7 @@ def rotated(source: Source, offset_s: float, period_s: float) -> Source:
 
 
 def merged(sources: Sequence[Source]) -> Source:
-    """Merge ascending streams; equal arrivals are in the order of the sources."""
+    """Merge ascending streams; equal arrivals in the sources' order."""
 
     def start() -> Iterator[RequestBlock]:
         streams = [source() for source in sources]
@@ -138,7 +132,7 @@ def merged(sources: Sequence[Source]) -> Source:
 
 
 def compressed(source: Source, factor: float) -> Source:
-    """Divide every arrival by `factor`: the same requests in less time."""
+    """Divide every arrival by `factor`."""
 
     def start() -> Iterator[RequestBlock]:
         for block in source():
@@ -148,7 +142,7 @@ def compressed(source: Source, factor: float) -> Source:
 
 
 def limited(source: Source, max_requests: int) -> Source:
-    """Keep the first `max_requests` requests, in blocks of bounded size."""
+    """Keep the first `max_requests` requests."""
 
     def start() -> Iterator[RequestBlock]:
         rest = max_requests
@@ -163,7 +157,7 @@ def limited(source: Source, max_requests: int) -> Source:
 
 
 def with_lengths(source: Source, pool: LengthPool, seed: int) -> Source:
-    """Give every request a length pair from the pool; the division into blocks has no effect."""
+    """Give every request a length pair, whatever the division into blocks."""
 
     def start() -> Iterator[RequestBlock]:
         rng = stream_of(seed, "lengths")

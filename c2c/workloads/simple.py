@@ -1,4 +1,4 @@
-"""Simple arrival processes, for tests against theory and for parameter studies."""
+"""Simple arrival processes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ class SteadyTrace:
     """Settings of a generator with a constant mean rate.
 
     Attributes:
-      requests: number of requests.
-      models: number of models.
       rate_rps: requests per second, all models together.
-      zipf_exponent: the model of rank r (from 1) gets a share proportional to r^-exponent; 0:
-        equal shares.
+      zipf_exponent: share of rank r (from 1) is proportional to r^-exponent; 0: equal.
     """
 
     requests: Count = 10_000
@@ -47,13 +44,13 @@ class SteadyTrace:
 
 
 def zipf_shares(models: int, exponent: float) -> NDArray[np.float64]:
-    """Return each rank's share of the requests, proportional to rank^-exponent."""
+    """Return each rank's share, proportional to rank^-exponent."""
     weights = np.arange(1, models + 1, dtype=np.float64) ** -exponent
     return np.asarray(weights / weights.sum())
 
 
 def poisson_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
-    """Yield a Poisson process without lengths (zeros); models are drawn independently."""
+    """Yield a Poisson process without lengths (zeros)."""
     gaps, choices = stream_of(seed, "gaps"), stream_of(seed, "models")
     edges = np.cumsum(zipf_shares(trace.models, trace.zipf_exponent))[:-1]
     now_s = 0.0
@@ -66,7 +63,7 @@ def poisson_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
 
 
 def queued_blocks(trace: SteadyTrace, seed: int) -> Iterator[RequestBlock]:
-    """Yield requests at time 0, to be sent by clients; models as in `poisson_blocks`."""
+    """Yield requests at time 0, for closed loops."""
     choices = stream_of(seed, "models")
     edges = np.cumsum(zipf_shares(trace.models, trace.zipf_exponent))[:-1]
     for first in range(0, trace.requests, _BLOCK_ROWS):

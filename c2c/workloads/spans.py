@@ -35,7 +35,7 @@ type _Key = tuple[str, str]
 def span_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tuple[pa.Table, int]:
     """Return the model calls by start, in the project's own format, and the malformed lines.
 
-    A call within another one, such as a server's within its client's, is not counted again.
+    A call within another one, such as a server's within its client's, is not counted.
     """
     there = [record for record in records if record is not None]
     parents: dict[_Key, _Key] = {}

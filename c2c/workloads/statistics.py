@@ -1,4 +1,4 @@
-"""Statistics of a workload: burstiness, activity and popularity, as in C2CServe's Fig. 2."""
+"""Statistics of a workload, as in C2CServe's Fig. 2."""
 
 from __future__ import annotations
 
@@ -38,34 +38,28 @@ class TraceStatistics:
     """Statistics of a trace, per model and for all requests.
 
     An active model has at least `min_requests` requests. Hours are bins of 3600 s from the first
-    request, and every bin of the span counts, even without requests. CV is the standard deviation
-    over the mean (1 for a Poisson process). IoD(w), the index of dispersion, is the variance over
-    the mean of the counts in windows of w seconds (Poisson: 1).
+    request, empty ones included. CV is standard deviation over mean (Poisson: 1); IoD(w) is
+    variance over mean of the counts in windows of w seconds (Poisson: 1).
 
     Attributes:
-      requests: number of requests.
       span_s: last minus first arrival.
-      hours: number of hour bins of the span.
-      hours_with_requests: number of bins with any request.
-      rate_rps: requests over span.
-      models: names of models with requests, by falling popularity.
-      requests_of: i64[m], requests of each model, in that order.
-      share_of: f64[m], share of all requests.
+      hours: hour bins of the span.
+      hours_with_requests: bins with any request.
+      models: with requests, by falling popularity, the order of all [m].
+      share_of: f64[m], of all requests.
       active_hour_fraction: f64[m], share of hour bins with requests.
-      gap_cv: f64[m], CV of inter-arrival times; NaN for fewer than three requests.
-      hourly_cv: f64[m], CV of the hourly counts.
-      min_requests: least requests of an active model.
-      active_models: number of active models.
-      median_idle_share: median over active models of the share of hours without a request.
+      gap_cv: f64[m], CV of gaps; NaN below three requests.
+      hourly_cv: f64[m], CV of hourly counts.
+      median_idle_share: median over active models of the share of hours without requests.
       rare_hours_share: share of active models with requests in under 20% of the hours.
-      median_gap_cv: median of `gap_cv` over active models.
+      median_gap_cv: over active models.
       bursty_share: share of active models with a gap CV above 1.
-      median_hourly_cv: median of `hourly_cv` over active models.
-      aggregate_gap_cv: CV of the gaps of all requests together.
-      aggregate_hourly_cv: CV of the hourly counts of all requests.
-      iod: window length in seconds -> IoD of all requests.
+      median_hourly_cv: over active models.
+      aggregate_gap_cv: of all requests together.
+      aggregate_hourly_cv: of all requests.
+      iod: window in seconds -> IoD of all requests.
       top_shares: k -> share of the k most popular models.
-      hourly: i64[k, hours], hourly counts of the `series_models` most popular models.
+      hourly: i64[k, hours], counts of the `series_models` most popular models.
     """
 
     requests: int
@@ -103,8 +97,6 @@ class TraceStatistics:
 
 
 class _Gaps:
-    """Running moments of inter-arrival times, for several streams at once."""
-
     def __init__(self, streams: int) -> None:
         self.last_s = np.full(streams, np.nan)
         self.count = np.zeros(streams, np.int64)
@@ -134,8 +126,6 @@ class _Gaps:
 
 
 class _Windows:
-    """Running moments of the counts in windows of equal length; holds only the open window."""
-
     def __init__(self, window_s: float) -> None:
         self.window_s = window_s
         self.open, self.in_open = 0, 0
@@ -172,20 +162,18 @@ def trace_statistics(
 ) -> TraceStatistics:
     """Compute the statistics of a stream of requests, block by block.
 
-    Memory holds a count for each model and hour with requests, never the requests.
+    Memory holds counts per model and hour, never the requests.
 
     Args:
-      blocks: blocks with ascending arrivals, e.g. `workload.blocks()`.
+      blocks: ascending in arrival, e.g. `workload.blocks()`.
       models: names that `RequestBlock.model` indexes.
-      min_requests: least requests of an active model.
-      windows_s: window lengths of the index of dispersion.
-      series_models: number of most popular models with an hourly series.
+      series_models: most popular models with an hourly series.
 
     Raises:
       DataError: there is no request.
 
-    Source: C2CServe section 2.1 and Fig. 2 (hours idle, share of models active in under 20% of
-    the hours, hourly rates); 10 requests as the bound reproduces the 59 models of its caption.
+    Source: C2CServe section 2.1 and Fig. 2 (hours idle, share of models active in under 20% of the
+    hours, hourly rates); 10 requests as the bound reproduces the 59 models of its caption.
     """
     per_model, together = _Gaps(len(models)), _Gaps(1)
     windows = [_Windows(window_s) for window_s in windows_s]

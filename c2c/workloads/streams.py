@@ -1,4 +1,4 @@
-"""Named random streams, one per cause: draws for one purpose never change another's."""
+"""Independent random streams by cause."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ __all__ = ["stream_of"]
 
 
 def stream_of(seed: int, cause: str, *keys: int) -> np.random.Generator:
-    """Return the generator for a cause, e.g. `stream_of(seed, "arrivals", model, day)`.
-
-    Equal arguments give equal streams; any difference gives an independent one.
-    """
+    """Return the independent generator of a cause: `stream_of(seed, "arrivals", model, day)`."""
     return np.random.default_rng(
         np.random.SeedSequence(entropy=seed, spawn_key=(zlib.crc32(cause.encode()), *keys))
     )

@@ -1,4 +1,4 @@
-"""A synthetic multi-model trace with the published statistics of GenTD26."""
+"""Synthetic multi-model trace with GenTD26's published statistics."""
 
 from __future__ import annotations
 
@@ -53,19 +53,11 @@ _RARE_COUNTS = (9, 8, 8, 8, 6, 5, 5, 5, 4, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticTrace:
-    """Settings of the generator. The defaults reproduce GenTD26's published statistics.
+    """Settings of the generator, as in `WorkloadConfig`; defaults reproduce GenTD26's statistics.
 
-    Popularity and active hours hold at any number of requests. The gap statistics hold at
-    GenTD26's own 26,823 (median CV over models 2.35, aggregate 12, a request in 67% of the hours).
-    More requests in the same few active hours shorten all gaps but the idle ones. The CV of gaps
-    then grows roughly with the square root of the number of requests.
-
-    Attributes:
-      requests: exact number of requests.
-      models: number of models; 59 in 89 are active (at least 10 requests), the rest rare.
-      days: length of the trace in days; time 0 is its first request.
-      gap_cv: coefficient of variation of the gaps between a model's requests within an hour.
-      day_night: strength of the daily cycle that all models share; 0: none.
+    Popularity and active hours hold at any number of requests, gaps at GenTD26's own 26,823 (median
+    CV over models 2.35, aggregate 12, a request in 67% of the hours): the CV of gaps grows roughly
+    with the square root of the number. Of 89 models 59 are active (at least 10 requests).
     """
 
     requests: Count = 350_000
@@ -95,7 +87,7 @@ def _curve(
 
 
 def popularity_shares(trace: SyntheticTrace) -> NDArray[np.float64]:
-    """Return each active model's share of the requests, most popular first; sums to 1."""
+    """Return each active model's share of the requests, falling, of sum 1."""
     shares = _curve(_ranks(_active_models(trace.models)), _SHARE_RANKS, _SHARES)
     return np.asarray(shares / shares.sum())
 
@@ -118,10 +110,8 @@ def _requests_per_model(trace: SyntheticTrace) -> NDArray[np.int64]:
 def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
     """Draw the number of requests of each model in each hour.
 
-    A model's score in an hour is a correlated Gaussian process of its own plus a time-of-day term
-    that all models share. Its active hours are those with the highest scores, as many as its share
-    of active hours gives. Bursts of different models are hence independent except for the time of
-    day. Each active hour has at least one request; lognormal weights distribute the rest.
+    A model's active hours have the highest scores: a correlated Gaussian process plus a time of day
+    that models share. Each has a request; lognormal weights distribute the rest.
     """
     hours = 24 * trace.days
     counts = _requests_per_model(trace)
@@ -148,10 +138,7 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
 
 
 def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], float]:
-    """Return the requests of each model in order of first appearance, and the last arrival.
-
-    The result equals a count over `synthetic_blocks`, without generating all of them.
-    """
+    """Return model -> requests, by first appearance, and the last arrival of `synthetic_blocks`."""
     plan = plan_requests(trace, seed)
     by_day = plan.reshape(trace.models, trace.days, 24).any(axis=2)
     active = np.flatnonzero(by_day.any(axis=1))
@@ -171,10 +158,6 @@ def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], fl
 def _arrivals_on(
     trace: SyntheticTrace, plan: NDArray[np.int64], seed: int, models: NDArray[np.int64], day: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the arrivals of some models on a day, model by model, and each model's count.
-
-    A model's times ascend. Gaps are gamma distributed and scaled to fill each hour exactly.
-    """
     today = plan[models, 24 * day : 24 * (day + 1)]
     row, hour = np.nonzero(today)
     gaps_in = today[row, hour] + 1  # the last gap leads to the end of the hour
@@ -202,7 +185,6 @@ def _arrivals_on(
 
 
 def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArray[np.float64]:
-    """Return a stationary Gaussian process of unit variance, one value an hour."""
     keep = np.exp(-1 / session_h)
     noise = rng.standard_normal(hours)
     noise[1:] *= np.sqrt(1 - keep * keep)
@@ -217,8 +199,7 @@ def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArr
 def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]:
     """Yield the requests in order, without lengths (zeros); `model` is the popularity rank.
 
-    A model's requests of a day have their own random stream, so other models and other days do not
-    change them.
+    A model's requests of a day have a random stream of their own.
     """
     plan = plan_requests(trace, seed)
     for day in range(trace.days):

@@ -1,4 +1,4 @@
-"""Trace files as streams of requests; bad rows are counted, then refused or dropped."""
+"""Trace files as streams of requests, with counts of bad rows."""
 
 from __future__ import annotations
 
@@ -28,18 +28,14 @@ class RowRules:
     """Rules that make a row of a trace bad, beyond unreadable cells.
 
     Attributes:
-      sort: whether rows are ordered by arrival first (holds the whole trace in memory); if not, a
-        row earlier than a previous one is bad.
-      duplicates_are_bad: whether a row equal to an earlier one in every column is bad, or counted
-        and kept.
-      with_lengths: whether token counts are read from the trace, hence judged.
-      max_total_tokens: rows with more prompt and output tokens are bad; 0: no limit.
-      keeps_origin: whether numeric times keep the file's zero; if not, and for all date-times,
-        time 0 is the first request.
+      sort: whether rows are first ordered by arrival, in memory; if not, rows out of order are bad.
+      duplicates_are_bad: whether a row equal to an earlier one is bad, or counted and kept.
+      max_total_tokens: 0: no limit.
+      keeps_origin: whether numeric times keep the file's zero.
       per_second: units of a numeric time per second.
-      block_tokens: tokens of a block in `hash_ids`; 0: hashes are not read.
-      keys_answers: whether hashes are of whole blocks and continue over the answer.
-      may_be_prefill: whether a request without output is good; it counts one token.
+      block_tokens: tokens of a hash in `hash_ids`; 0: not read.
+      keys_answers: hashes are of whole blocks and continue over the answer.
+      may_be_prefill: a request without output is good, with one token.
     """
 
     sort: bool = False
@@ -58,20 +54,15 @@ class TraceScan:
     """Counts of one pass over a trace.
 
     Attributes:
-      rows: number of data rows in the file.
-      good: number of rows that become requests.
-      bad: kind -> number of rows, for kinds that occur; with `good` they add up to `rows`.
+      bad: kind -> rows; with `good` they add up to `rows`.
       first_rows: kind -> numbers of the first such rows (from 1, without the header).
-      duplicates: number of rows equal to an earlier one, whether they count as bad or not.
-      reordered: number of rows that are earlier than a previous row and that sorting moved.
-      requests_of: model id -> good rows, in order of first appearance.
-      first_s: arrival of the first good row.
-      last_s: arrival of the last good row.
+      duplicates: rows equal to an earlier one, bad or not.
+      reordered: rows that sorting moved.
+      requests_of: model id -> good rows, by first appearance.
       fit: agreement of hashes and prompt lengths.
-      sessions: number of sessions; 0: the trace has none.
-      orphan: first parent id that no earlier request has; None: there is none.
-      measured: number of requests with a measured latency.
-      prefills: number of requests without output.
+      orphan: first parent id that no earlier request has.
+      measured: requests with a measured latency.
+      prefills: requests without output.
     """
 
     rows: int
@@ -95,8 +86,6 @@ _NO_PARENT: Final = (None, "", "-1")  # parent ids of a conversation's first req
 
 @dataclass(slots=True)
 class _Sessions:
-    """Sessions of a trace, numbered by first appearance, with their turns so far."""
-
     of: dict[str, int] = field(default_factory=dict)  # id of a session, or of a request
     turns: list[int] = field(default_factory=list)  # number of each session's turns so far
     orphan: str | None = None  # first parent id that no earlier request has
@@ -104,7 +93,6 @@ class _Sessions:
     def add(
         self, names: list[str | None], parents: list[str | None] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return session and turn of the next requests; -1 and 0 for those without an id."""
         session, turn = np.full(len(names), -1), np.zeros(len(names), np.int32)
         for k, name in enumerate(names):
             if name is None:
@@ -123,8 +111,6 @@ class _Sessions:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts of one pass; a pass that only streams discards them."""
-
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
     first_rows: dict[str, list[int]] = field(default_factory=dict)
@@ -225,7 +211,7 @@ def _time_hint(bad: Mapping[str, int]) -> list[str]:
 
 
 def stream(trace: TraceFile, rules: RowRules, index_of: dict[str, int]) -> Iterator[RequestBlock]:
-    """Yield the good rows as requests; `index_of` maps model ids to `RequestBlock.model`."""
+    """Yield the good rows; `index_of` maps model ids to `RequestBlock.model`."""
     for ids, block in _good_rows(trace, rules, _Tally.of(rules)):
         # Ids of bad rows have no index and are never looked up.
         lookup = np.array([index_of.get(name, -1) for name in ids], np.int32)
@@ -327,11 +313,7 @@ def _judge_duplicates(
     are_bad: bool,
     tally: _Tally,
 ) -> set[str]:
-    """Find rows equal to an earlier one in every column; return the rows at the last arrival.
-
-    Equal rows have equal arrivals, which are adjacent in an ordered trace. So only rows of one
-    arrival are compared.
-    """
+    """Find rows equal to an earlier one of equal arrival; return those at the last arrival."""
     time = rows.time[good]
     same = np.empty(time.size, bool)
     same[0] = latest is not None and time[0] == latest

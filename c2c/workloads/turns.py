@@ -1,4 +1,4 @@
-"""Turns of a trace that wait for earlier answers of their session and then for a time to think."""
+"""Turns that wait for their session's earlier answers, then for a time to think."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["after_answers", "at_times", "edges_of"]
 
 
 def at_times(source: Source) -> Source:
-    """Return the requests of a trace, each at its own time."""
+    """Return the requests, each at its own time."""
 
     def start() -> Iterator[RequestBlock]:
         for block in source():
@@ -29,16 +29,13 @@ def at_times(source: Source) -> Source:
 def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: bool) -> Source:
     """Return the requests of a trace, each with its time to think if it waits for others.
 
-    A request waits for those that the file names, else for the previous turn of its session, by
-    arrival. The time to think is the file's, else the time in the file from the last end of these
-    to the request, at least 0. If the file has no measured latencies, it starts at their arrivals
-    and so includes the answers.
+    A request waits for those that the file names, else for its session's previous turn. The time to
+    think is the file's, else that from their last end, or without measured latencies from their
+    last arrival, at least 0.
 
     Args:
-      source: requests of the trace.
-      path: file of the trace, for errors.
-      has_parents: whether sessions were made from ids of parents, and turns are not in order.
-      may_lack: whether a request may name turns that its session lacks, and not wait for them.
+      has_parents: whether sessions come from ids of parents, with turns not in order.
+      may_lack: whether a request may name turns that its session lacks.
     """
     block = concatenate(source())
     if block.session is None or block.turn is None or not (block.session >= 0).any():
@@ -74,7 +71,7 @@ def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: boo
 
 
 def edges_of(block: RequestBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows of the parent and the child of each edge; parents outside the block have none."""
+    """Return rows of parent and child of each edge within the block."""
     assert block.session is not None
     parents = block.parents()
     if parents is None:
@@ -104,7 +101,6 @@ def _row(block: RequestBlock, k: Any, what: str) -> str:
 
 
 def _answer_s(block: RequestBlock) -> NDArray[np.float64]:
-    """Return the measured seconds of each answer; 0 if unknown."""
     if block.measured_ttft_s is None or block.measured_tpot_s is None:
         return np.zeros(len(block))
     rest = np.where(block.output_tokens > 1, block.measured_tpot_s, 0.0)

@@ -1,4 +1,4 @@
-"""Writer of workloads as traces in the project's own format."""
+"""Writer of workloads as traces."""
 
 from __future__ import annotations
 
@@ -31,23 +31,13 @@ _HASHES = pa.field("hash_ids", pa.list_(pa.uint64()))
 
 
 def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False) -> int:
-    """Write arrival_s, model, prompt_tokens and output_tokens to Parquet, block by block.
+    """Write the requests to Parquet atomically, block by block; return their number.
 
-    Sessions add the columns session_id and turn, and waits_for, think_s and calls_tool if known;
-    measured latencies, limits, priorities, deadlines and cancels their own, in which an empty cell
-    is none. Known prefixes add hash_ids, the keys of blocks, and `block_tokens` in the file's
-    metadata. The file is written atomically.
-
-    Args:
-      path: path of the new file.
-      workload: requests to write.
-      overwrite: whether an existing file is replaced.
-
-    Returns:
-      Number of requests written.
+    Columns beyond the lengths are written if known, as in `c2c.workloads.RequestBlock`;
+    `block_tokens` of hash_ids is in the file's metadata.
 
     Raises:
-      SettingError: the file exists, or the requests are of a closed loop and have no times.
+      SettingError: the file exists and `overwrite` is not set, or a closed loop has no times.
     """
     first = next(workload.blocks(), None)
     if workload.loop is not None and (first is None or first.session is None):

@@ -1,4 +1,4 @@
-"""OpenAI's JSON of choices: complete answers, and chunks of a stream."""
+"""OpenAI's JSON of choices, whole and in chunks."""
 
 from __future__ import annotations
 
@@ -21,16 +21,7 @@ __all__ = ["Shape", "Stream", "event", "usage"]
 
 @dataclass(slots=True, kw_only=True)
 class Shape:
-    """Form of an answer to a chat or a text completion.
-
-    Attributes:
-      model: name of the model.
-      is_chat: True for a chat.
-      has_tokens: whether choices include their token ids.
-      has_scores: whether choices include log-probabilities.
-      written: form of single tokens.
-      options: `stream_options` of the request.
-    """
+    """Form of an answer to a chat or a text completion; `options` are its `stream_options`."""
 
     model: str
     is_chat: bool
@@ -44,7 +35,7 @@ class Shape:
     _created: int = field(default_factory=lambda: int(time.time()))
 
     def begin(self, choices: Sequence[Choice], prompt: int) -> None:
-        """Set the choices and the number of prompt tokens."""
+        """Set the choices and the prompt's tokens."""
         self._choices, self._prompt = choices, prompt
 
     def whole(self) -> dict[str, Any]:
@@ -64,7 +55,7 @@ class Shape:
         return self._shown(choice.index, choice, choice.finish, {"message": message})
 
     def chunk(self, choice: Choice, piece: Piece, *, is_first: bool, is_last: bool) -> bytes:
-        """Return the event of a chunk of one choice."""
+        """Return the event of a choice's chunk."""
         text, finish = piece.parts.joined("text"), choice.finish if is_last else None
         delta: dict[str, Any] = {"role": "assistant"} if is_first else {}
         if thought := piece.parts.joined("thought"):
@@ -80,7 +71,6 @@ class Shape:
     def _shown(
         self, index: int, made: Choice | Piece | None, finish: str | None, content: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return a choice, or a part of one (None: its end), as JSON types."""
         scores = None
         if self.has_scores and made is not None:
             scores = (of_chat if self.is_chat else of_text)(made.scores, self.written)
@@ -88,7 +78,7 @@ class Shape:
         return {"index": index, "finish_reason": finish, "logprobs": scores} | content | tokens
 
     def last(self) -> bytes:
-        """Return the last events, with the usage if it was asked for."""
+        """Return the last events, with the usage if asked for."""
         end = b"data: [DONE]\n\n"
         return self._chunk([], has_usage=True) + end if self.options.include_usage else end
 
@@ -127,15 +117,15 @@ def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
 
 
 class Stream(StreamingResponse):
-    """Stream of events, closed as soon as its client disconnects."""
+    """Stream that ends with its client's connection."""
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
-        """Create a stream from its first event and a generator of the others."""
+        """Create a stream from its first event and the others."""
         super().__init__(_after(first, events), media_type="text/event-stream")
         self._events = events
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send the events, then close their generator without waiting for garbage collection."""
+        """Send the events, then close their generator."""
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -1,4 +1,4 @@
-"""Application of the front: endpoints for completions, models, metrics and administration."""
+"""Application of the front: its endpoints."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Front:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Connect to the scheduler before the first request; models may follow later."""
+        """Connect to the scheduler; models may follow later."""
         await self._link.connect()
         beginning = asyncio.create_task(self._begin())
         if self._link.has_models.is_set():
@@ -156,7 +156,7 @@ class Front:
         self._served = (self._served or {}) | self._read(models)
 
     def starting(self) -> str:
-        """Return the progress of the engine's start; "" if it is complete."""
+        """Return the start's progress; "" if complete."""
         return "" if self._served is not None else self._link.starting or "loading tokenizers"
 
     async def completions(self, request: Request, asked: CompletionRequest) -> Response:
@@ -191,12 +191,12 @@ class Front:
         return await self._chat(request, asked.chat(), MessageBlocks(asked.model))
 
     async def message_tokens(self, asked: MessagesRequest) -> dict[str, int]:
-        """Count the tokens of a chat in Anthropic's form."""
+        """Count a chat's tokens, in Anthropic's form."""
         job = await asyncio.to_thread(chat_job, self.find(asked.model), asked.chat())
         return {"input_tokens": len(job.prompts[0])}
 
     async def responses(self, request: Request, asked: ResponsesRequest) -> Response:
-        """Answer a chat in the form of OpenAI's responses; none is stored."""
+        """Answer in the form of OpenAI's responses; none is stored."""
         return await self._chat(request, asked.chat(), ResponseBlocks(asked.shown()))
 
     async def _chat(self, request: Request, asked: ChatRequest, shape: Blocks | None) -> Response:
@@ -262,7 +262,7 @@ class Front:
         return {"status": "ok"}
 
     async def ready(self) -> Response:
-        """Report readiness: 200 if requests are accepted and a worker runs or starts, else 503."""
+        """Report readiness: 200 if requests are accepted and a worker lives, else 503."""
         is_up = self._link.is_up and bool(self._served)
         if is_up:
             now = await self._link.live()
@@ -289,7 +289,7 @@ class Front:
         return {"status": "draining" if now["is_draining"] else "ok"}
 
     async def live(self) -> Response:
-        """Stream the engine's state as events, twice a second."""
+        """Stream the engine's state, twice a second."""
 
         async def states() -> AsyncIterator[bytes]:
             with contextlib.suppress(ApiError):  # the engine ends

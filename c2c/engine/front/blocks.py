@@ -1,4 +1,4 @@
-"""Answers as blocks (thoughts, texts, calls): Anthropic's messages and OpenAI's responses."""
+"""Answers as blocks: Anthropic's messages and OpenAI's responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ type Event = dict[str, Any]
 
 # A whole answer is the last state of its stream.
 class Blocks:
-    """Form of an answer of one choice; a subclass has the events of an API."""
+    """Form of one choice's answer; a subclass has an API's events."""
 
     _choice: Choice
     _prompt: int
@@ -44,7 +44,7 @@ class Blocks:
         self._has_failed = False
 
     def begin(self, choices: Sequence[Choice], prompt: int) -> None:
-        """Set the choice and the number of prompt tokens."""
+        """Set the choice and the prompt's tokens."""
         (self._choice,), self._prompt = choices, prompt
 
     def whole(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Blocks:
         return b"" if self._has_failed else self._written(self._last())
 
     def failed(self, error: ApiError) -> bytes:
-        """Return the event of a failure, which is the last."""
+        """Return a failure's event, the last."""
         self._has_failed = True
         return self._written([{"type": "error"} | self._problem(error)])
 
@@ -178,7 +178,7 @@ class ResponseBlocks(Blocks):
     """Form of OpenAI's responses."""
 
     def __init__(self, shown: dict[str, Any]) -> None:
-        """Create the form; `shown` are fields of the request that the answer repeats."""
+        """Create the form; the answer repeats the fields `shown`."""
         super().__init__()
         self._number, self._item = -1, ""
         self._head = shown | {

@@ -1,4 +1,4 @@
-"""Request parsing: bodies as JSON in valid UTF-8, and the engine's own headers."""
+"""Request parsing: JSON bodies and the engine's own headers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def parsed(body: bytes) -> Any:
 
 
 def extra_headers(request: Request) -> dict[str, Any]:
-    """Return deadline and priority from a request's headers `x-deadline-s` and `x-priority`."""
+    """Return deadline and priority from `x-deadline-s` and `x-priority`."""
     result: dict[str, Any] = {}
     if (text := request.headers.get("x-deadline-s")) is not None:
         try:
@@ -71,7 +71,6 @@ def extra_headers(request: Request) -> dict[str, Any]:
 
 
 def _half(value: Any) -> str | None:
-    """Return the field with half a surrogate pair in a text; None if there is none."""
     for name, part in value.items() if isinstance(value, dict) else [("body", value)]:
         try:
             json.dumps((name, part), ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""Choices of an answer: conversion of tokens to text, up to an end token or stop string."""
+"""Choices of an answer: text of tokens, up to an end or stop string."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ type _Score = tuple[float | None, tuple[tuple[int, float], ...]]  # and likelies
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """New part of a choice: its parts, visible tokens, and their scores."""
+    """New parts of a choice, visible tokens and scores."""
 
     parts: Parts
     tokens: list[int] = field(default_factory=list)
@@ -33,31 +33,17 @@ class Piece:
 
 @dataclass(slots=True, kw_only=True)
 class Choice:
-    """A choice in progress, which the scheduler serves as a request of its own.
-
-    The request is sent when `pieces` is iterated.
+    """A choice in progress, a request of its own, which is sent when `pieces` is iterated.
 
     Attributes:
-      link: link to the scheduler.
       gate: limits the choices that are computed at the same time.
-      index: index of the choice in its answer.
-      prompt: index of the prompt in its request.
-      decoder: decoder of tokens; None without a tokenizer.
-      stop: search for stop strings.
       hidden: tokens that are not part of the answer.
-      parser: parser of thoughts and calls; None: all is text.
       echo: tokens of the prompt, if the answer begins with it.
       only_echo: whether the answer is the prompt alone.
-      fields: fields of the scheduler's request.
-      found: prompt tokens found in the prefix cache for this choice.
-      tokens: tokens so far, without the one that ends the text.
-      scores: log-probabilities of these tokens, if asked for.
-      embedding: embedding of the prompt, if asked for.
-      drawn: number of generated tokens, including hidden ones.
-      finish: `finish_reason` of the choice; None while it is in progress.
-      parts: parts so far.
-      begun_s: time of creation.
-      times_s: times of the first token and the last.
+      found: prompt tokens found in the prefix cache.
+      tokens: tokens so far, without an end token.
+      drawn: generated tokens, hidden ones included.
+      finish: `finish_reason`; None while in progress.
     """
 
     link: Link
@@ -87,11 +73,11 @@ class Choice:
 
     @property
     def outcome(self) -> str:
-        """Outcome of the request: `finish`, or the reason of its failure."""
+        """`finish`, or the reason of failure."""
         return self.finish or self._failure
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yield new parts until the choice ends and `finish` is set."""
+        """Yield new parts until `finish` is set."""
         async with self.gate:
             self._number, answers = self.link.ask(**self._fields_now())
             try:
@@ -127,7 +113,7 @@ class Choice:
 
     @property
     def stopped_by(self) -> str | None:
-        """Stop string that ended the text; None if none did."""
+        """Stop string that ended the text, or None."""
         return self.stop.found
 
     @property
@@ -197,7 +183,7 @@ class Choice:
         return text + self.stop.finish()
 
     def close(self) -> None:
-        """Cancel the request unless it has ended or was never sent."""
+        """Cancel the request if it is under way."""
         if self._number is None:
             return
         if not self._is_over:

@@ -1,4 +1,4 @@
-"""Limits of client connections: size and arrival time of requests, number of connections."""
+"""Limits of client connections: size and time of requests, number."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ _OWN_FILES = 128  # file descriptors of this process besides connections
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Connection of uvicorn that ends if a request is too large, too slow or not HTTP.
-
-    The client first gets an error in OpenAI's form, unless an answer has begun. Uvicorn itself
-    limits neither the size of a head nor the arrival time of a request.
-    """
+    """Connection that ends, with OpenAI's error, if a request is too large, slow or not HTTP."""
 
     _timer: asyncio.TimerHandle | None = None
     _frame = _body = 0  # bytes of the request
@@ -36,7 +32,7 @@ class BoundedConnection(HttpToolsProtocol):
     _has_head = _is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request, or refuse the connection if file descriptors run out."""
+        """Wait for a request, or refuse if file descriptors run out."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_FILES:
@@ -66,7 +62,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._wait()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Handle a header; trailers after a body are ignored."""
+        """Handle a header; trailers are ignored."""
         if not self._has_head:
             super().on_header(name, value)
 
@@ -82,7 +78,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Stop the timer at the end of a request."""
+        """Stop the timer."""
         self._stop_waiting()
         self._frame = 0
         super().on_message_complete()

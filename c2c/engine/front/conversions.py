@@ -1,4 +1,4 @@
-"""Requests of Anthropic's messages and OpenAI's responses as chats."""
+"""Anthropic's messages and OpenAI's responses as chats."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MessagesRequest(_Converted):
     thinking: Json | None = None
 
     def chat(self) -> ChatRequest:
-        """Return the request as a chat; thinking is as the model's template has it."""
+        """Return the chat; thinking is the template's."""
         fields = self._same("max_tokens", "stop_sequences")
         for name in ("context_management", "metadata", "service_tier", "container"):
             fields.pop(name, None)

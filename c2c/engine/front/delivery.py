@@ -1,4 +1,4 @@
-"""Delivery of answers: whole, or as a stream; both end with their client."""
+"""Delivery of answers, whole or streamed; both end with their client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_CHUNKS = 64  # chunks of a stream that wait for the client, besides those 
 
 
 async def complete(request: Request, choices: Sequence[Choice], over: Callable[[], None]) -> None:
-    """Complete all choices; a disconnect of the client cancels them."""
+    """Complete all choices; a disconnect cancels them."""
 
     async def follow() -> None:
         async with contextlib.aclosing(_all(choices, lambda *_: b"", over)) as pieces:
@@ -35,7 +35,7 @@ async def complete(request: Request, choices: Sequence[Choice], over: Callable[[
 async def events_of(
     shape: Shape | Blocks, choices: Sequence[Choice], over: Callable[[], None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a stream's events, from all choices as they arrive."""
+    """Yield a stream's events as they arrive."""
     has_begun = False
 
     def chunk(choice: Choice, piece: Piece, is_first: bool, is_last: bool) -> bytes:
@@ -89,7 +89,7 @@ async def _all(
 
 
 async def unless_gone[T](request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work; a disconnect of the client cancels it."""
+    """Return the result of work; a disconnect cancels it."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_gone(request))
     first: tuple[asyncio.Future[Any], ...] = (task, gone)
     try:
@@ -104,6 +104,5 @@ async def unless_gone[T](request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _gone(request: Request) -> None:
-    """Return once the client has disconnected; its request must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

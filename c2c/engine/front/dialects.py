@@ -1,4 +1,4 @@
-"""Dialects of models: marks of thoughts and tool calls, by chat template, and grammars of calls."""
+"""Dialects of models: marks of thoughts and tool calls, and their grammars."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ class Pairs:
     """Arguments as marked keys and bare values.
 
     Attributes:
-      name_end: mark after the function's name.
-      key: mark before a key.
       key_end: mark after a key, with what the pattern of keys leaves over.
-      value_end: mark after a value.
       around: text around a value that is not part of it.
     """
 
@@ -45,27 +42,22 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    r"""Marks of a model's answers.
+    r"""Marks of a model's answers; "": none.
 
     Attributes:
-      name: name of the dialect.
-      template: pattern that identifies its chat templates.
-      opening: mark before one call or several; "": none.
-      closing: mark after them; "": none.
-      head: further mark before each call, which may also come without `opening`; "": none.
-      foot: mark after each call; "": none.
-      named: pattern of all before a call's arguments, with group 1 as its name; None: a call is
-        `{"name": ..., "arguments": ...}`.
-      pairs: arguments that are no JSON; None: they are.
-      quote: second mark around strings, beside `"`, of a JSON with bare keys; "": none.
-      is_bare: whether an answer may begin with a call without any mark.
-      thought: marks around a thought.
+      template: pattern of its chat templates.
+      opening: mark before one call or several.
+      head: further mark before each call, also without `opening`.
+      named: pattern before a call's arguments, group 1 its name; None: a call is `{"name": ...,
+        "arguments": ...}`.
+      pairs: arguments that are no JSON.
+      quote: second mark around strings of a JSON with bare keys.
+      is_bare: whether an answer may begin with an unmarked call.
       thinks_anywhere: whether a thought may follow text.
       dropped: marks without a meaning for clients.
-      resumed: mark between a thought and what follows it.
       final: mark before an answer that is no call.
-      written: form of all calls that a grammar forces, with `%c`; "": none is forced.
-      call: form of one of them, with `%n` for its name and `%a` for its arguments.
+      written: form of all calls that a grammar forces, with `%c`.
+      call: form of one of them, with `%n`, its name, and `%a`, its arguments.
       between: text between two of them.
       id: form of a call's id, with the fields `own`, `name` and `index`.
     """
@@ -92,11 +84,11 @@ class Dialect:
 
     @property
     def has_calls(self) -> bool:
-        """True if calls of tools are known, not only thoughts."""
+        """True if calls of tools are known."""
         return bool(self.opening or self.head)
 
     def specials(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Return the special tokens within marks, which must stay in the text."""
+        """Return the special tokens that must stay in the text."""
         marks = (
             self.opening, self.closing, self.head, self.foot, self.quote, self.call, *self.thought,
             *self.dropped, self.named.pattern if self.named else "",
@@ -122,19 +114,19 @@ type Thought = Literal["open", "closed", "free"]
 
 @functools.cache
 def dialect_of(template: str) -> Dialect | None:
-    """Return the dialect of a chat template; None if it is unknown."""
+    """Return a chat template's dialect, or None."""
     return next((one for one in DIALECTS if one.template.search(template)), None)
 
 
 def forced_dialect(own: Dialect) -> Dialect:
-    """Return the dialect of calls that a grammar forces: Llama's JSON if its own has none."""
+    """Return the dialect of forced calls: Llama's JSON if its own has none."""
     if own.written:
         return own
     return replace(_BARE, thought=own.thought, thinks_anywhere=own.thinks_anywhere)
 
 
 def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought:
-    """Return the state of the thought at a prompt's end, of a template with thoughts."""
+    """Return the state of the thought at a prompt's end."""
     opening, closing = dialect.thought
     if goes_on is not None:
         return "open" if goes_on.rfind(opening) > goes_on.rfind(closing) else "closed"
@@ -161,10 +153,7 @@ def _without_content(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def call_form(template: ChatTemplate) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Return the form of messages in which a template writes calls.
-
-    Some templates, as DeepSeek's, need arguments as texts, or drop calls beside an empty content.
-    """
+    """Return the form in which a template writes calls, such as arguments as texts."""
     forms = (dict, _with_texts, _without_content)
     return next((form for form in forms if _shows(template, form, "call_one")), dict)
 
@@ -183,7 +172,7 @@ def _shows(template: ChatTemplate, form: Callable[..., dict[str, Any]], *names: 
 
 
 def takes_several(template: ChatTemplate) -> bool:
-    """Return False if a template refuses or drops the second of two calls in a message."""
+    """Return False if a template refuses or drops a second call."""
     form = call_form(template)
     several = _shows(template, form, "call_one", "call_two")
     return several or not _shows(template, form, "call_one")
@@ -202,7 +191,7 @@ def _lark(text: str, tokenizer: Tokenizer) -> str:
 def call_grammar(
     tools: Sequence[Mapping[str, Any]], dialect: Dialect, tokenizer: Tokenizer, *, several: bool
 ) -> str:
-    """Return the grammar of an answer of calls alone, see `c2c.engine.front.grammars`."""
+    """Return the grammar of calls alone, see `c2c.engine.front.grammars`."""
 
     def symbols(form: str, **given: str) -> str:
         parts = re.split("%([can])", form)
@@ -226,7 +215,7 @@ def call_grammar(
 def answer_grammar(
     grammar: str, dialect: Dialect, tokenizer: Tokenizer, thought: Thought, *, is_call: bool
 ) -> str:
-    """Return the grammar of an answer that follows its thought and its marks."""
+    """Return the grammar of an answer after its thought and marks."""
     begin, end, resumed, final = (
         _lark(mark, tokenizer) for mark in (*dialect.thought, dialect.resumed, dialect.final)
     )

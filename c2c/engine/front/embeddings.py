@@ -27,7 +27,7 @@ class EmbeddingsRequest(BaseModel):
     user: str | None = None
 
     def completion(self) -> CompletionRequest:
-        """Return a completion of a token, which is dropped; its scores have the embedding."""
+        """Return a one-token completion whose scores have the embedding."""
         draw: dict[str, Any] = {"max_tokens": 1, "logprobs": 0, "temperature": 0.0}
         return CompletionRequest(model=self.model, prompt=self.input, **draw)
 

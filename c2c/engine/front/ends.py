@@ -1,4 +1,4 @@
-"""Ends of JSON schemas: whether some finite value is of a schema with references to itself."""
+"""Ends of recursive JSON schemas: whether a finite value exists."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST_PASSES = 64  # over all references; each passes at least one end on
 def has_end(schema: Mapping[str, Any]) -> bool:
     """Return whether references leave a finite value.
 
-    Other faults of a schema count as ends, and so do references that are not `#/...`. A schema
-    whose ends need more than 64 passes over its references counts as one without.
+    Other faults count as ends, and so do references that are not `#/...`; more than 64 passes count
+    as none.
 
     >>> tree = {"properties": {"child": {"$ref": "#"}}}
     >>> has_end(tree), has_end(tree | {"type": "object", "required": ["child"]})
@@ -26,10 +26,7 @@ def has_end(schema: Mapping[str, Any]) -> bool:
 
 
 def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]) -> bool:
-    """Return whether a schema's value ends if only values of `ended` references do.
-
-    Ends that are found are added to `ended`. A pass looks at each reference once (`asked`).
-    """
+    """Return whether a value ends if only `ended` references do; adds to `ended` and `asked`."""
     if not isinstance(schema, dict):
         return True
     reference = schema.get("$ref")
@@ -70,7 +67,7 @@ def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def target(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the schema of a reference such as `#/$defs/node`; None if there is none."""
+    """Return the schema of a `#/$defs/node`; None if there is none."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     result: Any = root

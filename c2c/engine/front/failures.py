@@ -18,11 +18,7 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\",;()]+/)*(?=[^\s/:'\",;()])")
 
 
 class ApiError(HTTPException):
-    """HTTP error in OpenAI's form.
-
-    Headers for clients that retry have the seconds to wait (`retry_s`), or mark a retry as
-    useless.
-    """
+    """HTTP error in OpenAI's form, with headers for clients that retry."""
 
     def __init__(
         self,
@@ -47,18 +43,18 @@ class ApiError(HTTPException):
         return {"type": "error", "error": problem}  # Anthropic's form, too
 
     def response(self) -> Response:
-        """Return the response; lone surrogates, which UTF-8 lacks, become question marks."""
+        """Return the response; lone surrogates become question marks."""
         body = json.dumps(self.body(), ensure_ascii=False).encode(errors="replace")
         return Response(body, self.status_code, self.headers, "application/json")
 
 
 def invalid(field: str, why: object, *, code: str | None = None) -> ApiError:
-    """Return the error of a field whose value is not allowed."""
+    """Return the error of a field's value."""
     return ApiError(400, f"{field}: {why}", param=field, code=code)
 
 
 def overloaded(why: str) -> ApiError:
-    """Return the error of a request that may be repeated after a second."""
+    """Return an error that a retry after a second may avoid."""
     return ApiError(503, why, code="overloaded", retry_s=1.0)
 
 
@@ -84,14 +80,14 @@ _PASSING = ("overloaded", "draining", "worker_lost", "gone")  # a later retry ma
 
 
 def after_end(why: str, retry_s: float = 0.0) -> ApiError:
-    """Return the error of a request with this outcome, other than "stop" and "length"."""
+    """Return the error of a failed outcome."""
     status, message, code = _AFTER[why]
     retry = max(1.0, retry_s) if why in _PASSING else None
     return ApiError(status, message, code=code, retry_s=retry)
 
 
 def without_paths(reason: str, path: str) -> str:
-    """Return a failure's reason for clients: file names without their folders.
+    """Return a failure's reason with file names, not paths.
 
     >>> without_paths("/data/my models/a/config.json: no 'x' (of /srv/b)", "/data/my models/a")
     "a/config.json: no 'x' (of b)"

@@ -1,4 +1,4 @@
-"""Grammars of the library llguidance for requests with structured outputs."""
+"""Llguidance's grammars of structured outputs."""
 
 from __future__ import annotations
 
@@ -42,10 +42,7 @@ FORMS = {
 
 
 def grammar_of(asked: SharedFields) -> tuple[str, str]:
-    """Return the grammar of an answer, in llguidance's form ("": free), and the field of it.
-
-    `c2c.engine.front.trials` finds the faults that appear when llguidance builds it.
-    """
+    """Return the grammar of an answer, as llguidance has it ("": free), and its field."""
     forms = list(_forms(asked))
     if len(forms) > 1:
         names = " and ".join(sorted({name for name, *_ in forms}))
@@ -108,10 +105,7 @@ def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
 
 
 def _bounded(schema: Any) -> Any:
-    """Return a schema in which integers without bounds have at most 18 digits.
-
-    Models with unlimited digits may never end a number.
-    """
+    """Return a schema with integers of at most 18 digits, as models may never end."""
     if not isinstance(schema, dict):  # true and false are also schemas
         return schema
     result = dict(schema)

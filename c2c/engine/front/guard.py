@@ -1,4 +1,4 @@
-"""Middleware: checks of every request (key, body size) and headers of every answer."""
+"""Middleware: checks of requests and headers of answers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ _START_S = 5.0  # retry-after during the start
 
 
 class Guard:
-    """ASGI middleware around the application; streams pass through unchanged.
-
-    Every answer has an `x-request-id`, under which internal errors are logged.
-    """
+    """ASGI middleware; an answer's `x-request-id` is in the log of internal errors."""
 
     def __init__(self, app: Any, key: str | None, starting: Callable[[], str] = lambda: "") -> None:
         """Create the middleware."""
@@ -42,7 +39,7 @@ class Guard:
         self._held_bytes = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Refuse a request, or pass it on; HEAD is answered as GET without the body."""
+        """Refuse a request or pass it on; HEAD is GET without the body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -109,19 +106,10 @@ class Guard:
 
 
 class _HeadIsOver(Exception):
-    """Ends the stream of a HEAD request after its head."""
+    """End of a HEAD request's stream."""
 
 
 class _Answer:
-    """An answer to a client.
-
-    Attributes:
-      id: request id: the client's if valid, else a new one.
-      has_begun: whether the status has been sent.
-      is_stream: whether the answer is a stream of events.
-      held_bytes: bytes of the request's body, until the answer begins.
-    """
-
     def __init__(
         self, send: Any, given: bytes, free: Callable[[int], None], *, is_head: bool
     ) -> None:
@@ -130,7 +118,6 @@ class _Answer:
         self._send, self._free, self._is_head = send, free, is_head
 
     def free(self) -> None:
-        """Subtract the body from the bytes of all bodies."""
         self._free(self.held_bytes)
         self.held_bytes = 0
 

@@ -1,4 +1,4 @@
-"""Jobs: requests in their model's tokens, with all that makes and reads their answers."""
+"""Jobs: requests in their model's tokens."""
 
 from __future__ import annotations
 
@@ -48,15 +48,7 @@ _SET_OTHERWISE = {  # template variables that other fields set
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Part of a job that only chats have.
-
-    Attributes:
-      asked: the request.
-      tokenizer: tokenizer of the model.
-      template: chat template of the request.
-      dialect: form of thoughts and calls in the answer; None: all of it is text.
-      thought: state of the thought at the prompt's end.
-    """
+    """Part of a job that only chats have."""
 
     asked: ChatRequest
     tokenizer: Tokenizer
@@ -66,14 +58,14 @@ class Chat:
 
     @property
     def unused(self) -> list[str]:
-        """Sent template variables that the template does not use."""
+        """Sent template variables without use."""
         body, names = self.asked, self.template.variables
         effort = {"reasoning_effort"} - names if body.reasoning_effort else ()
         more = {f"chat_template_kwargs.{n}" for n in body.chat_template_kwargs.keys() - names}
         return sorted(more.union(effort))
 
     def forced_calls(self) -> str:
-        """Return the grammar of an answer that must consist of calls; "" if it need not."""
+        """Return the grammar of an answer that must be calls, else ""."""
         if self.dialect is None or not self.asked.is_forced:
             return ""
         several = self.asked.may_have_several and takes_several(self.template)
@@ -81,14 +73,14 @@ class Chat:
         return call_grammar(tools, self.dialect, self.tokenizer, several=several)
 
     def whole(self, grammar: str) -> str:
-        """Return the grammar of a whole answer from that of what follows its thought."""
+        """Return a whole answer's grammar from that after its thought."""
         if self.dialect is None:
             return grammar
         is_call = self.asked.is_forced
         return answer_grammar(grammar, self.dialect, self.tokenizer, self.thought, is_call=is_call)
 
     def parser(self, *, is_formed: bool) -> Parser | None:
-        """Return a parser of an answer; one that follows a grammar has only forced calls."""
+        """Return a parser; an answer by a grammar has only forced calls."""
         if self.dialect is None:
             return None
         functions = [] if is_formed and not self.asked.is_forced else self.asked.callable_tools
@@ -99,14 +91,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request to a served model.
-
-    Attributes:
-      asked: the request, with the model's sampling parameters for those not sent.
-      served: the model.
-      prompts: tokens of each prompt.
-      chat: what only a chat has; None: a text completion.
-    """
+    """A request to a served model; `asked` has the model's sampling defaults."""
 
     asked: ChatRequest | CompletionRequest
     served: Served
@@ -169,7 +154,7 @@ class Job:
         return (calls, "tools") if calls else (grammar, field)
 
     def shape(self) -> Shape:
-        """Return the form of an answer in OpenAI's APIs for chats and texts."""
+        """Return the answer's form for chats or texts."""
         body, tokenizer = self.asked, self.served.tokenizer
         return Shape(
             model=body.model,
@@ -183,14 +168,7 @@ class Job:
     def choices(
         self, link: Link, gate: asyncio.Semaphore, grammar: str, more: Mapping[str, Any]
     ) -> list[Choice]:
-        """Return the choices of an answer, not yet begun.
-
-        Args:
-          link: link to the scheduler.
-          gate: limits the choices that are computed at the same time.
-          grammar: grammar after the thought; "": none.
-          more: further fields of the scheduler's requests.
-        """
+        """Return the choices of an answer, not yet begun; `more` are fields of their requests."""
         body, chat, tokenizer, ends = self.asked, self.chat, self.served.tokenizer, self.ends
         grammar = chat.whole(grammar) if chat is not None and grammar else grammar
         goes_on = not isinstance(body, ChatRequest) or body.continue_final_message
@@ -239,7 +217,7 @@ def text_job(served: Served, asked: CompletionRequest, param: str = "prompt") ->
     """Return the job of a text completion.
 
     Raises:
-      ApiError: a prompt is empty, too long, or has tokens outside the vocabulary.
+      ApiError: a prompt is empty, too long, or has unknown tokens.
     """
     bos = asked.add_special_tokens is not False
     prompts = [served.encoded(prompt, param, add_special_tokens=bos) for prompt in asked.prompts]
@@ -250,8 +228,8 @@ def chat_job(served: Served, asked: ChatRequest) -> Job:
     """Return the job of a chat, by the checkpoint's template.
 
     Raises:
-      ApiError: there is no template, it does not accept the messages or another field, or its
-        calls of tools have an unknown form.
+      ApiError: there is no template, it rejects the messages or a field, or its calls of tools have
+        an unknown form.
     """
     asked, tokenizer, name = served.with_defaults(asked), served.tokenizer, served.info.name
     template = None if tokenizer is None else tokenizer.template(has_tools=asked.has_tools)

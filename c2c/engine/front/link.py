@@ -1,4 +1,4 @@
-"""Connection of the front to the scheduler, with a queue of answers for each request."""
+"""Connection of the front to the scheduler, a queue per request."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ _TURNS = 8  # loop iterations that a client may be behind and fall further behin
 
 
 class _Stream:
-    """Queue of answers to a request.
-
-    Attributes:
-      answers: answers that the client has not read yet.
-      is_cut: whether tokens were dropped; then the request ends as cancelled.
-    """
+    """Answers that a client has not read; `is_cut`: some were dropped."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[say.Answered] = asyncio.Queue()
@@ -47,7 +42,7 @@ class _Stream:
 
 
 class Link:
-    """Connection to the scheduler, with all requests of this front."""
+    """Connection to the scheduler, with its requests."""
 
     def __init__(self, path: str, ended: Callable[[], None] = lambda: None) -> None:
         """Create a link; nothing is connected."""
@@ -66,7 +61,7 @@ class Link:
         self.is_up = False
 
     async def connect(self) -> None:
-        """Connect, and receive the served models or the start's progress."""
+        """Connect, and receive models or progress."""
         loop = asyncio.get_running_loop()
         _, link = await loop.create_unix_connection(Connection, self._path)
         link.send(say.FrontHello())
@@ -133,7 +128,7 @@ class Link:
         self._is_new_turn = True
 
     def ask(self, **fields: Any) -> tuple[int, asyncio.Queue[say.Answered]]:
-        """Send a request; return its number and its queue of answers."""
+        """Send a request; return its number and queue."""
         number = next(self._numbers)
         stream = self._answers[number] = _Stream()
         if self._link is None or not self.is_up:
@@ -143,7 +138,7 @@ class Link:
         return number, stream.answers
 
     def abort(self, request: int, *, is_done: bool = False) -> None:
-        """Cancel a request, or with `is_done` end it at a stop string."""
+        """Cancel a request, or end it at a stop string."""
         if self._link is not None and self.is_up:
             self._link.send(say.Abort(request=request, is_done=is_done))
 

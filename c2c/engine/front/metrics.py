@@ -45,8 +45,6 @@ _UP = ("idle", "busy", "loading")
 
 
 class _Engine(Collector):
-    """Collector of the scheduler's metrics."""
-
     def __init__(self) -> None:
         self.live: dict[str, Any] | None = None
 

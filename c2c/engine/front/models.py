@@ -1,4 +1,4 @@
-"""Endpoints of `/v1/models`: list, add and remove models while the engine serves."""
+"""Endpoints of `/v1/models`: list, add, remove."""
 
 from __future__ import annotations
 
@@ -40,16 +40,11 @@ class Models:
     """Endpoints of `/v1/models`."""
 
     def __init__(self, link: Link, read: Callable[[Sequence[say.ModelInfo]], None]) -> None:
-        """Create the endpoints.
-
-        Args:
-          link: link to the scheduler.
-          read: loads the tokenizers of added models.
-        """
+        """Create the endpoints; `read` loads added models' tokenizers."""
         self._link, self._read = link, read
 
     async def all(self) -> dict[str, Any]:
-        """List all models; those that cannot be served have a reason."""
+        """List all models, failed ones with a reason."""
         return {"object": "list", "data": [shown(info) for info in self._link.models]}
 
     async def one(self, model: str) -> dict[str, Any]:
@@ -76,14 +71,14 @@ class Models:
         return shown(info)
 
     async def remove(self, model: str) -> dict[str, Any]:
-        """Remove a model; answered once its requests have ended. New ones get 404."""
+        """Remove a model, answered once its requests have ended."""
         self._check_adds()
         self.info(model)
         _check(await self._link.command(say.Remove, model=model), model)
         return {"id": model, "object": "model", "deleted": True}
 
     def managing(self, what: str) -> Callable[[ManageRequest], Awaitable[dict[str, str]]]:
-        """Return the endpoint of an admin command for a model's weights."""
+        """Return an admin endpoint for a model's weights."""
 
         async def manage(asked: ManageRequest) -> dict[str, str]:
             info = self.info(asked.model)

@@ -1,4 +1,4 @@
-"""Request fields that are not supported: refused by name, or without effect, by `fields.toml`."""
+"""Unsupported request fields, refused or without effect by `fields.toml`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
     """Check that every field of a request is supported.
 
     Raises:
-      ApiError: a field or value is not supported, or two fields contradict each other.
+      ApiError: a field or value is not supported, or two contradict each other.
     """
     for param, message in asked.conflicts():
         raise invalid(param, message)
@@ -42,7 +42,7 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
 
 
 def unknown(asked: ChatRequest | CompletionRequest) -> list[str]:
-    """Return the sent fields that are neither supported, refused nor known to be without effect."""
+    """Return the sent fields that are not known."""
     names = {*REFUSED, *NO_EFFECT, *ChatRequest.model_fields, *CompletionRequest.model_fields}
     return sorted((asked.model_extra or {}).keys() - names)
 

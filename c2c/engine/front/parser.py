@@ -1,4 +1,4 @@
-"""Parser of answers into thoughts, text and tool calls: one machine for all dialects."""
+"""Parser of answers into thoughts, text and tool calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ type Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New part of a call; the first part has `name` and `id`."""
+    """New part of a call; the first has `name` and `id`."""
 
     index: int
     arguments: str
@@ -41,7 +41,7 @@ class Delta:
     id: str = ""
 
     def shown(self) -> dict[str, Any]:
-        """Return the part in OpenAI's form of stream chunks."""
+        """Return the part as in OpenAI's chunks."""
         if not self.name:
             return {"index": self.index, "function": {"arguments": self.arguments}}
         function = {"name": self.name, "arguments": self.arguments}
@@ -50,12 +50,12 @@ class Delta:
 
 @dataclass(slots=True)
 class Parts:
-    """Consecutive parts of an answer: texts and thoughts as strings, and parts of calls."""
+    """Consecutive parts of an answer: texts, thoughts, calls."""
 
     found: list[tuple[Kind, str | Delta]] = field(default_factory=list)
 
     def add(self, kind: Kind, new: str | Delta) -> None:
-        """Add a part, joined with the last one unless it begins another."""
+        """Add a part, joined with the last if it continues it."""
         if self.found and self.found[-1][0] == kind and not (isinstance(new, Delta) and new.name):
             _, last = self.found.pop()
             if isinstance(last, Delta) and isinstance(new, Delta):
@@ -65,7 +65,7 @@ class Parts:
         self.found.append((kind, new))
 
     def joined(self, kind: Kind) -> str:
-        """Return the text of all parts of a kind."""
+        """Return the text of a kind."""
         return "".join(
             new for part_kind, new in self.found if part_kind == kind and isinstance(new, str)
         )
@@ -93,11 +93,7 @@ def _begun(text: str, at: int, marks: Sequence[str]) -> int:
 # It only appends, and the division of an answer into pieces has no effect. What is no call is text.
 # Only text between marks, and white space around thoughts and calls, is lost.
 class Parser:
-    """Parser of one answer.
-
-    Attributes:
-      calls: calls so far in OpenAI's form of complete answers.
-    """
+    """Parser of one answer; `calls` are whole, in OpenAI's form."""
 
     def __init__(
         self,
@@ -120,7 +116,7 @@ class Parser:
         self._steps = self._answer()
 
     def push(self, text: str, *, is_over: bool = False) -> Parts:
-        """Parse the next piece; return the new parts of the answer."""
+        """Parse a piece; return the new parts."""
         cut = self._at if self._claimed is None else self._claimed
         self._text, self._at, self._is_over = self._text[cut:] + text, self._at - cut, is_over
         if self._claimed is not None:

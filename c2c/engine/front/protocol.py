@@ -1,4 +1,4 @@
-"""Supported request fields; `fields.toml` has their effects, and the other fields."""
+"""Supported request fields; `fields.toml` has the others, too."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class StreamOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """JSON schema of `response_format`; its name and description have no effect."""
+    """JSON schema of `response_format`; name and description have no effect."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -186,7 +186,7 @@ class SharedFields(BaseModel):
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
     def sampling(self, choice: int) -> dict[str, Any]:
-        """Return a choice's sampling parameters as fields of `Draws`; random without a seed."""
+        """Return a choice's fields of `Draws`; random without a seed."""
         seed = secrets.randbits(64) if self.seed is None else self.seed
         return {
             "temperature": self.temperature,
@@ -216,12 +216,12 @@ class CompletionRequest(SharedFields):
 
     @property
     def scores(self) -> int | None:
-        """Number of likeliest tokens to report; None: no log-probabilities."""
+        """Likeliest tokens to report; None: no log-probabilities."""
         return self.logprobs
 
     @property
     def most_tokens(self) -> int | None:
-        """Limit of new tokens, as sent; None if not sent."""
+        """Limit of new tokens, if sent."""
         return self.max_tokens
 
     @property
@@ -244,14 +244,14 @@ class CompletionRequest(SharedFields):
 
 
 class Part(BaseModel):
-    """Part of a message: text only, as no model here accepts other inputs."""
+    """Part of a message, text only."""
 
     type: Literal["text"]
     text: str
 
 
 class Message(BaseModel):
-    """Message of a chat; further fields go to the checkpoint's template."""
+    """Chat message; further fields go to the template."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -259,7 +259,7 @@ class Message(BaseModel):
     content: str | Annotated[list[Part], _First] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return the template's input, with joined text parts and call arguments as objects."""
+        """Return the template's input: joined texts, call arguments as objects."""
         result = {name: value for name, value in self.model_dump().items() if value is not None}
         if isinstance(self.content, list):
             result["content"] = "".join(part.text for part in self.content)
@@ -290,7 +290,7 @@ def _object(arguments: Any) -> Any:
 
 
 class Function(BaseModel):
-    """Function that a model may call; further fields go to the checkpoint's template."""
+    """Callable function; further fields go to the template."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -351,17 +351,16 @@ class ChatRequest(SharedFields):
 
     @property
     def scores(self) -> int | None:
-        """Number of likeliest tokens to report; None: no log-probabilities."""
+        """Likeliest tokens to report; None: no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def most_tokens(self) -> int | None:
-        """Limit of new tokens, as sent; None if not sent."""
+        """Limit of new tokens, if sent."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def _choice(self) -> tuple[str, set[str] | None]:
-        """Mode of `tool_choice`, and the functions that it names; None: all."""
         if isinstance(self.tool_choice, NamedTool):
             return "named", {self.tool_choice.function.name}
         if isinstance(self.tool_choice, AllowedTools):
@@ -371,12 +370,12 @@ class ChatRequest(SharedFields):
 
     @property
     def is_forced(self) -> bool:
-        """True if the answer must consist of tool calls."""
+        """True if the answer must be tool calls."""
         return self._choice[0] in ("required", "named")
 
     @property
     def may_have_several(self) -> bool:
-        """True if an answer of forced calls may have more than one."""
+        """True if several forced calls are allowed."""
         return self._choice[0] == "required" and self.parallel_tool_calls
 
     @property
@@ -393,7 +392,7 @@ class ChatRequest(SharedFields):
 
     @property
     def for_template(self) -> dict[str, Any]:
-        """Template variables from request fields that only some templates use."""
+        """Template variables from fields of some templates."""
         tools = self.tools if self.tools and self.has_tools else []
         if isinstance(self.tool_choice, AllowedTools):
             names = self._choice[1] or ()

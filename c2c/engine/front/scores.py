@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, in OpenAI's forms for chats and texts."""
+"""Log-probabilities in OpenAI's forms."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ __all__ = ["TokenScore", "Written", "of_chat", "of_text"]
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token, its log-probability, the likeliest tokens at its position, and its text's offset.
-
-    The first token of a prompt has no log-probability: None.
-    """
+    """A token, its log-probability (None: a prompt's first), the likeliest ones, and its offset."""
 
     token: int
     logprob: float | None
@@ -26,7 +23,7 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Form of single tokens: text, or number on request or without a tokenizer."""
+    """Form of single tokens: text, or number without a tokenizer."""
 
     tokenizer: Tokenizer | None
     by_number: bool
@@ -55,11 +52,7 @@ def of_text(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
 
 
 def _by_text(score: TokenScore, written: Written) -> dict[str, float | None]:
-    """Return log-probabilities of the likeliest tokens and the drawn one, by text.
-
-    If several have the same text, the drawn one keeps it, else the likeliest; the others appear by
-    number.
-    """
+    """Return log-probabilities by text; of equal texts, the drawn's, else the likeliest's."""
     names = {written.text(score.token): score.token}
     likeliest: dict[int, float | None] = {**dict(score.top), score.token: score.logprob}
     for token in likeliest:

@@ -1,4 +1,4 @@
-"""Served models in the front: tokenizers, limits and default sampling."""
+"""Served models in the front."""
 
 from __future__ import annotations
 
@@ -29,11 +29,9 @@ class Served:
     """A served model.
 
     Attributes:
-      info: the engine's description of the model.
-      tokenizer: tokenizer of the model; None if it has none.
       eos: tokens that end a text.
       longest: most characters of a token; None if unlimited.
-      sampling: request fields by default, from generation_config.json.
+      sampling: default request fields, from generation_config.json.
     """
 
     info: ModelInfo
@@ -66,7 +64,7 @@ class Served:
         return tuple(prompt)
 
     def with_defaults[R: (ChatRequest, CompletionRequest)](self, asked: R) -> R:
-        """Return a request with the model's sampling parameters for those not sent."""
+        """Return a request with the model's default sampling."""
         defaults = {n: v for n, v in self.sampling.items() if n not in asked.model_fields_set}
         return asked.model_copy(update=defaults)
 
@@ -87,13 +85,13 @@ class Served:
         )
 
     def check_tokens(self, tokens: Iterable[int], param: str) -> None:
-        """Raise ApiError if a token is outside the model's vocabulary."""
+        """Raise ApiError if a token is unknown."""
         for token in tokens:
             if token >= self.info.vocab:
                 raise invalid(param, f"token {token}: expected below {self.info.vocab}")
 
     def _check_text(self, text: str, param: str) -> None:
-        """Raise ApiError for too long a text before encoding it, which costs seconds a megabyte."""
+        """Raise ApiError for a long text before encoding: seconds a megabyte."""
         if len(text) > (most := max(_MOST_CHARACTERS, 8 * self.info.context)):
             raise invalid(param, f"expected at most {most} characters")
         if self.longest is not None:
@@ -111,7 +109,7 @@ def _too_long(field: str, why: str) -> ApiError:
 def served_models(
     infos: Sequence[ModelInfo], *, has_own_sampling: bool = False
 ) -> dict[str, Served]:
-    """Return the served models, with tokenizers and, if asked for, default sampling parameters."""
+    """Return the served models, with default sampling if asked for."""
     result = {}
     for info in infos:
         if info.failed:

@@ -29,10 +29,7 @@ def run_front(
     """Serve until the scheduler ends, even if killed, so that the port is free for the next one.
 
     Args:
-      socket: path of the scheduler's socket.
-      host: address to listen at.
-      port: port to listen at.
-      around: wraps the application, for example in further middleware.
+      around: wraps the application, as in middleware.
       more: arguments of `make_app`; the key is in the environment variable C2C_KEY.
     """
 

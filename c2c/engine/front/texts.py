@@ -20,7 +20,7 @@ __all__ = ["Texts"]
 
 
 class TokenizeRequest(BaseModel):
-    """Body of /tokenize: a text, or a chat with its template's arguments."""
+    """Body of /tokenize: a text or a chat."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,11 +48,11 @@ class Texts:
     """Endpoints in vLLM's form."""
 
     def __init__(self, find: Callable[[str], Served]) -> None:
-        """Create the endpoints; `find` returns a served model by name."""
+        """Create the endpoints; `find` returns a served model."""
         self._find = find
 
     async def tokenize(self, asked: TokenizeRequest) -> dict[str, Any]:
-        """Return the tokens that a completion would compute for a text or a chat."""
+        """Return the tokens that a completion would compute."""
         served = self._find(asked.model)
         ids = await asyncio.to_thread(_ids, served, asked)
         names = None

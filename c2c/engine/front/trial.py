@@ -24,7 +24,7 @@ _BYTES = 256
 
 
 def fault(grammar: str) -> str:
-    """Return the reason why a grammar cannot be built, by llguidance; "" if it can be."""
+    """Return llguidance's reason against a grammar, or ""."""
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
     limits = LLParserLimits(max_grammar_size=MOST_SYMBOLS)
@@ -47,7 +47,7 @@ def fault(grammar: str) -> str:
 # The kernel ends it at its limits of CPU time, memory and stack, since llguidance has none that
 # holds for every grammar.
 def main() -> None:
-    """Try the grammars of the standard input, a line each; print the fault of each."""
+    """Print the fault of each grammar, a line of the standard input."""
     for kind, most in (
         (resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_STACK, _STACK_BYTES),
         (resource.RLIMIT_CORE, 0),

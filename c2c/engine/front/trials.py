@@ -1,4 +1,4 @@
-"""Trial builds of grammars, in a process of their own, before a request is accepted."""
+"""Trial builds of grammars, in a separate process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KNOWN = 256  # results that are kept
 
 
 class Trials:
-    """Trial builds, one at a time; the process starts with the first."""
+    """Trial builds, one at a time."""
 
     def __init__(self) -> None:
         self._process: Process | None = None

@@ -1,4 +1,4 @@
-"""Bare values of tool calls as JSON: a parameter's schema decides whether a value is a string."""
+"""Bare values of tool calls as JSON, by a parameter's schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS: Final = {"True": "true", "False": "false", "None": "null"}  # of Python
 
 
 def json_of(value: str, types: set[str]) -> str:
-    """Return a value as JSON: unchanged if it is JSON of one of these types, else a string."""
+    """Return a value unchanged if it is JSON of these types, else as a string."""
     bare = value.strip()
     bare = _WORDS.get(bare, bare)
     try:
@@ -50,7 +50,7 @@ def _kinds(value: Any) -> set[str]:
 
 
 def types_of(schema: Any, name: str) -> set[str]:
-    """Return the types of a parameter by a function's schema; {"string"} if that names none."""
+    """Return a parameter's types; {"string"} if unknown."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     queue = [properties.get(name)] if isinstance(properties, Mapping) else []
     kinds: set[str] = set()

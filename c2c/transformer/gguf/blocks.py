@@ -1,4 +1,4 @@
-"""Quantised GGUF blocks as integers, scales and minima, regrouped by row."""
+"""Quantised GGUF blocks as integers, scales and minima."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ type _Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 class QuantizedTensor:
     """A matrix w[n, k] = scales[n, k // group] * values[n, k] + minima[n, k // group].
 
+    Scales and minima are float32; symmetric formats have no minima.
+
     Attributes:
-      kind: stored format, in ggml's spelling.
-      bits: number of bits that hold every value.
-      group: number of neighbours along k that share a scale.
-      values: integers, one per byte; signed without minima, else from 0 (`centred`: from -8).
-      scales: float32; products of the two levels of scales in formats with two.
-      minima: float32; None for symmetric formats.
+      bits: bits that hold every value.
+      group: neighbours along k that share a scale.
+      values: one per byte; signed without minima, else from 0 (`centred`: from -8).
     """
 
     kind: str
@@ -48,12 +47,7 @@ class QuantizedTensor:
 # | Q4_1 | 0 … 15     | 32    | yes    | int4 by `centred`, see there |
 # | Q4_K | 0 … 15     | 32    | yes    | the same                     |
 def unpack(rows: UInt8[np.ndarray, "n bytes"], kind: GGMLQuantizationType) -> QuantizedTensor:
-    """Unpack the rows of a quantised matrix.
-
-    Args:
-      rows: bytes of the matrix, one row of blocks per row.
-      kind: one of `QUANTIZED_KINDS`.
-    """
+    """Unpack a quantised matrix of a row of blocks per row; kinds are `QUANTIZED_KINDS`."""
     bits, group, read = _LAYOUTS[kind]
     block, block_bytes = GGML_QUANT_SIZES[kind]
     blocks = rows.shape[1] // block_bytes
@@ -78,10 +72,8 @@ def unpack(rows: UInt8[np.ndarray, "n bytes"], kind: GGMLQuantizationType) -> Qu
 def centred(tensor: QuantizedTensor) -> QuantizedTensor:
     """Shift values of 0 … 15 to -8 … 7, for kernels with signed 4-bit weights.
 
-    A product with such weights is exact in two parts, a symmetric quantised GEMM plus a small one:
-    x @ w.T = x @ (scales * values).T + s @ minima.T, s[m, g] the sum of x[m] over group g.
-    The minima are rounded once to float32 (relative error 2**-24); symmetric tensors are
-    returned as they are.
+    x @ w.T = x @ (scales * values).T + s @ minima.T, s[m, g] the sum of x[m] over group g; minima
+    are float32 (relative error 2**-24).
     """
     if tensor.minima is None or tensor.values.min(initial=0) < 0:
         return tensor
@@ -94,7 +86,6 @@ def _half(column: np.ndarray) -> np.ndarray:
 
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
-    """Return [blocks, 2, bytes]: the low halves of the bytes, then the high ones."""
     return np.stack([packed & 0x0F, packed >> 4], axis=1).astype(np.int8)
 
 
@@ -113,8 +104,8 @@ def _q8_0(blocks: np.ndarray) -> _Parts:
 def _q4_k(blocks: np.ndarray) -> _Parts:
     """Unpack blocks of 256: 2 halves, 12 bytes of 6-bit scales and minima of 8 groups, values.
 
-    Groups 0-3 have their six bits in one byte; 4-7 have four in bytes 8-11 (scale low, minimum
-    high) and the top two in the top of bytes 0-3 and 4-7.
+    Groups 0-3 have six bits in one byte; 4-7 four in bytes 8-11 (scale low, minimum high) and two
+    in the top of bytes 0-3 and 4-7.
     """
     low, mid, high = (blocks[:, start : start + 4] for start in (4, 8, 12))
     scale = np.concatenate([low & 0x3F, (high & 0x0F) | (low >> 6 << 4)], axis=1)
@@ -128,8 +119,8 @@ def _q4_k(blocks: np.ndarray) -> _Parts:
 def _q6_k(blocks: np.ndarray) -> _Parts:
     """Unpack blocks of 256: 128 bytes of low halves, 64 of top bits, 16 scales, one float16.
 
-    Each half of a block (128 values) takes 64 bytes of low halves and 32 of top bits: bits 2i and
-    2i + 1 of byte j belong to value 32 * i + j.
+    Each half of a block takes 64 bytes and 32: bits 2i and 2i + 1 of byte j belong to value 32 * i
+    + j.
     """
     low = _nibbles(blocks[:, :128].reshape(-1, 64)).reshape(-1, 4, 32)
     packed = blocks[:, 128:192].reshape(-1, 1, 32)

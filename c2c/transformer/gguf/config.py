@@ -1,4 +1,4 @@
-"""Conversion of a GGUF file's metadata to a Hugging Face config, and of its tensor names."""
+"""Conversion of GGUF metadata and tensor names to Hugging Face's."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ _CLASSES = {
 class Source:
     """Stored tensor of a Hugging Face name, and its expected shape.
 
-    `expert` is an index into a stack of experts. `heads` is the number of heads whose rows are
-    permuted (0: Hugging Face's order). llama.cpp rotates neighbouring rows and Hugging Face rotates
-    halves, so the converter interleaves the halves of each q and k head of the Llama architecture.
+    `expert` is an index into a stack of experts; `heads` is the number of heads whose halves are
+    interleaved (0: none), as llama.cpp rotates neighbouring rows.
     """
 
     stored: str
@@ -43,7 +42,7 @@ class Source:
 
 
 def hf_config(header: GgufHeader, rope_factors: np.ndarray | None, source: str) -> dict[str, Any]:
-    """Return the content of a Hugging Face config.json for a GGUF file."""
+    """Return a GGUF file's content of a config.json."""
     read = _Reader(header.metadata, source)
     architecture = read.architecture
     experts = read.whole("expert_count", default=0)
@@ -115,7 +114,7 @@ def hf_config(header: GgufHeader, rope_factors: np.ndarray | None, source: str) 
 
 
 def hf_tensors(config: Mapping[str, Any]) -> dict[str, Source]:
-    """Map each Hugging Face tensor name of a config from `hf_config` to its stored tensor."""
+    """Map each Hugging Face tensor name to its stored tensor."""
     hidden, vocab = config["hidden_size"], config["vocab_size"]
     result = {
         "model.embed_tokens.weight": Source(stored="token_embd.weight", shape=(vocab, hidden)),
@@ -196,8 +195,6 @@ def _feed_forward(config: Mapping[str, Any], layer: int) -> Iterator[tuple[str, 
 
 
 class _Reader:
-    """Typed reader of the metadata of one architecture; errors name the key."""
-
     def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
         self.metadata = metadata
         self.source = source
@@ -278,8 +275,7 @@ def _llama3_scaling(
 ) -> dict[str, Any] | None:
     """Recover the settings of Llama 3's RoPE scaling from its frequency factors.
 
-    Between its two wavelengths, 1 / factors is linear in the frequency, which gives two equations
-    for three settings. Only their ratios matter, so low_freq_factor is 1, as published.
+    Only ratios matter: low_freq_factor is 1, as published.
     """
     if factors.shape != (head_dim // 2,):
         raise DataError(source, f"{ROPE_FACTORS} has shape {factors.shape}, not ({head_dim // 2},)")

@@ -1,4 +1,4 @@
-"""GGUF file as a checkpoint with Hugging Face's names, shapes and row order."""
+"""GGUF file as a checkpoint of Hugging Face's names, shapes and row order."""
 
 from __future__ import annotations
 
@@ -31,14 +31,12 @@ class GgufCheckpoint:
     """A memory-mapped GGUF file; tensors are read on request.
 
     Attributes:
-      path: path of the file.
-      config: content of a Hugging Face config.json, for `c2c.models.from_hf_config`.
-      names: Hugging Face names of the tensors, in the order of the layers.
-      metadata: keys of the file, including the tokenizer's.
+      config: a Hugging Face config.json, for `c2c.models.from_hf_config`.
+      names: Hugging Face's names, in the order of the layers.
 
     Raises:
-      DataError: the file is missing, not GGUF, truncated or damaged; the architecture or
-        quantisation is not supported; or tensors are missing, misshapen or unexpected.
+      DataError: the file is missing or damaged; architecture or quantisation is not supported;
+        tensors do not fit.
     """
 
     path: Path
@@ -67,21 +65,20 @@ class GgufCheckpoint:
         return self._source(name).shape
 
     def kind(self, name: str) -> str:
-        """Return the storage type of a tensor, in ggml's spelling: F32, BF16, Q4_K."""
+        """Return a tensor's type in ggml's spelling: F32, BF16, Q4_K."""
         return self._stored[self._source(name).stored].kind.name
 
     def stored_bytes(self, name: str) -> int:
-        """Return the bytes of a tensor in the file."""
+        """Return a tensor's bytes in the file."""
         source = self._source(name)
         info = self._stored[source.stored]
         return info.size_bytes // (info.shape[0] if source.expert is not None else 1)
 
     def tensor(self, name: str) -> np.ndarray:
-        """Return one tensor.
+        """Return one tensor; quantised ones as float32.
 
-        float32, float16 and bfloat16 keep their type and are read-only views of the mapped file,
-        except q and k projections of the Llama architecture, whose rows are reordered. Quantised
-        tensors are dequantised to float32, a few rows at a time.
+        Floats are read-only views of the file, but reordered q and k projections of the Llama
+        architecture.
         """
         source = self._source(name)
         info = self._stored[source.stored]
@@ -92,7 +89,7 @@ class GgufCheckpoint:
         return np.concatenate(parts).reshape(source.shape)
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the rows of `tensor` in parts, each with the index of its first row."""
+        """Yield the rows of `tensor` in parts, each with its first row."""
         source = self._source(name)
         info = self._stored[source.stored]
         if info.kind in _PLAIN or len(source.shape) < 2:
@@ -101,23 +98,17 @@ class GgufCheckpoint:
             yield from _dequantized(self._rows(source, info), info.kind)
 
     def integers(self, name: str) -> Iterator[tuple[int, QuantizedTensor]]:
-        """Yield the rows of `quantized` in parts, each with the index of its first row."""
+        """Yield the rows of `quantized` in parts, each with its first row."""
         rows, kind = self._quantized_rows(name)
         for top, part in _parts(rows, kind):
             yield top, unpack(part, kind)
 
     def quantized(self, name: str) -> QuantizedTensor:
-        """Return a quantised matrix as integers, scales and (Q4_1, Q4_K) minima.
-
-        `c2c.transformer.gguf.blocks` lists the kinds that fit symmetric integers exactly.
-        """
+        """Return a matrix as integers, scales and minima, if any."""
         return unpack(*self._quantized_rows(name))
 
     def release(self) -> None:
-        """Release the file's resident pages of this process.
-
-        Views stay valid; pages are read again on access.
-        """
+        """Release the file's resident pages; views stay valid."""
         if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -142,7 +133,6 @@ class GgufCheckpoint:
         return raw.view(_PLAIN[info.kind]).reshape(info.shape)
 
     def _rows(self, source: Source, info: TensorInfo) -> np.ndarray:
-        """Return a tensor's bytes, one matrix row per row, in Hugging Face's order."""
         raw = self._bytes[info.offset_bytes : info.offset_bytes + info.size_bytes]
         if source.expert is not None:
             raw = raw.reshape(info.shape[0], -1)[source.expert]

@@ -1,4 +1,4 @@
-"""GGUF header: metadata and tensor offsets, checked against the file's size."""
+"""GGUF header, checked against the file's size."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_TEXT_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """One stored tensor; `shape` is row-major (the file has it reversed)."""
+    """Stored tensor; `shape` is row-major (reversed in the file)."""
 
     name: str
     kind: GGMLQuantizationType
@@ -58,7 +58,7 @@ class GgufHeader:
 
 
 def read_header(data: mmap.mmap, source: str) -> GgufHeader:
-    """Read and validate the header of a mapped GGUF file."""
+    """Read and validate a GGUF header."""
     if data[:4] != b"GGUF":
         raise DataError(source, "not a GGUF file: it does not begin with 'GGUF'")
     cursor = _Cursor(data, source)
@@ -90,7 +90,7 @@ def read_header(data: mmap.mmap, source: str) -> GgufHeader:
 
 
 class Texts(Sequence[str]):
-    """Texts of a file, read on first use, so that weights do not wait for a vocabulary.
+    """Texts of a file, read on first use.
 
     Raises:
       DataError: on first use, if a text is not UTF-8.
@@ -102,7 +102,7 @@ class Texts(Sequence[str]):
 
     @cached_property
     def all(self) -> list[str]:
-        """Return the texts as a list, the same object each time."""
+        """Return the texts as a list, the same each time."""
         data, end, length = self._data, self._position, _LENGTH.unpack_from
         result = []
         try:
@@ -131,8 +131,6 @@ class Texts(Sequence[str]):
 
 
 class _Cursor:
-    """Forward reader of the file that checks every length before use."""
-
     def __init__(self, data: mmap.mmap, source: str) -> None:
         self.data = data
         self.source = source
@@ -140,7 +138,6 @@ class _Cursor:
         self.items = 0  # total items of arrays so far
 
     def advance(self, size: int, what: str) -> int:
-        """Return the offset of the next `size` bytes, after checking that the file has them."""
         start = self.position
         if size > len(self.data) - start:
             raise DataError(

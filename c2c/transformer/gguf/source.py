@@ -1,4 +1,4 @@
-"""GGUF file as a source of parameters, as floats or as stored integers."""
+"""GGUF file as a source of parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GgufSource"]
 
 
 class GgufSource:
-    """Reader of a GGUF file's tensors into memory owned by the caller."""
+    """Reader of tensors into the caller's memory."""
 
     def __init__(self, checkpoint: GgufCheckpoint) -> None:
         self.checkpoint = checkpoint
@@ -32,24 +32,24 @@ class GgufSource:
         return self.checkpoint.shape(name)
 
     def stored(self, name: str) -> str | None:
-        """Return the format of a quantised tensor, in ggml's spelling; None for floats."""
+        """Return a tensor's quantised format in ggml's spelling, or None."""
         kind = self.checkpoint.kind(name)
         return kind if kind in QUANTIZED_KINDS else None
 
     def read(self, name: str, into: np.ndarray) -> None:
-        """Write a tensor into `into`, converting it to its type."""
+        """Write a tensor into `into`, converted."""
         for first, part in self.rows(name):
             np.copyto(into[first : first + len(part)], part, casting="unsafe")
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor as floats in parts, each with the index of its first row."""
+        """Yield a tensor as floats in parts, each with its first row."""
         for first, part in self.checkpoint.rows(name):
             self._check_finite(name, part)
             yield first, part
         self.checkpoint.release()
 
     def integers(self, name: str) -> Iterator[tuple[int, QuantizedTensor]]:
-        """Yield a quantised tensor in parts, each with the index of its first row."""
+        """Yield a quantised tensor in parts, each with its first row."""
         for first, part in self.checkpoint.integers(name):
             self._check_finite(name, part.scales)
             if part.minima is not None:

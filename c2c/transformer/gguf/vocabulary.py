@@ -1,4 +1,4 @@
-"""Tokenizer of a GGUF file, rebuilt with Hugging Face's tokenizers library."""
+"""Tokenizer of a GGUF file, by Hugging Face's library."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _byte_level(
 def _sentence_pieces(
     metadata: Mapping[str, Any], vocabulary: Mapping[str, int], source: str
 ) -> Tokenizer:
-    """Any two neighbours that make a piece may merge; the piece of the highest score is first."""
+    """Neighbours that make a piece may merge, the highest score first."""
     scores = metadata.get("tokenizer.ggml.scores")
     kinds = metadata.get("tokenizer.ggml.token_type", [TokenType.NORMAL] * len(vocabulary))
     if not isinstance(scores, list) or not len(scores) == len(kinds) == len(vocabulary):
@@ -119,7 +119,7 @@ def _sentence_pieces(
 
 
 def special_id(metadata: Mapping[str, Any], name: str, source: str) -> int | None:
-    """Return the id of a special token such as "bos"; None if the file names none."""
+    """Return the id of a special token such as "bos", or None."""
     key = f"tokenizer.ggml.{name}_token_id"
     value = metadata.get(key)
     if value is None:

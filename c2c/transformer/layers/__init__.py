@@ -1,1 +1,1 @@
-"""Parameters, layers and KV cache of a model, as pure functions."""
+"""Parameters, layers and KV cache as pure functions."""

@@ -1,4 +1,4 @@
-"""Activations of feed-forward blocks, by their Hugging Face names."""
+"""Activations by their Hugging Face names."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def activate(name: str, gate: jax.Array) -> jax.Array:
-    """Apply an activation, one of `ACTIVATIONS`, to each element."""
+    """Apply one of `ACTIVATIONS`."""
     return ACTIVATIONS[name](gate)

@@ -1,4 +1,4 @@
-"""Paged KV cache in device memory, with its store and attention operations."""
+"""Paged KV cache in device memory."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ __all__ = [
 
 
 def cached_heads(spec: ModelSpec) -> tuple[int, int]:
-    """Return the number of heads in the cache, and their size: one latent vector counts as one.
-
-    A latent vector is stored as key and as value.
-    """
+    """Return number and size of heads in the cache; a latent vector is one, key and value."""
     if spec.latent is None:
         return spec.kv_heads, spec.head_dim
     return 1, spec.latent.kv_rank + spec.latent.rope_dim
@@ -45,8 +42,7 @@ def cached_heads(spec: ModelSpec) -> tuple[int, int]:
 class Cache:
     """Keys and values of all layers in pages, and the block tables of a batch.
 
-    Page p of layer l is page l * pages + p of one array for all layers, so that kernels read it
-    without slicing.
+    Page p of layer l is page l * pages + p of one array.
     """
 
     k: Any  # [layers * pages, page_tokens, kv_heads, head_dim]
@@ -54,7 +50,7 @@ class Cache:
     tables: Any  # int32 [rows, width]: pages of each row of the batch, -1 for none
 
     def with_tables(self, tables: Any) -> Cache:
-        """Return the cache with the block tables of another batch."""
+        """Return the cache with another batch's tables."""
         return replace(self, tables=jax.device_put(np.asarray(tables, np.int32), device_of(self.k)))
 
 
@@ -63,8 +59,7 @@ class Cache:
 class Pooled:
     """Two flat arrays shared by the caches of several models, and the block tables of a batch.
 
-    Each model has its own page size. A block is one page of each layer, in order: the tables hold
-    the first page, and layer l is l pages later.
+    A block is one of a model's pages per layer: tables hold the first, layer l is l pages later.
     """
 
     k: Any  # [elements]
@@ -72,19 +67,19 @@ class Pooled:
     tables: Any  # int32 [rows, width]: first pages of blocks, -1 for none
 
     def seen_by(self, spec: ModelSpec) -> Cache:
-        """Return the arrays in pages of a model, without a copy."""
+        """Return the arrays in a model's pages, without a copy."""
         shape = (-1, PAGE_TOKENS, *cached_heads(spec))
         return Cache(k=self.k.reshape(shape), v=self.v.reshape(shape), tables=self.tables)
 
     def with_pages(self, cache: Cache) -> Pooled:
-        """Return the pool after a model has written to its pages."""
+        """Return the pool after a model's writes."""
         return replace(self, k=cache.k.reshape(-1), v=cache.v.reshape(-1))
 
 
 def new_pool(
     elements: int, *, dtype: Any, executables: Executables | None = None, device: Any = None
 ) -> Pooled:
-    """Return a zero-filled pool of this many keys and as many values, without tables."""
+    """Return a zero-filled pool of this many keys and as many values."""
     k, v = _zeros_on(device, (elements,), dtype, executables)
     return Pooled(k=k, v=v, tables=None)
 
@@ -102,13 +97,7 @@ def new_cache(
     """Return a cache in device memory.
 
     Args:
-      spec: the model.
-      pages: number of pages of each layer.
       page_tokens: positions per page; the decode kernel supports 16, 32 and multiples of 64.
-      dtype: type of keys and values.
-      tables: block tables of the first batch.
-      executables: source of the compiled zero fill; by default jax compiles it.
-      device: jax device; by default the first.
 
     Raises:
       SettingError: a size is below 1.
@@ -147,10 +136,9 @@ class Rows:
     Attributes:
       positions: int32 [N], -1 for padding.
       row: int32 [N], batch row of each token.
-      starts: int32 [rows], position of each row's first token in this call.
-      counts: int32 [rows], tokens of each row in this call, without padding.
-      chunk_rows: number of rows of `chunk` tokens.
-      chunk: tokens of each such row.
+      starts: int32 [rows], position of each row's first token.
+      counts: int32 [rows], tokens of each row without padding.
+      chunk_rows: rows of `chunk` tokens.
     """
 
     positions: Any
@@ -168,7 +156,7 @@ class Rows:
 
 
 def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
-    """Return the rows of flat `positions` [N], the last `decode_rows` of them with one token."""
+    """Return the rows of flat `positions` [N], the last `decode_rows` of one token."""
     total = positions.shape[0]
     chunk_rows = rows - decode_rows
     tokens = total - decode_rows
@@ -195,14 +183,9 @@ def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
 
 
 def store(cache: Cache, rows: Rows, first: Any, k: jax.Array, v: jax.Array) -> Cache:
-    """Write keys and values of new tokens to their pages; padding is not written.
+    """Write keys and values [N, kv_heads, head_dim] of new tokens, not of padding, to their pages.
 
-    Args:
-      cache: cache to write to.
-      rows: positions of the tokens.
-      first: page offset of this layer, added to the tables; may be traced.
-      k: keys [N, kv_heads, head_dim].
-      v: values [N, kv_heads, head_dim].
+    `first` is the layer's page offset, added to the tables; it may be traced.
     """
     page_tokens, width = cache.k.shape[1], cache.tables.shape[1]
     index = rows.positions // page_tokens
@@ -230,16 +213,11 @@ def attend(
 ) -> jax.Array:
     """Attend from each token to its row's keys up to its own position: [N, heads, head_dim].
 
-    Chunks and rows of one token use different kernels; both read all keys from the cache.
-
     Args:
       cache: cache that holds the new tokens.
-      rows: positions of the tokens.
       first: page offset of this layer, added to the tables; may be traced.
-      q: queries [N, heads, head_dim].
-      window: number of positions that a query sees, its own included; None for all; may be traced.
-      soft_cap: soft cap of the scores; None for none.
-      backend: backend of the attention kernels.
+      q: [N, heads, head_dim].
+      window: positions that a query sees, its own included; None: all; may be traced.
     """
     tables = jnp.maximum(cache.tables, 0) + first
     lengths = jnp.where(rows.counts > 0, rows.starts + rows.counts, 0)

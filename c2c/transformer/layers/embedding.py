@@ -1,4 +1,4 @@
-"""Embedding table with row lookup, so that a call reads one row per token."""
+"""Embedding table, read by row."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ Rows = Callable[[Any, Any], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Embeddings [V, hidden] in host or device memory; the head's own array if tied.
+    """Embeddings [V, hidden], perhaps padded; the head's own array if tied.
 
-    Rows and columns may be padded. A quantised table has `scales` and `offsets` by row, [V, G], so
-    that the data of a token is contiguous; the head's, [G, V], are separate arrays.
+    Quantised: `scales` and `offsets` by row, [V, G]; the head's are [G, V].
     """
 
     data: Any  # array or HostArray
@@ -51,7 +50,7 @@ def lookup(
 
 
 def widen(data: Any, scales: Any, offsets: Any, *, kind: Kind, group: int | None) -> jax.Array:
-    """Return quantised weights in device memory as float32, with padding."""
+    """Return quantised weights as float32, with padding."""
     integers = unpack_int4(data) if kind == "int4" else data
     *front, n, k = integers.shape
     groups = k // (group or k)

@@ -1,4 +1,4 @@
-"""Forward pass: tokens in, logits and the updated KV cache out."""
+"""Forward pass: tokens in, logits and KV cache out."""
 
 from __future__ import annotations
 
@@ -53,23 +53,17 @@ def forward[C: (Cache, Pooled)](
 ) -> tuple[jax.Array, C]:
     """Compute logits of `tokens`, and add their keys and values to the cache.
 
-    Each row of `cache.tables` is a sequence. Its tokens in this call have consecutive positions and
-    are followed by padding; earlier tokens are in the cache already. A row may be all padding. A
-    row's result does not depend on other rows, on padding or on the chunks of its prompt (beyond
-    rounding).
+    Each row of `cache.tables` is a sequence; its tokens here have consecutive positions, then
+    padding. Beyond rounding, a row's result depends only on its tokens.
 
     Args:
-      params: parameters of the model, placed as `linear` requires.
+      params: placed as `linear` requires.
       tokens: int32 [rows, T]; or flat [N]: rows of equal length, then `decode_rows` rows of one
-        token, so that a prompt's chunk and decode steps share one call without padding.
+        token.
       positions: int32 like tokens, from 0; -1 for padding.
-      cache: pages of all layers, and the block tables of these rows; they hold pages for all
-        positions given here, others are not stored.
-      spec: the model.
-      linear: strategy for projections; `Reference()` by default.
-      decode_rows: number of one-token rows at the end of flat tokens; 0 for [rows, 1].
-      wanted: int32 [R], indices of the N tokens (rows flattened) that need logits; all by default.
-      backend: backend of the attention kernels.
+      cache: has pages for all positions; others are not stored.
+      decode_rows: one-token rows at the end of flat tokens; 0 for [rows, 1].
+      wanted: int32 [R], indices of the N tokens that need logits; all by default.
 
     Returns:
       float32 logits, [rows, T, vocab], [N, vocab] or [R, vocab], and the new cache.
@@ -108,17 +102,14 @@ def run[C: (Cache, Pooled)](
 ) -> tuple[jax.Array, C]:
     """Compute `forward`, compiled once per shape; `cache` is donated.
 
-    If each layer has its own arrays, one executable serves all layers, so that deeper models take
-    no longer to compile; else one executable scans the layers. On a CPU an executable of decode
-    steps has up to four layers, as calls take a fifth of a small model's time.
+    One executable serves all layers if these have arrays of their own (on a CPU up to four layers
+    of decodes a call); else one scans them.
 
     Args:
-      executables: source of compiled stages; by default jax compiles for this process.
-      ahead: whether to only prepare `executables` and return shapes in place of arrays.
-      has_logits: if False, the output of the last layer is returned in place of logits, see `end`;
-        a single executable computes the logits nevertheless.
-      between: callback that gets the cache after each layer and returns it, if layers are
-        executables of their own; it may donate the arrays. None: none.
+      ahead: whether to only prepare `executables` and return shapes.
+      has_logits: if False, the last layer's output is returned, see `end`.
+      between: gets the cache after each layer of its own executable and returns it; may donate
+        arrays.
     """
     linear = Reference() if linear is None else linear
     spec = nameless(spec)
@@ -151,10 +142,7 @@ def end(
     linear: Linear,
     executables: Executables | None = None,
 ) -> jax.Array:
-    """Return the logits of tokens, from an output of `run` without logits.
-
-    Only for models whose layers have arrays of their own.
-    """
+    """Return logits from an output of `run` without them, of layers with own arrays."""
     compiled = END.jitted if executables is None else executables.bind(END)
     head = params.projections.get("head", params.embed.data)
     logits: jax.Array = compiled(
@@ -165,15 +153,12 @@ def end(
 
 @functools.lru_cache(maxsize=64)
 def nameless(spec: ModelSpec) -> ModelSpec:
-    """Return the spec without a model name, so that equal architectures share executables."""
+    """Return the spec without its name, to share executables."""
     return replace(spec, name="any")
 
 
 def _seen(name: str, fields: str) -> Callable[[ModelSpec], Any]:
-    """Return a function that keeps these fields of a spec; to read another one is an error.
-
-    Models that are equal in what a stage reads share its executables.
-    """
+    """Return a function that keeps these fields of a spec; reading another is an error."""
     names = fields.split()
     kind = make_dataclass(name, names, frozen=True)
     return functools.lru_cache(maxsize=64)(lambda spec: kind(*(getattr(spec, n) for n in names)))
@@ -256,7 +241,6 @@ def _end(
     spec: ModelSpec,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """Return the logits of the wanted tokens; None for all, in this shape."""
     if wanted is not None:
         x = x[wanted]
     x = rms_norm(x, norm, spec.norm_eps, spec.norm_offset)
@@ -275,8 +259,6 @@ def _without_logits(x: jax.Array, *_given: Any, **_static: Any) -> jax.Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stages:
-    """Functions called by `_compute`: plain or compiled."""
-
     begin: Callable[..., Any]
     layers: Callable[..., Any]
     end: Callable[..., Any]
@@ -397,7 +379,6 @@ def _scanned(
     decode_rows: int,
     backend: Choice,
 ) -> tuple[jax.Array, Any]:
-    """Compute the whole forward pass, with settings in the order of a stage."""
     return _compute(
         params,
         tokens,

@@ -1,4 +1,4 @@
-"""Decoder layer in parts that may run on different devices, and `run_layer`, their composition."""
+"""Decoder layer in parts that may run on different devices."""
 
 from __future__ import annotations
 
@@ -55,12 +55,11 @@ class Layer:
     """Weights of one layer.
 
     Attributes:
-      small: norms, biases and routers, stacked over layers.
-      projections: projections of this layer, or stacks over layers.
-      linear: strategy for projections.
-      at: index of the layer in stacks over all layers, may be traced.
-      which: index in stacks of projections; None if they belong to this layer alone.
-      place: index in stacks over its kind of feed-forward block; None if all layers are alike.
+      small: norms, biases and routers, stacked.
+      projections: of this layer, or stacks over layers.
+      at: index of the layer in stacks of all layers, may be traced.
+      which: index in stacks of projections; None: the layer's own.
+      place: index in stacks of its kind of block; None: all are alike.
     """
 
     small: Mapping[str, Any]
@@ -71,12 +70,12 @@ class Layer:
     place: Any
 
     def weight(self, name: str) -> Any:
-        """Return a small weight; None if the model has none of this name."""
+        """Return a small weight, or None."""
         stack = self.small.get(name)
         return None if stack is None else stack[place_in(name, self.at, self.place)]
 
     def project(self, name: str, x: jax.Array) -> jax.Array:
-        """Return x [N, in] times a projection, plus its adapter's product and bias: [N, out]."""
+        """Return x [N, in] times a projection, with adapter and bias: [N, out]."""
         out = self.linear(self.projections, name, self._which(name), x, out_dtype=x.dtype)
         down, up = self.weight(f"{name}_lora_a"), self.weight(f"{name}_lora_b")
         if down is not None:
@@ -87,7 +86,7 @@ class Layer:
         return out if bias is None else out + bias
 
     def experts(self, name: str, x: jax.Array, sizes: jax.Array) -> jax.Array:
-        """Return the grouped product of rows and experts' projections, `sizes` [experts] each."""
+        """Return the grouped product with experts, `sizes` [experts] rows each."""
         return self.linear.experts(self.projections, name, self._which(name), x, sizes)
 
     def _which(self, name: str) -> Any:
@@ -95,7 +94,7 @@ class Layer:
 
 
 class Turns(NamedTuple):
-    """Rotation of a layer's queries and keys: cosine and sine [N, pairs], 1 and 0 for none."""
+    """Rotation of queries and keys: cosine and sine [N, pairs]."""
 
     cosine: jax.Array
     sine: jax.Array
@@ -103,11 +102,9 @@ class Turns(NamedTuple):
 
 
 def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> Layer:
-    """Return one layer of a model as a value.
+    """Return one layer as a value, which `jax.device_put` copies if its arrays are its own.
 
-    If each layer has its own arrays, `jax.device_put` copies the value with its weights to another
-    device. Stacks in host memory are not sliced: the value holds them whole, with the index of its
-    layer. Small weights are sliced in host memory, which needs no compilation.
+    Stacks in host memory are not sliced; small weights are, without compilation.
     """
     by_layer = linear.placement.by_layer
     if not by_layer and (linear.placement.memory != "host" or spec.dense_layers):
@@ -137,7 +134,7 @@ def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> La
 def before_attention(
     layer: Layer, x: jax.Array, turns: Turns, spec: ModelSpec
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return queries [N, heads, dim], keys and values [N, kv_heads, dim], see `cached_heads`."""
+    """Return queries [N, heads, dim], keys and values [N, kv_heads, dim]."""
     seen = _normed(layer, "attention_norm", x, spec)
     if spec.latent is not None:
         return _latent(layer, layer.project("qkv", seen), turns, spec, spec.latent)
@@ -163,7 +160,7 @@ def before_attention(
 def _latent(
     layer: Layer, x: jax.Array, turns: Turns, spec: ModelSpec, form: Latent
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Scores are products with the cached vector: a head's key matrix multiplies its queries."""
+    """Scores are products with the cached vector: key matrices multiply queries."""
     turned = x.shape[1] - form.rope_dim
     q, kept, rope = jnp.split(x, (turned - form.kv_rank, turned), axis=-1)
     if form.q_rank:
@@ -202,18 +199,12 @@ def attention(
     soft_cap: float | None = None,
     backend: Choice,
 ) -> tuple[jax.Array, Cache]:
-    """Store keys and values in the cache; return the queries' attention and the cache.
+    """Store keys and values; return the queries' attention and the cache.
 
     Args:
-      pages: cache of all layers on this device.
-      rows: positions of the tokens.
       first: index of the layer's first page, may be traced.
-      window: number of tokens that a query sees, may be traced; None for all.
-      q: queries, as `before_attention` returns them.
-      k: keys.
-      v: values.
-      soft_cap: soft cap of the scores; None for none.
-      backend: backend of the attention kernels.
+      window: tokens that a query sees, may be traced; None for all.
+      q: as `before_attention` returns them, like k and v.
     """
     # Otherwise XLA repeats the store inside the reader of the cache, and copies all pages.
     pages = _barrier(store(pages, rows, first, k, v))
@@ -229,7 +220,7 @@ def after_attention(
 
 
 def attention_out(layer: Layer, x: jax.Array, mixed: jax.Array, spec: ModelSpec) -> jax.Array:
-    """Return the layer's input plus its projected attention [N, hidden]."""
+    """Return the layer's input plus projected attention [N, hidden]."""
     if spec.latent is not None:
         up = _up(layer, spec)[:, spec.latent.nope_dim :]
         mixed = _einsum("nhr,hvr->nhv", mixed[..., : spec.latent.kv_rank].astype(x.dtype), up)
@@ -240,7 +231,7 @@ def attention_out(layer: Layer, x: jax.Array, mixed: jax.Array, spec: ModelSpec)
 def feed_forward(
     layer: Layer, x: jax.Array, rows: Rows, spec: ModelSpec, *, sparse: bool
 ) -> jax.Array:
-    """Return the layer's output [N, hidden] from that of `attention_out`."""
+    """Return the layer's output [N, hidden]."""
     seen = _normed(layer, "mlp_norm", x, spec)
     if sparse:
         routing = route(seen, layer.weight("router"), spec, layer.weight("router_bias"))
@@ -293,12 +284,12 @@ def run_layer(
 
 
 def place_in(name: str, number: Any, place: Any) -> Any:
-    """Return the index of a layer in the stack of this name."""
+    """Return a layer's index in the stack of this name."""
     return place if place is not None and _projection(name) in _BLOCKS else number
 
 
 def needed(name: str, sparse: bool) -> bool:
-    """Return whether a layer of this kind has the projection or small weight."""
+    """Return whether a layer of this kind has this weight."""
     is_block = _projection(name) in _BLOCKS
     return not is_block or name.startswith(("experts_", "router", "shared_")) == sparse
 
@@ -308,7 +299,7 @@ def _projection(name: str) -> str:
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:
-    """Divide by the root of the mean square along the last axis, in float32."""
+    """Divide by the root mean square of the last axis, in float32."""
     wide = x.astype(jnp.float32)
     scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
     if offset:
@@ -317,7 +308,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -
 
 
 def window_of(spec: ModelSpec, number: Any) -> Any:
-    """Return the window of a layer; None if no layer of the model has one."""
+    """Return a layer's window; None if no layer has one."""
     if not spec.partial_window_layers:
         return spec.sliding_window or None
     windows = np.full(spec.layers, _UNBOUNDED, np.int32)
@@ -326,7 +317,7 @@ def window_of(spec: ModelSpec, number: Any) -> Any:
 
 
 def turns_of(turns: tuple[jax.Array, jax.Array], spec: ModelSpec, number: Any) -> Turns:
-    """Return the rotation of one layer from cosine and sine of all layers; see `rope.angles`."""
+    """Return a layer's rotation from those of all; see `rope.angles`."""
     cosine, sine = turns
     if spec.unrotated_layers:
         is_rotated = jnp.asarray(~np.isin(np.arange(spec.layers), spec.unrotated_layers))[number]

@@ -1,4 +1,4 @@
-"""Layout of a model's parameters: the checkpoint tensors of each stack of weights."""
+"""Layout of parameters: checkpoint tensors of each stack."""
 
 from __future__ import annotations
 
@@ -40,15 +40,11 @@ class Names:
     """Tensor names of a family below a layer.
 
     Attributes:
-      norms: tensor name of each norm stack.
-      qkv: name of a fused q, k and v tensor, if any.
-      gate_up: name of a fused gate and up tensor, if any.
-      experts: folder of experts, and (gate, up, down) names of one; of one name: tensors of all
-        experts, [experts, inputs, outputs].
-      router: name of the router in that folder.
-      router_bias: name of its bias there.
-      shared: folder of shared experts there.
-      dense: folder of a dense block.
+      qkv: fused q, k and v tensor, if any.
+      gate_up: fused gate and up tensor, if any.
+      experts: folder of experts, and (gate, up, down) of one; of one name: tensors of all experts,
+        [experts, inputs, outputs].
+      router: in that folder, like `router_bias` and `shared`.
     """
 
     norms: Mapping[str, str] = field(default_factory=lambda: _BEFORE)
@@ -112,7 +108,7 @@ FAMILIES = tuple(NAMES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One checkpoint tensor and its destination: `stack[at][first : first + shape[0]]`."""
+    """Checkpoint tensor for `stack[at][first : first + shape[0]]`."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -123,7 +119,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """One parameter array over the layers of a kind, in order."""
+    """Parameter array over the layers of a kind."""
 
     name: str
     shape: tuple[int, ...]
@@ -177,7 +173,7 @@ def _check_rope(spec: ModelSpec, where: str) -> None:
 
 
 def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
-    """Return, for each layer, whether it has experts, and its index in stacks of its kind."""
+    """Return for each layer: has it experts, and its index in stacks of its kind."""
     places: list[tuple[bool, int]] = []
     counts = {False: 0, True: 0}
     for layer in range(spec.layers):
@@ -190,7 +186,7 @@ def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
 # Projections with the same input are one matrix: q, k and v; gate and up. All are [N, K] (rows are
 # outputs), as in checkpoints, so that loading needs no transposes.
 def layout(spec: ModelSpec) -> tuple[Stack, ...]:
-    """Return all parameter arrays, the embedding first; `head` only if it is not tied."""
+    """Return all arrays, the embedding first; `head` if not tied."""
     h, vocab = spec.hidden, spec.vocab
     stacks = [
         _single("embed", EMBEDDING, (vocab, h)),

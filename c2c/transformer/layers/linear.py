@@ -35,17 +35,17 @@ Layer = Any  # a Python number, a traced int32, or None for the head
 # `layer` is an index into the stack, traced inside a scan. No strategy lets XLA slice an array in
 # host memory.
 class Linear(Protocol):
-    """Strategy for projections; a pytree whose leaves are run-time settings."""
+    """Strategy for projections; its pytree leaves are run-time settings."""
 
     @property
     def placement(self) -> Placement:
         """Placement of the weights."""
 
     def prepare(self, projections: Projections) -> Projections:
-        """Prepare projections once per call rather than once per layer."""
+        """Prepare projections once per call."""
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
-        """Return rows of an embedding [V, C] in any memory: [T, C] in device memory."""
+        """Return rows of an embedding [V, C]: [T, C] in device memory."""
 
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
@@ -60,7 +60,7 @@ class Linear(Protocol):
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return the product with a W per expert, whose rows of x are contiguous."""
+        """Return the product with a W per expert, whose rows are contiguous."""
 
 
 def linear_by_name(name: str) -> Linear:
@@ -81,9 +81,8 @@ def linear_by_name(name: str) -> Linear:
 class Reference:
     """Weights in device memory, multiplied by XLA.
 
-    By default each layer has its own arrays and layers are unrolled. A scan (`by_layer=False`)
-    compiles in the time of one layer, but XLA copies each layer out of the stack, which makes
-    decoding three times slower on a CPU.
+    By default layers are unrolled. A scan (`by_layer=False`) compiles faster, but copies each
+    layer: decoding is three times slower on a CPU.
     """
 
     by_layer: bool = field(default=True, metadata={"static": True})
@@ -116,7 +115,7 @@ class Reference:
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return each row times the transpose of its expert's W."""
+        """Return each row times its expert's transposed W."""
         w = _plain(_of_layer(projections[name], layer), x.dtype)
         return grouped_matmul(x, w, group_sizes)
 
@@ -124,14 +123,11 @@ class Reference:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """Weights in host memory, copied to the device layer by layer, then multiplied by XLA.
-
-    This is the usual offloading. All experts of a layer are copied, active or not.
-    """
+    """Weights in host memory, copied layer by layer, all experts included; then XLA."""
 
     @property
     def placement(self) -> Placement:
-        """Host memory, with an array per layer, so that XLA slices none."""
+        """Host memory, an array per layer."""
         on_cpu = jax.default_backend() == "cpu"
         return Placement(memory="host", by_layer=True, transposed=on_cpu)
 
@@ -146,7 +142,7 @@ class Staged:
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
-        """Return x times the transpose of W, copied to the device."""
+        """Return x times the transpose of W, copied."""
         return _matmul(x, _copied(_of_layer(projections[name], layer)), out_dtype)
 
     def experts(
@@ -157,7 +153,7 @@ class Staged:
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return each row times the transpose of its expert's W, copied to the device."""
+        """Return each row times its expert's transposed W, copied."""
         w = _plain(_copied(_of_layer(projections[name], layer)), x.dtype)
         return grouped_matmul(x, w, group_sizes)
 
@@ -167,16 +163,11 @@ class Staged:
 class Hybrid:
     """Weights in host memory, read in place by our kernels.
 
-    Kernels: `hybrid_gemm` for floats, `quantized_gemm` (without alpha) for quantised weights,
-    `grouped_gemm` for experts, `gather_rows` for the embedding.
-
     Attributes:
-      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`). For missing or NaN
-        kinds, each call uses the alpha with the smallest predicted time. Like `sm_limit` a run-time
-        value: a change compiles nothing.
-      sm_limit: maximum SMs of a launch; None for all.
-      cluster: CTAs that share a tile; None: each call uses the best one for its rows.
-      backend: backend of the kernels.
+      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`); missing or NaN: the
+        fastest predicted. A change compiles nothing.
+      sm_limit: maximum SMs of a launch, likewise; None for all.
+      cluster: CTAs that share a tile; None: the best one for a call's rows.
     """
 
     alpha: Mapping[str, Any] = field(default_factory=dict)
@@ -190,9 +181,7 @@ class Hybrid:
         return Placement(memory="host", by_layer=False, multiple=64)
 
     def with_alpha(self, **alpha: Any) -> Hybrid:
-        """Return the strategy with other alphas, as arrays, so that both run one executable.
-
-        Kinds without an alpha are NaN, which each call replaces by its best one.
+        """Return the strategy with other alphas, as arrays; other kinds are NaN: the best one.
 
         Raises:
           SettingError: a name is not in `KINDS`.
@@ -205,7 +194,7 @@ class Hybrid:
         return replace(self, alpha=shares)
 
     def prepare(self, projections: Projections) -> Projections:
-        """Move weights to memory that the backend can read; on a GPU they stay in host memory."""
+        """Move weights to memory that the backend can read."""
         backend = resolve_backend(self.backend)
         if backend == "sm90":
             return projections
@@ -225,7 +214,7 @@ class Hybrid:
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
-        """Return x times the transpose of W, by a kernel."""
+        """Return x times the transpose of W."""
         w = projections[name]
         if isinstance(w, QuantizedWeights):
             return quantized_gemm(
@@ -256,7 +245,7 @@ class Hybrid:
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return each row times the transpose of its expert's W; inactive experts are not read."""
+        """Return each row times its expert's transposed W; idle experts are not read."""
         w: PackedWeights | QuantizedWeights = projections[name]
         options: dict[str, Any] = {
             "layer": layer,

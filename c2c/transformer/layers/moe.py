@@ -1,4 +1,4 @@
-"""Mixture of experts: routing of tokens, and the weighted sum of experts."""
+"""Mixture of experts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Experts = Callable[[str, jax.Array, jax.Array], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Experts of each token by falling weight, and their weights in float32."""
+    """Experts of each token by falling weight, and weights in float32."""
 
     experts: Any  # int32 [N, experts_per_token]
     weights: Any
@@ -35,9 +35,8 @@ def route(
 
     Args:
       x: normalised activations [N, hidden].
-      router: router weights [experts, hidden].
-      spec: the model.
-      bias: [experts], added to scores to choose experts, not to their weights.
+      router: [experts, hidden].
+      bias: [experts], added to scores to choose, not to weights.
 
     Source: groups and the bias are DeepSeek-V3's (arXiv:2412.19437, section 2.1.2).
     """
@@ -74,11 +73,7 @@ def _of_best_groups(scores: jax.Array, spec: ModelSpec) -> jax.Array:
 def mixture(
     x: jax.Array, routing: Routing, real: jax.Array, experts: Experts, spec: ModelSpec
 ) -> jax.Array:
-    """Return the weighted sum of the chosen experts' gated blocks.
-
-    Rows are sorted by expert, so that each expert is one group. Padding is in no group, so its
-    experts are not read.
-    """
+    """Return the weighted sum of the chosen experts' gated blocks; padding is in no group."""
     chosen = jnp.where(real[:, None], routing.experts, spec.experts).reshape(-1)
     order = jnp.argsort(chosen, stable=True)
     sizes = jnp.bincount(chosen, length=spec.experts).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Pages of the KV cache: keys and values of 64 positions of one sequence, in every layer."""
+"""Pages of the KV cache: 64 positions of a sequence, in every layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of a model as a pytree of stacked layers."""
+"""Parameters as a pytree of stacked layers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ tied."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Memory of a strategy's projections and embeddings.
-
-    Everything else (norms, biases, routers) is in device memory.
-    """
+    """Memory of projections and embeddings; the rest is in device memory."""
 
     memory: Literal["device", "host"]
     by_layer: bool  # an array per layer, not one for all
@@ -35,7 +32,7 @@ class Placement:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Transposed:
-    """A matrix [K, N]: XLA's code for CPUs packs one of [N, K] anew at each product of rows."""
+    """A matrix [K, N], as XLA on CPUs packs [N, K] at each product."""
 
     data: Any
 
@@ -45,9 +42,9 @@ class Transposed:
 class Params:
     """Arrays of one model.
 
-    `layers` holds the small weights, on the device and stacked [L, ...]: attention_norm, mlp_norm
-    and, if the model has them, q_norm, k_norm, q_a_norm, kv_a_norm,
-    kv_b, qkv_bias, o_bias, gate_up_bias, down_bias, router.
+    `layers` holds the small weights, on the device, stacked [L, ...]: attention_norm, mlp_norm and,
+    if the model has them, q_norm, k_norm, q_a_norm, kv_a_norm, kv_b, qkv_bias, o_bias,
+    gate_up_bias, down_bias, router.
     """
 
     embed: Table  # [vocab, hidden]
@@ -68,6 +65,6 @@ class Params:
 
 
 def device_of(array: Any) -> Any:
-    """Return the single device of an array; jax's first for an abstract array without one."""
+    """Return an array's device; an abstract one's is jax's first."""
     sharding = getattr(array, "sharding", None)
     return jax.devices()[0] if sharding is None else next(iter(sharding.device_set))

@@ -28,15 +28,12 @@ _one = np.float32(1.0)
 
 
 def depends_on_length(spec: ModelSpec) -> bool:
-    """Return whether frequencies depend on the current length of a sequence.
-
-    If so, a prompt has to be computed in one call with its final length.
-    """
+    """Return whether frequencies depend on a sequence's length: its prompt is then one call."""
     return spec.rope_scaling is not None and spec.rope_scaling.kind in _BY_LENGTH
 
 
 def context_tokens(spec: ModelSpec) -> int:
-    """Return the longest supported sequence: the context, scaled if the model allows it."""
+    """Return the longest supported sequence."""
     scaling, most = spec.rope_scaling, spec.max_position
     if scaling is not None:
         most = max(most, int(scaling.factor * scaling.original_max_position))
@@ -44,16 +41,14 @@ def context_tokens(spec: ModelSpec) -> int:
 
 
 def turned(spec: ModelSpec) -> int:
-    """Return the number of a head's values that are rotated, from its start."""
+    """Return the first values of a head that are rotated."""
     return spec.latent.rope_dim if spec.latent else int(spec.head_dim * spec.rotary_fraction)
 
 
 def frequencies(spec: ModelSpec) -> np.ndarray:
-    """Return the angle per position of each pair, float32 [turned / 2].
+    """Return the angle per position of each pair, float32 [turned / 2], of an unscaled sequence.
 
-    Kinds that depend on the length give those of an unscaled sequence. Every step is rounded to
-    float32, as in the reference implementation: at position 8000 an ulp of a frequency is 5e-4 of
-    an angle.
+    Every step is rounded to float32, as in the reference implementation.
     """
     powers = np.power(float(spec.rope_theta), _exponents(spec).astype(np.float64))
     powers = powers.astype(np.float32)
@@ -83,12 +78,12 @@ def frequencies(spec: ModelSpec) -> np.ndarray:
 def angles(
     positions: jax.Array, lengths: jax.Array, spec: ModelSpec
 ) -> tuple[jax.Array, jax.Array]:
-    """Return cosine and sine of every pair at given positions: float32 [N, turned / 2].
+    """Return cosine and sine of every pair: float32 [N, turned / 2].
 
     If windowed layers have other frequencies: [2, N, turned / 2], windowed layers last.
 
     Source: "yarn" is YaRN (arXiv:2309.00071) section 3.4, "dynamic" its section 3.3, "longrope"
-      LongRoPE (arXiv:2402.13753); the parameters are those of Hugging Face transformers.
+    LongRoPE (arXiv:2402.13753); the parameters are those of Hugging Face transformers.
     """
     if spec.local_rope_theta:
         local = replace(spec, rope_theta=spec.local_rope_theta, rope_scaling=None)
@@ -108,11 +103,7 @@ def angles(
 def rotate(
     x: jax.Array, cosine: jax.Array, sine: jax.Array, *, interleaved: bool = False
 ) -> jax.Array:
-    """Rotate the first values of heads [N, heads, head_dim], two per cosine.
-
-    Element i is paired with element i + half of the rotated values; if `interleaved`, with its
-    neighbour.
-    """
+    """Rotate the first values of heads [N, heads, head_dim], paired by halves or neighbours."""
     pairs = cosine.shape[-1]
     wide, rest = x[..., : 2 * pairs].astype(jnp.float32), x[..., 2 * pairs :]
     if interleaved:

@@ -1,4 +1,4 @@
-"""Continuous batching over a runner: a prompt chunk and the decode steps of other requests."""
+"""Continuous batching over a runner."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ __all__ = ["Drawn", "Request", "Served", "serve"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt of a batch.
+    """One prompt of a batch, at least one token.
 
     Attributes:
-      ids: the prompt, at least one token.
-      max_new_tokens: maximum number of new tokens.
-      sampling: sampling settings.
-      stop: tokens that end the request; the stop token is returned.
-      stop_at_eos: whether the checkpoint's end-of-sequence tokens are stop tokens too.
+      stop: tokens that end the request, returned.
+      stop_at_eos: whether the checkpoint's end-of-sequence tokens do, too.
     """
 
     ids: Sequence[int]
@@ -39,7 +36,7 @@ class Request:
 
     @property
     def pages(self) -> int:
-        """Cache pages of the prompt and all new tokens but the last."""
+        """Cache pages of prompt and answer but its last token."""
         return blocks_for(len(self.ids) + self.max_new_tokens - 1)
 
 
@@ -58,9 +55,7 @@ class Served:
 
     Attributes:
       texts: new tokens of each request.
-      ended: number of times that each request ended.
-      drawn: tokens of the last step.
-      steps: number of computed steps.
+      ended: times that each request ended.
       fallen: requests that lost their KV cache and began again, in order.
     """
 
@@ -82,13 +77,11 @@ def serve(
 ) -> Iterator[Served]:
     """Serve all requests; yield the results after each step.
 
-    Requests are admitted in order, each if a seat and the pages of its prompt and answer are free.
-    A chunk of a prompt is computed with all decodes if the runner's shapes mix, else before them.
+    Requests are admitted in order, each if a seat and all its pages are free. Chunks are computed
+    with all decodes if the runner's shapes mix, else before them.
 
     Args:
-      runner: runner without requests.
-      requests: requests in the order of admission; `stop_at_eos` is not used.
-      ends: called once with each request and token; returns whether the request ends with it.
+      ends: called with each request and token; returns whether the request ends.
 
     Raises:
       OutOfPages: a request does not fit into the free cache.

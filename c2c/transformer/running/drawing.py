@@ -1,4 +1,4 @@
-"""Sampling stages: draws stay on the device and feed the next step."""
+"""Sampling stages on the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCORED = 20  # maximum most likely tokens returned beside the drawn one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Log-probabilities of a token and of the most likely ones, before temperature and limits."""
+    """Log-probabilities before temperature and limits."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]  # tokens and theirs, falling
@@ -37,10 +37,10 @@ class Seats:
     """Sampling state of each sequence, on the device.
 
     Attributes:
-      held: int16 [seats, vocab], occurrence of tokens in the sequence, see `penalised`.
+      held: int16 [seats, vocab], occurrence of tokens, see `penalised`.
       drawn: int32 [seats], last drawn token.
-      biased: int32 [seats, BIASED], biased tokens; ids outside the vocabulary mark unused entries.
-      bias: float32 [seats, BIASED], bias of their logits; -inf while a token is barred.
+      biased: int32 [seats, BIASED], biased tokens; ids outside the vocabulary are unused.
+      bias: float32 [seats, BIASED], bias of their logits; -inf bars a token.
     """
 
     held: Any
@@ -50,7 +50,7 @@ class Seats:
 
 
 def words(vocab: int) -> int:
-    """Return the words of a `MASK` row: a bit per token, and one for the grammar's end."""
+    """Return the words of a `MASK` row: a bit per token and one for the end."""
     return vocab // 32 + 1
 
 

@@ -1,4 +1,4 @@
-"""Results of a step on the device, and their transfer to the host."""
+"""Results of a step, and their transfer to the host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """Scores of a chunk's tokens, on the device, with a fixed number of rows per part."""
+    """Scores of a chunk on the device, in parts of equal rows."""
 
     stay: Stay
     first: int  # prompt position of the first scored token
@@ -36,7 +36,7 @@ class Prompt:
 
 
 def tokens_of(drawn: Drawn) -> np.ndarray:
-    """Wait for the tokens drawn by a call and return them."""
+    """Wait for a call's tokens and return them."""
     if drawn.rows:
         return np.asarray(drawn.tokens)
     drawn.tokens.block_until_ready()
@@ -44,7 +44,7 @@ def tokens_of(drawn: Drawn) -> np.ndarray:
 
 
 def prompt_scores(prompt: Prompt) -> tuple[int, int, tuple[Score, ...]]:
-    """Return a request, the position of its first scored token, and the scores from there on."""
+    """Return a request, its first scored position, and scores from there."""
     count = prompt.stay.prompt_scores
     assert count is not None
     scores = [
@@ -57,7 +57,7 @@ def prompt_scores(prompt: Prompt) -> tuple[int, int, tuple[Score, ...]]:
 
 
 def score_of(told: Sequence[np.ndarray], row: int, count: int) -> Score:
-    """Return the score of a row's token and of the given number of most likely tokens."""
+    """Return the score of a row's token and the most likely ones."""
     logprob, which, top = told
     pairs = zip(which[row, :count].tolist(), top[row, :count].tolist(), strict=True)
     return Score(logprob=float(logprob[row]), top=tuple(pairs))

@@ -1,4 +1,4 @@
-"""Executors: computation of a runner's steps, with the weights and KV caches they need."""
+"""Executors: computation of a runner's steps."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ Stored = Sequence[tuple[Stay, int]]
 
 
 class GaveWay(RuntimeError):
-    """Requests lost their keys and values on another device; the step has no effect.
-
-    The caller preempts them (`Runner.preempt`) and computes them again.
-    """
+    """Requests lost keys and values on another device; the step had no effect: preempt them."""
 
     def __init__(self, requests: Sequence[int], why: str) -> None:
         super().__init__(f"{len(requests)} requests are computed again at home: {why}")
@@ -38,12 +35,9 @@ class GaveWay(RuntimeError):
 
 
 class Executor(Protocol):
-    """Interface of an object that computes steps of one model.
+    """Computation of one model's steps.
 
     Attributes:
-      spec: shape of the model.
-      device: device of tokens and logits.
-      executables: compiled stages of that device; None: jax compiles for this process.
       ends_apart: whether `end` may follow `compute`.
     """
 
@@ -54,11 +48,11 @@ class Executor(Protocol):
 
     @property
     def available(self) -> int:
-        """Blocks that can be taken now, on the device with the fewest."""
+        """Blocks that can be taken on the fullest device."""
         ...
 
     def lacks(self, stored: Stored) -> int:
-        """Return the number of blocks that requests lack, on the device that lacks most."""
+        """Return the most blocks that requests lack on a device."""
         ...
 
     def grow(self, stored: Stored) -> None:
@@ -70,11 +64,11 @@ class Executor(Protocol):
         ...
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Attach kept blocks to a prompt; return how many of its first blocks are now shared."""
+        """Attach kept blocks to a prompt; return how many are shared."""
         ...
 
     def share(self, stay: Stay) -> None:
-        """Keep a prompt's blocks, computed or under way, so that other requests can reuse them."""
+        """Keep a prompt's blocks for other requests."""
         ...
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
@@ -86,16 +80,16 @@ class Executor(Protocol):
         ...
 
     def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of tokens, from an output of `compute` without logits."""
+        """Return logits from an output of `compute` without them."""
         ...
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape; return the shape of the logits."""
+        """Prepare a call shape; return the logits' shape."""
         ...
 
 
 class SharesNothing:
-    """Mixin of executors without prefix sharing, whose KV caches are in several pools."""
+    """Mixin without prefix sharing."""
 
     def reuse(self, stay: Stay, most: int) -> int:  # noqa: ARG002
         """Return 0: no blocks are shared."""
@@ -109,8 +103,8 @@ class OnDevice:
     """A model on the device of its pool.
 
     Attributes:
-      poll: callback after each layer and after the logits, which are then waited for. It may use
-        and replace the pool's arrays. None: no callback and no wait.
+      poll: callback after each layer and after the logits, which are then waited for; it may use
+        and replace the pool's arrays.
     """
 
     poll: Callable[[], object] | None = None
@@ -128,12 +122,7 @@ class OnDevice:
         """Lease blocks of a pool; nothing is computed.
 
         Args:
-          params: parameters of the model.
-          spec: the model.
-          linear: strategy for projections.
           pool: keys and values, shared with other executors of the device.
-          executables: source of compiled stages; by default jax compiles for this process.
-          lease: lease for blocks; by default a new one of the pool.
         """
         self.params, self.spec, self.linear, self.pool = params, spec, linear, pool
         self.lease = pool.lease(spec) if lease is None else lease
@@ -148,7 +137,7 @@ class OnDevice:
         return self.lease.available
 
     def lacks(self, stored: Stored) -> int:
-        """Return the number of blocks that requests lack; kept blocks are evicted first."""
+        """Return the blocks that requests lack, kept ones evicted first."""
         count = sum(n for _, n in self._growth(stored))
         if count > self.lease.available:
             self.pool.make_room(self.lease, count)
@@ -168,10 +157,7 @@ class OnDevice:
         self.lease.give(self._blocks.pop(stay, ()))
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Attach kept blocks to a prompt; return how many of its first blocks are now shared.
-
-        Earlier calls write these blocks, and calls are computed in order.
-        """
+        """Attach kept blocks to a prompt; return how many of its first blocks are shared."""
         cache, blocks = self.pool.kept, self._blocks.setdefault(stay, [])
         for key in stay.keys[stay.shared : most]:
             if key not in cache:
@@ -185,10 +171,7 @@ class OnDevice:
         return stay.shared
 
     def share(self, stay: Stay) -> None:
-        """Keep a prompt's blocks, computed or under way, so that other requests can reuse them.
-
-        Only one of two copies is kept.
-        """
+        """Keep a prompt's blocks for other requests; of two copies one."""
         blocks, whole = self._blocks[stay], min(len(stay.keys), stay.filled // PAGE_TOKENS)
         for number in range(stay.shared, whole):
             key = stay.keys[number]
@@ -201,7 +184,7 @@ class OnDevice:
         stay.shared = whole
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer."""
+        """Return the wanted logits, or the last layer's output."""
         result, self.pool.arrays = self._run(
             laid, tokens, wanted, self.tables(laid), has_logits=has_logits,
             between=None if self.poll is None else self._between,
@@ -212,7 +195,7 @@ class OnDevice:
         return result
 
     def tables(self, laid: Laid) -> np.ndarray:
-        """Return the blocks of each row in this pool: int32 [rows, width], -1 for none."""
+        """Return the blocks of each row: int32 [rows, width], -1 for none."""
         tables = np.full((len(laid.rows), laid.width), -1, np.int32)
         for row, stay in zip(tables, laid.rows, strict=True):
             blocks = self.blocks(stay)
@@ -231,13 +214,13 @@ class OnDevice:
         return replace(self.pool.arrays, tables=cache.tables)
 
     def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of tokens, from an output of `compute` without logits."""
+        """Return logits from an output of `compute` without them."""
         return end(
             self.params, x, wanted, self.spec, linear=self.linear, executables=self.executables
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape; return the shape of the logits."""
+        """Prepare a call shape; return the logits' shape."""
         tables = np.full((len(laid.rows), laid.width), -1, np.int32)
         between = None if self.poll is None else lambda cache: cache  # as many layers a call
         logits, _ = self._run(laid, tokens, laid.wanted, tables, ahead=True, between=between)
@@ -273,7 +256,7 @@ def blocks_for(positions: int) -> int:
 
 
 def bound(executables: Executables | None) -> Callable[[Any], Callable[..., Any]]:
-    """Return a caching binder of stages, compiled for this process or from the store."""
+    """Return a caching binder of stages."""
     functions: dict[Any, Callable[..., Any]] = {}
 
     def call(stage: Any) -> Callable[..., Any]:

@@ -88,21 +88,15 @@ def stream_batch(
     """Return an iterator over the tokens of all requests, in order within a request.
 
     Args:
-      params: parameters of the model.
-      requests: requests in the order of admission.
-      spec: the model.
-      linear: strategy for projections.
-      rows: maximum number of concurrent requests; the others wait.
-      cache_tokens: positions in the cache, rounded down to whole pages of 64; by default enough for
-        the largest `rows` requests. Requests that do not fit wait.
-      chunk: maximum prompt tokens of one call; models whose rotary frequencies depend on the length
-        compute a prompt in one call.
-      ends: called once with each request and token; returns whether the request ends with it.
-      executables: source of compiled stages; by default jax compiles for this process.
+      rows: maximum number of concurrent requests.
+      cache_tokens: positions in the cache, in whole pages of 64; by default enough for the largest
+        `rows` requests.
+      chunk: maximum prompt tokens of one call, unless rotary frequencies depend on the length.
+      ends: called with each request and token; returns whether the request ends.
 
     Raises:
-      SettingError: before any computation, if a size is invalid, a request does not fit into an
-        empty cache, or the cache not into memory.
+      SettingError: before any computation: an invalid size, a request beyond an empty cache, or a
+        cache beyond memory.
     """
     if rows < 1:
         raise SettingError("rows", rows, "a whole number above 0")
@@ -168,10 +162,10 @@ def _pages(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """Shapes of one call for one sequence.
+    """Shapes of a call for one sequence.
 
     Attributes:
-      tokens: padded tokens of a prompt's chunk; 0 for a decode step.
+      tokens: padded tokens of a prompt's chunk; 0: a decode.
       context: positions in the cache.
     """
 
@@ -196,9 +190,7 @@ class Wanted:
     """Part of the possible calls that will run, for `warm`.
 
     Attributes:
-      buckets: shapes of the calls.
-      draws: whether tokens are drawn at a temperature above 0; by default both cases.
-      scores: whether log-probabilities are returned too.
+      draws: whether tokens are drawn at a temperature above 0; by default both.
     """
 
     buckets: tuple[Bucket, ...]
@@ -207,7 +199,7 @@ class Wanted:
 
 
 def buckets_of(prompt: int, new: int) -> tuple[Bucket, ...]:
-    """Return the shapes that `stream_batch` runs for one prompt and a number of new tokens.
+    """Return the shapes that `stream_batch` runs for one prompt and new tokens.
 
     >>> buckets_of(300, 8)
     (Bucket(tokens=0, context=512), Bucket(tokens=64, context=512), Bucket(tokens=256, context=512))
@@ -218,7 +210,7 @@ def buckets_of(prompt: int, new: int) -> tuple[Bucket, ...]:
 
 
 def buckets_up_to(context: int) -> tuple[Bucket, ...]:
-    """Return all shapes that `stream_batch` may run for one sequence of this many positions.
+    """Return all shapes of `stream_batch` for one sequence of these positions.
 
     Raises:
       SettingError: the number of positions is below 1.
@@ -240,16 +232,7 @@ def warm(
     *,
     done: Callable[[Bucket], None] = lambda _: None,
 ) -> None:
-    """Prepare the executables of `stream_batch` for these shapes; nothing is computed.
-
-    Args:
-      params: parameters of the model.
-      spec: the model.
-      linear: strategy for projections.
-      executables: source of compiled stages.
-      wanted: shapes and settings to prepare.
-      done: callback after each shape.
-    """
+    """Prepare the executables of `stream_batch` for these shapes, with a callback after each."""
     for context in dict.fromkeys(size.context for size in wanted.buckets):
         here = [size for size in wanted.buckets if size.context == context]
         budgets = tuple(sorted({size.tokens for size in here} - {0})) or BUDGETS[:1]

@@ -1,4 +1,4 @@
-"""KV pool shared by all models of a device: two flat arrays, allocated in blocks."""
+"""KV pool of a device's models: two flat arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BLOCKS_A_SUPERBLOCK = 4  # of the largest model: at most a fifth is lost to wha
 
 
 def block_elements(spec: ModelSpec) -> int:
-    """Return the number of key elements for 64 positions in all layers; values have as many."""
+    """Return the key elements, and value elements, of 64 positions in all layers."""
     return spec.layers * _page_elements(spec)
 
 
@@ -39,14 +39,14 @@ def _page_elements(spec: ModelSpec) -> int:
 
 
 def superblock_elements(specs: Iterable[ModelSpec], *, blocks: int = _BLOCKS_A_SUPERBLOCK) -> int:
-    """Return a superblock size that all these models can divide into their pages."""
+    """Return a superblock size for the pages of all these models."""
     models = list(specs)
     step = math.lcm(*map(_page_elements, models))
     return -(-blocks * max(map(block_elements, models)) // step) * step
 
 
 def superblocks_for(blocks: int) -> int:
-    """Return the superblocks that hold this many blocks of any one model.
+    """Return the superblocks for these blocks of a model.
 
     >>> superblocks_for(9)
     3
@@ -55,7 +55,7 @@ def superblocks_for(blocks: int) -> int:
 
 
 def check_room(nbytes: int, field: str = "cache", *, device: Any = None) -> None:
-    """Validate that a device's memory, jax's first by default, has room for a cache."""
+    """Check a device's memory for a cache."""
     device = jax.devices()[0] if device is None else device
     stats = device.memory_stats()  # None on a CPU
     most = int((stats or {}).get("bytes_limit") or memory_bytes())
@@ -72,8 +72,7 @@ class KvPool:
     """Key and value arrays, and their free superblocks.
 
     Attributes:
-      kept: lease and first page of kept prefix blocks, by key. The caller that keeps them decides
-        when to forget them; before a step lacks blocks, the least recently used are evicted.
+      kept: lease and first page of kept prefix blocks, by key, evicted by least use.
     """
 
     def __init__(
@@ -88,11 +87,7 @@ class KvPool:
         """Allocate the arrays.
 
         Args:
-          superblocks: number of superblocks.
-          superblock: key elements, and value elements, of a superblock; see `superblock_elements`.
-          dtype: type of keys and values.
-          executables: source of the compiled zero fill; by default jax compiles it.
-          device: jax device; by default the first.
+          superblock: key elements, and value elements; see `superblock_elements`.
         """
         check_value(superblocks, Count, "pool.superblocks")
         self.device = jax.devices()[0] if device is None else device
@@ -129,10 +124,9 @@ class KvPool:
         """Return a new lease for a model's blocks.
 
         Args:
-          spec: the model.
-          block_layers: layers of a block; by default all. With 1, each layer's keys and values may
-            be on a different device, and a sequence has a list of blocks per layer.
-          reserve: superblocks that the lease never takes, so that other models can grow into them.
+          block_layers: layers of a block; by default all. 1: layers may be on different devices,
+            with blocks of their own.
+          reserve: superblocks that the lease never takes.
 
         Raises:
           SettingError: the layers do not divide into such blocks, or the reserve exceeds the pool.
@@ -141,7 +135,7 @@ class KvPool:
         return Lease(self, spec, layers, reserve)
 
     def keep(self, key: int, lease: Lease, first: int) -> None:
-        """Keep a block of a lease until it is forgotten, even if its users free it."""
+        """Keep a lease's block until it is forgotten."""
         lease.share(first)
         self.kept[key] = lease, first
 
@@ -151,11 +145,7 @@ class KvPool:
             lease.give([first])
 
     def make_room(self, lease: Lease, count: int) -> None:
-        """Evict unused kept blocks, least recently used first, until a lease can take this many.
-
-        The byte limit of their keeper does not prevent a shortage, since a few blocks can occupy
-        whole superblocks.
-        """
+        """Evict unused kept blocks, least recently used first, until a lease can take this many."""
         for key, (owner, first) in list(self.kept.items()):
             if lease.available >= count:
                 return
@@ -164,7 +154,7 @@ class KvPool:
 
 
 class Lease:
-    """Blocks of one model; a block's id is its first page, in pages of the model's size."""
+    """Blocks of a model; an id is the first page."""
 
     def __init__(self, pool: KvPool, spec: ModelSpec, block_layers: int, reserve: int) -> None:
         if block_layers < 1 or spec.layers % block_layers:
@@ -193,7 +183,7 @@ class Lease:
 
     @property
     def most(self) -> int:
-        """Blocks that could be taken if no other model had any."""
+        """Blocks that a lone model could take."""
         return self._most * self._blocks
 
     @property
@@ -205,7 +195,7 @@ class Lease:
         """Allocate blocks; return their first pages.
 
         Raises:
-          OutOfPages: too few blocks are free; nothing was allocated.
+          OutOfPages: too few; nothing was allocated.
         """
         if count > self.available:
             raise OutOfPages(str(sequence), count, self.available)
@@ -229,7 +219,7 @@ class Lease:
         return first in self._more
 
     def give(self, blocks: Iterable[int]) -> None:
-        """Release blocks by one user each; empty superblocks return to the pool."""
+        """Release blocks by a user each; empty superblocks return."""
         for first in blocks:
             if first in self._more:
                 self._more[first] -= 1

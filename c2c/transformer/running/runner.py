@@ -1,4 +1,4 @@
-"""Runner of scheduled steps for one model; it makes no scheduling decisions."""
+"""Runner of one model's scheduled steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ANY = np.iinfo(np.uint32).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumable:
-    """State to resume a preempted request; its prompt is computed again."""
+    """State to resume a preempted request."""
 
     ids: tuple[int, ...]  # prompt and earlier draws
     drawn: int  # number of these draws
@@ -52,12 +52,12 @@ class Result:
 
     Attributes:
       tokens: request, token and reason for the request's end (None: it goes on).
-      seconds: time since the start of the step or the reading of the previous one, the later.
-      dropped: tokens of requests that had ended or were gone.
-      scores: scores of tokens, by request, for requests that ask for them.
-      prompts: requests, positions in their prompts, and scores of the tokens from there on.
-      hidden: outputs of the last layer before the final norm for prompts' last tokens, float32
-        [hidden], by request, for requests that ask for them.
+      seconds: since the start of the step or the reading of the previous one, the later.
+      dropped: tokens of requests that had ended.
+      scores: by request, if asked for.
+      prompts: requests, first positions and scores of prompts' tokens.
+      hidden: last layer's outputs before the final norm of prompts' last tokens, float32 [hidden],
+        if asked for.
     """
 
     tokens: tuple[tuple[int, int, Ended | None], ...]
@@ -81,15 +81,10 @@ class Ticket:
 # requests that have ended by then are dropped. A request's draws depend only on its prompt,
 # settings, seed and earlier draws.
 class Runner:
-    """Requests of one model, whose steps an executor computes."""
+    """Requests of one model, run by an executor."""
 
     def __init__(self, executor: Executor, shapes: Shapes) -> None:
-        """Create a runner without requests; nothing is computed.
-
-        Args:
-          executor: executor of the steps, which holds keys and values.
-          shapes: all shapes of its calls.
-        """
+        """Create a runner without requests; `shapes` are all of its calls'."""
         self.executor, self.spec, self.shapes = executor, executor.spec, shapes
         self._stays: dict[int, Stay] = {}
         self._free_seats = list(range(self.seats))[::-1]
@@ -128,20 +123,16 @@ class Runner:
 
         Args:
           request: id, unique among the current requests.
-          ids: prompt, followed by earlier draws if the request was preempted.
+          ids: prompt, then earlier draws of a preempted request.
           new: maximum number of further tokens.
-          sampling: sampling settings.
-          stop: tokens that end the request.
-          drawn: number of earlier draws at the end of `ids`; further draws continue their count.
-          least: number of draws, earlier ones included, that cannot be a stop token.
-          scores: number of most likely tokens in results, beside the log-probability of each drawn
-            one; None: neither.
-          prompt_scores: likewise for each token of the prompt but the first.
-          embeds: whether the first result has the hidden state of the prompt's last token; it has
-            none if the executor's layers and logits are one executable.
-          constraint: grammar of the answer, advanced past earlier draws; the request ends when the
-            grammar is complete.
-          keys: keys of the prompt's first whole blocks, without its last token, for prefix sharing.
+          drawn: earlier draws at the end of `ids`.
+          least: draws that cannot be a stop token, earlier ones included.
+          scores: most likely tokens in results, beside the drawn one.
+          prompt_scores: likewise for the prompt.
+          embeds: whether the first result has the hidden state of the prompt's last token, if
+            layers and logits are apart.
+          constraint: grammar of the answer, advanced past earlier draws.
+          keys: keys of the prompt's first whole blocks, without its last token.
 
         Raises:
           SettingError: the request can never fit.
@@ -174,11 +165,7 @@ class Runner:
         self._stays[request] = stay
 
     def reuse(self, request: int, tokens: int) -> int:
-        """Attach kept blocks to a prompt before its next tokens are computed.
-
-        Returns:
-          Number of tokens that need no computation, always fewer than given.
-        """
+        """Attach kept blocks to a prompt; return the tokens found, always fewer than given."""
         stay = self._stays[request]
         before = stay.filled
         if stay.keys:
@@ -187,19 +174,19 @@ class Runner:
         return stay.filled - before
 
     def cancel(self, request: int) -> None:
-        """Free a request's blocks at once; its tokens under way are dropped."""
+        """Free a request's blocks; tokens under way are dropped."""
         stay = self._stays.pop(request)
         self.executor.give(stay)
         self._free_seats.append(stay.seat)
 
     def preempt(self, request: int) -> Resumable:
-        """Free a request's blocks; return the arguments of `submit` that resume it."""
+        """Free a request's blocks; return `submit`'s arguments to resume."""
         stay = self._stays[request]
         self.cancel(request)
         return Resumable(ids=(*stay.ids, *stay.got), drawn=stay.before + len(stay.got))
 
     def missing(self, step: Step) -> int:
-        """Return the number of blocks that a step lacks."""
+        """Return the blocks that a step lacks."""
         return self.executor.lacks(self._stored(self._without_early(step)))
 
     def shape_of(self, step: Step) -> tuple[int, int]:
@@ -215,15 +202,13 @@ class Runner:
         return call
 
     def attended(self, step: Step) -> int:
-        """Return the total positions that a step's one-token rows attend to."""
+        """Return the positions that a step's decodes attend to."""
         stays = [self._stays[request] for request in step.decode]
         early = len(step.decode) - len(self._without_early(step).decode)
         return sum(len(stay.ids) + stay.started for stay in stays) - early
 
     def start(self, step: Step) -> Ticket:
-        """Start a step, which is computed asynchronously.
-
-        The part started by `run_ahead` is not computed again.
+        """Start a step asynchronously, unless `run_ahead` has.
 
         Raises:
           OutOfPages: too few blocks are free; nothing was started.
@@ -240,15 +225,11 @@ class Runner:
         return Ticket(drawn=tuple(drawn), begun_s=begun_s)
 
     def run_ahead(self, step: Step) -> bool:
-        """Start a future step of decodes, if none of its requests has to end before it.
+        """Start a future step of decodes; return whether it was started.
 
-        Its tokens are returned after the corresponding `start`, and dropped for requests that have
-        ended by then.
-
-        Returns:
-          True if the step was started. False if a request has ended, has all its tokens, or follows
-          a grammar, which needs the previous token; if blocks lack; or if an earlier step ahead is
-          not used up.
+        Its tokens are returned after the corresponding `start`, or dropped. False: a request has
+        ended, has all its tokens or follows a grammar; blocks lack; or an earlier step ahead is
+        unused.
         """
         stays = [self._stays.get(request) for request in step.decode]
         if self._early_stays() or any(
@@ -336,11 +317,6 @@ class Runner:
     def _prompt(
         self, stay: Stay, step: Step, rows: int, logits_of: Callable[[np.ndarray], Any]
     ) -> Prompt:
-        """Score the tokens after those of a chunk, in as many rows of logits as draws have.
-
-        This needs no further compilation. If a model is one executable, each part computes the
-        chunk again and stores the same keys and values.
-        """
         assert step.fill is not None
         follow = stay.ids[stay.filled + 1 : stay.filled + step.fill[1] + 1]
         counts, parts = [], []
@@ -354,7 +330,7 @@ class Runner:
         return Prompt(stay, stay.filled + 1, tuple(counts), tuple(parts))
 
     def finish(self, ticket: Ticket) -> Result:
-        """Wait for a step and return its result; ended requests are removed."""
+        """Wait for a step; ended requests are removed."""
         token_rows = [tokens_of(drawn) for drawn in ticket.drawn]
         now_s = time.perf_counter()
         seconds = now_s - max(ticket.begun_s, self._read_s)
@@ -413,10 +389,7 @@ class Runner:
 
         Args:
           decodes: whether to include steps without a prompt.
-          draws: whether tokens are drawn at a temperature above 0; by default both cases.
-          scores: whether log-probabilities are returned too.
-          masks: whether to include grammar masks.
-          done: callback after each shape.
+          draws: whether tokens are drawn at a temperature above 0; by default both.
 
         Raises:
           SettingError: the model was loaded without executables.

@@ -1,4 +1,4 @@
-"""Token sampling of a batch, with settings and a seed per row."""
+"""Token sampling, with settings and a seed per row."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Sampling:
 
     Attributes:
       temperature: divisor of the logits; 0 selects the largest.
-      top_k: limit to the k largest logits (and ties of the k-th); 0 for all.
+      top_k: limit to the k largest logits (and ties); 0 for all.
       top_p: limit to the fewest tokens whose probabilities sum to p.
-      min_p: lowest probability of a token, as a share of the largest probability.
-      repetition_penalty: divisor of positive and factor of negative logits of tokens in the
-        sequence, prompt included.
-      presence_penalty: penalty subtracted from the logits of tokens in the answer.
+      min_p: lowest probability, as a share of the largest.
+      repetition_penalty: divisor of positive, factor of negative logits of tokens in the sequence,
+        prompt included.
+      presence_penalty: subtracted from the logits of tokens in the answer.
       frequency_penalty: likewise, for each occurrence.
-      logit_bias: values added to the logits of these tokens.
-      seed: seed of the draws; equal seeds give equal draws in any batch.
+      logit_bias: added to the logits of these tokens.
+      seed: equal seeds give equal draws in any batch.
     """
 
     temperature: FromZero = 0.0
@@ -61,10 +61,10 @@ class Sampling:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRows:
-    """Sampling settings of a batch, in one array per type to save transfers to the device.
+    """Sampling settings of a batch.
 
     Attributes:
-      reals: float32 [rows, 6], float settings.
+      reals: float32 [rows, 6].
       words: uint32 [rows, 3], top_k and both halves of the seed.
     """
 
@@ -82,7 +82,7 @@ class SamplingRows:
 
     @property
     def changes(self) -> Any:
-        """True if a row's logits depend on tokens in its sequence."""
+        """True if logits depend on earlier tokens."""
         return (
             (self.real("repetition_penalty") != 1)
             | (self.real("presence_penalty") != 0)
@@ -105,7 +105,7 @@ def sampling_rows(rows: Sequence[Sampling]) -> SamplingRows:
 
 
 def penalised(logits: jax.Array, settings: SamplingRows, held: jax.Array) -> jax.Array:
-    """Return the logits of each row with its penalties applied."""
+    """Return the logits with penalties."""
     repetition, presence, frequency = (
         settings.real(f"{name}_penalty")[:, None]
         for name in ("repetition", "presence", "frequency")
@@ -120,19 +120,15 @@ def penalised(logits: jax.Array, settings: SamplingRows, held: jax.Array) -> jax
 def sample(
     logits: jax.Array, settings: SamplingRows, step: jax.Array, *, hot: bool = True
 ) -> jax.Array:
-    """Draw the next token of each row.
+    """Draw the next token of each row: int32 [rows].
 
     The order is temperature, top_k, top_p, min_p, as in the reference library. Ties of the largest
-    logit go to the lowest token.
+    go to the lowest token.
 
     Args:
       logits: float32 [rows, vocab], penalties included.
-      settings: sampling settings of the rows.
-      step: int32 [rows], number of tokens that the row has drawn; makes each draw unique.
+      step: int32 [rows], tokens that the row has drawn.
       hot: whether any temperature is above 0; False avoids sorting.
-
-    Returns:
-      int32 [rows].
     """
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     if not hot:
@@ -151,7 +147,6 @@ def sample(
 
 
 def _kept(scaled: jax.Array, settings: SamplingRows) -> jax.Array:
-    """Return the tokens of one row that top_k and top_p allow: bool [vocab]."""
     vocab = scaled.shape[0]
     order = jnp.argsort(-scaled, stable=True)
     falling = scaled[order]
@@ -167,9 +162,6 @@ def _kept(scaled: jax.Array, settings: SamplingRows) -> jax.Array:
 
 
 def _draw(scaled: jax.Array, seed: jax.Array, step: jax.Array) -> jax.Array:
-    """Draw the next token of one row, with noise per token independent of the other candidates.
-
-    Both halves of a seed form the key; for seeds below 2**32 it equals `jax.random.key`.
-    """
+    """Draw a row's token with noise per token; a seed below 2**32 equals `jax.random.key`."""
     key = jax.random.fold_in(jax.random.wrap_key_data(seed, impl="threefry2x32"), step)
     return jax.random.categorical(key, scaled).astype(jnp.int32)

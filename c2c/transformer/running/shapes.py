@@ -1,4 +1,4 @@
-"""Closed set of a runner's call shapes, and the split of prompts to fit them."""
+"""Closed set of call shapes, and the split of prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUDGETS = (16, 64, 256)  # prompt tokens in one call
 
 
 def bucket(size: int, least: int = 1) -> int:
-    """Return the next power of two from `size`, to which calls are padded to limit compilations.
+    """Return the next power of two from `size`.
 
     >>> [bucket(n) for n in (1, 2, 3, 64, 65)]
     [1, 2, 4, 64, 128]
@@ -28,10 +28,10 @@ class Shapes:
     """Allowed call shapes of a runner: decode steps of each row class, and chunks.
 
     Attributes:
-      rows: numbers of one-token rows, ascending; a step uses the smallest that holds its requests.
+      rows: numbers of one-token rows, ascending.
       budgets: sizes of prompt chunks, ascending.
-      width: maximum blocks of a sequence, that is, columns of the block tables.
-      mixes: whether a chunk shares a call with the largest number of one-token rows; else alone.
+      width: maximum blocks of a sequence.
+      mixes: whether a chunk shares a call with the most one-token rows.
     """
 
     rows: tuple[int, ...] = (1, 8)
@@ -47,7 +47,7 @@ class Shapes:
 
     @property
     def calls(self) -> tuple[tuple[int, int], ...]:
-        """All call shapes: tokens of the chunk (0: none) and number of one-token rows.
+        """All call shapes: tokens of the chunk (0: none) and one-token rows.
 
         >>> Shapes(rows=(1, 8), budgets=(64, 256)).calls
         ((0, 1), (0, 8), (64, 8), (256, 8))
@@ -56,7 +56,7 @@ class Shapes:
         return (*((0, rows) for rows in self.rows), *((budget, beside) for budget in self.budgets))
 
     def draws(self, chunk: int, rows: int) -> int:
-        """Return the number of logit rows of a call: one, or the maximum, to limit compilations.
+        """Return the logit rows of a call: one, or the maximum.
 
         >>> shapes = Shapes(rows=(1, 8), budgets=(64, 256))
         >>> [shapes.draws(*call) for call in shapes.calls]
@@ -65,7 +65,7 @@ class Shapes:
         return 1 if (chunk > 0) + rows == 1 else self.rows[-1] + self.mixes
 
     def call_for(self, tokens: int, decodes: int) -> tuple[int, int] | None:
-        """Return the first call shape for this chunk and this many decodes; None if there is none.
+        """Return the first call shape for this chunk and these decodes, or None.
 
         >>> Shapes(rows=(1, 8), budgets=(64, 256)).call_for(65, 2)
         (256, 8)

@@ -1,4 +1,4 @@
-"""Requests in a runner, and the input arrays of one call over them."""
+"""Requests in a runner, and input arrays of a call."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Ended = Literal["stop", "length", "grammar"]  # the last: it failed
 
 
 class Constraint(Protocol):
-    """Grammar state that restricts the next tokens of one request's answer."""
+    """Grammar state of one request's answer."""
 
     @property
     def has_failed(self) -> bool:
-        """True if the grammar cannot restrict tokens any more."""
+        """True if it cannot restrict tokens any more."""
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
         """Return the allowed tokens as bits, uint32 [vocab // 32 + 1]; `ends` end the answer."""
 
     def take(self, token: int) -> bool:
-        """Advance by a drawn token; return whether the answer is complete."""
+        """Take a drawn token; return whether the answer is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Step:
     """Input of one call.
 
     Attributes:
-      fill: request and number of its next prompt tokens; None: no prompt.
+      fill: request and number of its next prompt tokens.
       decode: requests that decode one token.
     """
 
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Stay:
-    """A request from `submit` to its end; results belong to it, not to the request's id."""
+    """A request from `submit` to its end; results are its own, not its id's."""
 
     request: int
     ids: Sequence[int]
@@ -66,30 +66,30 @@ class Stay:
     got: list[int] = field(default_factory=list)
 
     def ends_with(self, tokens: int) -> bool:
-        """Return whether the next tokens end a prompt whose hidden state is returned."""
+        """Return whether these tokens end a prompt with a hidden state."""
         return self.embeds and self.filled + tokens == len(self.ids)
 
     def stored(self, step: Step) -> int:
-        """Return the number of positions with stored keys and values after a step."""
+        """Return the stored positions after a step."""
         if step.fill is not None and step.fill[0] == self.request:
             return self.filled + step.fill[1]
         return len(self.ids) + self.started
 
     @property
     def written(self) -> int:
-        """Number of positions with stored keys and values after all started steps."""
+        """Stored positions after all started steps."""
         past = self.filled == len(self.ids)
         return len(self.ids) + self.started - 1 if past else self.filled
 
     def held(self, vocab: int) -> np.ndarray:
-        """Return the initial occurrence of tokens, see `penalised`: int16 [vocab]."""
+        """Return the first occurrence of tokens, see `penalised`: int16 [vocab]."""
         prompt = len(self.ids) - self.before
         counts = 2 * np.bincount(self.ids[prompt:], minlength=vocab)
         counts[np.asarray(self.ids[:prompt])] += 1
         return np.minimum(counts, MOST_HELD).astype(np.int16)
 
     def biases(self) -> list[tuple[int, float]]:
-        """Return the logit biases of tokens; -inf for tokens that are barred at first."""
+        """Return the logit biases; -inf bars a token at first."""
         return [*self.sampling.logit_bias.items(), *((token, -np.inf) for token in self.barred)]
 
     @property
@@ -105,7 +105,7 @@ class Stay:
 
 
 class Laid:
-    """Arrays of one call: a chunk first, then rows of one token; padding has position -1."""
+    """Arrays of a call: a chunk, then rows of one token; padding is -1."""
 
     def __init__(self, *, chunk: int, decode_rows: int, width: int, draws: int) -> None:
         count, self._first = chunk + decode_rows, int(chunk > 0)
@@ -129,7 +129,7 @@ class Laid:
             self.wanted[0], self.drawing[0] = tokens - 1, stay
 
     def decode(self, stay: Stay, row: int) -> None:
-        """Add one decode of a request, whose input is its last token."""
+        """Add a request's decode of its last token."""
         if not stay.started or stay.filled < len(stay.ids):
             raise ValueError(f"request {stay.request}: its prompt is not computed yet")
         index, row = self.chunk + row, self._first + row

@@ -1,4 +1,4 @@
-"""Chat templates: conversion of messages to the model's prompt format."""
+"""Chat templates."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _MOST_BITS = 1 << 16  # of a power
 class ChatTemplate:
     """A checkpoint's chat template, rendered like transformers' apply_chat_template.
 
-    `special_tokens` are variables of the template such as bos_token. A missing name is undefined:
-    empty if printed, an error if added to a text.
+    `special_tokens` are variables such as bos_token. A missing name is undefined: empty if printed,
+    an error if added to a text.
 
     >>> template = ChatTemplate(source="{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
     >>> template.render([{"role": "user", "content": "Hi"}])
@@ -66,14 +66,11 @@ class ChatTemplate:
         """Render a chat.
 
         Args:
-          messages: mappings with a "role" and other fields of the template, mostly "content".
-          add_generation_prompt: whether to append the opening of the assistant's answer.
-          continue_final_message: whether to end with the last message's content, so that the answer
-            continues it.
-          tools: JSON schemas of functions the model may call.
-          documents: documents that the model may quote.
-          now: time for strftime_now; the current local time if None.
-          variables: further variables of the template, such as enable_thinking.
+          messages: mappings with a "role" and other fields of the template.
+          add_generation_prompt: whether to append the opening of an answer.
+          continue_final_message: whether the answer continues the last message.
+          now: time for strftime_now; None: the local time.
+          variables: further variables, such as enable_thinking.
 
         Raises:
           SettingError: messages are not mappings with a role, or not JSON.
@@ -117,8 +114,6 @@ class ChatTemplate:
 
 
 class _GenerationBlocks(Extension):
-    """Extension for {% generation %} … {% endgeneration %}: the assistant's text in training."""
-
     tags = {"generation"}  # noqa: RUF012 (the base class's protocol)
 
     def parse(self, parser: Parser) -> Node:
@@ -163,8 +158,6 @@ def _joined(*parts: Any) -> str:
 
 
 class _Joins(NodeTransformer):
-    """Operator `~` as a call whose result is bounded."""
-
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 (the base class's protocol)
         self.generic_visit(node)
         call = nodes.Call(nodes.ImportedName(f"{__name__}._joined"), node.nodes, [], None, None)
@@ -172,7 +165,7 @@ class _Joins(NodeTransformer):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Sandbox with bounded loops and products, since templates are untrusted."""
+    """Sandbox with bounded loops and products: templates are untrusted."""
 
     intercepted_binops = frozenset({"+", "*", "**"})
     concat = staticmethod(_concat)

@@ -1,4 +1,4 @@
-"""End-of-sequence tokens of a checkpoint, from the files beside its tokenizer."""
+"""End-of-sequence tokens of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["eos_ids"]
 
 
 def eos_ids(folder: Path) -> tuple[int, ...]:
-    """Return the end-of-sequence tokens; generation_config.json takes precedence.
+    """Return the end-of-sequence tokens, first of generation_config.json.
 
     Raises:
-      DataError: a file is damaged, or its eos_token_id is not a token.
+      DataError: a file is damaged, or an id is no token.
     """
     for name in ("generation_config.json", "config.json"):
         file = folder / name

@@ -18,17 +18,14 @@ _BEFORE = "a"  # any token that is a letter, so that the next one is within a te
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Return the byte of each character of a byte-level vocabulary.
-
-    Printable bytes stand for themselves, the others for the characters from U+0100 on, in order.
-    """
+    """Return the byte of each character of a byte-level vocabulary: itself, or U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
 
 
 def parts(step: Any) -> list[Mapping[str, Any]]:
-    """Return the settings of a tokenizer's step, or of its parts if it is a sequence."""
+    """Return the settings of a tokenizer's step or its parts."""
     result = [] if step is None else [json.loads(step.__getstate__())]
     for one in result:
         for name in ("decoders", "normalizers", "pretokenizers"):
@@ -51,18 +48,16 @@ def _keeps_all(step: Mapping[str, Any]) -> bool:
 class Spelling:
     """Texts of tokens.
 
-    Characters of byte-level vocabularies are bytes. Other tokens get their text from the decoder,
-    given the previous token: it drops a space at the beginning of a text (SentencePiece), or writes
-    one between words. Their tokens `<0xNN>` are single bytes if the decoder defines them so.
+    Characters of byte-level vocabularies are bytes; other tokens get texts from the decoder, given
+    the previous one.
 
     Attributes:
-      special: special tokens, which can be skipped.
-      is_byte_level: whether each character of the vocabulary is a byte.
+      special: tokens that can be skipped.
       has_bytes: whether tokens `<0xNN>` are bytes.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        """Wrap the tokenizers library's object, to which no token is added any more."""
+        """Wrap the library's object, complete."""
         self._backend = backend
         kinds = {part["type"] for part in parts(backend.decoder)}
         self.is_byte_level = "ByteLevel" in kinds
@@ -72,20 +67,20 @@ class Spelling:
         self._alphabet = byte_alphabet()
 
     def name(self, token: int) -> str | None:
-        """Return a token's spelling in the vocabulary; None for an undefined id."""
+        """Return a token's spelling, or None."""
         return self._backend.id_to_token(token)
 
     def data(self, token: int) -> bytes:
-        """Return the bytes of a token within a text."""
+        """Return a token's bytes within a text."""
         name = self.name(token)
         return b"" if name is None else self.data_of(name, _BEFORE)
 
     def text(self, token: int) -> str:
-        """Return the text of a token within a text, with U+FFFD for parts of a character."""
+        """Return a token's text within a text, with U+FFFD for parts of a character."""
         return self.data(token).decode(errors="replace")
 
     def data_of(self, name: str, before: str | None) -> bytes:
-        """Return the bytes of a token by its name."""
+        """Return a token's bytes by name."""
         if self.is_byte_level:
             try:
                 return bytes(self._alphabet[character] for character in name)
@@ -97,11 +92,7 @@ class Spelling:
         return self._decoded([*names, name])[len(self._decoded(names)) :].encode()
 
     def longest(self) -> int | None:
-        """Return the maximum number of a text's characters that one token can represent.
-
-        None if unbounded: parts of a text have no token, such as dropped spaces, or one token
-        represents any unknown word.
-        """
+        """Return the most characters that one token can represent; None if unbounded."""
         backend = self._backend
         vocabulary = backend.get_vocab(with_added_tokens=True)
         added = backend.get_added_tokens_decoder().values()

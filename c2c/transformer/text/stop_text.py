@@ -1,4 +1,4 @@
-"""Stop strings in streamed text: no part of one is emitted."""
+"""Stop strings in streamed text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ __all__ = ["StopText"]
 class StopText:
     """Filter of text pieces that emits only text certainly before any stop string.
 
-    The first complete stop string counts, the longest if several end together, so the result does
-    not depend on the division into pieces.
+    The first complete stop string counts, the longest if several end together.
 
     >>> text = StopText(["###"])
     >>> text.push("one #"), text.push("two ##"), text.push("# three"), text.found
@@ -24,7 +23,7 @@ class StopText:
         """Set the stop strings, and whether a found one is part of the text.
 
         Raises:
-          SettingError: a stop string is empty.
+          SettingError: one is empty.
         """
         if not all(stops):
             raise SettingError("stop", list(stops), "strings that are not empty")
@@ -49,7 +48,7 @@ class StopText:
         return out
 
     def finish(self) -> str:
-        """Return the text that was held back as a possible start of a stop string."""
+        """Return the text held back as a possible stop string."""
         out, self._held = self._held, ""
         return out
 

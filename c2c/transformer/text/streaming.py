@@ -1,4 +1,4 @@
-"""Streaming decoder from tokens to text, in whole characters."""
+"""Streaming decoder, in whole characters."""
 
 from __future__ import annotations
 
@@ -18,13 +18,8 @@ _LONGEST = 4  # maximum bytes of a character
 class TextStream:
     """Streaming decoder that emits the certain text of each token.
 
-    The pieces of `push` and the rest from `finish` join to the decoded text of all ids. A character
-    whose bytes are spread over tokens is emitted with the last of them. One exception: an invalid
-    byte `<0xNN>` spoils its whole run of such tokens in the library's decoder, but keeps complete
-    characters here.
-
-    Attributes:
-      length: characters of the text so far.
+    Pieces join to the decoded text of all ids, but for invalid bytes `<0xNN>`, which spoil a whole
+    run in the library.
     """
 
     def __init__(
@@ -54,7 +49,7 @@ class TextStream:
         self._since = b""  # bytes of the text while it is incomplete
 
     def push(self, token: int) -> str:
-        """Add one token id; return the new text, often empty."""
+        """Add a token; return the new text, often empty."""
         self._begin = self.length
         name = self._name(token)
         if name is None:
@@ -64,18 +59,14 @@ class TextStream:
         return self._taken(data)
 
     def finish(self) -> str:
-        """Return the text held back, with U+FFFD for incomplete characters."""
+        """Return the text held back, with U+FFFD for parts of characters."""
         return self._taken(b"", final=True)
 
     def offset(self, token: int) -> int:
-        """Return the index in the text at which the last token begins.
-
-        For a part of a character, this is the start of the character.
-        """
+        """Return the index in the text at which the last token's (first) character begins."""
         return max(self._begin, self.length - len(self._spelling.text(token)))
 
     def _name(self, token: int) -> str | None:
-        """Return a token's name; None for a skipped token or an undefined id."""
         return None if token in self._skipped else self._spelling.name(token)
 
     def _taken(self, data: bytes, *, final: bool = False) -> str:
@@ -86,7 +77,6 @@ class TextStream:
         return text
 
     def _after_open(self, data: bytes, *, final: bool) -> bytes:
-        """Return the bytes to decode next; all since the incomplete character if they break it."""
         self._since += data
         strict = codecs.getincrementaldecoder("utf-8")()
         try:

@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints: tokenizer.json of a folder, or the vocabulary of a GGUF file."""
+"""Tokenizers of checkpoints."""
 
 from __future__ import annotations
 
@@ -27,13 +27,8 @@ class Tokenizer:
     """Tokenizer with keywords named as in transformers.
 
     Attributes:
-      backend: object of the tokenizers library.
-      bos_id: beginning-of-sequence token; None if the model has none.
       eos_ids: end-of-sequence tokens, the most usual first.
-      pad_id: padding token; None if the model has none.
-      chat_template: chat template; None if the checkpoint has none.
-      tool_template: template of chats with tools (transformers' `tool_use`); None: `chat_template`.
-      spelling: bytes of the tokens.
+      tool_template: of chats with tools (transformers' `tool_use`); None: `chat_template`.
     """
 
     backend: tokenizers.Tokenizer
@@ -49,24 +44,21 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens that have a text; a model's embedding may be padded to more."""
+        """Number of tokens with a text; embeddings may be padded."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return token ids; special tokens in the text are recognised.
-
-        The call releases the GIL, since a megabyte takes seconds.
+        """Return token ids, without the GIL; special tokens in the text are recognised.
 
         Args:
-          text: any text.
-          add_special_tokens: whether to add the model's first and last tokens, mostly BOS.
+          add_special_tokens: whether to add first and last tokens, mostly BOS.
         """
         # With a single text the library would hold the GIL.
         batch = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return batch[0].ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """Return the text of token ids, with U+FFFD for bytes that are not UTF-8."""
+        """Return the text, with U+FFFD for invalid UTF-8."""
         return self.backend.decode(
             [int(token) for token in ids], skip_special_tokens=skip_special_tokens
         )
@@ -84,14 +76,14 @@ class Tokenizer:
         )
 
     def token_id(self, token: str) -> int:
-        """Return the id of a token by its text."""
+        """Return a token's id by its text."""
         index = self.backend.token_to_id(token)
         if index is None:
             raise SettingError("token", token, "a token of the vocabulary")
         return index
 
     def template(self, *, has_tools: bool) -> ChatTemplate | None:
-        """Return the template of a chat with or without tools; None if there is none."""
+        """Return the template with or without tools, or None."""
         return (self.tool_template if has_tools else None) or self.chat_template
 
     def apply_chat(
@@ -101,10 +93,10 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """Render messages with the template of their chat, see `ChatTemplate.render`.
+        """Render messages with their template, see `ChatTemplate.render`.
 
         Raises:
-          DataError: the checkpoint has no template, or the template rejects the messages.
+          DataError: there is no template, or it rejects the messages.
         """
         template = self.template(has_tools=bool(variables.get("tools")))
         if template is None:
@@ -127,8 +119,8 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
     """Read the tokenizer of a checkpoint saved by transformers 4 or 5.
 
     Args:
-      folder: folder with tokenizer.json and, if present, tokenizer_config.json,
-        special_tokens_map.json, generation_config.json, config.json, chat_template.jinja,
+      folder: has tokenizer.json and, if present, tokenizer_config.json, special_tokens_map.json,
+        generation_config.json, config.json, chat_template.jinja,
         additional_chat_templates/tool_use.jinja.
 
     Raises:

@@ -1,4 +1,4 @@
-"""PEFT's LoRA folders: low-rank matrices of a base checkpoint's projections."""
+"""PEFT's LoRA folders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PLAIN: Final[Mapping[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank:
-    """An adapter's folder, the folder of its base, and float32 matrices by name.
+    """An adapter's folder, its base's, and float32 matrices by name.
 
     `<projection>_lora_a` is [layers, rank, K], `<projection>_lora_b` [layers, N, rank].
     """
@@ -51,7 +51,7 @@ class LowRank:
         """Return the matrices for the base's spec.
 
         Raises:
-          DataError: a tensor is missing, of another module, or does not fit the base.
+          DataError: a tensor is missing, of another module, or does not fit.
         """
         checkpoint = SafetensorsCheckpoint(self.path / _WEIGHTS)
         names = set(checkpoint.names)
@@ -67,7 +67,7 @@ class LowRank:
         return result
 
     def adapted(self, params: Params, spec: ModelSpec) -> Params:
-        """Return the base's parameters with the adapter's matrices on the model's device."""
+        """Return the base's parameters with the adapter's."""
         import jax
 
         on = params.final_norm.sharding
@@ -148,7 +148,7 @@ class LowRank:
 # A stack's modules share one product into the rank: their A are stacked, and their B are blocks of
 # one matrix, with the scale in it. Layers with fewer ranks have zeros.
 def low_rank(path: Path) -> LowRank:
-    """Return the adapter of a folder; its base is a folder beside it.
+    """Return the adapter of a folder, beside its base's.
 
     Raises:
       DataError: the config lacks a field, has an unsupported one, or names an absent base.

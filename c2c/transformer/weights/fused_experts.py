@@ -1,4 +1,4 @@
-"""Checkpoints with one tensor per layer for all experts, as saved by transformers 5."""
+"""Checkpoints of transformers 5, a tensor for all experts of a layer."""
 
 from __future__ import annotations
 

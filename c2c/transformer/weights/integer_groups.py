@@ -1,4 +1,4 @@
-"""AWQ's and GPTQ's checkpoints: packed integers in groups with scales and zero points."""
+"""AWQ's and GPTQ's checkpoints: packed integers in groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS: Final = 1024  # outputs that are widened at once
 
 
 def check_packing(config: Mapping[str, Any], file: Path) -> None:
-    """Raise DataError for a way of packing that is not the usual one of a method."""
+    """Raise DataError for an unusual packing."""
     settings = config.get("quantization_config")
     for field, usual in (("version", "gemm"), ("checkpoint_format", "gptq")):
         value = str(settings.get(field, usual)).lower() if isinstance(settings, Mapping) else usual
@@ -33,7 +33,7 @@ def check_packing(config: Mapping[str, Any], file: Path) -> None:
 # its zero point, times the scale, rounded to the type of the scales. Source: AutoAWQ,
 # `WQLinear_GEMM`; AutoGPTQ, `QuantLinear`.
 class GroupedCheckpoint(SafetensorsCheckpoint):
-    """A checkpoint with `x.weight` in place of the tensors of each packed matrix."""
+    """A checkpoint with `x.weight` for each packed matrix."""
 
     def __init__(self, path: Path, form: WeightFormat) -> None:
         """Read the headers and check the shapes."""
@@ -51,11 +51,11 @@ class GroupedCheckpoint(SafetensorsCheckpoint):
         )
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor; of a packed matrix [N, K]."""
+        """Return a tensor's shape; packed: [N, K]."""
         return self._matrices[name] if name in self._matrices else super().shape(name)
 
     def read(self, name: str, into: np.ndarray) -> None:
-        """Read a tensor into `into`, converting it to its type."""
+        """Read a tensor into `into`, converted."""
         if name not in self._matrices:
             super().read(name, into)
             return
@@ -63,7 +63,7 @@ class GroupedCheckpoint(SafetensorsCheckpoint):
             np.copyto(into[first : first + len(chunk)], chunk, casting="unsafe")
 
     def rows(self, name: str, into: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor in parts, each with the index of its first row; packed ones as float32."""
+        """Yield a tensor (packed: float32) in parts, each with its first row."""
         if name not in self._matrices:
             yield from super().rows(name, into)
             return
@@ -83,7 +83,6 @@ class GroupedCheckpoint(SafetensorsCheckpoint):
             yield first, wide.astype(scales.dtype).astype(np.float32).T
 
     def _checked(self, start: str) -> tuple[int, int]:
-        """Return the shape [N, K] of a packed matrix."""
         shapes = {}
         for end in _BESIDE[: 4 if self._kind == "gptq" else 3]:
             if f"{start}.{end}" not in self.names:
@@ -114,7 +113,6 @@ class GroupedCheckpoint(SafetensorsCheckpoint):
         return np.concatenate([chunk for _, chunk in super().rows(name)])
 
     def _unpacked(self, packed: np.ndarray) -> np.ndarray:
-        """Return the codes of each row's int32s in the order of their columns."""
         order = _AWQ_ORDER if self._kind == "awq" else range(self._each)
         words = packed.view(np.uint32)
         codes = np.empty((*packed.shape, self._each), np.uint8)

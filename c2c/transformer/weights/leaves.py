@@ -1,4 +1,4 @@
-"""Arrays of a model's parameters, and how each is filled from a checkpoint."""
+"""Arrays of parameters, and how each is filled."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Source(Stored, Protocol):
         """Return the shape of a tensor."""
 
     def read(self, name: str, into: np.ndarray) -> None:
-        """Read a tensor into an array of its shape, converting the type."""
+        """Read a tensor into an array, converted."""
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a matrix as floats in parts, each with the index of its first row."""
+        """Yield a matrix as floats in parts, each with its first row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One part of the parameters to fill: a stack, or one layer of it.
+    """Part of the parameters to fill: a stack, or a layer of it.
 
-    Floats are one array, "". Integers are "data", "scales" and, if the format has them, "offsets";
-    tables also have "row_scales" and "row_offsets", the same by row.
+    Floats are one array, "". Integers are "data", "scales" and perhaps "offsets"; tables also have
+    "row_scales" and "row_offsets".
     """
 
     name: str
@@ -97,7 +97,7 @@ class Leaf:
         return specs
 
     def weights(self, arrays: Mapping[str, Any]) -> QuantizedWeights:
-        """Return the quantised weights formed by arrays of these names."""
+        """Return the quantised weights of these arrays."""
         n, k = self._sizes[-2:]
         kind = self.format.kind
         assert kind is not None  # of a quantised leaf
@@ -114,7 +114,7 @@ class Leaf:
     def fill(
         self, into: Mapping[str, np.ndarray], source: Source, done: Callable[[int], None]
     ) -> None:
-        """Read all parts into arrays and overwrite their content."""
+        """Read all parts into arrays."""
         if self.format.kind is None:
             self._fill_floats(into[""], source, done)
             return
@@ -177,15 +177,7 @@ def leaves(
     source: Stored,
     quantization: Quantization | None = None,
 ) -> tuple[Leaf, ...]:
-    """Return the parts of a model's parameters under a placement, the embedding first.
-
-    Args:
-      spec: the model.
-      placement: memory of projections and embeddings.
-      dtype: type of floats.
-      source: source of the tensors.
-      quantization: quantisation of the projections; None for floats.
-    """
+    """Return the parts of a model's parameters under a placement, the embedding first."""
     result: list[Leaf] = []
     host = placement.memory == "host"
 

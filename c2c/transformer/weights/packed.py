@@ -1,4 +1,4 @@
-"""Packed matrices of published checkpoints: 8-bit floats and integers, int4 and NVFP4."""
+"""Packed matrices of checkpoints: 8-bit floats and integers, int4, NVFP4."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CODE_BYTES = {"U8": 2, "I32": 8}  # codes of a stored element
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Scales of a packed matrix [N, K], and the number of rows and columns that share one."""
+    """Scales of a packed matrix [N, K], and rows and columns of each."""
 
     stored: str  # type in the file
     scales: np.ndarray  # float32
@@ -38,7 +38,7 @@ class Packing:
     columns: int
 
     def widen(self, values: np.ndarray, first: int) -> np.ndarray:
-        """Return stored rows as float32; `first` is the index of the first."""
+        """Return stored rows as float32, from index `first`."""
         if self.stored in _CODES:
             halves = np.ascontiguousarray(values).view(np.uint8)
             codes = np.stack([halves & 0xF, halves >> 4], axis=-1).reshape(len(values), -1)
@@ -51,7 +51,7 @@ class Packing:
 
 
 def is_read(form: WeightFormat) -> bool:
-    """Return whether matrices of a format, and of those beside it, are read."""
+    """Return whether a format's matrices are read."""
     forms = [form, *(other.form for other in form.others if other.form is not None)]
     return all(
         one.kind in ("fp8", "awq", "gptq")
@@ -73,7 +73,7 @@ def packing(
     beside: Mapping[str, tuple[int, ...]],
     read: Callable[[str], np.ndarray],
 ) -> tuple[Packing, tuple[int, ...]] | str:
-    """Return the packing and shape of a matrix, or the scales that are expected beside it."""
+    """Return a matrix's packing and shape, or the scales expected beside it."""
     if len(shape) != 2:
         return "a matrix"
     n, k = shape[0], shape[1] * _CODE_BYTES.get(stored, 1)

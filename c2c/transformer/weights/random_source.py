@@ -18,10 +18,7 @@ _STEP = 1 << 22  # numbers at a time
 
 
 class RandomSource:
-    """Tensors of a model, sliced from one random block at random offsets.
-
-    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0.
-    """
+    """Tensors of a model, sliced from one random block as in `random_params`."""
 
     def __init__(self, spec: ModelSpec, rng: np.random.Generator) -> None:
         self.path = Path(spec.name)
@@ -41,12 +38,12 @@ class RandomSource:
         """Return None: tensors are floats."""
 
     def read(self, name: str, into: np.ndarray) -> None:
-        """Write a tensor into an array of its shape."""
+        """Write a tensor into an array."""
         for first, part in self.rows(name):
             np.copyto(into[first : first + len(part)], part, casting="unsafe")
 
     def rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor in parts, each with the index of its first row."""
+        """Yield a tensor in parts, each with its first row."""
         count, *tail = self._shapes[name]
         width = int(np.prod(tail))
         step = max(1, _STEP // width)

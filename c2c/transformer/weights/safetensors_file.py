@@ -1,4 +1,4 @@
-"""Reader of safetensors files, single or sharded, into memory owned by the caller."""
+"""Reader of safetensors files into the caller's memory."""
 
 from __future__ import annotations
 
@@ -70,14 +70,10 @@ class _Tensor:
 
 
 class SafetensorsCheckpoint:
-    """A checkpoint folder or one file; headers are read and checked at once.
-
-    Attributes:
-      path: folder or file.
-      names: names of the tensors.
+    """A checkpoint folder or one file; headers are checked at once.
 
     Raises:
-      DataError: the checkpoint or a shard is missing, or a file is truncated or damaged.
+      DataError: the checkpoint or a shard is missing, truncated or damaged.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -107,7 +103,7 @@ class SafetensorsCheckpoint:
         return self._tensors[name].shape
 
     def divide(self, name: str, parts: Mapping[str, tuple[int, ...]]) -> None:
-        """Replace a tensor by several, contiguous in its memory."""
+        """Replace a tensor by several in its memory."""
         whole = self._tensors.pop(name)
         offset = whole.offset
         for part, shape in parts.items():
@@ -118,10 +114,7 @@ class SafetensorsCheckpoint:
         self.names = tuple(self._tensors)
 
     def take_text(self) -> None:
-        """Give a vision-language model's text tensors the names of a language model alone.
-
-        The others, of images, are removed.
-        """
+        """Give a vision-language model's text tensors plain names; drop the others."""
         tensors = {}
         for name, tensor in self._tensors.items():
             if not name.startswith(_NO_TEXT):
@@ -130,11 +123,7 @@ class SafetensorsCheckpoint:
         self._tensors, self.names = tensors, tuple(tensors)
 
     def widen(self, block: tuple[int, int] | None) -> None:
-        """Apply scales to packed matrices when they are read, see `c2c.transformer.weights.packed`.
-
-        The tensors beside a matrix `x.weight` or `x.weight_packed`, such as `x.weight_scale`, are
-        removed from the names; the matrix is `x.weight`.
-        """
+        """Apply scales on reading packed matrices, as `c2c.transformer.weights.packed` does."""
         ends = (".weight", ".weight_packed")
         matrices = [
             name for name, t in self._tensors.items() if t.dtype in _PACKED and name.endswith(ends)
@@ -175,11 +164,11 @@ class SafetensorsCheckpoint:
         )
 
     def stored_bytes(self, name: str) -> int:
-        """Return the bytes of a tensor in its file."""
+        """Return a tensor's bytes in its file."""
         return self._tensors[name].nbytes
 
     def read(self, name: str, into: np.ndarray) -> None:
-        """Read a tensor into `into`, converting it to its type."""
+        """Read a tensor into `into`, converted."""
         tensor = self._tensors[name]
         if into.shape != tensor.shape:
             raise ValueError(f"into of shape {into.shape}: expected {tensor.shape} for {name}")
@@ -191,10 +180,7 @@ class SafetensorsCheckpoint:
                 np.copyto(target[first : first + len(chunk)], chunk, casting="unsafe")
 
     def rows(self, name: str, into: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor in its stored type in parts, each with the index of its first row.
-
-        Packed matrices are scaled to float32.
-        """
+        """Yield a tensor in its stored type (packed: float32) in parts, each with its first row."""
         tensor = self._tensors[name]
         file, kind = self._files[tensor.file], _STORED[tensor.dtype]
         count, *tail = tensor.stored_shape or (1,)
@@ -211,7 +197,7 @@ class SafetensorsCheckpoint:
                 yield first, chunk if form is None else form.widen(chunk, first)
 
     def are_equal(self, name: str, other: str) -> bool:
-        """Return whether two tensors exist and have equal type, shape and bits."""
+        """Return whether two tensors exist and are equal in type and bits."""
         tensors = [self._tensors[tensor] for tensor in (name, other) if tensor in self._tensors]
         if len({(tensor.dtype, tensor.shape) for tensor in tensors}) != 1 or len(tensors) != 2:
             return False
