@@ -50,9 +50,7 @@ class Module:
 
     Attributes:
       name: attention, feed_forward, layer, kv, or a projection.
-      matrices: weight matrices of the module.
-      element_bytes: bytes of an element.
-      scores: heads x head size if the module computes scores and weighted values; else 0.
+      scores: heads x head size if the module computes attention; else 0.
     """
 
     name: str
@@ -125,7 +123,7 @@ def module_of(spec: ModelSpec, name: str) -> Module:
     """Return a module of a model's layer by name.
 
     Raises:
-      SettingError: an unknown name; lists the model's modules.
+      SettingError: an unknown name.
     """
     catalog = modules(spec)
     if name not in catalog:

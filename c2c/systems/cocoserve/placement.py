@@ -24,10 +24,9 @@ class Placement:
     """Copies of a model's layers on devices.
 
     Attributes:
-      copies: for each layer, the devices that hold it, the original first.
-      rows: for each layer, the rows of each copy; (): even shares.
-      parts: modules that are away from their layer.
-      first: device where a step begins and ends.
+      copies: devices of each layer, the original first.
+      rows: for each layer, rows of each copy; (): even shares.
+      parts: modules away from their layer.
     """
 
     copies: tuple[tuple[int, ...], ...]

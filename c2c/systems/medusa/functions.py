@@ -26,12 +26,7 @@ def find_functions(
     images: Mapping[str, bytes],
     triggered: Iterable[int] = (),
 ) -> Found:
-    """Find the functions of kernels.
-
-    Stored images are loaded, and exported kernels are found by symbol. Hidden kernels are searched
-    by name in the modules that a trigger has loaded (the first layer, captured once for each batch
-    size).
-    """
+    """Find the functions of kernels."""
     result = Found()
     loaded: dict[str, int] = {}
     hidden = _Hidden(device, triggered)

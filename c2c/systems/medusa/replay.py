@@ -19,11 +19,7 @@ class ReplayDiffers(Exception):
 
 
 def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
-    """Replay an artefact's steps; return the addresses of all its allocations, in order.
-
-    The start's own events are compared, thread by thread. The other steps are run, frees included,
-    as memory would overflow without them.
-    """
+    """Replay an artefact's steps, frees included; return all allocations' addresses, in order."""
     _compare(artefact, recorder)
     begun = len(recorder.events)
     try:

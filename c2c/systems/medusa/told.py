@@ -24,11 +24,7 @@ def told_in(
     *,
     is_complete: bool,
 ) -> tuple[Told, ...]:
-    """Return the told values that explain differences between a node's parameters.
-
-    A cell of 8 or 4 bytes is a told value if it holds that value in every capture. A cell that
-    fits two names is refused, because their values may differ in another process.
-    """
+    """Return the told values in cells of 8 or 4 bytes; a cell that fits two names is refused."""
     return tuple(_told(expected, found, captures, names, is_complete=is_complete))
 
 

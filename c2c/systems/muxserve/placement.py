@@ -19,10 +19,6 @@ class Served:
     """A model with its load and its times, for the estimate.
 
     Attributes:
-      name: name of the deployment.
-      rate_rps: requests a second.
-      output_tokens: tokens of an answer.
-      weight_bytes: bytes of its weights.
       request_bytes: bytes of a request's KV cache.
       prompt_s: seconds of a prompt.
       decode_s: seconds of a decode step of 1, 2, ... requests, by share of the SMs.
@@ -82,17 +78,13 @@ def placed(
 ) -> tuple[list[list[Served]], dict[str, float]]:
     """Return the models of each GPU, and each model's share of the SMs for decodes.
 
-    Models with most work are placed first, each where the estimated throughput grows most. A model
-    without room on any GPU is in no list.
+    A model without room on any GPU is in no list.
 
     Args:
-      models: the models, all with a rate above 0.
-      gpus: number of GPUs.
-      room: bytes for KV caches on a GPU with some models; 0 or less: they do not fit.
+      room: bytes for KV on a GPU with some models; 0 or less: no room.
 
-    Source: MuxServe (ICML 2024), Algorithms 1 and 2, with the estimate of its public code
-    (hao-ai-lab/MuxServe 2249cfa, `muxsched/placement.py`). Ours: every model has one GPU, so that
-    no meshes are enumerated; of GPUs with equal gains the one with least work.
+    Source: MuxServe (ICML 2024), Algorithms 1 and 2; public code 2249cfa, `muxsched/placement.py`.
+    Ours: one GPU a model; of GPUs with equal gains the one with least work.
     """
     shares = {m.name: share_of(m, room([m])) for m in models}
     groups: list[list[Served]] = [[] for _ in range(gpus)]

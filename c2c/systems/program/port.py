@@ -79,7 +79,7 @@ class FillCall(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A dependency: `target` waits for `source`. Ports and type are those of `CUgraphEdgeData`."""
+    """A dependency: `target` waits for `source`; ports and type as in `CUgraphEdgeData`."""
 
     source: int  # position among the graph's nodes
     target: int
@@ -91,7 +91,7 @@ class Edge(NamedTuple):
 class Device(Protocol):
     """A device with one stream: a GPU, an emulated GPU, or a fake driver library.
 
-    A call that the device refuses raises `DeviceFault`.
+    A refused call raises `DeviceFault`.
 
     Handles are integers, valid on their own device only.
     """

@@ -29,15 +29,14 @@ Placing = Callable[[Work, Sequence[StepKernel]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of a step by its size: interpolated linearly, in proportion beyond the last size.
+    """Costs of a step by size: interpolated, in proportion beyond the last one.
 
     Attributes:
       sizes: rows of a decode step, or tokens of a prefill step; ascending.
       busy_s: [size][resource], busy seconds of each GPU and each direction of the link.
-      alone_s: [size], latency of a step that runs alone.
-      rows_s: [size][resource], part of `busy_s` that depends on the rows or the prompt alone and
-        not on all tokens of a step: attention, and logits of more rows than one.
-      link_bytes: [size], bytes over the link to host memory, of slices.
+      alone_s: [size], latency of a lone step.
+      rows_s: [size][resource], part of `busy_s` of the rows or the prompt alone.
+      link_bytes: [size], bytes over the link to host memory.
     """
 
     sizes: tuple[float, ...]
@@ -70,9 +69,8 @@ class Joint:
     """One placement for all steps.
 
     Attributes:
-      lane: costs of its steps.
-      gpu_of: GPU of each part of each layer, in the order of `PARTS`; the rest is on the first GPU.
-      weight_bytes: bytes of weights on each GPU.
+      gpu_of: GPU of each part of each layer, in the order of `PARTS`.
+      weight_bytes: by GPU.
     """
 
     lane: Lane
@@ -87,15 +85,12 @@ class Lanes:
     """A decoder over a pair.
 
     Attributes:
-      spec: the model.
-      pair: GPUs and the link between them.
       context: tokens of a sequence at half of its output.
       expert_bytes: bytes of an expert's weight.
       gbps: rate of the link, 1e9 bytes a second; None: the pair's.
       gap: relative gap at which the planner may stop.
-      rows: largest number of rows of a lane.
-      caps_gbps: rate at which each slice alone reads weights from host memory; None: weights are in
-        HBM.
+      rows: most rows of a lane.
+      caps_gbps: rate of each slice alone from host memory; None: weights are in HBM.
     """
 
     spec: ModelSpec
@@ -137,16 +132,7 @@ class Lanes:
         return self._lane(placing)
 
     def joint(self, policy: Policy, load: Load, reserve_bytes: float) -> Joint:
-        """Return the placement of layers' parts for prompts and decodes together.
-
-        Args:
-          policy: objective, over a request's prefill and decode.
-          load: lengths, and sequences whose keys and values have room beside the weights.
-          reserve_bytes: memory of each GPU for other content.
-
-        Raises:
-          SettingError: the GPUs together lack room.
-        """
+        """Return the placement of layers' parts for prompts and decodes together."""
         served = decoder(self.spec, load, expert_bytes=self.expert_bytes)
         places = [(kernel.layer, part_of(kernel)) for kernel in served.kernels]
         blocks = blocks_of_layers(

@@ -48,10 +48,8 @@ class Times:
     """Times of a model on one GPU or on one rank of several.
 
     Attributes:
-      spec: the model.
-      table: costs of its steps.
       host_s: host seconds a step, beside the calibration's.
-      collectives_s: [rows], seconds of all collectives of a step by its rows; (): none.
+      collectives_s: [rows], a step's collectives; (): none.
     """
 
     spec: ModelSpec
@@ -139,16 +137,12 @@ def times_of(
     """Return the times of a model.
 
     Args:
-      spec: the model, or a rank's part of it.
-      part: the GPU, or a share of it.
-      constants: constants of the cost model.
       rows: most rows of a step.
       tokens: most prompt tokens of a step.
-      host_s: see `Times`.
-      collective_s: fixed seconds of each all-reduce, two a layer; 0: no all-reduces.
+      collective_s: fixed seconds of each all-reduce, two a layer; 0: none.
       gbps: rate of the all-reduces' link.
-      link_gbps: rates of the chip's link alone and beside others, if weights are read over it, with
-        the alpha that is best beside others; None: weights are in HBM.
+      link_gbps: rates of the chip's link alone and beside others, with the best alpha; None:
+        weights are in HBM.
     """
     most = max(rows, tokens)
     if link_gbps is None:

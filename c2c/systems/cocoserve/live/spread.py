@@ -36,10 +36,10 @@ class Spread:
 
     Attributes:
       copies: device indices of the copies of each layer.
-      paths: paths for requests; a new request gets the path with the fewest requests.
+      paths: paths for requests; a new one gets the path with the fewest.
 
     Raises:
-      SettingError: a layer has no copy, or a path uses a device that does not hold its layer.
+      SettingError: a layer without a copy, or a path over a device that lacks its layer.
     """
 
     copies: tuple[tuple[int, ...], ...]
@@ -72,14 +72,11 @@ class Spread:
 
 
 class OverDevices(OverPools):
-    """A model whose layers have copies on several devices.
+    """A model whose layers have copies on several devices; KV is where its layer is computed.
 
-    A layer's KV cache of a request is on the device that computes this layer for it. A step begins
-    and ends on the first device. If the rows' devices change between layers, rows are gathered for
-    each device and scattered back; indices are data, and groups are padded to row classes, so that
-    new paths need no compilation. Copies of layers in host memory share its weights.
+    A step begins and ends on the first device.
 
-    Source: CoCoServe, section 3.1, scatter and gather at replicated layers.
+    Source: CoCoServe, section 3.1.
     """
 
     def __init__(
@@ -98,16 +95,8 @@ class OverDevices(OverPools):
         """Place all layers on the first device; nothing is computed or copied.
 
         Args:
-          params: parameters of the model, on the first pool's device with an array per layer, or in
-            host memory.
-          spec: the model.
-          linear: strategy for projections.
-          pools: pools of keys and values, one per device.
-          shapes: shapes of the runner.
-          executables: source of compiled stages; by default jax compiles for this process.
-          capacity_bytes: limit of each device for weights and pool; by default none.
-          backend: backend of the attention kernels.
-          seed: seed for ties between equally used paths.
+          params: on the first pool's device with an array per layer, or in host memory.
+          capacity_bytes: limit of each device for weights and pool.
 
         Raises:
           SettingError: layers share arrays in device memory.
@@ -195,10 +184,7 @@ class OverDevices(OverPools):
         return x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape, for all groups of rows and all devices.
-
-        Layers that a device does not hold yet are included.
-        """
+        """Prepare the executables of a call shape, for all groups of rows and all devices."""
         spec, (x, *_) = self.nameless, self.begin(laid, tokens, ahead=True)
         calls = {(laid.chunk, laid.decode_rows)}
         if laid.chunk + laid.decode_rows > 1:  # one row is all on one device

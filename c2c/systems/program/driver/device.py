@@ -38,12 +38,11 @@ class Driver(Graphs, Peer):
     """A GPU with one stream.
 
     Args:
-      number: index of the GPU.
-      is_apart: True creates a context, as for another GPU; False uses the GPU's primary context.
-      priority: priority of the stream; lower runs first. The GPU clamps it to its range.
+      is_apart: whether to create a context, as for another GPU.
+      priority: of the stream; lower runs first.
 
     Raises:
-      DeviceFault: there is no driver or no GPU.
+      DeviceFault: no driver or no GPU.
     """
 
     def __init__(self, number: int = 0, *, is_apart: bool = False, priority: int = 0) -> None:

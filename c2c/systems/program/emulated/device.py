@@ -29,16 +29,12 @@ _SHARED_MOST: Final = 227 << 10
 
 
 class Emulated(Peer):
-    """An emulated GPU of one process.
-
-    Calls run at once, so that an event has occurred when it is recorded.
+    """An emulated GPU of one process, whose calls run at once.
 
     Args:
-      seed: seed of everything that differs between processes: addresses, order of functions,
-        content of unwritten memory, order of independent nodes.
-      libraries: libraries of kernels, each image loaded on first use.
+      seed: seed of addresses, function order, unwritten memory and node order.
+      libraries: libraries of kernels.
       memory_bytes: size of device memory.
-      name: name of the GPU, part of an artefact's key.
     """
 
     def __init__(
@@ -148,7 +144,7 @@ class Emulated(Peer):
         return self._modules.of_library(library, name)
 
     def library_function(self, library: str, name: str) -> int:
-        """Return a library's kernel, hidden or not, as the library itself does. Not in the port."""
+        """Return a library's kernel, hidden or not; not in the port."""
         function = self._modules.of_library(library, name)
         if function is None:
             raise DeviceFault(f"{library} has no kernel {name}")

@@ -39,12 +39,10 @@ class Instruction:
     """An instruction of HLO.
 
     Attributes:
-      name: name in its computation.
-      opcode: HLO's name of the operation.
+      opcode: HLO's operation.
       operands: references among the operands.
-      arity: number of parts of a tuple result; None: the result is no tuple.
+      arity: parts of a tuple; None: no tuple.
       attributes: text after the operands.
-      is_root: True if it returns the computation's result.
       inside: text between the parentheses.
       kind: HLO's type of the result, such as `s32[4,1]`.
     """
@@ -84,9 +82,8 @@ class Module:
     """A scheduled module.
 
     Attributes:
-      computations: instructions of each computation in the schedule's order, by name.
-      entry: name of the computation that runs first.
-      aliases: path of the output that reuses a parameter's memory, by the parameter's number.
+      computations: instructions by name, in the schedule's order.
+      aliases: path of the output that reuses a parameter's memory, by parameter.
     """
 
     computations: Mapping[str, Computation]

@@ -143,10 +143,7 @@ class SlotLink:
         """Use a slot that both processes have open.
 
         Args:
-          slot: slot for tasks.
-          control: socket for all other messages.
           wanted: required shape, see `slot_shape`.
-          limit_s: timeout of the receiver.
 
         Raises:
           SettingError: the slot is too small for a step, or has other heads.
