@@ -18,12 +18,11 @@ __all__ = [
 def attention_pairs(offset: int, chunk: int, window: int) -> int:
     """Return the causal (query, key) pairs of a prefill chunk, per layer and head.
 
-    The query at position q (from 0) sees the keys of positions max(0, q - window + 1) .. q.
+    The query at position q sees the keys of max(0, q - window + 1) .. q.
 
     Args:
       offset: tokens of the prompt already in the KV cache.
-      chunk: tokens of this chunk.
-      window: sliding window in tokens; 0 = none.
+      window: sliding window in tokens; 0: none.
     """
     if window <= 0 or offset + chunk <= window:
         return chunk * offset + chunk * (chunk + 1) // 2
@@ -69,10 +68,7 @@ def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def cache_places(tokens: int, cache: CacheShape) -> int:
-    """Return the number of key and value positions of a sequence, without its recurrent state.
-
-    One decode step reads the same number.
-    """
+    """Return the KV positions of a sequence, which a decode step reads, without recurrent state."""
     places = cache.full * tokens
     if cache.windowed > 0:
         places += cache.windowed * decode_kv_tokens(tokens, cache.window)

@@ -18,10 +18,9 @@ _KEYS = {"operand_bytes", "source", "constants"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Kernels of one precision.
+    """Kernels of one precision, with operands of `operand_bytes` on the tensor cores.
 
-    `operand_bytes` is the width of the tensor cores' operands. `constants` replace those of the
-    chip's calibration that have the same names.
+    `constants` replace those of the chip's calibration.
     """
 
     operand_bytes: float
@@ -33,7 +32,7 @@ def kernels(chip: str) -> Mapping[str, Kernel]:
     """Return the kernels of a calibration's chip by precision; none if it has no file.
 
     Raises:
-      DataError: the file does not describe kernels.
+      DataError: the file describes no kernels.
     """
     return _kernels(chip, conf_dir())
 

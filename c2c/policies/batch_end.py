@@ -16,8 +16,7 @@ _WITHOUT_END: Final = 1e15  # decode steps
 class BatchEnd(NamedTuple):
     """An engine keeps its turn until its batch has ended; the earliest request chooses the next.
 
-    Source: a public prototype, github.com/Zyyeric/mini-aegaeon commit c6bbeb6,
-    `scheduling/colocated.py`. Nobody may join a batch later: `system/admit=whole_batches`.
+    Source: mini-aegaeon c6bbeb6, `scheduling/colocated.py`; needs `system/admit=whole_batches`.
     """
 
     @property

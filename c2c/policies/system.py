@@ -134,11 +134,10 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
 
     Args:
       setting: one of `DECISIONS`.
-      values: `policy` (its name) and its fields; missing fields keep their default.
       where: prefix of setting names in errors.
 
     Raises:
-      SettingError: an unknown policy or field, a value of the wrong type or out of range.
+      SettingError: an unknown policy or field, or a wrong value.
     """
     policy = _policy(DECISIONS[setting], values, f"{where}.{setting}")
     check_policy(setting, policy, where)

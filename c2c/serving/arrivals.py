@@ -24,10 +24,7 @@ __all__ = ["largest_kv", "new_request", "why_unservable"]
 
 @jitable
 def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
-    """Return the maximum KV tokens of a device for model `m`'s prompts; -1 if there is none.
-
-    The search ends at the first device that holds `enough`.
-    """
+    """Return the most KV tokens of a device for model `m`'s prompts, or `enough`; -1: none."""
     largest = -1
     for k in homes_of(fleet, m):
         chip = s.chip[fleet.home_chip[k]]

@@ -128,9 +128,8 @@ class Exchange(NamedTuple):
       event: `EVENT_DTYPE` [1].
       finished: i8[n] ids of an end's finished requests.
       blocks: i8[n] keys of an arrival's blocks.
-      asked: i8[...] output: number of models evicted from host memory, then each action once with
-        its code and position. A run adds its requests: numbers of prompts and decodes, (id, first,
-        tokens) of the prompts, ids of the decodes.
+      asked: i8[...] output: models evicted from host memory, actions with code and position; of a
+        run also numbers of prompts and decodes, (id, first, tokens) and ids.
     """
 
     event: Any
@@ -403,7 +402,7 @@ def take(w: Loop, x: Exchange) -> int:
     """Apply an event.
 
     Returns:
-      Count of numbers in `x.asked`; or why nothing was changed, LEFT or a negative fault.
+      Count of numbers in `x.asked`; or LEFT or a negative fault, with nothing changed.
     """
     e = x.event[0]
     if e.kind >= LOSS:

@@ -136,8 +136,7 @@ class Step:
         """Load the machine code, or compile it, which takes tens of seconds.
 
         Args:
-          w: the loop; policies' own arrays are shared by all its steps.
-          compiled: whether machine code takes the events.
+          w: the loop; policies' own arrays are shared by its steps.
 
         Raises:
           PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
@@ -299,8 +298,7 @@ def step(
     """Return the state after an event and the actions that follow from it, interpreted.
 
     Args:
-      donate: whether the step may reuse the arrays of `state` instead of copying them; the caller
-        must not use `state` again.
+      donate: whether the step may reuse the arrays of `state`.
 
     Raises:
       BackendError: the event cannot follow from what was asked.

@@ -20,10 +20,7 @@ __all__ = ["drop_weights_of", "keep_weights_of", "release_weights_of", "take_wei
 
 
 def keep_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
-    """Pin the weights of model `m` in the memory of chip `c`; return True if there is room.
-
-    Idle instances are evicted, as for a model with requests.
-    """
+    """Pin the weights of model `m` in the memory of chip `c`; return True if there is room."""
     k = entry_of(w.fleet, m, c)
     if k < 0 or not could_hold_weights(w.fleet, w.s, k, m):
         return False

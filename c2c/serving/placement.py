@@ -57,10 +57,7 @@ __all__ = [
 
 @jitable
 def reserved_gbps(fleet: Fleet, s: Serving, c: int) -> tuple[float, float]:
-    """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m over loaded models.
-
-    The first value counts models with work, the second all.
-    """
+    """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m over loaded models."""
     busy, total = 0.0, 0.0
     first = s.device[s.chip[c].first].first
     for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
@@ -151,10 +148,7 @@ def make_active(w: Loop, m: int, i: int, now_s: float) -> None:
 
 @jitable
 def place_on(w: Loop, m: int, d: int) -> int:
-    """Return the instance of device `d` that model `m` would get, or -1.
-
-    In order of preference: its present instance, a free one, an idle one.
-    """
+    """Return the instance of device `d` that model `m` would get, or -1."""
     free = -1
     first = w.s.device[d].first
     for i in range(first, first + w.fleet.residents):
@@ -254,12 +248,9 @@ def _choose(w: Loop, m: int, tokens: int, only_chip: int, decodes: bool) -> int:
 
 @jitable
 def start_active(w: Loop) -> None:
-    """Activate models before the first event, in the order of the catalog.
+    """Activate models before the first event, in the catalog's order, where they displace nothing.
 
-    Placement chooses the slice; a model is skipped if it would evict another or exceed the link's
-    budget. If devices have roles, each model gets one of each role.
-
-    Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
+    Source: C2CServe section 6.2, whose order is not given.
     """
     w.s.count[0].to_start = 0
     for m in range(len(w.s.model)):
@@ -320,10 +311,7 @@ def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int
 
 @jitable
 def place_ahead(w: Loop, m: int) -> int:
-    """Return the instance that model `m`, which has no requests, would get; or -1.
-
-    It is free, or another idle model's, on a device with room for the model.
-    """
+    """Return the instance that model `m`, which has no requests, would get; or -1."""
     row = _choose(w, m, 1, -1, False)
     if row < 0:
         return -1
@@ -397,13 +385,10 @@ def place_pending(w: Loop, c: int, now_s: float) -> None:
 
 @jitable
 def make_room(w: Loop, c: int, now_s: float) -> int:
-    """Drain the least busy instance of chip `c` if a model has waited too long for a slice.
-
-    The model claims the chip: no other model is placed there before it. The check runs only at
-    intervals, since waiting times change slowly.
+    """Drain the least busy instance of chip `c` if a model, which claims the chip, waited too long.
 
     Returns:
-      The instance if it has nothing to finish, so is idle now; else -1.
+      The instance if it is idle now; else -1.
     """
     chip = w.s.chip[c]
     if w.s.count[0].pending == 0 or now_s < chip.next_look_s:

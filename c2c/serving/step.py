@@ -34,7 +34,7 @@ def on_arrival(
 ) -> None:
     """Handle an arrival: route it to an active instance, place its model, or queue it.
 
-    `ends_by_s` is the request's deadline; inf: it has none.
+    `ends_by_s` is its deadline; inf: none.
 
     Source: C2CServe section 6.1, steps 1 and 2.
     """

@@ -80,11 +80,7 @@ def not_in_step(s: Serving, d: int, finished: Any) -> int:
 
 @jitable
 def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
-    """Shorten the requests that a report lists as finished to their generated tokens.
-
-    The end of the step then ends them as if their length had been known; with known lengths nothing
-    changes. The backend is notified of requests that end by their length without being reported.
-    """
+    """Shorten the requests that a report lists as finished to their generated tokens."""
     steps = s.report[d].steps
     i = s.plan[d].instance
     inst = s.instance[i]
@@ -168,10 +164,7 @@ def _note_last(w: Loop, i: int, slot: int) -> None:
 
 @jitable
 def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
-    """End a request that had joined a batch, and whose KV cache nothing uses any more.
-
-    Its row has the reason (`ending`).
-    """
+    """End a request that had joined a batch and whose KV cache nothing uses."""
     req = w.s.request[slot]
     i = req.instance
     inst = w.s.instance[i]

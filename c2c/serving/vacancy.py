@@ -23,11 +23,7 @@ __all__ = ["after_idle", "after_leaving", "clear_slice", "go_elsewhere", "go_on"
 
 @jitable
 def serve_pending(w: Loop, m: int) -> bool:
-    """Send the pending requests of model `m` to an active instance, if there is one.
-
-    Needed after a drain in vain, or if another instance has become active: nothing else would place
-    the model again.
-    """
+    """Send the pending requests of model `m` to an active instance, if there is one."""
     model = w.s.model[m]
     if model.n_wait == 0 or model.active < 0:
         return False

@@ -17,9 +17,5 @@ def is_compiled() -> bool:
 
 
 def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
-    """Return `core.drive` compiled, to be called with the same rules.
-
-    Raises:
-      PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
-    """
+    """Return `core.drive` compiled, to be called with the same rules."""
     return compiled(core.drive, arguments)

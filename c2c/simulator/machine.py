@@ -34,12 +34,7 @@ _INTERPRETED_LAYERS = 16  # more are walked sooner by code that has to be compil
 
 
 def build_machine(prepared: Prepared) -> Machine:
-    """Return the constants of the simulated hardware.
-
-    Activation of a model in host memory takes the switch time of C2CServe (nothing is copied), or
-    for a system with resident weights its engine initialisation plus the copy over the link,
-    which competes with whatever else uses the link.
-    """
+    """Return the constants of the simulated hardware."""
     setup = prepared.setup
     where = weights_in(setup.system.load)
     streams = where != "hbm"

@@ -25,7 +25,7 @@ class Shard:
 
     Attributes:
       models: indices in the catalog, ascending.
-      parts: the same models in groups; each group's records are in a file of their own.
+      parts: the same models in groups, each with a file.
     """
 
     models: NDArray[np.int64]
@@ -37,13 +37,10 @@ class Shard:
 def split(
     prepared: Prepared, workload: Workload, *, shards: int, requests: int, part_rows: int
 ) -> tuple[Shard, ...]:
-    """Divide the models into at most `shards` shards of about equal load.
-
-    Equal settings give equal shards.
+    """Divide the models into at most `shards` shards of about equal load, always alike.
 
     Args:
-      requests: number of requests of the whole run.
-      part_rows: approximate maximum of requests in a part.
+      part_rows: most requests in a part, about.
     """
     load = _load(workload, len(prepared.fleet.deployment))
     group = groups_of(prepared)

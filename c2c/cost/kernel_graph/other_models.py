@@ -150,10 +150,7 @@ def _scan(
 
 
 def diffusion_kernels(shape: DiffusionShape, images: int) -> tuple[StepKernel, ...]:
-    """Return the kernels of one denoising step of several images, each with and without its text.
-
-    Text encoders and the image decoder are not included.
-    """
+    """Return the kernels of one denoising step of several images, with and without text."""
     graph = KernelList()
     rows, d = 2 * images, shape.hidden
     tokens = {"x": rows * shape.image_tokens, "c": rows * shape.text_tokens}

@@ -26,14 +26,6 @@ def tensor_parallel(
 ) -> tuple[tuple[StepKernel, ...], tuple[int, ...]]:
     """Return one rank's kernels, and the new index of each given kernel.
 
-    Attention and feed-forward matrices are split over the ranks; norms and the residual stream are
-    not. An all-reduce follows each block. Each rank has at least one key/value head.
-
-    Args:
-      kernels: kernels of the whole step.
-      ranks: number of ranks.
-      kv_heads: key/value heads of the model.
-
     Raises:
       SettingError: `ranks` is below 1.
 

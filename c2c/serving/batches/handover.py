@@ -75,20 +75,10 @@ def send(
 ) -> None:  # fmt: skip
     """Hand over a request of instance `i`, already out of its batch, to `j` of the same model.
 
-    The request waits in the decode instance's queue with its tokens. Until it joins the batch, its
-    KV cache is in host memory, and the backend delays the step that it joins until the cache has
-    arrived; or where it was computed. There it takes up room until the other instance has room: at
-    once if the prompt's own step sends it (lanes of a layout), else (`Fleet.hands_directly`) after
-    the backend has carried it into reserved room, at the next step boundary.
-
     Args:
-      w: the loop.
-      i: instance that computed the prompt.
-      slot: slot of the request.
-      made: tokens that the request has generated.
+      made: tokens generated so far.
       j: instance that will decode the request.
       through_host: whether the KV cache moves to host memory now; else it stays until taken.
-      now_s: current time.
     """
     inst, req = w.s.instance[i], w.s.request[slot]
     charge(w.s, slot, True)
@@ -174,10 +164,7 @@ def join_come(
 
 @apart("carry", needed=goes_directly)
 def carry(w: Loop, d: int, now_s: float) -> None:
-    """Send KV caches to device `d`, in the order of its queues, while it has room.
-
-    The instance that ran last is served last.
-    """
+    """Send KV caches to device `d`, in the order of its queues, while it has room."""
     dev = w.s.device[d]
     for k in range(1, w.fleet.residents + 1):
         i = dev.first + (max(dev.last, dev.first) - dev.first + k) % w.fleet.residents

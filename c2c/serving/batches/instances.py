@@ -86,10 +86,7 @@ def take_back_start(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
 
 @jitable
 def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Evict the engine and kept weights of instance `i`, which has no work, from HBM.
-
-    The weights stay in host memory.
-    """
+    """Evict the engine and kept weights of instance `i`, which has no work, from HBM."""
     vacate(fleet, s, i, now_s)
     s.count[0].evictions += 1
     emit(s, ACT_UNLOAD, i)
@@ -150,11 +147,7 @@ def _is_short(fleet: Fleet, s: Serving, i: int) -> bool:
 
 @jitable
 def make_room_for(w: Loop, i: int, need_bytes: float, now_s: float) -> None:
-    """Free HBM for instance `i`.
-
-    Kept weights are dropped first, then other engines' KV caches move as far as host memory has
-    room, then engines that `could_hold` counts are evicted.
-    """
+    """Free HBM for instance `i`."""
     d = w.s.instance[i].on_device
     is_short = _is_short(w.fleet, w.s, i)
     fits = need_bytes <= room_bytes(w.s, d) and not is_short

@@ -93,10 +93,7 @@ def place_for(w: Loop, i: int, slot: int) -> int:
 
 @inlined
 def on_join(w: Loop, i: int, slot: int, home: int, is_done: bool) -> None:
-    """Place the KV cache of a request that has joined; what it shares is not taken twice.
-
-    `is_done`: its prompt was computed elsewhere.
-    """
+    """Place the KV cache of a request that has joined; what it shares is not taken twice."""
     inst = w.s.instance[i]
     if w.fleet.adapters.slots > 0:
         claim_adapter(w, i, slot)
@@ -117,10 +114,7 @@ def after_computing(w: Loop, i: int, slot: int) -> None:
 
 @inlined
 def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
-    """Let go what a request shares with others; return the places that stay.
-
-    `is_done`: its answer is complete; `is_lost`: its device has gone.
-    """
+    """Let go what a request (`is_done`, or `is_lost`) shares; return the places that stay."""
     if w.fleet.adapters.slots > 0:
         release_adapter(w, i, slot)
     if w.s.request[slot].blocks > 0 and (is_done or w.s.request[slot].held > 0):

@@ -48,10 +48,7 @@ def _put_aside(w: Loop, i: int, slot: int, made: int) -> None:
 
 @jitable
 def set_aside(w: Loop, i: int) -> None:
-    """Return all requests of instance `i`, which computes nothing now, to their model's queue.
-
-    They precede waiting requests of equal priority.
-    """
+    """Return all requests of instance `i`, which computes nothing now, to their model's queue."""
     inst = w.s.instance[i]
     inst.aside = 0
     return_waiting(w.fleet, w.s, i)
@@ -111,10 +108,7 @@ def _least_to_redo(fleet: Fleet, s: Serving, m: int, c: int, best: int) -> int:
 
 @jitable
 def clear_for(w: Loop, m: int) -> int:
-    """Clear an instance of less urgent requests for model `m`, whose first request found no slice.
-
-    The model claims the chip. An instance that is computing is cleared at its next step boundary.
-    """
+    """Clear an instance, at a step boundary, of less urgent requests for model `m`."""
     if not w.rules.traits.preempt.sets_aside or w.s.model[m].claim_chip >= 0:
         return -1
     best = -1

@@ -198,10 +198,7 @@ def take_pending(fleet: Fleet, s: Serving, m: int, i: int) -> None:
 
 @jitable
 def return_waiting(fleet: Fleet, s: Serving, i: int) -> None:
-    """Put the queue of instance `i` ahead of its model's pending requests, which arrived later.
-
-    Priority, then rank, still take precedence.
-    """
+    """Put the queue of instance `i` ahead of its model's pending requests, which arrived later."""
     inst = s.instance[i]
     if inst.n_wait == 0:
         return

@@ -73,15 +73,7 @@ def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None
 
 @inlined
 def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
-    """Free the whole KV cache that a request reserved on instance `i`.
-
-    Args:
-      w: the loop.
-      i: the instance.
-      slot: slot of the request.
-      now_s: current time.
-      is_done: whether the answer is complete.
-    """
+    """Free the whole KV cache that a request reserved on instance `i`."""
     places = reserved_places(w.fleet, w.s, i, slot)
     places -= on_leave(w, i, slot, is_done, False)
     release_kv(w.fleet, w.s, i, slot, places)

@@ -56,7 +56,7 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
     """Move the head of instance `i`'s queue into its batch; return its slot.
 
     Args:
-      tokens: tokens of prompt and answer for which it takes room, at most all of them.
+      tokens: of prompt and answer for which it takes room.
       home: home of its KV cache, where lanes share memories; else 0.
     """
     inst = w.s.instance[i]
@@ -130,12 +130,8 @@ def admits(w: Loop, i: int, need: float, room: float) -> bool:
 def could_join(w: Loop, i: int, spare: int) -> bool:
     """Return True if the head of instance `i`'s queue finds room for its prompt and a first token.
 
-    With an empty batch, for its whole answer if its device has other engines: fewer start over.
-
     Args:
-      w: the loop.
-      i: instance.
-      spare: tokens that have to stay free, unless its batch is empty: nothing else frees any then.
+      spare: tokens that stay free, unless its batch is empty.
     """
     tokens = _head_tokens(w, i, spare)
     if tokens == 0:
@@ -150,10 +146,7 @@ def could_join(w: Loop, i: int, spare: int) -> bool:
 
 @jitable
 def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
-    """Let the head of instance `i`'s queue join if `could_join`; return whether it has joined.
-
-    Kept weights and idle engines give way for it.
-    """
+    """Let the head of instance `i`'s queue join if `could_join`; return whether it has joined."""
     tokens = _head_tokens(w, i, spare)
     if tokens == 0 or not has_room(w, i, tokens, now_s):
         return False
@@ -192,10 +185,7 @@ def preempt(w: Loop, i: int, k: int) -> None:
 
 @jitable
 def is_short(w: Loop, i: int, now_s: float) -> bool:
-    """Return True if a decode of instance `i` must give way: not all have room for a token.
-
-    One alone has room (`is_stuck`).
-    """
+    """Return True if a decode of instance `i` must give way: not all have room for a token."""
     inst = w.s.instance[i]
     has_others = inst.n_decode > 1 or (inst.n_decode == 1 and inst.n_prefill > 0)
     return bool(has_others and not has_room(w, i, inst.n_decode, now_s))
@@ -234,11 +224,7 @@ def return_spare(w: Loop, i: int) -> None:
 
 @jitable
 def extend(w: Loop, i: int, now_s: float) -> int:
-    """Take the room of instance `i`'s next decode steps, after `is_short` said no.
-
-    Returns:
-      For how many steps there is room, at least 1.
-    """
+    """Take the room of instance `i`'s next decode steps, after `is_short`; return their number."""
     inst = w.s.instance[i]
     n = inst.n_decode
     if n == 0:

@@ -160,11 +160,7 @@ def room_bytes(s: Serving, d: int) -> float:
 
 @inlined
 def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the HBM bytes that other engines' KV caches could free for instance `i` to run.
-
-    The instance's own KV cache in host memory, which must return, is subtracted. 0 if KV caches
-    stay in HBM.
-    """
+    """Return the HBM bytes that other engines' KV caches could free for instance `i`, net."""
     inst = s.instance[i]
     host = s.chip[inst.chip].kv_room_bytes + inst.parked_bytes
     if host == 0.0:
@@ -188,10 +184,7 @@ def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def quota_bytes(w: Loop, i: int, room: float) -> float:
-    """Return the bytes of free HBM that the next request of instance `i` may take.
-
-    The first request may take all: a bound that kept it out could keep it out for good.
-    """
+    """Return the bytes of free HBM that the next request of instance `i` may take."""
     floor, ceiling = w.rules.traits.admit.kv_floor, w.rules.traits.admit.kv_ceiling
     if (floor > 0.0 or ceiling < 1.0) and w.s.instance[i].kv_used > 0:
         return _within(w.fleet, w.s, i, room, floor, ceiling)
@@ -222,12 +215,7 @@ def only_waits(s: Serving, i: int) -> bool:
 
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
-    """Return True if instance `i` could get so much HBM by evicting kept weights and idle engines.
-
-    Other engines' KV caches may move to host memory as far as it has room, but each must fit HBM
-    when its engine runs. If no request has KV cache on the device, engines that only wait for room
-    or a load may be evicted, too: no running engine would ever make room.
-    """
+    """Return True if instance `i` could get so much HBM from kept weights and idle engines."""
     dev = s.device[s.instance[i].on_device]
     if len(fleet.kv.room_bytes) > 0:  # that lanes share: nothing gives way there
         return bool(need_bytes <= room_bytes(s, s.instance[i].on_device))
@@ -258,10 +246,7 @@ def kept_share(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def left_of_stay_s(w: Loop, d: int, now_s: float) -> float:
-    """Return the seconds that device `d`'s last displacing engine still keeps the room it took.
-
-    At most 0 if it no longer keeps it, or has no work.
-    """
+    """Return the seconds that device `d`'s last displacing engine keeps its room; else <= 0."""
     if w.rules.traits.keep.displacing_share == math.inf:
         return 0.0
     holder = w.s.device[d].holder
@@ -316,11 +301,7 @@ def drop_weights(
     w: Loop, d: int, need_bytes: float, idle_only: bool,
     but: int = -1,
 ) -> None:  # fmt: skip
-    """Drop kept layers of device `d` until so much HBM is free or none is left.
-
-    Instance `but` keeps its layers. Idle models are first, then others, each in eviction order.
-    Dropping is free: the weights are in host memory.
-    """
+    """Drop kept layers of device `d`, except `but`'s, until so much HBM is free or none is left."""
     dev = w.s.device[d]
     while dev.weight_bytes > 0.0 and room_bytes(w.s, d) < need_bytes:
         victim = -1

@@ -13,10 +13,7 @@ __all__ = ["bring_in", "free_parked", "move_out"]
 # blocks.
 @jitable
 def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
-    """Move KV caches of other engines out of HBM for instance `i`, as far as host memory has room.
-
-    Engines whose next turn is latest in round-robin order move first.
-    """
+    """Move other engines' KV caches out of HBM for instance `i`, while host memory has room."""
     dev = s.device[s.instance[i].on_device]
     chip, plan = s.chip[dev.chip], s.plan[s.instance[i].on_device]
     rest_bytes = min(missing_bytes, chip.kv_room_bytes)
@@ -37,11 +34,7 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
 
 @jitable
 def bring_in(w: Loop, i: int) -> None:
-    """Return the KV caches of instance `i`, which runs next, to HBM; others make room.
-
-    Blocks are exchanged one by one, so that a leaving block can use the host memory that a
-    returning one has freed.
-    """
+    """Return the KV caches of instance `i`, which runs next, to HBM; others make room."""
     inst = w.s.instance[i]
     d = inst.on_device
     w.s.device[d].kv_bytes += inst.parked_bytes

@@ -44,16 +44,7 @@ def caches_prefixes(values: Mapping[type, Any]) -> bool:
 def begin_blocks(
     s: Serving, slot: int, keys: Any, first: int, count: int, of_prompt: int
 ) -> None:  # fmt: skip
-    """Store the blocks of a request that takes `slot` next.
-
-    Args:
-      s: state of the loop.
-      slot: slot of the request.
-      keys: block keys of all requests.
-      first: index of this request's first key.
-      count: number of its blocks, including those of its answer.
-      of_prompt: number of its prompt's blocks.
-    """
+    """Store the blocks of a request that takes `slot` next."""
     req = s.request[slot]
     req.blocks, req.prompt_blocks, req.held, req.reused = count, of_prompt, 0, 0
     req.found_hbm, req.found_host = 0, 0
@@ -166,10 +157,7 @@ def claim_prefix(
 
 @apart("note_computed", needed=caches_prefixes)
 def note_computed(w: Loop, i: int, slot: int) -> None:
-    """Publish the prompt blocks that the ending step has computed.
-
-    If another request's copy exists, that one is used and this one's room is free.
-    """
+    """Publish the prompt blocks that the ending step has computed."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d, prompt = int(inst.on_device), int(req.prompt - req.carried)
     width = w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL]

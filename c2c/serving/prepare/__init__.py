@@ -147,9 +147,9 @@ class Prepared:
         """Return the state before the first event; see `c2c.serving.memory.new_state.new_serving`.
 
         Args:
-          models: models that may be active at the start; None: all.
-          active: whether they are active already; else the event loop activates them.
-          rules: rules of the run, whose placement remembers what it activated; None: new rules.
+          models: those active at the start; None: all.
+          active: whether they are active already.
+          rules: rules of the run; None: new rules.
         """
         state = new_serving(
             self.fleet,
@@ -177,8 +177,8 @@ def prepare(setup: ServingSetup) -> Prepared:
     """Check the settings and build the tables for policies and simulator.
 
     Raises:
-      SettingError: a MIG layout that the chip lacks, a catalog larger than host memory, a model
-        whose KV cache or weights fit no slice, an SLO that no slice can meet even when alone.
+      SettingError: no such MIG layout, too large a catalog or model, or an SLO that no slice can
+        meet.
     """
     system, parts = setup.system, setup.parts
     check_memory(setup)

@@ -89,15 +89,12 @@ def refusals(
     """Yield the index and the error of each model that no slice of a layout can serve.
 
     Args:
-      setup: the serving setup.
-      specs: model specs, rows of the arrays.
-      kinds: slice kinds of the layout, columns of the arrays.
       tables: [arch][kind] costs of steps.
       kv_capacity: i8[arch, kind] tokens of the longest request.
-      capacity_bytes: f8[arch, kind] KV-cache bytes of all requests together.
+      capacity_bytes: f8[arch, kind] KV bytes of all requests.
       slots: i8[arch, kind] experts that HBM holds.
       demands: link rate for each model's decode target, 1e9 bytes/s.
-      budget_gbps: link rate of a chip that placement may promise, 1e9 bytes/s.
+      budget_gbps: link rate of a chip to promise, 1e9 bytes/s.
     """
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}

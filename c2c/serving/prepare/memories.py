@@ -23,7 +23,7 @@ def kv_homes(
     """Return the arrays of a layout; they are empty if its lanes share no memories.
 
     Raises:
-      SettingError: a memory is smaller than what is kept free in it, or a way is missing.
+      SettingError: a memory is too small, or a way is missing.
     """
     lanes = [] if layout is None else [layout.lane(kind) for kind in kinds]
     memories = [] if layout is None else list(layout.memories)
@@ -70,10 +70,7 @@ def kv_homes(
 
 
 def lane_tokens(layout: StepLayout, spec: ModelSpec, place: Slice) -> int:
-    """Return the tokens whose keys and values a kind of lane holds if no other lane holds any.
-
-    For lanes that share memories: the variant with least room.
-    """
+    """Return the tokens that a kind of lane holds alone, in the worst variant."""
     lane, one = layout.lane(place), kv_bytes_per_token(spec)
     if spec.name not in lane.steps:
         return 0

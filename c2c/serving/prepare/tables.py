@@ -280,10 +280,7 @@ def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) 
 
 
 def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpec) -> float:
-    """Return the HBM bytes that a slice's engines share for weights: the largest model that fits.
-
-    With a staging room, twice as much.
-    """
+    """Return the HBM bytes of a slice's shared weights: the largest model, twice with staging."""
     if not system.load_traits.swaps_weights:
         return 0.0
     rooms = 2.0 if system.load_traits.fetches_ahead else 1.0
@@ -300,10 +297,7 @@ def most_engines(kind: Slice, system: SystemSpec) -> int:
 
 
 def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
-    """Return the seconds of a change to an engine with the link to itself.
-
-    It covers weights copied before its first step or by it.
-    """
+    """Return the seconds of a change to an engine, weights copied, with the link to itself."""
     copied = system.traits.keep.engines_kept > 0 or system.traits.keep.displacing_share < math.inf
     if not system.load_traits.swaps_weights and not copied:
         return system.engines.turn_s
@@ -312,10 +306,7 @@ def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
 
 
 def holds_windows(system: SystemSpec) -> bool:
-    """Return True if a request reserves only the windows of layers, not all tokens.
-
-    False with a prefix cache or a layout's memories, which hold all layers' tokens.
-    """
+    """Return True if a request reserves only the windows of layers, not all tokens."""
     return system.engines.kv_windows and system.layout is None and not system.prefix_cache.is_on
 
 
@@ -323,11 +314,7 @@ def kv_rooms(
     specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec, costs: CostTables,
     adapters: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return the room for KV caches on slices, beside activations, engine state and adapters.
-
-    Raises:
-      SettingError: a model's adapter slots leave no room.
-    """
+    """Return the room for KV caches on slices, beside activations, engine state and adapters."""
     largest = largest_step_chunk(system)
     shared = [shared_room_bytes(specs, kind, system) for kind in kinds]
     tokens = np.zeros((len(specs), len(kinds)), np.int64)

@@ -84,12 +84,9 @@ TABLE_DTYPE = np.dtype(
 class Blocks(NamedTuple):
     """The block table, and the rows that each request uses.
 
-    Made by `new_blocks`; a request has one column for each block of the longest prompt.
-
-    A pool is the HBM of a device or the host memory of a chip. An entry is a block in a pool; its
-    key is the hash of the whole prefix that it ends. Entries that a request uses are pinned; the
-    others are in their pool's list, least recently used first. A block is evicted only after the
-    blocks that follow it in its pool, since look-ups reach those through it. No function allocates.
+    An entry is a block in a pool (a device's HBM, a chip's host memory), by its prefix's hash.
+    Entries in use are pinned; the others are in their pool's list, least recently used first. A
+    block is evicted after the blocks that follow it in its pool. No function allocates.
     """
 
     entry: Any  # ENTRY_DTYPE [rows]
@@ -239,10 +236,7 @@ def drop(b: Blocks, k: int) -> None:
 
 @jitable
 def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) -> int:
-    """Add an entry, pinned once, and return its row; NO_ROW if the table is full.
-
-    The caller has made room for it.
-    """
+    """Add an entry that has room, pinned once; return its row, NO_ROW if the table is full."""
     table = b.table[0]
     if table.free >= 0:
         k = int(table.free)

@@ -155,15 +155,11 @@ def _pass(costs: CostTables, pair: int, plan: Any) -> tuple[float, int, int]:
 
 @inlined
 def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: int) -> float:
-    """Return the seconds of the plan's first step with the link to itself.
+    """Return the seconds of the plan's first step (`state.PLAN_DTYPE`) with the link to itself.
 
     Args:
-      plan: row of `state.PLAN_DTYPE`.
-      layers: layers of the model; `plan.kept` of them are read from HBM, `plan.copied` are copied
-        there first.
+      layers: of which `plan.kept` are read from HBM, `plan.copied` copied there first.
       variant: index on the alpha grid.
-
-    Source: `c2c.cost.step_time` in closed form; a test holds the two equal.
     """
     passes, tokens, rows = _pass(costs, pair, plan)
     calls = (

@@ -75,8 +75,7 @@ class Ready:
 class StepEnd:
     """A device has ended the steps of its report, all or some of those in `RunSteps`.
 
-    `finished` are the requests that ended with the last of these steps: by an end-of-sequence
-    token, a stop string, or their length.
+    `finished` are the requests that ended with the last of these steps.
     """
 
     at_s: float
@@ -192,8 +191,7 @@ class Load:
 class RunSteps:
     """Run one mixed step, or up to `plan.steps` equal decode steps; ends with `StepEnd`.
 
-    A request that was set aside, or whose device was lost, returns with its generated tokens as the
-    end of its prompt.
+    A request set aside or lost returns with its generated tokens as the end of its prompt.
     """
 
     device: int
@@ -225,7 +223,7 @@ class Unload:
 class Absent:
     """A list of all models whose weights are not in a chip's memory.
 
-    Sent whenever a model is evicted, before the loads that need its room.
+    Sent at evictions, before the loads that need the room.
     """
 
     chip: int
@@ -241,9 +239,9 @@ class Forget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetBlocks:
-    """Free KV-cache blocks that a device kept for later prompts.
+    """Free unused KV-cache blocks that a device kept for later prompts.
 
-    Sent before the loads and runs that need their room. No request uses them.
+    Sent before the loads and runs that need their room.
     """
 
     device: int
@@ -252,10 +250,7 @@ class ForgetBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Free the KV cache of a request that was preempted or lost its decode instance.
-
-    It returns with its generated tokens as the end of its prompt.
-    """
+    """Free the KV cache of a request, which returns with its tokens as its prompt's end."""
 
     request_id: int
 
@@ -264,10 +259,8 @@ class SetAside:
 class HandOver:
     """Hand the KV cache of a request prefilled on another device over to an instance.
 
-    With `kv_bytes` the cache is in host memory until a run of the instance names the request among
-    its decodes; this run begins once the cache has arrived. Without, the prompt's step has sent it.
-    With `directly` it goes from device to device, with room reserved; no run waits for it, and
-    `HandedOver` reports its arrival.
+    With `kv_bytes` the cache is in host memory until a run names the request; the run waits for it.
+    With `directly` it goes between devices, and `HandedOver` reports its arrival.
     """
 
     request_id: int
@@ -282,7 +275,7 @@ class HandOver:
 class Relayout:
     """Send weights and KV caches for a device's next variant while it serves; ends with `Relaid`.
 
-    The variant is in force with the first run that names it (`plan.alpha`).
+    It is in force with the first run that names it (`plan.alpha`).
     """
 
     device: int
@@ -315,16 +308,14 @@ class Backend(Protocol):
 
     Obligations:
 
-    - `Load` and `RunSteps` are answered by exactly one `Ready` or `StepEnd`, at any later time and
-      in any order between devices, unless the device is lost first. The loop gives a device one
-      action at a time.
-    - `HandOver` with `directly` is answered by one `HandedOver`, unless `Forget` or `SetAside` of
-      the request comes before, or one of the two devices is lost.
-    - A run of several steps ends with the first step in which one of its requests ends, and at the
-      next step boundary after an `Interrupt`, which may come too late. At least one step is done.
+    - `Load` and `RunSteps` are answered by one `Ready` or `StepEnd`, at any time, unless the device
+      is lost first. A device has one action at a time.
+    - `HandOver` with `directly` is answered by one `HandedOver`, unless `Forget`, `SetAside` or a
+      loss comes before.
+    - A run of several steps ends with the first step in which a request ends, or at a step boundary
+      after an `Interrupt`. At least one step is done.
     - A timer goes off once; late, early and needless ones are allowed. Chips' timers are set at the
-      start, at the times in the state (`timer_s`), and need not go off if no other event is
-      pending.
+      start (`timer_s`), and need not go off if no other event is pending.
 
     Clocks may jump: an event older than the last one gets the last one's time.
     """

@@ -442,7 +442,7 @@ class Rules(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """Changing part. A step owns the arrays that it is given (as with donated JAX buffers)."""
+    """Changing part; a step owns its arrays, like donated JAX buffers."""
 
     device: Any
     instance: Any

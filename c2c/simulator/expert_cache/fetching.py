@@ -55,10 +55,7 @@ def experts_of_start(
     kind: int,
     d: int,
 ) -> None:
-    """Fill the expert cache of device `d`, given its slice kind, when model `m` starts there.
-
-    The last traced sequence is stored, since its engine is gone.
-    """
+    """Fill the expert cache of device `d`, given its slice kind, when model `m` starts there."""
     before = experts.cache[d].model
     if before >= 0 and not misses.is_used:
         arch = int(fleet.deployment[before].arch)

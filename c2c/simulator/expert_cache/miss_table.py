@@ -27,13 +27,7 @@ PhasesOf = Callable[[Prepared, RequestBlock, Traces | None], tuple[Any, Traces]]
 
 
 class MissTable(NamedTuple):
-    """Seconds and bytes by architecture; axis 1: the first request after a start, all others.
-
-    Requests of each architecture are walked one after another, alone on a slice: added seconds and
-    bytes of steps, by tokens since the request began and by prompt tokens of a step. The first
-    request after a start has its own rows, measured with the stored traces of earlier requests: a
-    start empties only the cache. Between the measured prompts a smooth monotone curve interpolates.
-    """
+    """Added seconds and bytes by architecture; axis 1: first request after a start, others."""
 
     is_used: bool
     decode: Any  # f8[A, 2, DECODES + 1, 2] of all decode steps up to this one

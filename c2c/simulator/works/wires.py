@@ -87,10 +87,8 @@ def take_off(wires: Wires, d: int) -> tuple[int, int, float, float]:
 def drop(wires: Wires, d: int, request_id: int) -> float:
     """Drop a request's transfers from the wire of device `d`; return as `put_on`.
 
-    Later transfers do not arrive earlier.
-
     Args:
-      request_id: id of the request; EVERYBODY: all transfers go.
+      request_id: EVERYBODY: all transfers go.
     """
     wire, before, k = wires.wire[d], -1, wires.wire[d].first
     while k >= 0:
