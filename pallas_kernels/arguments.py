@@ -21,11 +21,11 @@ INTERPRETED_SMS = 4  # interpret mode takes time for each CTA
 
 
 def resolve_backend(backend: str) -> Backend:
-    """Resolve the backend: "auto" is "sm90" if the device can run it, else "reference".
+    """Resolve "auto": "sm90" if the device can run it, else "reference".
 
     Raises:
-      ValueError: `backend` is not one of `Choice`.
-      KernelUnavailable: the default device cannot run it; names the device and what is missing.
+      ValueError: `backend` is none of `Choice`.
+      KernelUnavailable: the default device cannot run it.
     """
     if backend not in get_args(Choice):
         expected = ", ".join(get_args(Choice))
@@ -80,9 +80,7 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
     """Return the number of working clusters: a Python integer, or a traced int32 in range.
 
     Args:
-      sm_limit: the caller's argument; None for all SMs.
-      cluster: CTAs of a cluster.
-      sm_count: SMs of the grid.
+      sm_limit: None for all SMs.
 
     Raises:
       ValueError: `sm_limit` is outside [cluster, sm_count].
@@ -149,7 +147,7 @@ def operand(array: Any, backend: Backend) -> jax.Array:
     """Return stored weights as an array that the backend can read; "sm90" reads them in place.
 
     Raises:
-      ValueError: a NumPy array for "sm90", which jax would copy to device memory at each call.
+      ValueError: a NumPy array for "sm90", which jax would copy.
       HostMemoryError: a jitted function closes over weights in host memory.
     """
     if isinstance(array, np.ndarray):

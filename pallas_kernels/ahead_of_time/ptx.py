@@ -58,8 +58,7 @@ class Kernel:
 
     Attributes:
       text: from its first line on.
-      body: instructions in order.
-      labels: index of the next instruction, by name of the label.
+      labels: index of the next instruction, by label.
     """
 
     text: str
@@ -237,7 +236,7 @@ def kernels(text: str) -> tuple[Kernel, ...]:
     """Return the kernels of a module.
 
     Raises:
-      ValueError: a statement is unknown; names the line.
+      ValueError: an unknown statement; names the line.
     """
     begins = [match.start() for match in re.finditer(r"^.*\.entry\s", text, re.MULTILINE)]
     return tuple(
@@ -346,15 +345,11 @@ def follow[E](
 ) -> Iterator[tuple[Instruction, str]]:
     """Yield what a step finds on some path, with its instruction.
 
-    Forward over basic blocks until nothing changes: a fact holds where it does on one path to it.
-    A path takes branches on one predicate alike, unless what the predicate is computed from is
-    written in between. What is found must be found for each predicate, and for each two of them.
+    A fact holds where it does on one path; a path takes branches on one predicate alike.
 
     Args:
-      kernel: kernel whose paths to follow.
       events: input of the step, by index of its instruction.
-      step: from the facts before an event to those after it, and what is wrong, or nothing.
-      start: facts at the kernel's begin.
+      step: from facts before an event to those after it, and what is wrong.
     """
     faults = _follow(kernel, events, step, start, ())
     for number in (1, 2):

@@ -16,14 +16,7 @@ _DTYPES = (*INPUT_DTYPES, "float32")  # the reference takes float32 too
 
 
 def check_arrays(**arrays: tuple[Any, int, str]) -> None:
-    """Check that all arrays are in device memory, with their ranks and one dtype.
-
-    Args:
-      arrays: (array, rank, names of its axes) by argument name.
-
-    Raises:
-      ValueError: an array does not match; the message names it.
-    """
+    """Check (array, rank, names of axes) by name: device memory, rank, one dtype."""
     dtypes: dict[str, str] = {}
     for name, (array, rank, axes) in arrays.items():
         if not isinstance(array, jax.Array | np.ndarray) or array.ndim != rank:
@@ -51,14 +44,7 @@ def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
 
 
 def per_row(name: str, value: Any, rows: int, low: int, high: int) -> Any:
-    """Return an int32 vector with one number per batch row, each in [low, high].
-
-    NumPy and Python numbers are checked. jax arrays, which may be traced or pending, are clamped
-    instead.
-
-    Raises:
-      ValueError: shape or type is wrong, or a checked number is outside the range.
-    """
+    """Return int32, a number a batch row in [low, high]; jax arrays are clamped, others checked."""
     if isinstance(value, jax.Array):
         shape, kind = value.shape, np.dtype(value.dtype).kind
     else:

@@ -65,10 +65,7 @@ def start(dim: int) -> tuple[Value, Value, Value]:
 def weighed(
     scores: Value, first_key: Int, bounds: Bounds, carry: tuple[Value, Value, Value], scale: float
 ) -> tuple[Value, tuple[Value, Value, Value]]:
-    """Return the weights of a block of keys, and the carry of `start` rescaled to them.
-
-    The sums of weights include the block; its values are still to be added.
-    """
+    """Return the weights of a block of keys, and the carry rescaled to them, without its values."""
     acc, maximum, total = carry
     weights, factor, maximum = update(masked(scores, first_key, bounds), maximum, scale)
     acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
@@ -110,10 +107,7 @@ def update(scores: Value, maximum: Value, scale: float) -> tuple[Value, Value, V
 
 
 def zero_beyond(tile: Ref, first_key: Int, length: Int) -> None:
-    """Zero the rows of a V tile in shared memory that lie beyond the length.
-
-    Their weight is 0, but memory that was never written may hold NaN, and 0 * NaN is NaN.
-    """
+    """Zero the rows of a V tile beyond the length: 0 * NaN of unwritten memory is NaN."""
 
     @pl.when(first_key + tile.shape[0] > length)
     def _clean() -> None:

@@ -41,10 +41,7 @@ def by_flow(is_sym: Any, sym: Callable[[], None], asym: Callable[[], None]) -> N
 class Ring:
     """Slots in shared memory with their barriers; slot = number of the tile mod size.
 
-    "full" means that a slot's tile has arrived, "empty" that all compute warpgroups have read it:
-    those of the whole cluster if the tile is multicast. If warpgroups take tiles in turn, each has
-    its own "full" (a barrier must be waited for in each of its phases), and only the reader of a
-    tile arrives at "empty".
+    "full": the tile has arrived; "empty": all compute warpgroups (of the cluster) have read it.
     """
 
     size: int
@@ -274,11 +271,7 @@ def _tiles(gemm: Gemm, config: Config) -> dict[str, Any]:
 
 
 def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
-    """Full and empty of each ring that there is.
-
-    A tile that is multicast in one dataflow is free when all CTAs of the cluster have read theirs,
-    in both: they walk together anyway. "empty" is one barrier if as many warpgroups read a tile.
-    """
+    """Full and empty of each ring; a multicast tile is free when all CTAs have read theirs."""
     sizes = rings(config, gemm)
 
     def ring(name: str, copies: int, *, readers: tuple[int, int], shared: bool) -> Any:
@@ -337,11 +330,7 @@ def _sums_staging(gemm: Gemm, config: Config) -> Any:
 
 
 def _any_rows(columns: int, out: Any) -> tuple[Any, ...]:
-    """Transforms of a staging tile from which TMA can store any rows.
-
-    Tiles of one row are swizzled; layout inference finds no transposed layout for wider ones, which
-    stay in plain order.
-    """
+    """Transforms of a staging tile from which TMA can store any rows."""
     if columns * out.itemsize > SWIZZLE_BYTES:
         return ()
     return plgpu.TilingTransform((1, columns)), plgpu.SwizzleTransform(SWIZZLE_BYTES)

@@ -44,12 +44,7 @@ def pieces(gemm: Gemm) -> int:
 
 
 def staged_s(gemm: Gemm, machine: Machine) -> float:
-    """Return the predicted seconds of `staged_matmul`.
-
-    Copies and products overlap but for the first copy and the last product; each piece is a launch.
-    Device memory takes W twice (written and read), X and O once, and float32 sums of [K, N] twice a
-    piece.
-    """
+    """Return the predicted seconds of `staged_matmul`, copies beside products."""
     count, sums = pieces(gemm), 4 * gemm.m * gemm.n
     moved = 2 * weight_bytes(gemm) + gemm.in_itemsize * gemm.m * gemm.k
     moved += 2 * count * sums if gemm.w_layout == "kn" else sums
@@ -69,20 +64,7 @@ def reader_of(gemm: Gemm, machine: Machine) -> Reader:
 
 
 def staged_matmul(x: jax.Array, w: jax.Array, layer: int, *, gemm: Gemm, columns: int) -> jax.Array:
-    """Return x @ w of type `gemm.out_dtype`, outside `jit`.
-
-    Faster than any kernel that reads W itself where SMs read host memory slower than the copy
-    engine does (`MACHINES`). At most `SLOTS` pieces of W, contiguous in host memory, are in device
-    memory. Outside `jit` alone: there a slice of an array in host memory compiles into a kernel
-    whose SMs read it, and copies of whole arrays are all started first.
-
-    Args:
-      x: activations [rows, K] in device memory, K without padding.
-      w: weights of shape `gemm.w_shape`, in host or device memory.
-      layer: index into a stack, else 0.
-      gemm: sizes and types, of weights that are not quantised.
-      columns: columns of the result, without padding.
-    """
+    """Return x @ w of type `gemm.out_dtype` by copies of pieces of W, outside `jit`."""
     device = w.sharding.with_memory_kind("device")
     x = jnp.pad(x, ((0, 0), (0, gemm.k - x.shape[1])))
     parts: list[jax.Array] = []

@@ -82,12 +82,7 @@ def find_runtime(
     load: Callable[[str], Any] = ctypes.CDLL,
     candidates: Callable[[], Iterator[str]] | None = None,
 ) -> tuple[CudaRuntime | None, str]:
-    """Return the CUDA runtime with at least one GPU, or None and the reason.
-
-    Args:
-      load: function that opens a library by name; tests pass a stand-in.
-      candidates: names of libraries to try, best first; None for the usual ones.
-    """
+    """Return the CUDA runtime with at least one GPU, or None and the reason."""
     tried = []
     for name in (candidates or _candidates)():
         try:

@@ -57,7 +57,7 @@ class Identity:
 
         Raises:
           KeyError: arguments or choices are missing.
-          TypeError: other fields are missing, or superfluous.
+          TypeError: fields are missing or superfluous.
         """
         lists = {name: tuple(fields[name]) for name in ("arguments", "choices")}
         return cls(**{**fields, **lists})
