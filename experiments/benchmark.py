@@ -26,8 +26,7 @@ class MeasurementSettings:
 
     Attributes:
       out: folder of the result; None for a new one in runs/bench.
-      overwrite: whether the folder may hold other files, which stay, or a measurement, which is
-        replaced.
+      overwrite: whether to replace a measurement there; other files stay.
     """
 
     out: str | None = None

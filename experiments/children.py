@@ -115,17 +115,7 @@ def run(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Ended:
-    """Run a command without input; return shortly after `limit_s` at the latest.
-
-    Its output goes to files, as a pipe stays open until all processes that inherited it end.
-
-    Args:
-      command: program and arguments.
-      limit_s: time limit in seconds; None for none.
-      env: environment; None for `environment()`.
-      apart: whether the command has its own session, which is killed with all its processes;
-        otherwise it is in the process group of this process.
-    """
+    """Run a command without input, its output to files; return shortly after `limit_s`."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(  # noqa: S603 - our own modules
             command,
@@ -181,10 +171,7 @@ def end(
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends for any reason.
-
-    Only Linux supports this; elsewhere a worker ends with its standard input.
-    """
+    """Let the kernel kill this process when its parent ends for any reason."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -196,16 +183,7 @@ def end_with_parent() -> None:
 
 
 class Lines:
-    """Process that reads lines and answers with lines; its other output is kept.
-
-    Args:
-      command: program and arguments.
-      env: environment; None for that of this process.
-      cores: cores that it may use; None for all.
-      apart: see `run`.
-      channel: whether answers come over a descriptor that is appended to the command, apart from
-        whatever libraries print; otherwise they are its standard output.
-    """
+    """Process that reads lines and answers with lines; its other output is kept."""
 
     def __init__(
         self,
@@ -309,10 +287,7 @@ def worker_pool(
     *,
     lost: str = "that worked for this command was killed (out of memory?)",
 ) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of spawned processes that leave Ctrl-C to this process.
-
-    They end with the block, in the middle of their work if an error or a signal ends it.
-    """
+    """Yield a pool of spawned processes that leave Ctrl-C to this process."""
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
@@ -355,17 +330,7 @@ def gather[T](
     begin: Callable[[], None] | None = None,
     lost: str,
 ) -> list[T]:
-    """Return the results of `work` for each of `asked`, in order; an error of one ends all.
-
-    Args:
-      work: function of the arguments in one of `asked`, and of a callback that reports the share of
-        its work that is done.
-      asked: arguments, in order of their start.
-      workers: number of processes.
-      tell: called now and then with the share of each that is done, above 0 once it has begun.
-      done: called with each result as soon as it is available.
-      begin, lost: see `worker_pool`.
-    """
+    """Return the results of `work` for each of `asked`, in order; an error of one ends all."""
     shares = multiprocessing.get_context("spawn").Array("d", len(asked))
     with worker_pool(workers, _inherit, (shares, begin), lost=lost) as pool:
         tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(asked)]

@@ -33,15 +33,7 @@ def command(
     goes_on: bool = True,
     once: bool = False,
 ) -> int:
-    """Run a command and return its exit status.
-
-    Args:
-      run: function that imports what it needs and returns the exit status.
-      arguments: arguments of the command line.
-      help_text: text that `--help` prints; None: `run` answers it.
-      goes_on: whether the same command resumes an interrupted one.
-      once: see `heeded_signals`.
-    """
+    """Run a command and return its exit status."""
     # Errors pass through Hydra without its own report, so that they have one form.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     warnings.formatwarning = _as_line

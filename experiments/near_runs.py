@@ -92,11 +92,7 @@ class Nearest:
 def nearest(
     errors: Sequence[RunError], *, chip: str, kind: str, precision: str, tp: int, load: Load
 ) -> Nearest:
-    """Return the held-out runs within a factor of two of a question.
-
-    Runs of the chip at the precision come first, then those of any chip at the precision, if there
-    are fewer than `ENOUGH`.
-    """
+    """Return the held-out runs within a factor of two of a question."""
     holdout = [e for e in errors if e.held_out and e.kind == kind and e.precision == precision]
     near = [
         e for e in holdout
@@ -128,11 +124,7 @@ def busiest_of(models: Mapping[str, Any]) -> str:
 
 
 def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
-    """Return the error of measured runs near a simulated one, by its model with most tokens.
-
-    Measured runs have one model in the HBM of whole chips. With several models, which may wait for
-    each other, only steps are alike, and TPOT alone has an error.
-    """
+    """Return the error of measured runs near a simulated one, by its model with most tokens."""
     if any(why := [_unlike(serving, part) for part in serving.parts]):
         return f"{UNKNOWN} ({', '.join(sorted(set(filter(None, why))))})"
     if not summary["finished"]:

@@ -60,13 +60,7 @@ def figures_of(ttft_s: float, tpot_s: float, osl: float, clients: int) -> Figure
 
 
 def served(group: Group, spec: ModelSpec, engine: Engine, load: Load) -> tuple[Figures, Any]:
-    """Return the figures of a load, and the records of its requests.
-
-    All clients of a closed loop start at once, as in public benchmarks.
-
-    Raises:
-      SettingError: the model does not fit, or cannot be shared by the chips.
-    """
+    """Return the figures of a load, and the records of its requests."""
     prepared = prepared_group(group, spec, engine)
     count, loop = RATED, None
     if load.clients:

@@ -24,15 +24,7 @@ def advice(
     fleets: Sequence[Mapping[str, Any]], left: Sequence[Mapping[str, Any]],
     *, kinds: int, most: int, goal: float,
 ) -> str:  # fmt: skip
-    """Return the answer in one sentence.
-
-    Args:
-      fleets: fleets that serve, best first.
-      left: kinds that do not serve, best first, see `left_out`.
-      kinds: number of kinds that were compared.
-      most: largest number of chips of a fleet.
-      goal: share of requests that must be on target.
-    """
+    """Return the answer in one sentence."""
     goal_text = f"{100 * goal:g} %"
     if not fleets:
         none = (

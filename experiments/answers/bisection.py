@@ -20,10 +20,7 @@ class Bracket:
 
 
 def bracket_of(quantity: Quantity, tried: Mapping[float, bool]) -> Bracket:
-    """Return the bracket of the values tried so far.
-
-    By chance a harder value may meet targets that an easier one missed: the easiest miss counts.
-    """
+    """Return the bracket of the values tried so far."""
     order = sorted(tried, reverse=not quantity.more_is_harder)
     missed = next((value for value in order if not tried[value]), None)
     easier = order if missed is None else order[: order.index(missed)]

@@ -45,10 +45,8 @@ class Capacity:
     """Answer of a search: one bracket a seed, and all runs.
 
     Attributes:
-      quantity: quantity whose capacity was searched.
-      seeds: seeds of the runs.
-      brackets: bracket of each seed.
-      tried: all runs.
+      quantity: the searched one.
+      brackets: of each seed.
     """
 
     quantity: Quantity
@@ -100,20 +98,7 @@ def find_capacity(
     workers: int,
     on_point: Callable[[Tried], None],
 ) -> Capacity:
-    """Bisect the quantity for each seed; the runs are computed in parallel processes.
-
-    A value meets the targets if at least `slo.attainment` of the requests met both targets and
-    no queue grew without end. A value that cannot be set up (models that do not fit) misses them.
-
-    Args:
-      setup: validated setup at which the search begins.
-      settings: settings of `setup`, from which those of each run are made.
-      quantity: quantity to vary.
-      seeds: seeds of the workload; each has a capacity of its own.
-      tolerance: see `next_values`.
-      workers: number of processes.
-      on_point: called with each run that ended.
-    """
+    """Bisect the quantity for each seed; the runs are computed in parallel processes."""
     tried: list[Tried] = []
     ahead = max(1, workers // len(seeds))
     with PointRunner(workers) as runner:

@@ -29,7 +29,7 @@ REFUSED = "refused.json"  # beside the runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Result of a run: folder and summary, or an error. `was_there`: it was complete before."""
+    """Result of a run: folder and summary, or an error."""
 
     folder: Path | None
     summary: Mapping[str, Any]
@@ -68,10 +68,7 @@ class PointRunner:
             write_json(self._out / REFUSED, self._refusals)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
-        """Read or queue a run of a configuration (plain data); `done` yields its token.
-
-        Until a run is queued, invalid settings are found here: a process starts in a second.
-        """
+        """Read or queue a run of a configuration (plain data); `done` yields its token."""
         if (outcome := finished(settings, code_keys(), self._keys)) is not None:
             self._known.append((token, _point(outcome)))
             return

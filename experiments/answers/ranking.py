@@ -45,11 +45,7 @@ def in_order(fleets: Collection[dict[str, Any]] | Any) -> list[dict[str, Any]]:
 
 
 def told(fleets: Sequence[dict[str, Any]], named: Collection[str]) -> list[dict[str, Any]]:
-    """Return the fleets whose margins are searched.
-
-    These are the `MOST_TOLD` cheapest ones, all of the lowest price, the best of each chip, and of
-    chips in `named` all of their lowest price.
-    """
+    """Return the fleets whose margins are searched."""
     lowest: dict[str, float] = {}
     chosen = []
     for k, one in enumerate(fleets):
@@ -110,11 +106,7 @@ def _quoted(word: str) -> str:
 def add_margins(
     runs: Runs, fleets: Sequence[dict[str, Any]], base: RunSetup, error: float | None
 ) -> None:
-    """Add to each fleet the load at which it breaks, and the result with longer steps.
-
-    All fleets are searched side by side, by bisection, as more load never mends a fleet. What a
-    fleet has is true at any time, also if the search is interrupted.
-    """
+    """Add to each fleet the load at which it breaks, and the result with longer steps."""
     settings: list[dict[str, Any]] = []
     slower: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for one in fleets:

@@ -19,13 +19,7 @@ EVERY_S = 10.0  # between two lines of a log
 
 
 class Watch:
-    """View on standard error of the runs that ended, used as `with Watch(...) as watch`.
-
-    Args:
-      rest: function of the number of runs under way; it returns the number to be expected beside
-        them.
-      best: function that returns the best answer so far.
-    """
+    """View on standard error of the runs that ended, used as `with Watch(...) as watch`."""
 
     def __init__(self, rest: Callable[[int], float], best: Callable[[], str]) -> None:
         self.done = self.asked = 0

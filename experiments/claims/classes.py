@@ -39,10 +39,7 @@ ClassName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Class:
-    """A claim's class.
-
-    `of` holds the claims that it repeats or follows from, `knob` the setting that it calibrates.
-    """
+    """A claim's class, with claims that it repeats or the setting that it calibrates."""
 
     name: ClassName
     of: tuple[str, ...] = ()
@@ -73,11 +70,7 @@ class Reading:
 
 @cache
 def classes() -> Mapping[str, Class]:
-    """Return the classes by claim id: of all claims of some systems, of some claims of others.
-
-    Raises:
-      DataError: a claim of the former systems is missing; a claim is named twice or does not exist.
-    """
+    """Return the classes by claim id: of all claims of some systems, of some claims of others."""
     out: dict[str, Class] = {}
     systems = _mapping(CLASSES_PATH)
     systems.pop("reclassified", None)
@@ -129,12 +122,7 @@ def relabelled() -> frozenset[str]:
 
 @cache
 def readings(system: str) -> Mapping[str, Reading]:
-    """Return a system's readings by name.
-
-    Raises:
-      SettingError: the system has no readings.
-      DataError: an entry has no rule, fewer than two alternatives, or an unknown claim.
-    """
+    """Return a system's readings by name."""
     systems = _systems()
     if system not in systems:
         raise SettingError("system", system, f"one of {', '.join(systems)}")

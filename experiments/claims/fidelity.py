@@ -142,16 +142,7 @@ def fidelity_rows(
     results: Sequence[Result],
     in_sample: AbstractSet[str],
 ) -> list[Row]:
-    """Return one row per claim, in the order of the claims.
-
-    Args:
-      claims: all claims by id.
-      results: our results; the first one for a claim counts.
-      in_sample: claims to which some constant was fitted; they are never out-of-sample.
-
-    Raises:
-      SettingError: a result for an unknown claim, or one that does not fit its claim.
-    """
+    """Return one row per claim, in the order of the claims."""
     first: dict[str, Result] = {}
     explained, reasons, orders = explanations(), reasons_of_misses(), members_of_orders()
     for result in results:
@@ -193,10 +184,7 @@ def fidelity_rows(
 
 
 def totals(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return counts by status, agreements, null models and misses as plain data.
-
-    "trends" are claims without a number to divide by: predicates, orders, yes or no.
-    """
+    """Return counts by status, agreements, null models and misses as plain data."""
     counted = Counter(row.status for row in rows)
     out: dict[str, Any] = {"claims": len(rows), **{s: counted[s] for s in STATUSES}}
     for status, key in ANSWERED.items():

@@ -17,10 +17,7 @@ __all__ = ["Interval", "intervals_beside", "public_interval"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Lowest and highest of our values over all readings, for each printed number of a claim.
-
-    A number has one end, a printed range two. Without readings that change it, low equals high.
-    """
+    """Lowest and highest of our values over all readings, for each printed number of a claim."""
 
     printed: tuple[float, ...]
     low: tuple[float, ...]
@@ -59,10 +56,7 @@ def public_interval(claim: Claim, result: Result | None) -> Interval | None:
 
 
 def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
-    """Return how many printed numbers lie in our intervals, and how many would by chance.
-
-    By chance: the mean over the other printed values of the same unit and shape, for each interval.
-    """
+    """Return how many printed numbers lie in our intervals, and how many would by chance."""
     numbers = [r for r in rows if r.comparison is not None and r.comparison.ratio is not None]
     intervals: dict[str, tuple[str, Interval]] = {}
     for row in numbers:

@@ -112,11 +112,7 @@ def system_colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 @contextmanager
 def look(finding: str = "") -> Iterator[None]:
-    """Use the style inside the block, whatever the user's matplotlibrc.
-
-    Args:
-      finding: what the picture shows, in a sentence; it is the title in place of the topic.
-    """
+    """Use the style inside the block, whatever the user's matplotlibrc."""
     token = _finding.set(finding)
     try:
         with mpl.rc_context():
@@ -139,15 +135,7 @@ def canvas(
 def finish(
     figure: Figure, title: str, caption: str, legend: Axes | None = None, columns: int = 4
 ) -> Figure:
-    """Put the title above and the wrapped caption below, and keep the axes between them.
-
-    Args:
-      figure: figure with a constrained layout.
-      title: topic of the picture, its title unless `look` has a finding.
-      caption: text below the axes.
-      legend: axes whose legend is shown once for all panels, below the title; None for none.
-      columns: columns of that legend.
-    """
+    """Put the title above and the wrapped caption below, and keep the axes between them."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
     below_points = len(lines) * CAPTION_POINTS * 1.35 + 10

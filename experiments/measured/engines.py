@@ -83,10 +83,7 @@ def engine_of(run: EngineRun) -> Engine:
 
 
 def run_figures(run: EngineRun, engine: Engine | None = None) -> Figures | None:
-    """Return the simulated figures of a run; None if it is refused, as it does not fit.
-
-    `engine` replaces the run's own, as fits do.
-    """
+    """Return the simulated figures of a run; None if it is refused, as it does not fit."""
     group = Group(platform=run.platform, tp=run.tp, apart=run.ep > 1)
     load = Load(isl=run.isl, osl=run.osl, clients=run.concurrency)
     try:

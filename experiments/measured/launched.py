@@ -110,11 +110,7 @@ def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
 def _steps_s(
     model: str, chip: str, engine: Engine, prompt: int, batches: np.ndarray, context: float
 ) -> tuple[list[float], list[float]]:
-    """Return the seconds of a step of all prompts, and of a decode step, by batch.
-
-    Prompts of a batch attend to their own tokens only: their attention is that of one prompt, as
-    often as there are prompts.
-    """
+    """Return the seconds of a step of all prompts, and of a decode step, by batch."""
     spec, machine = shapes()[model], _chip(chip)
     platform = load_platform(machine.platform)
     constants = engine.constants(machine.constants, platform.host.host_factor)

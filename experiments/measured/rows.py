@@ -111,12 +111,7 @@ class Rows:
 
 
 def read_folder(folder: Path) -> dict[str, Rows]:
-    """Return the rows of every known file in a folder, by the file's name without .csv.
-
-    Raises:
-      SettingError: there is no such folder, or it has none of the files.
-      DataError: a file cannot be used; the error names file, row and column.
-    """
+    """Return the rows of every known file in a folder, by the file's name without .csv."""
     if not folder.is_dir():
         raise SettingError("data", str(folder), "a folder")
     result = {

@@ -38,8 +38,7 @@ CONF_FOLDERS = (
 class Outcome:
     """Outcome of one figure.
 
-    `seconds` is wall time, `cpu_s` CPU time of the figure's process, independent of other load.
-    `reused` is true if the figure was up to date. `error` is "" unless it failed.
+    `cpu_s`: CPU time of the figure's process; `error` is "" unless it failed.
     """
 
     name: str
@@ -113,11 +112,7 @@ def cpu_seconds(profile: str) -> dict[str, float]:
 
 
 class Tally:
-    """Progress of several figures, each weighed by its known CPU-seconds.
-
-    A figure that was up to date does not count. A running one counts by the time since its start,
-    at the pace of the ended ones, and by the share of its work that it reports, if any.
-    """
+    """Progress of several figures, each weighed by its known CPU-seconds."""
 
     def __init__(self, works: Mapping[str, float], workers: int, advance: Show) -> None:
         self._works, self._workers, self._advance = dict(works), workers, advance

@@ -37,12 +37,7 @@ _FRONT_S = 10.0  # a front that ends sooner is not replaced: the next one would 
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status.
-
-    Raises:
-      SettingError: a setting is invalid.
-      DataError: no model can be served, or a process did not start.
-    """
+    """Serve until SIGTERM or SIGINT; return the exit status."""
     register()
     settings = settings_of(load(overrides_of(arguments), "serve"))
     log_to_stderr()

@@ -21,8 +21,8 @@ class Drift:
     """Deviation of decode steps from the fit, by window of ten seconds.
 
     Attributes:
-      windows: number of windows with enough steps.
-      worst: largest relative deviation of a window from the fit.
+      windows: those with enough steps.
+      worst: largest relative deviation.
       usual: median relative deviation.
     """
 
@@ -36,13 +36,11 @@ class Shape:
     """Recorded and fitted seconds of steps of one shape.
 
     Attributes:
-      model: name of the model.
-      kind: "decode", or "prompt" for steps with chunks of prompts, with or without decodes.
+      kind: "decode", or "prompt" for steps with chunks of prompts.
       size: rows of a decode step, or padded tokens of all chunks.
-      steps: number of steps of this shape.
-      live_s: mean seconds of device and host.
-      fitted_s: mean seconds by the fit.
-      is_seen: True if the fit was made with steps of this shape.
+      live_s: mean, of device and host.
+      fitted_s: mean, by the fit.
+      is_seen: whether the fit had steps of this shape.
     """
 
     model: str

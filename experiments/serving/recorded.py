@@ -189,18 +189,7 @@ def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
 
 
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
-    """Run the loop over the inputs of a live run and the recorded seconds of its plans.
-
-    The loop decides anew. A difference to the live run means that it depends on more than events.
-
-    Args:
-      prepared: setup of the run.
-      inputs: inputs of the run.
-      steps: recorded steps and loads of the run.
-
-    Raises:
-      DataError: the loop asks for plans that were not recorded.
-    """
+    """Run the loop over the inputs of a live run and the recorded seconds of its plans."""
     world = _Recorded(prepared, inputs, steps)
     records = _records_of(prepared, world)
     return Retold(requests=inputs.of_served(records), plans=world.plans, equal=world.equal)

@@ -42,10 +42,8 @@ class Answers:
     """Lengths and tokens of answers.
 
     Attributes:
-      tokens: median length; None: as long as a request allows.
+      tokens: median; None: as long as allowed.
       spread: standard deviation of the length's logarithm.
-      words: tokens that answers are drawn from.
-      seed: seed of lengths and tokens.
     """
 
     tokens: int | None
@@ -66,17 +64,7 @@ class Answers:
 
 
 class Endpoint:
-    """Serves the front over a Unix socket as `c2c.engine.Engine` does, from a simulated fleet.
-
-    Simulated time runs `speed` times as fast as the clock. If the simulation cannot keep up, it is
-    behind: answers come late, and `/live` reports the delay.
-
-    Args:
-      setup: the run; layouts and policies were planned for its workload.
-      answers: lengths and tokens of answers.
-      speed: simulated seconds a second.
-      most: requests at the same time; further ones get 429.
-    """
+    """Serves the front over a Unix socket as `c2c.engine.Engine` does, from a simulated fleet."""
 
     def __init__(self, setup: RunSetup, answers: Answers, *, speed: float, most: int) -> None:
         prepared = setup.prepared

@@ -23,10 +23,7 @@ _VOCAB = 8192
 
 
 def read_tokenizer(folder: Path | None) -> Tokenizer:
-    """Return the tokenizer of a checkpoint's folder; None: one trained on this package's sources.
-
-    The latter is a byte-level BPE of 8,192 tokens, each of about four characters of English.
-    """
+    """Return the tokenizer of a folder; None: one trained on this package's sources."""
     if folder is not None:
         return tokenizer_from_folder(folder)
     backend = tokenizers.Tokenizer(models.BPE())

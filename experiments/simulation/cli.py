@@ -33,13 +33,7 @@ HELP, OWN = frozenset({"-h", "--help"}), "--config-dir="
 
 
 def run_command_line(given: Sequence[str]) -> int:
-    """Run a command line; return the exit status, see `c2c simulate`.
-
-    Raises:
-      SettingError: a setting is not allowed.
-      DataError: a file cannot be used.
-      HydraException, OmegaConfBaseException: a setting cannot be parsed or composed.
-    """
+    """Run a command line; return the exit status, see `c2c simulate`."""
     raised: list[Exception] = []
 
     def point(cfg: DictConfig) -> None:

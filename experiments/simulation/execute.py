@@ -59,14 +59,12 @@ class Speed:
     """Wall seconds of a run by part; with several processes, the parts of the slowest one.
 
     Attributes:
-      requests: number of requests that arrived.
-      shards: number of processes that simulated.
       generate_s: making or reading the requests.
       events_s: the event loop, policies included.
-      records_s: writing records to `requests.parquet`.
-      simulate_s: these three together, and the start of processes.
-      summary_s: reading the records back, summary and timeline.
-      compiled: True for machine code, False for the interpreter.
+      records_s: writing `requests.parquet`.
+      simulate_s: these three, and the start of processes.
+      summary_s: reading back, summary and timeline.
+      compiled: whether it was machine code.
     """
 
     requests: int
@@ -99,11 +97,7 @@ class Outcome:
 
 
 def folder_of(setup: RunSetup) -> Path:
-    """Return the run's folder: `folder`, or one in `out` named after the settings.
-
-    The name does not depend on the contents of traces or code: a run whose inputs have changed
-    replaces the earlier one.
-    """
+    """Return the run's folder: `folder`, or one in `out` named after the settings."""
     s = setup.settings
     if s["folder"]:
         return Path(s["folder"]).expanduser()
@@ -134,13 +128,7 @@ def code_keys() -> Mapping[str, str]:
 def finished(
     settings: Mapping[str, Any], code: Mapping[str, str], keys: dict[Path, str] | None = None
 ) -> Outcome | None:
-    """Return the outcome of a complete run, read without building the run; None if there is none.
-
-    Args:
-      settings: settings of the run as in `RunSetup.settings`, with a folder in `out`.
-      code: `code_keys`, or others to compare with.
-      keys: known `file_key` by path, to which new ones are added; None: all files are hashed.
-    """
+    """Return the outcome of a complete run, or None, without building the run."""
     keys = {} if keys is None else keys
     out = Path(settings["out"]).expanduser()
     if settings["folder"] or not settings["resume"]:
@@ -178,18 +166,7 @@ def execute(
     after: Callable[[Outcome], None] = lambda outcome: None,  # noqa: ARG005
     keys: dict[Path, str] | None = None,
 ) -> Outcome:
-    """Run a setup into its folder, or return the outcome of a complete folder.
-
-    Args:
-      setup: checked setup of the run.
-      before: called at the start of a run, with True if it is compiled.
-      on_progress: called with the number of requests that have arrived so far.
-      after: called with the outcome once the summary is on disk, before figures are drawn.
-      keys: as of `finished`.
-
-    Raises:
-      SettingError: the folder cannot be used.
-    """
+    """Run a setup into its folder, or return the outcome of a complete folder."""
     folder = folder_of(setup)
     settings = dict(setup.settings)
     if keys is not None:
@@ -218,10 +195,7 @@ def execute(
 
 
 def check_disk(cfg: DictConfig | Mapping[str, Any]) -> None:
-    """Raise if the disk has no room for the records of a generator's requests.
-
-    The check comes before the requests are counted, which takes time; other faults are found later.
-    """
+    """Raise if the disk has no room for the records of a generator's requests."""
     workload = cfg["workload"]
     counts = [workload.get(n) for n in ("requests", "replicas", "max_requests")]
     if workload.get("kind") == "trace" or any(type(n) is not int for n in counts):

@@ -38,11 +38,7 @@ def serve_in_shards(
     compiled: bool,
     on_progress: Callable[[float], None],
 ) -> Served:
-    """Simulate each shard in a process of its own and merge the totals.
-
-    The requests are made or read here, once, and go to each shard's file. If RAY_ADDRESS names a
-    cluster, the shards are its tasks, which need none of this machine's files.
-    """
+    """Simulate each shard in a process of its own and merge the totals."""
     total = float(setup.workload.description["requests"])
 
     def tell(shares: Sequence[float]) -> None:

@@ -31,10 +31,7 @@ POLL_S = 0.2
 
 
 def simulate_point(cfg: DictConfig) -> Any:
-    """Simulate a configuration; return the objective's value, None without one.
-
-    In a sweep, errors are recorded and None is returned, so that other points go on.
-    """
+    """Simulate a configuration; return the objective's value, None without one."""
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:
         return simulate_composed(cfg)

@@ -63,15 +63,7 @@ def print_runs(
     settings: Sequence[Mapping[str, Any]] | None = None,
     states: Sequence[str] | None = None,
 ) -> None:
-    """Print a table of `c2c.runs.tidy`, a line a run, then the errors of runs without a result.
-
-    Args:
-      out: console to print on.
-      table: the runs.
-      title: title of the table.
-      settings: settings of each run that get a column; None for those in which the runs differ.
-      states: texts of the last column; None for the status of each run.
-    """
+    """Print a table of `c2c.runs.tidy`, a line a run, then the errors of runs without a result."""
     rows = table.to_pylist()
     if settings is None:
         columns = sorted(settings_columns(table), key=lambda name: not name.endswith(".name"))
@@ -121,10 +113,7 @@ def _place(value: Any) -> tuple[float, str]:
 def _with_layout(
     settings: Sequence[Mapping[str, Any]], layouts: Sequence[str | None]
 ) -> list[Mapping[str, Any]]:
-    """Return settings with the layout of each run as `mig`, if layouts differ.
-
-    A layout has the word `mig` was set to behind it if another run would look equal.
-    """
+    """Return settings with the layout of each run as `mig`, if layouts differ."""
     if len({layout for layout in layouts if layout}) < 2:
         return list(settings)
     words = [str(values.get("mig", "")) for values in settings]

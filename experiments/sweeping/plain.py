@@ -32,15 +32,7 @@ class Point:
 
 
 def plain_points(arguments: Sequence[str], read: Callable[[Sequence[str]], Any]) -> list[Point]:
-    """Return the points of a command line with -m; all are read before any work.
-
-    Args:
-      arguments: settings as key=value, some with several values after commas.
-      read: function that returns the settings of one point.
-
-    Raises:
-      SettingError: a point's settings are invalid.
-    """
+    """Return the points of a command line with -m; all are read before any work."""
     parser = OverridesParser.create()
     rows = [
         {one.key_or_group: json.dumps(one.value()) for one in parser.parse_overrides([*point])}

@@ -2,10 +2,9 @@
 
     c2c calibrate gpu experiments/results/nvidia-h200/rows.jsonl [--write]
 
-Prints every constant of `conf/calibration/h200_pcie5.yaml` that the rows measure beside its stored
-value, and the device's rates. --write stores both: constants in that file, with device and date in
-their source, rates among the kernels' tuned results, which `hybrid_gemm(x, w)` chooses by. Rows of
-another device give rates alone.
+Prints measured constants beside those of `conf/calibration/h200_pcie5.yaml`, and the device's
+rates. --write stores both, the rates among the kernels' tuned results; other devices give rates
+alone.
 """
 
 from __future__ import annotations

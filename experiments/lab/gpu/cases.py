@@ -41,11 +41,7 @@ TESTS: Final = "tests/gpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measurement or test in a child process with a time limit.
-
-    `env` is added to the child's environment. Cases of a stage with equal `what` are likely to
-    fail together.
-    """
+    """One measurement or test in a child process with a time limit."""
 
     stage: str
     spec: Mapping[str, Any]
@@ -73,12 +69,7 @@ class Unmeasurable(Exception):
 
 
 def plan(*, tiny: bool = False, tests: Sequence[str] = ()) -> list[Case]:
-    """Return the cases of a call in order.
-
-    Args:
-      tiny: sizes for a CPU, which check programs and measure no speed.
-      tests: node ids of the tests of stage `correctness`, in order.
-    """
+    """Return the cases of a call in order."""
     smoke = [f"{TESTS}/test_smoke.py::{name}" for name in SMOKE]
     return [
         Case(stage="probe", spec={"what": "link"}, limit_s=LONG_S),

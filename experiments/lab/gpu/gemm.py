@@ -33,10 +33,8 @@ _programs: dict[str, Any] = {}  # compiled, or why not
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
     """Measure one case of `spec["what"]`.
 
-    - kernel: `hybrid_gemm` with its kernel, at an alpha, a cluster and a number of SMs; `best`: all
-      three by the cost model; `chosen`: `hybrid_gemm(x, w)`, in-kernel reads or the staged ring.
-    - ring: weights copied piece by piece, each multiplied while the next is copied; `serial`: all
-      copied, then multiplied; `resident`: weights in device memory.
+    - kernel: at an alpha, a cluster and SMs; `best`: by the cost model; `chosen`: by default.
+    - ring: weights copied by pieces beside products; `serial`: copied first; `resident`: in HBM.
     - bound: the copy engine, device memory and tensor cores alone.
     """
     if "promotion" in spec and "promote.so" not in Path("/proc/self/maps").read_text("utf-8"):

@@ -23,11 +23,7 @@ _SOURCES: Final = {"probe": "probe.cu", "promote.so": "promote.c"}
 
 
 def build(name: str, folder: Path) -> Path:
-    """Build one of the two programs; one that is newer than its source stays.
-
-    Raises:
-      Unmeasurable: nvcc is missing, or fails.
-    """
+    """Build one of the two programs; one that is newer than its source stays."""
     source, out = Path(__file__).with_name(_SOURCES[name]), folder / name
     if out.exists() and out.stat().st_mtime > source.stat().st_mtime:
         return out

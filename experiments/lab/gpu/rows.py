@@ -16,13 +16,7 @@ _ATTEMPTS: Final = 2
 
 
 class Rows:
-    """Rows of one device in a file of JSON lines, with the provenance of their runs.
-
-    A line is `{"run": id, ...}` (provenance), `{"begin": case}` or a row, which has a `status`.
-
-    Raises:
-      DataError: the file has lines of another kind.
-    """
+    """Rows of one device in a file of JSON lines, with the provenance of their runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,10 +35,7 @@ class Rows:
                 raise DataError(f"{path}:{number}", "expected a line of make gpu") from error
 
     def finished(self, *, retry_failed: bool = False) -> frozenset[str]:
-        """Return the keys of cases that need not run again.
-
-        Failed cases count unless `retry_failed`; so do those that ended the whole run twice.
-        """
+        """Return the keys of cases that need not run again."""
         over = {"ok"} if retry_failed else {"ok", "failed"}
         lost = {case for case, times in self._begun.items() if times >= _ATTEMPTS}
         return frozenset({row["case"] for row in self.all if row["status"] in over} | lost)

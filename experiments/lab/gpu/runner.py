@@ -71,11 +71,7 @@ def run_cases(
     alive: Callable[[], str] = lambda: "",
     after: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Run the cases without a row, in order.
-
-    A child serves case after case, since starting jax takes seconds. One that hangs or dies costs
-    the row of its case alone.
-    """
+    """Run the cases without a row, in order."""
     finished = rows.finished(retry_failed=retry_failed)
     todo = [case for case in cases if case.key not in finished]
     outcome, lost, child = Outcome(left=len(todo)), Counter[tuple[str, str]](), None
@@ -136,10 +132,7 @@ class _Child:
         self._lines: Lines | None = None
 
     def compile_all(self, cases: Sequence[Case], until: float) -> dict[str, Any]:
-        """Let the child compile the programs of a stage in parallel threads.
-
-        Without an answer in time the child is replaced, and each case compiles its own program.
-        """
+        """Let the child compile the programs of a stage in parallel threads."""
         specs = [dict(case.spec) for case in cases]
         self.compiled.add(cases[0].stage)
         request = {"stage": cases[0].stage, "compile": specs}

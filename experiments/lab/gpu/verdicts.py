@@ -151,10 +151,7 @@ def _choice(rows: Sequence[Row]) -> Finding:
 def predicted_s(
     mix: Mix, *, link_gbps: float, hbm_gbps: float, bf16_tflops: float
 ) -> tuple[float, float, float]:
-    """Return the predicted seconds of a cell of `MIXES` at alpha 0, at its alpha and at 1.
-
-    The rates are those of reads by SMs, of device memory and of the tensor cores.
-    """
+    """Return the predicted seconds of a cell of `MIXES` at alpha 0, at its alpha and at 1."""
     k, n, m, cluster, sms, alpha = mix
     machine = replace(
         machine_for(measured=False),

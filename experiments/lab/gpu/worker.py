@@ -1,7 +1,4 @@
-"""Child process of a run: a line of JSON with a case in, a line with its rows out.
-
-python -m experiments.lab.gpu.worker <settings as JSON> <file descriptor for answers>
-"""
+"""Child process of a run: a line of JSON with a case in, a line with its rows out."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ BROKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of all cases. `backend` is "sm90", or "reference" in a dry run of tiny sizes."""
+    """Settings of all cases."""
 
     backend: Backend = "sm90"
     tiny: bool = False

@@ -40,11 +40,7 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run the simulator's command on the trace.
-
-    Raises:
-      DataError: the command failed; the error has its last line.
-    """
+    """Run the simulator's command on the trace."""
     folder = trace.with_suffix(".aisimulate")
     shutil.rmtree(folder, ignore_errors=True)
     settings = trace.with_suffix(".aisimulate.yaml")

@@ -54,11 +54,7 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run the simulator's command on the requests.
-
-    Raises:
-      DataError: the command failed; the error has its last line.
-    """
+    """Run the simulator's command on the requests."""
     head, data, result = (trace.with_suffix(f".blis.{end}") for end in ("yaml", "csv", "json"))
     head.write_text(_HEAD, encoding="ascii")
     _write(scenario, requests, data)

@@ -34,11 +34,7 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run Vidur once in a process of its own.
-
-    Raises:
-      DataError: the process failed; the error has its last line.
-    """
+    """Run Vidur once in a process of its own."""
     from c2c.serving import prepare
 
     folder = trace.with_suffix(".vidur")

@@ -26,12 +26,7 @@ _BY_TOKENS: Final = ("mlp_up_proj", "add", "attn_pre_proj", "attn_post_proj", "m
 def write_predictions(
     folder: Path, table: StepTable, *, layers: int, chunk: int, max_batch: int, context: int
 ) -> None:
-    """Write the files into `folder/compute`, and an empty `folder/network`.
-
-    Vidur adds up predictions in milliseconds a layer: for the tokens of a step (in eights), for the
-    decodes (their number and mean cache) and for each prompt's chunk (cache after it, chunk). Costs
-    are equal to those of `table`, but for Vidur's rounding.
-    """
+    """Write the files into `folder/compute`, and an empty `folder/network`."""
     if table.cache.windowed:
         raise SettingError("model", table.cache.window, "a model without a sliding window")
     for name in ("compute", "network"):

@@ -104,12 +104,7 @@ def compute(context: Context) -> Computed:
 
 
 def load_s(model: str, disk_gbps: float | None = None) -> float:
-    """Return the seconds of a start that pipelines a checkpoint over disk and link.
-
-    Args:
-      model: name of the model.
-      disk_gbps: read rate of the disk; None for a checkpoint in host memory.
-    """
+    """Return the seconds of a start that pipelines a checkpoint over disk and link."""
     start = "over: [link]" if disk_gbps is None else "over: [disk, link]"
     return _started_s(model, f"[{{name: load, moves: weights, {start}}}]", disk_gbps or 1.0)
 
@@ -117,11 +112,7 @@ def load_s(model: str, disk_gbps: float | None = None) -> float:
 def store_s(model: str) -> float:
     """Return the seconds of a start by ServerlessLLM's checkpoint store, from disk.
 
-    Its threads read one part of the checkpoint each, in parallel, and its dispatcher copies chunks
-    to the GPU in the checkpoint's order. Only the first part is hence copied while it is read; the
-    others follow when all are read.
-
-    Source: ServerlessLLM's store (`Model::ToHost`, `Model::DispatchToGpu`), snapshot of March 2026.
+    Source: ServerlessLLM's store (`Model::ToHost`, `Model::DispatchToGpu`), March 2026.
     """
     first = 1.0 / READERS
     return _started_s(
@@ -177,18 +168,12 @@ def _token_s(setup: RunSetup) -> float:
 
 
 def mixtral_token_s(*overrides: str) -> float:
-    """Return Mixtral's seconds a token on an A5000, with experts drawn uniformly.
-
-    No constant is fitted; copies hide the host's work.
-    """
+    """Return Mixtral's seconds a token on an A5000, with experts drawn uniformly."""
     return _token_s(_on_a5000(*overrides))
 
 
 def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
-    """Return the seconds a token of a model with the experts of DeepSeek-V2-Lite on an A5000.
-
-    The model has Mixtral's attention at a smaller width, as the catalog lacks DeepSeek's.
-    """
+    """Return the seconds a token of a model with the experts of DeepSeek-V2-Lite on an A5000."""
     setup = _on_a5000(
         f"system.expert_cache.host_s={host_s}", f"system.expert_cache.host_per={works_for}",
         "system.expert_cache.share=0.99",

@@ -155,11 +155,7 @@ def _finding(summary: Sequence[Mapping[str, Any]], experiment: Replay) -> str:
 def _report(
     context: Context, experiment: Replay, compression: float, summary: list[dict[str, Any]]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return a table of the systems under each rule for the load, with the first seed.
-
-    The paper prints GenTD26's requests in three weeks, on 300 GPUs and more. All of them on one
-    GH200 bound its load from above.
-    """
+    """Return a table of the systems under each rule for the load, with the first seed."""
     other = experiment.other_loads
     before = fit_load(
         context,

@@ -50,10 +50,7 @@ def vllm(base: Served) -> Served:
 def coco(
     base: Served, *, batching: str = "continuous", gamma: str | float = 0.0, t_up: float = 0.3
 ) -> Served:
-    """Return CoCoServe: a server with the copies of Algorithm 1, if any, under three readings.
-
-    A model over several cards leaves less free memory than copies begin at.
-    """
+    """Return CoCoServe: a server with the copies of Algorithm 1, if any, under three readings."""
     layers = copied_layers(gamma, t_up) if base.split == 1 else 0
     return replace(base, layers=layers, engine=batching)
 

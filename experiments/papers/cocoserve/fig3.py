@@ -28,10 +28,7 @@ _POPULATIONS: Final = ("requests", "batches", "runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Experiment of Fig. 3: the server, requests at once, and readings of a card's memory.
-
-    `peak` and `last` are the rates of the printed latencies.
-    """
+    """Experiment of Fig. 3: server, requests at once, readings of memory; `peak`, `last` rates."""
 
     server: Served
     rates: tuple[Count, ...]
@@ -42,11 +39,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Experiment of Fig. 11: the server, requests at once, and the target.
-
-    `last` is the rate of the printed failures. A request may take `slo` times the latency at the
-    lowest rate.
-    """
+    """Experiment of Fig. 11: the server, requests at once, and the target."""
 
     server: Served
     failure_rates: tuple[Count, ...]

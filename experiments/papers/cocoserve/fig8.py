@@ -172,10 +172,7 @@ def compute_instances(context: Context, experiment: Instances) -> Computed:
 
 
 def memory_mib(served: Served, rate: int) -> float:
-    """Return the most MiB that all instances hold, with copies of layers and their process.
-
-    Static batches are whole ones; continuous batches are those of `rate` requests at once.
-    """
+    """Return the most MiB that all instances hold, with copies of layers and their process."""
     costs, copied = operation_costs(), module_of(load_spec(served.model), "layer").allocated_bytes
     copies = served.layers * copied + bool(served.layers) * costs.process_bytes
     if served.engine == "static":

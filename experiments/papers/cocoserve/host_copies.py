@@ -32,10 +32,10 @@ class HostCopies:
       model: name of the model.
       context: tokens of each row.
       most_rows: most rows of a batch.
-      reserve_bytes: reserve of each slice, for activations and a process.
-      rooms: shares of the second slice's memory that another model leaves, by name.
-      latency_s: latency of activations between slices.
-      alphas: number of values of alpha, of which steps take the best.
+      reserve_bytes: of each slice, for activations and a process.
+      rooms: shares of the second slice's memory that another model leaves.
+      latency_s: of activations between slices.
+      alphas: number of values of alpha.
     """
 
     platform: str

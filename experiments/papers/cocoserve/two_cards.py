@@ -57,10 +57,7 @@ class TwoCards:
         experiment=TwoCards, draw=".drawing.draw_two_cards", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(_: Context, experiment: TwoCards) -> Computed:
-    """Return the seconds of a step and tokens a second by concurrent sequences, for each method.
-
-    A curve ends at the memory of the two cards.
-    """
+    """Return the seconds of a step and tokens a second by concurrent sequences, for each method."""
     spec, node = load_spec(experiment.model), load_node(experiment.node)
     devices = devices_of(spec, node, most_rows=max(experiment.rows))
     most = most_rows(devices, experiment.tokens)

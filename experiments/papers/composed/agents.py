@@ -31,11 +31,7 @@ _ANSWER_S: Final = 10.0  # of a turn beside its tool, for the time over which ag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentsOnAChip:
-    """Experiment: model, system, load, chips, and the memories for KV caches of waiting agents.
-
-    `tiers` are settings by name; the first one keeps no KV cache, the last one uses the chip's own
-    link to host memory, and the one before it another.
-    """
+    """Experiment: model, system, load, chips, and memories (`tiers`) for waiting agents' KV."""
 
     model: str
     system: tuple[str, ...]

@@ -65,10 +65,7 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """Experiment: model, sizes of the cache, chips, systems by name, and the load.
-
-    `chips` are a chip, one over PCIe, and the same with the link of another.
-    """
+    """Experiment: model, sizes of the cache, chips, systems by name, and the load."""
 
     model: tuple[str, ...]
     max_total_tokens: Count

@@ -26,10 +26,7 @@ _LEAST_REQUESTS: Final = 2000  # below, queues of the slower systems do not show
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """Experiment: systems by their names in figures, chips, numbers of models, loads.
-
-    A system of `placed` has its placement computed from each model's rate in the replay itself.
-    """
+    """Experiment: systems by their names in figures, chips, numbers of models, loads."""
 
     systems: dict[str, tuple[str, ...]]
     shown: tuple[str, ...]

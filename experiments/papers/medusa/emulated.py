@@ -44,10 +44,9 @@ class Outcome:
     """A classifier's verdict on a case.
 
     Attributes:
-      words: 8-byte words of parameters, compared with an ordinary start at the same addresses.
-      wrong: number of parameters that differ; edges count as one.
+      words: 8-byte words of parameters, compared with an ordinary start's.
       refusals: reasons why the graph was left out.
-      is_equal: True if the restored graph's results equal the original's, on random inputs.
+      is_equal: whether results on random inputs equal the original's.
     """
 
     words: int

@@ -34,8 +34,8 @@ class Fleet:
     Attributes:
       model: name of its spec.
       start: name in `c2c.systems.medusa.STARTS`.
-      at: outstanding requests of the least busy instance at which another instance starts.
-      lengths: `sharegpt`, or path of a file of lengths.
+      at: outstanding requests of the least busy instance at which another starts.
+      lengths: `sharegpt`, or a file of lengths.
       gpus: number of A100.
     """
 

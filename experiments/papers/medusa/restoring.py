@@ -34,10 +34,7 @@ class Restoring:
 
     Attributes:
       original: process that captured.
-      capture: capture of that process.
-      artefact: artefact of the analysis.
       process: process that restored.
-      restored: graphs of that process.
     """
 
     original: Process

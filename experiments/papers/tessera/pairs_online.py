@@ -52,9 +52,8 @@ class Online:
     """Latencies of a run.
 
     Attributes:
-      per_token_s: mean over requests of latency by token, the paper's normalised latency.
+      per_token_s: mean over requests of latency by token.
       worst_s: longest latency of a request.
-      switches: number of switches of the policy.
     """
 
     per_token_s: float
@@ -144,10 +143,7 @@ def served(what: Prepared, requests: RequestBlock) -> Online:
 
 
 def latency_s(pair: str, way: str, requests: RequestBlock, gbps: float | None = None) -> float:
-    """Return the mean latency a token; PD and AF in their better direction.
-
-    `way` is one of `ONLINE`, or "light": Tessera with its latency policy only.
-    """
+    """Return the mean latency a token; PD and AF in their better direction."""
     if way in ("pd", "af"):
         tried = [_prepared(way, pair, first, gbps) for first in _SIDES]
     elif way == "left":

@@ -60,11 +60,7 @@ class _Placed(NamedTuple):
 
 
 def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
-    """Return the prefill and decode steps under the placement of each plan, by plan.
-
-    The last plan is the one, among the others and one cut, that pipelines best under the paper's
-    rule.
-    """
+    """Return the prefill and decode steps under the placement of each plan, by plan."""
     pair = load_pair(experiment.pair)
     link = pair.link()
     phases = workload(GPT_OSS).phases

@@ -26,17 +26,17 @@ class ColdSlices:
 
     Attributes:
       platform: name of the chip.
-      migs: names of layouts, whose largest slice has the hot model.
+      migs: layouts, whose largest slice has the hot model.
       hot_model: name of the resident model.
-      cold_model: name of the model that reads its weights over the link.
+      cold_model: name of the model read over the link.
       context: tokens of a sequence.
       cold_rows: sequences of a cold model.
-      reserve_bytes: reserve of each slice, for activations and a process.
+      reserve_bytes: of each slice, for activations and a process.
       most_rows: most rows of the hot step.
       ratios: shares of the hot sequences that are away.
       loads: shares of time in which a cold model decodes.
-      weight: weight of a second of a cold step, for cuts.
-      latency_s: latency of a transfer through host memory, in either direction.
+      weight: of a second of a cold step, for cuts.
+      latency_s: of a transfer through host memory.
     """
 
     platform: str

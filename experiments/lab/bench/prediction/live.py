@@ -19,9 +19,7 @@ class Host:
     """Server that the traces are sent to.
 
     Attributes:
-      catalog: folder of checkpoints.
-      settings: further settings of `c2c serve`, without address and output folder.
-      runs: folder of the runs' records.
+      settings: of `c2c serve`, without address and output folder.
     """
 
     catalog: Path
@@ -29,11 +27,7 @@ class Host:
     runs: Path
 
     def served(self, name: str, requests: Sequence[Request]) -> Path:
-        """Return the folder with the record of a run of these requests; run it if missing.
-
-        Raises:
-          DataError: the engine did not start, or a request was answered with an error.
-        """
+        """Return the folder with the record of a run of these requests; run it if missing."""
         folder = self.runs / name
         if (folder / CATALOG).is_file():  # written last: the record is complete
             return folder
