@@ -234,7 +234,7 @@ class Lines:
     def line(
         self, until: float | None = None, waiting: Callable[[], object] = lambda: None
     ) -> bytes | None:
-        """Return the next line, b"" if the process closed its output, None after the time limit."""
+        """Return the next line, b"" at the end, None after the time limit."""
         with selectors.DefaultSelector() as channel:
             channel.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
@@ -330,7 +330,7 @@ def gather[T](
     begin: Callable[[], None] | None = None,
     lost: str,
 ) -> list[T]:
-    """Return the results of `work` for each of `asked`, in order; an error of one ends all."""
+    """Return the results of `work` for each of `asked`, in order; an error ends all."""
     shares = multiprocessing.get_context("spawn").Array("d", len(asked))
     with worker_pool(workers, _inherit, (shares, begin), lost=lost) as pool:
         tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(asked)]

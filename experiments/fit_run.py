@@ -225,7 +225,7 @@ def _run(settings: FitSettings) -> None:
 
 
 def _added_s(bare_s: np.ndarray, measured_s: np.ndarray) -> float:
-    """Return the seconds, from 0, by whose addition the mean error of the logarithm is least."""
+    """Return the seconds, from 0, that make the mean error of the logarithm least."""
     tried = np.unique(np.maximum(0.0, np.append(measured_s - bare_s, 0.0)))
     losses = [np.mean(np.abs(np.log((bare_s + one) / measured_s))) for one in tried]
     return float(f"{tried[int(np.argmin(losses))]:.3g}")

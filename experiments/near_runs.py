@@ -124,7 +124,7 @@ def busiest_of(models: Mapping[str, Any]) -> str:
 
 
 def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
-    """Return the error of measured runs near a simulated one, by its model with most tokens."""
+    """Return the error of measured runs near a simulated one."""
     if any(why := [_unlike(serving, part) for part in serving.parts]):
         return f"{UNKNOWN} ({', '.join(sorted(set(filter(None, why))))})"
     if not summary["finished"]:
@@ -158,7 +158,7 @@ def _unlike(serving: ServingSetup, part: FleetPart) -> str:
 
 
 def borrowed(serving: ServingSetup) -> Iterator[str]:
-    """Yield lines on numbers of other chips that stand for those of a fleet's or a node's."""
+    """Yield lines on other chips' numbers that stand for a fleet's."""
     chips = {part.platform.name: (part.platform, part.constants) for part in serving.parts}
     layout = serving.system.layout
     gpus = () if layout is None else layout.gpus

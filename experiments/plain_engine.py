@@ -36,7 +36,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests of `isl` and `osl` tokens at most, by clients in a closed loop or at a rate."""
+    """Requests of `isl` and `osl` tokens, in a closed loop or at a rate."""
 
     isl: int
     osl: int
@@ -54,7 +54,7 @@ class Figures:
 
 
 def figures_of(ttft_s: float, tpot_s: float, osl: float, clients: int) -> Figures:
-    """Return the figures of a closed loop, whose clients each have one request at a time."""
+    """Return the figures of a closed loop of single requests."""
     request_s = ttft_s + (osl - 1) * tpot_s
     return Figures(ttft_s=ttft_s, tpot_s=tpot_s, tokens_s=clients * osl / request_s)
 

@@ -39,7 +39,7 @@ def resolve_backend(backend: str) -> Backend:
 
 
 def sm_count(backend: Backend, cluster: int = 1) -> int:
-    """Return the number of SMs of the device; without a GPU, an assumed one for argument checks."""
+    """Return the number of SMs of the device, an assumed one without a GPU."""
     if backend == "interpret":
         return max(INTERPRETED_SMS, 2 * cluster)
     first: Any = jax.devices()[0]
@@ -61,7 +61,7 @@ def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
 
 
 def layer_index(layer: Number | None, layers: int | None) -> Any:
-    """Return the index into a stack: a Python integer, or a traced int32 clamped to the stack."""
+    """Return the index into a stack: a Python integer, or a clamped traced int32."""
     if layers is None:
         if layer is not None:
             raise ValueError(f"layer={layer}: expected None, since w is one matrix and no stack")

@@ -81,7 +81,7 @@ class Epilogue:
     pieces: int
 
     def walk(self, tn: int) -> tuple[Piece, ...]:
-        """Return the pieces of a tile that is `tn` columns wide, in the order they are stored."""
+        """Return the pieces of a tile of `tn` columns, in the order of stores."""
         across = tn // self.columns
         return tuple(
             Piece(

@@ -52,7 +52,7 @@ def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
 def apart(
     warpgroup: Int, config: Specialised, loads: Callable[[], None], computes: Callable[[], None]
 ) -> None:
-    """Run `loads` in the last warpgroup of a CTA, `computes` in the others; set their registers."""
+    """Run `loads` in the last warpgroup, `computes` in the others; set registers."""
 
     @pl.when(warpgroup == config.warpgroups)
     def _loads() -> None:
@@ -83,7 +83,7 @@ def tma_add(source: Ref, target: Ref) -> None:
 
 
 def read_add_write(source: Ref, target: Ref) -> None:
-    """Add a tile as `tma_add` does, in interpret mode; exact if no other CTA adds to the target."""
+    """Add a tile as `tma_add`, in interpret mode; exact for a lone CTA."""
     source[...] = source[...] + target[...]
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(source, target)

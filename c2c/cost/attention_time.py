@@ -19,13 +19,13 @@ L2_KEEPS, L2_LOSES = 0.7, 1.4
 
 
 def l2_misses(bytes_: npt.ArrayLike, l2_bytes: float) -> Values:
-    """Return the share of a working set that an L2 of this size does not hold."""
+    """Return the share of a working set that an L2 does not hold."""
     over = np.asarray(bytes_, float) / l2_bytes - L2_KEEPS
     return np.clip(over / (L2_LOSES - L2_KEEPS), 0.0, 1.0)
 
 
 def pair_s(heads: npt.ArrayLike, head_dim: float, *, slice_: Slice, constants: Constants) -> Any:
-    """Return the seconds of one (query, key) pair in all heads, at 4 operations per dimension."""
+    """Return the seconds of one (query, key) pair in all heads."""
     peak = slice_.bf16_tflops * 1e12 * constants.prefill_efficiency
     return 4.0 * np.asarray(heads, float) * head_dim / peak
 

@@ -121,7 +121,7 @@ def store(name: str, values: Mapping[str, float]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fit, print stored and fitted values side by side, and store them if `--write` is given."""
+    """Fit, print stored and fitted values, and store them with `--write`."""
     parser = argparse.ArgumentParser(prog="c2c calibrate claims", description=__doc__)
     parser.add_argument("name", nargs="?", default="gh200")
     parser.add_argument("--write", action="store_true", help="store the fitted values")

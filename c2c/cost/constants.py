@@ -135,7 +135,7 @@ class Constants:
         return replace(self, **changed)
 
     def on(self, slice_: Slice) -> "Constants":
-        """Return the constants for a slice; a MIG slice attains a larger share of its HBM rate."""
+        """Return the constants for a slice; MIG slices attain a larger share of HBM's rate."""
         if not slice_.is_cut:
             return self
         shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}

@@ -18,7 +18,7 @@ ACTIVATION_BYTES = 2  # bytes of a summed value, also if GEMMs use narrower ones
 
 
 def all_reduce_s(nbytes: npt.ArrayLike, ranks: Ranks) -> Values:
-    """Return the seconds of an all-reduce of this many bytes, any shape; 0 for no bytes."""
+    """Return the seconds of an all-reduce of so many bytes, any shape."""
     sizes = np.asarray(nbytes, np.float64)
     return np.where(
         sizes > 0, ranks.latency_s + _wire_bytes(sizes, ranks) / (ranks.gbps * 1e9), 0.0

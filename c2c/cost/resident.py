@@ -1,4 +1,4 @@
-"""Time of GEMMs over weights in HBM, as a vendor library with a menu of tile shapes."""
+"""Time of GEMMs over weights in HBM, as by a vendor library."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Cost of one engine step: a prefill chunk and decodes of one model on one slice."""
+"""Cost of one engine step of one model on one slice."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ class StepTable:
 
     @property
     def decode_reads(self) -> float:
-        """Reads of a cached token for a token of a decode, by the model and its draft."""
+        """Reads of a cached token for a decoded one, by model and draft."""
         return self.passes + self.draft_kv_reads
 
     @property
@@ -367,7 +367,6 @@ def _stored(gemm: Gemm, spec: ModelSpec) -> float:
 
 
 def _weight_bytes(gemm: Gemm, spec: ModelSpec, experts_over: int) -> float:
-    """Return the weight bytes of one kind of GEMM in all layers, with all experts held here."""
     groups = spec.experts // experts_over if gemm.kind == "expert" else 1
     return float(gemm.count * groups * gemm_bytes(spec, gemm))
 

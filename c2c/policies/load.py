@@ -1,4 +1,4 @@
-"""Path of a model's weights to a slice: settings of a start, read before any request arrives."""
+"""Path of a model's weights to a slice."""
 
 from __future__ import annotations
 

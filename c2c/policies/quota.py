@@ -1,4 +1,4 @@
-"""Turns by quota: prompts in groups, then decode rounds with a time quota for every batch."""
+"""Turns by quota: prompts in groups, then decode rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITHOUT_END: Final = 1e15  # decode steps
 
 @jitable
 def round_alpha(switch_s: float, shares: float, least_slack: float, most_s: float) -> float:
-    """Return a round's overload alpha: each batch gets 1 / alpha of the tokens it needs."""
+    """Return a round's overload alpha: batches get 1 / alpha of the tokens they need."""
     return max(switch_s / (least_slack * most_s) + shares, 0.5)
 
 

@@ -134,7 +134,7 @@ def _is_in_batch(s: Serving, i: int, slot: int) -> bool:
 # A request in the step under way ends with that step, all others at once.
 @jitable
 def end_request(w: Loop, slot: int, reason: int, now_s: float) -> None:
-    """End a request for a reason, wherever it is: with its step if one computes it."""
+    """End a request for a reason, wherever it is."""
     req = w.s.request[slot]
     i = int(req.instance)
     if i < 0:

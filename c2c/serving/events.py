@@ -1,4 +1,4 @@
-"""Events of the serving loop: a row for every kind, and one function that applies any of them."""
+"""Events of the serving loop, and one function that applies any of them."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def _apply(w: Loop, x: Exchange, e: Any, now_s: float) -> None:
 
 
 def apply_rare(w: Loop, kind: int, where: int, model: int, now_s: float) -> bool:
-    """Apply an event of the kinds that `take` leaves; False: weights to keep have no room."""
+    """Apply an event of the kinds that `take` leaves; False: weights have no room."""
     if kind == BACK:
         bring_back(w, where, now_s)
     elif kind == KEEP:

@@ -1,4 +1,4 @@
-"""The serving loop over the port: an event in, the actions that follow from it out."""
+"""The serving loop over the port: an event in, actions out."""
 
 from __future__ import annotations
 
@@ -125,12 +125,12 @@ def row_of(event: Event) -> tuple[int, int, int]:
 
 
 def is_compiled() -> bool:
-    """Return True if machine code of the step is on disk; a policy's own compiles in a moment."""
+    """Return True if machine code of the step is on disk."""
     return is_kept(take)
 
 
 class Step:
-    """The step of one fleet, interpreted or as machine code, over the arrays of a state."""
+    """The step of one fleet, interpreted or as machine code."""
 
     def __init__(self, w: Loop, *, compiled: bool) -> None:
         """Load the machine code, or compile it, which takes tens of seconds.

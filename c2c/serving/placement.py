@@ -122,7 +122,7 @@ def _activate(w: Loop, m: int, i: int, now_s: float) -> None:
 
 @jitable
 def make_active(w: Loop, m: int, i: int, now_s: float) -> None:
-    """Assign instance `i`, which is free or idle, to model `m`, and make room for it."""
+    """Assign free or idle instance `i` to model `m`, and make room for it."""
     inst = w.s.instance[i]
     demand = w.fleet.deployment[m].demand_gbps
     if inst.state != FREE:
@@ -272,7 +272,7 @@ def start_active(w: Loop) -> None:
 
 @jitable
 def open_lanes(w: Loop, m: int, c: int, kind: int) -> None:
-    """Open model `m` on the free lanes of chip `c`; of one kind, or of all if `kind` is -1."""
+    """Open model `m` on chip `c`'s free lanes of a kind; -1: all."""
     for d in range(w.s.chip[c].last - 1, w.s.chip[c].first - 1, -1):  # the first is found first
         i = w.s.device[d].first
         holds = w.fleet.kv_capacity[w.fleet.deployment[m].arch, w.s.device[d].kind] > 0
@@ -294,7 +294,7 @@ def _needs_no_room(fleet: Fleet, rules: Rules, c: Any, m: int) -> bool:
 
 @jitable
 def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int:
-    """Assign model `m` an instance on a chip that holds its weights; return -1 if none fits."""
+    """Assign model `m` an instance where its weights are; -1: none fits."""
     row = _choose(w, m, tokens, only_chip, False)
     if row < 0:
         return -1

@@ -65,7 +65,7 @@ def on_arrival(
 
 @jitable
 def on_ready(w: Loop, d: int, now_s: float) -> None:
-    """Handle the end of a load on device `d`: serve the requests that wait for the model."""
+    """Handle the end of a load on device `d`."""
     i = int(w.s.plan[d].instance)
     m, c = w.s.instance[i].model, w.s.instance[i].chip
     arrived(w.s, entry_of(w.fleet, m, c))

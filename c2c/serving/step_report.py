@@ -1,4 +1,4 @@
-"""Requests of a step report: those that ended with the step, and those that end after it."""
+"""Requests of a step report: ended now, or ending later."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _is_among(finished: Any, request_id: int) -> bool:
 
 @jitable
 def ends_prompt(s: Serving, slot: int) -> bool:
-    """Return True if the step computes the last of a request's prompt, and so its first token."""
+    """Return True if the step computes the last of a request's prompt."""
     req = s.request[slot]
     return bool(req.step_tokens > 0 and req.prefilled + req.step_tokens >= req.prompt)
 
@@ -64,7 +64,7 @@ def most_steps(s: Serving, d: int) -> int:
 
 @jitable
 def not_in_step(s: Serving, d: int, finished: Any) -> int:
-    """Return the first finished request that got no token in the step of device `d`, or -1."""
+    """Return the first finished request without a token of device `d`'s step, or -1."""
     i = s.plan[d].instance
     for k in range(len(finished)):
         is_there = False
@@ -113,7 +113,7 @@ def shorten_decode(fleet: Fleet, s: Serving, i: int, k: int, tokens: int) -> Non
 
 @jitable
 def shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    """Take so many tokens from the answer of a request of instance `i`, and their room."""
+    """Take so many tokens, and their room, from an answer of instance `i`."""
     req = s.request[slot]
     before = reserved_places(fleet, s, i, slot)
     req.output -= tokens

@@ -301,7 +301,7 @@ def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rat
 def end_phase(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
-    """End the phase of device `d` and report its measurements; return True if it was a load."""
+    """End the phase of device `d`; return True if it was a load."""
     p, plan, report = world.phase[d], state.plan[d], state.report[d]
     c, kind = state.device[d].chip, state.device[d].kind
     account(world, c, now_s)

@@ -1,4 +1,4 @@
-"""Failures and repairs of chips and hosts: their times, and their effect on a chip's phases."""
+"""Failures and repairs of chips and hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FailureRow:
 
 
 class FailureSchedule:
-    """Failures of a run, by seed and number of the chip or host, drawn and scheduled."""
+    """Failures of a run, by seed and number of the chip or host."""
 
     def __init__(self, prepared: Prepared, chips: NDArray[np.int64]) -> None:
         self._settings = prepared.setup.failures
@@ -94,7 +94,7 @@ class FailureSchedule:
 
 
 def has_steps_done(world: World, d: int, now_s: float) -> bool:
-    """Return True if device `d` runs steps and some are done; the run then ends with these."""
+    """Return True if device `d` runs steps and some are done."""
     p = world.phase[d]
     if world.busy[d] == 0 or p.is_load != 0 or p.works != 0:
         return False

@@ -232,7 +232,6 @@ class Simulation:
         )
 
     def _by_group(self, block: RequestBlock) -> tuple[Any, NDArray[np.int64]]:
-        """Return the order in which the block is served, and the end of each group's requests."""
         groups, world = len(self.ranges.first_chip), self.world
         is_common = (
             len(self.clients.free_s) > 0

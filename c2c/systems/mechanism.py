@@ -1,4 +1,4 @@
-"""Interface of a mechanism: a package, plug-in or user's file that fills a part of a system."""
+"""Interface of a mechanism, which fills a part of a system."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One run: its seed, the value of the quantity, and whether the run met the targets."""
+    """One run: seed, value of the quantity, and whether it met the targets."""
 
     seed: int
     value: float
@@ -73,7 +73,7 @@ class Capacity:
 
     @property
     def is_open(self) -> bool:
-        """True if a seed met its targets at all values tried, so that no limit was found."""
+        """True if a seed met its targets at all values, so that no limit was found."""
         return any(b.missed is None for b in self.brackets)
 
     @property

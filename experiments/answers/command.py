@@ -83,7 +83,7 @@ def answer_folder(
     group: str, asked: Any, setup: RunSetup, names: Sequence[object], *,
     packages: Sequence[str], files: Sequence[str], **more: Any,
 ) -> Iterator[tuple[RunDir, Path, dict[str, Any]]]:  # fmt: skip
-    """Open the run folder of an answer; yield it, its path and an earlier answer, {} if none."""
+    """Open the run folder of an answer; yield it, its path and an earlier answer."""
     settings = setup.settings
     record = {
         "command": group,

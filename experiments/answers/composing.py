@@ -63,5 +63,4 @@ class Composer:
 
 
 def _touched(words: tuple[str, ...], changed: Mapping[str, Any]) -> set[str]:
-    """Return the groups that the words change, and those that they set to the values before."""
     return {re.split(r"[./@=]", word.lstrip("+~"))[0] for word in words} | changed.keys()

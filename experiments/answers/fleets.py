@@ -45,7 +45,7 @@ class Arm:
 
     @property
     def draws(self) -> str:
-        """Settings apart from chips and layout, on which it depends whether runs draw by a seed."""
+        """Settings apart from chips and layout, by which runs draw by a seed or not."""
         rest = {k: v for k, v in self.params.items() if k not in (_CHIP, _LAYOUT)}
         return replace(self, params=rest).name
 
@@ -74,7 +74,7 @@ class Arm:
 
 
 class FleetSpace:
-    """All kinds of fleets that a command line leaves open, and the settings of their runs."""
+    """All kinds of fleets that a command line leaves open."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Error of the cost model by chip, on public measurements that no constant was fitted to."""
+"""Error of the cost model by chip, on held-out public measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BF16: Final = frozenset(
 
 
 def held_out_error(platform: str) -> tuple[float, str]:
-    """Return the relative error to expect of a chip's step times, and its reason as text."""
+    """Return the relative error to expect of a chip's step times, with its reason."""
     first = next(iter(GROUPS[0].typical))
     source = load_constants(calibration_for(platform)).sources[first]
     errors, unseen = _errors()

@@ -38,7 +38,7 @@ class Point:
 
 
 def needs_compiling(setup: RunSetup) -> bool:
-    """Return whether one run should go first and compile the machine code that all runs share."""
+    """Return whether one run should compile the machine code before the others."""
     return prefers_compiled(setup) and not is_compiled()
 
 

@@ -88,7 +88,7 @@ def with_value(
 
 
 def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -> str:
-    """Return the setting of a run with this value; "" for models, which are a catalog."""
+    """Return the setting of a run with this value; "" for models."""
     changed = with_value(settings, quantity, value, 0)
     if quantity.name == "rate":
         kind = "rate_rps" if changed["workload"]["kind"] in _STEADY else "compression"

@@ -20,7 +20,7 @@ DEAR, SAME = "dearer than others that serve", "more chips change nothing"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Run that the race asks for: index of the arm, chips, `part` in requests, and seed."""
+    """Run that the race asks for: arm, chips, `part` in requests, and seed."""
 
     arm: int
     chips: int
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Standing:
-    """Standing of an arm within a part: the most chips that fail, and the fewest that serve."""
+    """Standing of an arm within a part: most chips that fail, fewest that serve."""
 
     part: int
     start: int
@@ -214,7 +214,7 @@ def _best(standings: dict[int, Standing], arms: Sequence[Arm]) -> float:
 
 
 def _next(standing: Standing, limit: int) -> int | None:
-    """Return the number of chips to try next; None if all up to the limit fail."""
+    """Return the number of chips to try next, or None."""
     low = standing.fails + 1
     if standing.serves < math.inf:
         if not standing.fails and standing.serves == standing.start > 1:

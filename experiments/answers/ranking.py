@@ -1,4 +1,4 @@
-"""Fleets that serve: price, latencies, and their margins in load and in the cost model's error."""
+"""Fleets that serve: price, latencies and margins."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _quoted(word: str) -> str:
 def add_margins(
     runs: Runs, fleets: Sequence[dict[str, Any]], base: RunSetup, error: float | None
 ) -> None:
-    """Add to each fleet the load at which it breaks, and the result with longer steps."""
+    """Add each fleet's load at which it breaks, and the result with longer steps."""
     settings: list[dict[str, Any]] = []
     slower: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for one in fleets:

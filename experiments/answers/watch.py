@@ -1,4 +1,4 @@
-"""Live view of a search: runs, the best so far and the time left; sparse lines in a log."""
+"""Live view of a search; sparse lines in a log."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ class Watch:
         return self.asked + round(max(0.0, self.rest(self.asked - self.done)))
 
     def _line(self) -> str:
-        """Return the number of runs and the seconds that are left, at the speed so far."""
         expected, now = self._expected(), time.monotonic()
         line = f"{self.done} of about {expected} runs after {now - self._began:.0f} s"
         if self.done < 2:

@@ -48,7 +48,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclassified:
-    """A change of a claim's class after the freeze, with its former class, date and reason."""
+    """A change of a claim's class after the freeze."""
 
     claim: str
     was: ClassName
@@ -58,7 +58,7 @@ class Reclassified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A setting that a paper leaves open: our default by a rule, and at least two alternatives."""
+    """A setting that a paper leaves open: our default, and other alternatives."""
 
     name: str
     asks: str
@@ -70,7 +70,7 @@ class Reading:
 
 @cache
 def classes() -> Mapping[str, Class]:
-    """Return the classes by claim id: of all claims of some systems, of some claims of others."""
+    """Return the classes by claim id."""
     out: dict[str, Class] = {}
     systems = _mapping(CLASSES_PATH)
     systems.pop("reclassified", None)

@@ -83,7 +83,7 @@ class Row:
 
     @property
     def agrees(self) -> bool | None:
-        """True if our result agrees, and for an order all its members; None without a result."""
+        """True if our result, or all members of an order, agree; None without a result."""
         if self.comparison is None:
             return None
         return self.comparison.agrees and not self.missing_members

@@ -86,7 +86,7 @@ class Claim:
 
     @property
     def is_informational(self) -> bool:
-        """True for a constant of the paper's setup (a version, a count of GPUs), not a result."""
+        """True for a constant of the paper's setup, not a result."""
         return self.kind == "constant"
 
 

@@ -17,7 +17,7 @@ __all__ = ["Interval", "intervals_beside", "public_interval"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Lowest and highest of our values over all readings, for each printed number of a claim."""
+    """Lowest and highest of our values over all readings, for each printed number."""
 
     printed: tuple[float, ...]
     low: tuple[float, ...]
@@ -30,7 +30,7 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """The largest ratio of highest to lowest; inf if a lowest one is not above 0."""
+        """The largest ratio of highest to lowest; inf for a lowest of 0 or less."""
         pairs = zip(self.low, self.high, strict=True)
         return max(high / low if low > 0 else math.inf for low, high in pairs)
 
@@ -41,7 +41,7 @@ class Interval:
 
 
 def public_interval(claim: Claim, result: Result | None) -> Interval | None:
-    """Return the interval of a result over its readings; None if they are not all computed."""
+    """Return the interval of a result over its readings, or None."""
     if result is None or claim.system not in computed_in_full():
         return None
     printed = _ends(claim.value)

@@ -1,7 +1,7 @@
 """A page whose pictures follow its controls: latencies, attainment, link and slices of two systems.
 
-    c2c explore                     # prints the page's address; Ctrl-C ends it
-    c2c explore port=9000 most=20000
+c2c explore                     # prints the page's address; Ctrl-C ends it
+c2c explore port=9000 most=20000
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def mark_published(
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write names right of the last points (x, y, name, colour) of lines, none over another."""
+    """Write names right of lines' last points (x, y, name, colour), apart."""
     axes.figure.draw_without_rendering()  # type: ignore[union-attr]
     right = max(x for x, *_ in ends)
     places = sorted(
@@ -185,7 +185,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
 
 
 def beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], step: float) -> float:
-    """Return the x position of a system's bar, among those of its model around the model's tick."""
+    """Return the x position of a system's bar around its model's tick."""
     models = list(dict.fromkeys(r["model"] for r in rows))
     here = [r["system"] for r in rows if r["model"] == row["model"]]
     return models.index(row["model"]) + step * (here.index(row["system"]) - (len(here) - 1) / 2)
@@ -203,7 +203,7 @@ def draw_table(
     below: Sequence[Sequence[str]],
     widths: Sequence[float],
 ) -> None:
-    """Draw a table with a small second line in each cell; `widths` are shares of the row."""
+    """Draw a table with a small second line a cell; `widths` are shares."""
     axes.axis("off")
     axes.set(xlim=(0, 1), ylim=(len(cells) + 1, 0))
     edges = [sum(widths[:i]) / sum(widths) for i in range(len(widths))]

@@ -62,7 +62,7 @@ class Generated:
 
 @dataclass(slots=True)
 class Loaded:
-    """Model of the last run, shared by points of a sweep that need the same one."""
+    """Model of the last run, shared by points that need it."""
 
     _key: tuple[Any, ...] | None = field(default=None)
     _model: Model | None = field(default=None)

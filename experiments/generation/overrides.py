@@ -1,4 +1,4 @@
-"""Quoting of texts on the command line, most of which Hydra's grammar would cut or refuse."""
+"""Quoting of texts on the command line for Hydra's grammar."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Prompt:
 
 
 def text_of(name: str, given: str) -> str:
-    """Return the text of a setting: `-` reads standard input, `@file` a file, `@@` is a plain @."""
+    """Return the text of a setting: `-` is standard input, `@file` a file, `@@` an @."""
     if given != "-" and not given.startswith("@"):
         return given
     if given.startswith("@@"):

@@ -151,7 +151,7 @@ class Answer:
         return self._stop.found
 
     def push(self, token: int, at_s: float) -> str:
-        """Append a token; return the new text, and set `ended` if the token is the last."""
+        """Append a token; return the new text, and set `ended` at the last."""
         self.tokens.append(token)
         self.times_s.append(at_s)
         piece = ""

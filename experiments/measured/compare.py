@@ -133,7 +133,7 @@ def unseen_chips(
 def errors_by(
     rows: list[Comparison], *names: str
 ) -> dict[tuple[Any, ...], tuple[Error | None, Error | None]]:
-    """Return the errors (in sample, held out) of each group of rows with equal fields `names`."""
+    """Return the errors (in sample, held out) by `names`."""
     groups: dict[tuple[Any, ...], list[Comparison]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, n) for n in names), []).append(row)

@@ -1,4 +1,4 @@
-"""Fit of the chips' constants to half of their rows, stored with the error on the others."""
+"""Fit of the chips' constants to half of their rows."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
 
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:
-    """Fit and store the files of chips with rows, then that of chips without; return the log."""
+    """Fit and store the files of chips with rows, then of the others."""
     lines = []
     systems = {chip_of(s) for _, s, _ in op_rows(tables)}
     for platform in sorted(s for s in systems if s):
@@ -265,7 +265,7 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
 
 
 def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
-    """Fit chips of a user's folder to its rows, and write their calibrations; return the log."""
+    """Fit a user's chips to their rows, and write calibrations; return the log."""
     names = {path.stem for path in (folder / "hardware").glob("*.yaml")} - shipped()
     chips = sorted({str(system) for _, system, _ in op_rows(tables)})
     if not chips or not set(chips) <= names:
@@ -298,7 +298,7 @@ def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
 
 
 def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
-    """Fit the seconds of a step, of a layer and before the first step of each engine with runs."""
+    """Fit each engine's seconds of a step, of a layer and before the first step."""
     from scipy.optimize import minimize
 
     runs: dict[str, list[tuple[EngineRun, Figures, Engine]]] = {}
@@ -349,7 +349,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
 
 
 def store_engines(rows: Rows) -> list[str]:
-    """Fit and store each engine's part of a step, a layer and a request; return the log."""
+    """Fit and store each engine's parts; return the log."""
     lines = []
     for engine, (values, source) in fit_engines(rows).items():
         path = conf_dir() / "engines" / f"{engine}.yaml"

@@ -1,4 +1,4 @@
-"""Public rows of engines that launch kernels one by one, and their times by the cost model."""
+"""Public rows of engines that launch kernels one by one."""
 
 from __future__ import annotations
 
@@ -110,7 +110,6 @@ def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
 def _steps_s(
     model: str, chip: str, engine: Engine, prompt: int, batches: np.ndarray, context: float
 ) -> tuple[list[float], list[float]]:
-    """Return the seconds of a step of all prompts, and of a decode step, by batch."""
     spec, machine = shapes()[model], _chip(chip)
     platform = load_platform(machine.platform)
     constants = engine.constants(machine.constants, platform.host.host_factor)

@@ -159,7 +159,7 @@ def is_held_out(key: str) -> bool:
 
 
 def op_rows(tables: Mapping[str, Rows]) -> Iterator[tuple[Op, str, Rows]]:
-    """Yield each operation with the rows of one chip and the chip's name in their file."""
+    """Yield each operation with one chip's rows and its name there."""
     for op in OPS:
         if op.file not in tables:
             continue

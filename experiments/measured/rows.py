@@ -111,7 +111,7 @@ class Rows:
 
 
 def read_folder(folder: Path) -> dict[str, Rows]:
-    """Return the rows of every known file in a folder, by the file's name without .csv."""
+    """Return the rows of every known file in a folder, by name."""
     if not folder.is_dir():
         raise SettingError("data", str(folder), "a folder")
     result = {

@@ -1,4 +1,4 @@
-"""Figures on the page: groups by paper, each figure with its verdict, claims, picture and files."""
+"""Figures on the page, by paper."""
 
 from __future__ import annotations
 

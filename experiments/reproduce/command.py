@@ -63,7 +63,7 @@ def context_of(settings: dict[str, object], overrides: Sequence[str] = ()) -> Co
 
 
 def run(settings: dict[str, object], overrides: Sequence[str] = ()) -> int:
-    """Make the figures and the report; return the exit status, 1 if a figure failed, else 0."""
+    """Make the figures and the report; return 1 if a figure failed, else 0."""
     context = context_of(settings, overrides)
     if settings["claims"] not in CLAIMS:
         raise SettingError("claims", settings["claims"], f"one of {', '.join(CLAIMS)}")

@@ -66,7 +66,7 @@ def make_all(
     workers: int,
     advance: Show,
 ) -> None:
-    """Make figures, those with most work first; with one worker in this process, in their order."""
+    """Make figures, those with most work first if workers are several."""
     seconds_of = cpu_seconds(context.profile)
     works = {spec.name: seconds_of.get(spec.name, _UNKNOWN_S) for spec in specs}
     if min(workers, len(specs)) > 1:
@@ -188,7 +188,7 @@ def told(context: Context) -> dict[str, Any]:
 def make_figure(
     spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
 ) -> Outcome:
-    """Make one figure in its folder; a failure is in the outcome and in crash.json there."""
+    """Make one figure in its folder; a failure is in crash.json there."""
     start, start_cpu = time.perf_counter(), time.process_time()
     reused, error = False, ""
     try:

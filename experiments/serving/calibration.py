@@ -1,4 +1,4 @@
-"""Calibration of step times on recorded steps: by shape, and by growth with the KV cache."""
+"""Calibration of step times on recorded steps."""
 
 from __future__ import annotations
 
@@ -139,7 +139,6 @@ def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _above_zero(x: np.ndarray, y: np.ndarray, first: int) -> tuple[np.ndarray, float]:
-    """Return the fit, with 0 for columns from `first` on that the data do not determine."""
     mask = np.array([k < first or bool(x[:, k].any()) for k in range(x.shape[1])])
     while True:
         fit, residual = _least_squares(x[:, mask], y)

@@ -1,4 +1,4 @@
-"""Deviations of a run from the fit of its step costs: by time (a machine drifts) and by shape."""
+"""Deviations of a run from the fit, by time and by shape."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _usual(c: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _fitted_s(c: Mapping[str, np.ndarray], fits: Mapping[str, StepFit]) -> np.ndarray:
-    """Return the fitted seconds of each step; 0 if the fit has not seen its rows or chunks."""
+    """Return the fitted seconds of each step; 0 if unseen."""
     out = np.zeros(len(c["model"]))
     for model, fit in fits.items():
         for k in np.flatnonzero((c["model"] == model) & (c["number"] >= 0)):

@@ -1,4 +1,4 @@
-"""Machine of a live run: its processor, and the share of cores that other processes used."""
+"""Machine of a live run: processor, and use by other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay of a live run with the recorded seconds of each plan, under a virtual clock."""
+"""Replay of a live run with each plan's recorded seconds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retold:
-    """Records of the replay, number of its plans, and number of plans equal to the recorded."""
+    """Records of the replay, its plans, and those equal to the recorded."""
 
     requests: pa.Table
     plans: int
@@ -189,7 +189,7 @@ def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
 
 
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
-    """Run the loop over the inputs of a live run and the recorded seconds of its plans."""
+    """Run the loop over a live run's inputs and recorded seconds."""
     world = _Recorded(prepared, inputs, steps)
     records = _records_of(prepared, world)
     return Retold(requests=inputs.of_served(records), plans=world.plans, equal=world.equal)

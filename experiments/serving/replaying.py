@@ -129,13 +129,12 @@ def replay(
 
 
 def _turn_s(fits: Sequence[StepFit]) -> float:
-    """Return the mean seconds that a turn adds; the simulator has one value for all models."""
     total = sum(fit.turns * (fit.turn_s + fit.turn_outside_s) for fit in fits)
     return total / max(1, sum(fit.turns for fit in fits))
 
 
 def records_of(prepared: Prepared, machine: Machine, inputs: Inputs) -> pa.Table:
-    """Simulate the inputs of a live run; return the records of all its requests, by id."""
+    """Simulate a live run's inputs; return all requests' records, by id."""
     simulation = Simulation.start(prepared, machine, incidents=inputs.others)
     parts: list[np.ndarray] = []
     simulation.feed(inputs.block(), parts.append, is_last=True)

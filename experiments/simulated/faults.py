@@ -100,4 +100,4 @@ class Faults:
 
 
 class _Cut(BaseException):
-    """The rest of an answer must not be sent; no handler of the application catches this."""
+    """The rest of an answer must not be sent; no handler catches this."""

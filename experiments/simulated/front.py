@@ -1,4 +1,4 @@
-"""Front of a simulated endpoint, in a process of its own, with the API key of C2C_KEY."""
+"""Front of a simulated endpoint, with the API key of C2C_KEY."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def show(
     setup: RunSetup, out: Console, shown: Literal["all", "verdict", "none"],
     keys: dict[Path, str] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Run one point; print its settings before, and its tables as soon as they are known."""
+    """Run one point; print its settings, and its tables as they are known."""
     with ExitStack() as drawn:
         bars: list[Callable[[float], None]] = []
 

@@ -56,7 +56,7 @@ def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None
 
 
 def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Value, ...]:
-    """Return the value of the objective, or a value for each of a list of objectives."""
+    """Return the value of the objective, or a list of them."""
     if objective is None:
         return None
     fields = summary_fields(summary)

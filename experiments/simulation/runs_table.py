@@ -1,4 +1,4 @@
-"""Table of several runs, after a sweep or of any folder, from one reading of the folders."""
+"""Table of several runs, after a sweep or of any folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATES = {"complete": "", "failed": "error", "kept": "skipped", "elsewhere": "m
 
 
 def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
-    """Print a line for each point of a sweep, with a column for each varying override."""
+    """Print a line for each point, with a column for each varying override."""
     shared = set.intersection(*(set(point.overrides) for point in points))
     varying = [dict(o.partition("=")[::2] for o in p.overrides if o not in shared) for p in points]
     point_runs = [
@@ -63,7 +63,7 @@ def print_runs(
     settings: Sequence[Mapping[str, Any]] | None = None,
     states: Sequence[str] | None = None,
 ) -> None:
-    """Print a table of `c2c.runs.tidy`, a line a run, then the errors of runs without a result."""
+    """Print a table of `c2c.runs.tidy`, then errors."""
     rows = table.to_pylist()
     if settings is None:
         columns = sorted(settings_columns(table), key=lambda name: not name.endswith(".name"))

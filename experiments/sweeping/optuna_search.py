@@ -1,4 +1,4 @@
-"""Search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` rates them."""
+"""Search by Optuna as a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps of commands whose settings are one dataclass: points in turn, then one table of all."""
+"""Sweeps of commands whose settings are one dataclass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points of a sweep as Ray tasks, on this machine or a cluster that shares a file system."""
+"""Points of a sweep as Ray tasks over a shared file system."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Kernel:
         return self._known[key]
 
     def _computed(self, one: Instruction) -> Sum | None:
-        """Return the result of an instruction as a sum of others; None if it is no sum."""
+        """Return an instruction's result as a sum of others, or None."""
         kind = one.opcode.partition(".")[0]
         if one.predicate or kind not in (
             "mov",

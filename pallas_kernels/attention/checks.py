@@ -44,7 +44,7 @@ def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
 
 
 def per_row(name: str, value: Any, rows: int, low: int, high: int) -> Any:
-    """Return int32, a number a batch row in [low, high]; jax arrays are clamped, others checked."""
+    """Return int32, a number a row in [low, high]; jax arrays are clamped."""
     if isinstance(value, jax.Array):
         shape, kind = value.shape, np.dtype(value.dtype).kind
     else:

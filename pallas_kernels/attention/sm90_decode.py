@@ -126,14 +126,14 @@ class Cta(Walk):
 
     @property
     def all_rows(self) -> Any:
-        """The rows of the group, and the rest of the box of 64, which TMA fills and clips."""
+        """The rows of the group, and the rest of the box of 64, which TMA clips."""
         return pl.ds(rem(self.row, 1), GROUP_ROWS)
 
 
 def share_of(
     config: DecodeConfig, split: Int, length: Int, position: Int, window: Int
 ) -> tuple[Int, Int, Int]:
-    """Return (first block, number of blocks) of a split's share of the keys, and the last's end."""
+    """Return (first block, number of blocks) of a split, and the last's end."""
     begin, total = online.key_range(
         length, position, position, window, causal=True, block=config.block_kv
     )

@@ -114,7 +114,7 @@ class Config:
 
     @property
     def w_ahead(self) -> int:
-        """K steps by which SymGEMM loads W ahead of X: slots of W beyond those of X."""
+        """K steps by which SymGEMM loads W ahead of X."""
         return max(0, self.w_stages - -(-self.x_stages // self.x_steps))
 
     @property
@@ -142,14 +142,14 @@ _DEFAULTS = MappingProxyType({field.name: field.default for field in fields(Conf
 
 
 def accumulator(config: Config, gemm: Gemm) -> tuple[int, int]:
-    """Return the shape of a warpgroup's accumulator: rows x columns of O, or of its transpose."""
+    """Return the shape of a warpgroup's accumulator, O's or its transpose's."""
     if gemm.transposed:
         return config.warpgroup_columns, config.tm
     return config.warpgroup_rows, config.tn
 
 
 def o_epilogue(config: Config, gemm: Gemm) -> Epilogue:
-    """Return the epilogue of a warpgroup's part of a tile of O: pieces of its accumulator."""
+    """Return the epilogue of a warpgroup's part of a tile of O."""
     if not gemm.transposed:
         return epilogue(config.warpgroup_rows, config.tn, gemm.out_itemsize)
     rows = min(config.tm, SWIZZLE_BYTES // gemm.out_itemsize)  # a slot has the bytes of one of sums
@@ -164,7 +164,7 @@ def sums_epilogue(config: Config, gemm: Gemm) -> Epilogue:
 
 
 def sums_apart(config: Config, gemm: Gemm) -> bool:
-    """Return True if AsymGEMM adds partial sums in separate memory, False if in a float32 O."""
+    """Return True if AsymGEMM adds partial sums outside of a float32 O."""
     if gemm.k <= config.kc or not config.asym:
         return False
     return gemm.out_dtype != "float32" or gemm.transposed or gemm.experts is not None
@@ -181,7 +181,7 @@ def scales_pieces(config: Config, gemm: Gemm) -> bool:
 
 
 def sum_size(config: Config, gemm: Gemm) -> int:
-    """Return the number of columns of X that are summed for the product with an offset."""
+    """Return the columns of X that are summed for an offset's product."""
     return piece_size(config, gemm) if scales_pieces(config, gemm) else gemm.group_size
 
 

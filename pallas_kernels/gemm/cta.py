@@ -1,4 +1,4 @@
-"""One CTA's view of the kernel: its position in the launch, its tiles, buffers and barriers."""
+"""One CTA's view of the kernel."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Ring:
         pl.when(number >= self.size)(lambda: self._at_empty(plgpu.barrier_wait, self.slot(number)))
 
     def drain(self, used: Int) -> None:
-        """Wait until the last of `used` tiles were read: a peer may still arrive until then."""
+        """Wait until the last of `used` tiles were read."""
 
         @pl.loop(jnp.maximum(used - self.size, 0), used)
         def _(number: Int) -> None:
@@ -117,7 +117,7 @@ class Cta:
         return self.rows.at.is_sym
 
     def copy(self, source: Ref, target: Ref, arrived: Ref, shared_in: str | None) -> None:
-        """Load a tile; one that the cluster shares in a dataflow is multicast there, in parts."""
+        """Load a tile, multicast in parts if the cluster shares it."""
 
         def one(**options: str) -> Callable[[], None]:
             return lambda: plgpu.copy_gmem_to_smem(source, target, arrived, **options)
@@ -132,7 +132,7 @@ class Cta:
             by_flow(self.is_sym, one(), multicast)
 
     def w_tile(self, item: Item, k_step: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
-        """Pair a tk x tn piece of an item's strip with its slot, in `w_copies` parts."""
+        """Pair a tk x tn piece of an item's strip with its slot."""
         tn, layout, block = self.config.tn, self.gemm.w_layout, PACK_MULTIPLE
         stored, matrix = _stored(self.gemm, self.config.tk), of_expert(self.w, item)
         if layout == "tiles":
@@ -201,7 +201,7 @@ def of_expert(array: Ref, item: Item) -> Ref:
 
 
 def w_copies(config: Config, gemm: Gemm) -> int:
-    """Return the number of copies for a tile of W: one, or one per 64 columns if tile-major."""
+    """Return the copies for a tile of W: one, or one per 64 columns if tile-major."""
     return config.tn // PACK_MULTIPLE if gemm.w_layout == "tiles" else 1
 
 
@@ -271,7 +271,7 @@ def _tiles(gemm: Gemm, config: Config) -> dict[str, Any]:
 
 
 def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
-    """Full and empty of each ring; a multicast tile is free when all CTAs have read theirs."""
+    """Full and empty of each ring; a multicast tile is freed by all CTAs."""
     sizes = rings(config, gemm)
 
     def ring(name: str, copies: int, *, readers: tuple[int, int], shared: bool) -> Any:

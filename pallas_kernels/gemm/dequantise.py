@@ -143,7 +143,7 @@ def _groups(cta: Cta, section: Section) -> tuple[Int, Int, Int]:
 def _multiply(
     cta: Cta, section: Section, acc: Ref, first: Int, steps: Int, scale: Any | None
 ) -> None:
-    """Add the products of some K steps to `acc`, each done before its registers are overwritten."""
+    """Add the products of some K steps, each done before its registers change."""
     config, x_steps = cta.config, cta.config.x_steps
     kind = cta.gemm.quantised.kind  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Choice of configuration and alpha by the predicted time, from measured rates if there are any."""
+"""Choice of configuration and alpha by the predicted time."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def explain(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> str:
-    """Return a text of a few lines with the result of `choice`, its time and its rates."""
+    """Return a short text of `choice`'s result, time and rates."""
     machine = machine_for() if machine is None else machine
     best = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
     c = best.config
@@ -151,7 +151,7 @@ def candidates(gemm: Gemm, machine: Machine, cluster: int | None = None) -> Iter
 
 
 def smallest_cluster(rows: int, tm: int = 256) -> int:
-    """Return the smallest cluster with one reading of W for so many rows; 8 if none has."""
+    """Return the smallest cluster with one reading of W for so many rows, or 8."""
     return next((c for c in CLUSTERS if c * tm >= rows), CLUSTERS[-1])
 
 

@@ -1,4 +1,4 @@
-"""Rows of a work item: its matrix or expert, and the first rows of its tiles."""
+"""Rows of a work item."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class OneMatrix:
         )
 
     def item(self, number: Int) -> Item:
-        """Return one item: a tile of this CTA, or a strip with all rows of a matrix."""
+        """Return one item: a tile of this CTA, or a strip with all rows."""
         position, item = self.at, self.at.number(number)
         blocks = position.sizes.row_clusters
         tile = rem(item, blocks) * position.config.cluster + position.rank
@@ -113,7 +113,7 @@ class OneMatrix:
         columns: Any,
         emit: Any,
     ) -> None:
-        """Write the item's rows of a staged piece, whose first row is row `top` of O."""
+        """Write the item's rows of a staged piece, from row `top` of O."""
         emit(slot, o.at[pl.ds(top, slot.shape[0]), columns])
 
 
@@ -155,7 +155,7 @@ class OfExperts(OneMatrix):
         )
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
-        """Return the first row of X of an item's tile, counted from a multiple of 8."""
+        """Return the first row of X of an item's tile, from a multiple of 8."""
         return pl.multiple_of(item.top + row_tile * self.at.config.tm, ROW_MULTIPLE)
 
     def empty_items(self) -> Int:
@@ -170,7 +170,7 @@ class OfExperts(OneMatrix):
         return self._tile(self.expert_blocks * strips + item, strips)
 
     def write(self, item: Item, slot: Ref, o: Ref, top: Int, columns: Any, emit: Any) -> None:
-        """Write those rows of the piece that are the item's, in powers of two for TMA."""
+        """Write the item's rows of the piece, in powers of two for TMA."""
         rows = slot.shape[0]
         start = jnp.maximum(item.begin - top, 0)
         number = jnp.maximum(jnp.minimum(item.end - top, rows) - start, 0)

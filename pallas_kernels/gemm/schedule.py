@@ -107,7 +107,7 @@ def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULT
 
 
 def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
-    """Return the end row of each group, rows of no expert last; every value is launchable."""
+    """Return the end row of each group, rows of no expert last; all launchable."""
     ends = xp.minimum(xp.cumsum(xp.clip(group_sizes, 0, t)), t)
     return xp.append(ends, t).astype(np.int32)
 
@@ -115,7 +115,7 @@ def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
 def block_table(
     group_sizes: Any, t: int, block_rows: int, *, row_multiple: int = ROW_MULTIPLE, xp: Any
 ) -> tuple[Any, Any, Any]:
-    """Return groups in blocks of `cluster * tm` rows, which begin at a multiple of 8 for TMA."""
+    """Return groups in blocks of `cluster * tm` rows from a multiple of 8."""
     ends = boundaries(group_sizes, t, xp)
     begins = xp.append(xp.zeros(1, np.int32), ends[:-1])
     bases = begins // row_multiple * row_multiple
@@ -131,12 +131,12 @@ def block_table(
 
 
 def whole_rows(t: int) -> int:
-    """Return the rows of a block that holds all of an expert's rows, at any first row."""
+    """Return the rows of a block with all of an expert's, at any first row."""
     return t + ROW_MULTIPLE - 1
 
 
 def place(item: Int, block: Block, strips: Int) -> tuple[Int, Int]:
-    """Return (block within the expert, strip) of an item of the expert of `block`, its own."""
+    """Return (block within the expert, strip) of an item of `block`'s expert."""
     within = item - block.first * strips
     return rem(within, block.blocks), div(within, block.blocks)
 

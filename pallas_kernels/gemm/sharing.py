@@ -19,7 +19,7 @@ def sym_strips(strips: Any, alpha: Any, xp: Any = np) -> Any:
 def busiest_steps(
     sizes: Counts, cluster: int, sym: Any, sym_clusters: Any, asym_clusters: Any, xp: Any = np
 ) -> Any:
-    """Return the tile steps (tm x tn x tk) of the busiest CTA, the larger of the two paths."""
+    """Return the tile steps (tm x tn x tk) of the busiest CTA."""
     sym_rounds = -(-(sym * sizes.row_clusters) // xp.maximum(sym_clusters, 1))
     items = -(-(sizes.strips - sym) // cluster) * sizes.matrices
     asym_rounds = -(-items // xp.maximum(asym_clusters, 1)) * sizes.row_tiles

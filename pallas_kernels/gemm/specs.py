@@ -236,7 +236,7 @@ def check_group(kind: Kind, group: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Expert layers of a model: number of experts, experts per token, (K, N) of each GEMM."""
+    """Expert layers of a model: experts, experts per token, (K, N) of GEMMs."""
 
     experts: int
     per_token: int

@@ -1,4 +1,4 @@
-"""Staging: W crosses the link by copy engine in pieces, each multiplied during the next copy."""
+"""Staging: W in pieces by copy engine, each multiplied during the next copy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def weight_bytes(gemm: Gemm) -> int:
 
 
 def pieces(gemm: Gemm) -> int:
-    """Return the number of equal pieces in which W is copied: 8, or fewer of a small matrix."""
+    """Return the number of equal pieces of W: 8, or fewer."""
     rows = gemm.w_shape[0 if gemm.layers is None else 1]
     return next(
         p for p in (MOST_PIECES, 4, 2, 1)
@@ -58,7 +58,7 @@ def staged_s(gemm: Gemm, machine: Machine) -> float:
 
 
 def reader_of(gemm: Gemm, machine: Machine) -> Reader:
-    """Return the reader of W with the shorter predicted time; SMs if they are about equal."""
+    """Return the faster predicted reader of W; SMs if about equal."""
     in_kernel_s = choice(gemm, machine).time_s
     return "copy_engine" if staged_s(gemm, machine) < (1 - MARGIN) * in_kernel_s else "sms"
 
@@ -97,7 +97,6 @@ def _views(w: jax.Array, layer: int, gemm: Gemm) -> list[jax.Array]:
 
 @functools.partial(jax.jit, static_argnames=("w_layout",))
 def _product(x: jax.Array, piece: jax.Array, number: jax.Array, *, w_layout: str) -> jax.Array:
-    """Return the product with a piece in float32: some columns, or sums over a part of K."""
     if w_layout == "kn":
         x = lax.dynamic_slice_in_dim(x, number * piece.shape[0], piece.shape[0], axis=1)
     else:

@@ -32,7 +32,7 @@ def by_rule(gemm: Gemm, *, sm_count: int, cluster: int) -> Config:
 
 
 def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
-    """Tiles for experts: 64 rows, 128 rows, or 256 x 128; at least 64 KiB of W in flight per SM."""
+    """Tiles for experts, with at least 64 KiB of W in flight per SM."""
     rows = gemm.rows_each / cluster
     items = min(gemm.experts or 1, gemm.m) * -(-gemm.n // 128)
     tn = 64 if items < sm_count // cluster else 128

@@ -54,7 +54,7 @@ def open_file(path: Path) -> int:
 # complete. The next writer overwrites the partial file of a process that died.
 @contextmanager
 def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
-    """Yield a file for a new pool, complete at `path` on success; None if `path` exists."""
+    """Yield a file for a new pool, complete at `path` on success, or None."""
     partial = path.with_name(path.name + ".partial")
     fd = _exclusive(path, partial, wait_s)
     if fd is None:
@@ -75,7 +75,7 @@ def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove the partial file of a process that died; do nothing while another one writes it."""
+    """Remove the partial file of a dead process."""
     partial = path.with_name(path.name + ".partial")
     try:
         fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
@@ -110,7 +110,7 @@ def reserve(fd: int, nbytes: int, path: Path) -> None:
 
 
 def try_exclusive(fd: int) -> bool:
-    """Convert the shared lock into an exclusive one if there is no other user; else keep it."""
+    """Make the shared lock exclusive if there is no other user."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -130,7 +130,7 @@ def is_at(fd: int, path: Path) -> bool:
 
 
 def users(path: Path) -> tuple[int, ...]:
-    """Return the sorted ids of visible processes that have the pool open, one per open file."""
+    """Return the sorted ids of visible processes with the pool open."""
     stat = path.stat()
     device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
     pids = []

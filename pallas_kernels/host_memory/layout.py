@@ -1,4 +1,4 @@
-"""Layout of a pool's file: pure functions from tensors to the bytes of a header and back."""
+"""Layout of a pool's file: tensors to a header's bytes and back."""
 
 from __future__ import annotations
 

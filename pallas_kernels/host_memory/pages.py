@@ -50,7 +50,7 @@ class Pages(mmap.mmap):
 
 
 def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
-    """Map a whole open file, with huge pages if Linux has some; the pages own its descriptor."""
+    """Map a whole open file, in huge pages if possible, with its descriptor."""
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
         pages = Pages(fd, nbytes, flags=mmap.MAP_SHARED, prot=prot)
@@ -65,7 +65,7 @@ def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
 
 
 def release_or_leave(pages: Pages) -> None:
-    """Release now, or when the last view of the pages (kept by a `fill`) is gone."""
+    """Release now, or when the last view of the pages is gone."""
     with suppress(BufferError):
         pages.release()
 

@@ -1,4 +1,4 @@
-"""Placement of arrays in host memory, and reports on the memory of every array of a tree."""
+"""Placement of arrays in host memory, and reports on it."""
 
 from __future__ import annotations
 

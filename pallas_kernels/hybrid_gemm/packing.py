@@ -1,4 +1,4 @@
-"""Packed weights: K and N padded with zeros to multiples of 64, once, at load time."""
+"""Packed weights: K and N padded to multiples of 64 at load time."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def present_versions() -> Mapping[str, str]:
 
 @functools.cache
 def source_hash() -> str:
-    """Return a hash of all modules of this package, since any may change a compiled program."""
+    """Return a hash of all modules of this package."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())

@@ -241,7 +241,7 @@ def _payload(folder: Path, entry: Entry) -> bytes:
 
 
 def _require_own(path: Path) -> None:
-    """Raise unless the file or folder belongs to this user and only this user can write to it."""
+    """Raise unless only this user owns and can write to the file or folder."""
     status = path.stat()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RepositoryError(

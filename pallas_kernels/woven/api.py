@@ -63,7 +63,7 @@ class Received:
 
     @property
     def status(self) -> Any:
-        """Worst status of each row's CTAs, int32 [rows]; a row is valid only if it is `DONE`."""
+        """Worst status of each row's CTAs, int32 [rows]; valid is only `DONE`."""
         return self.codes.max(axis=(0, 2))
 
 

@@ -42,7 +42,7 @@ def check_poll(polling: Polling, config: DecodeConfig) -> None:
 
 
 def poll_bytes(polling: Polling, config: DecodeConfig) -> int:
-    """Return the shared memory of a polling CTA: attention's, K's and V's new row, the word."""
+    """Return the shared memory of a polling CTA."""
     spec = polling.attention
     row = 2 * spec.dim * itemsize(spec.dtype)
     return (

@@ -71,7 +71,7 @@ class Exchange:
 
     @property
     def ctas(self) -> int:
-        """Number of CTAs of the receiver: one per split, sequence and KV head, in this order."""
+        """CTAs of the receiver: by split, sequence and KV head, in this order."""
         return self.splits * self.slot.rows * self.slot.kv_heads
 
     @property

@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A kind of step and the number of such steps per request, below 1 if requests share a step."""
+    """A kind of step and such steps per request, below 1 if requests share a step."""
 
     name: str
     kernels: tuple[StepKernel, ...]

@@ -164,7 +164,7 @@ def join_come(
 
 @apart("carry", needed=goes_directly)
 def carry(w: Loop, d: int, now_s: float) -> None:
-    """Send KV caches to device `d`, in the order of its queues, while it has room."""
+    """Send KV caches to device `d`, in queue order, while it has room."""
     dev = w.s.device[d]
     for k in range(1, w.fleet.residents + 1):
         i = dev.first + (max(dev.last, dev.first) - dev.first + k) % w.fleet.residents

@@ -1,4 +1,4 @@
-"""Moments of a request and a device, and what acts at each: parts that most systems lack."""
+"""Moments of a request and a device, and what acts at each."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def may_begin(w: Loop, i: int, slot: int) -> bool:
 
 @inlined
 def place_for(w: Loop, i: int, slot: int) -> int:
-    """Return the home of the KV cache of a request that would join; -1: it has to wait."""
+    """Return the home of a joining request's KV cache; -1: it waits."""
     return choose_home(w, i, slot) if len(w.fleet.kv.room_bytes) > 0 else 0
 
 
 @inlined
 def on_join(w: Loop, i: int, slot: int, home: int, is_done: bool) -> None:
-    """Place the KV cache of a request that has joined; what it shares is not taken twice."""
+    """Place the KV cache of a joined request; shared blocks are not taken twice."""
     inst = w.s.instance[i]
     if w.fleet.adapters.slots > 0:
         claim_adapter(w, i, slot)
@@ -156,7 +156,7 @@ def after_filling(w: Loop, i: int) -> None:
 
 @inlined
 def before_run(w: Loop, i: int) -> None:
-    """Make room for the load or the steps of instance `i`, and count the steps by home."""
+    """Make room for instance `i`'s load or steps, and count the steps by home."""
     d = w.s.instance[i].on_device
     if w.s.blocks.pool[d].idle_bytes > 0.0:
         trim_prefixes(w, d)

@@ -62,7 +62,7 @@ def _inserted(s: Serving, head: int, slot: int, priority: int, rank: float) -> i
 
 @inlined
 def append_waiting(s: Serving, i: int, slot: int) -> None:
-    """Queue a request at instance `i`, by priority and rank, and record the state of its model."""
+    """Queue a request at instance `i`, by priority and rank."""
     inst, req = s.instance[i], s.request[slot]
     req.next = -1
     req.instance = i

@@ -81,7 +81,7 @@ def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
 
 @inlined
 def finish(w: Loop, i: int, slot: int, now_s: float) -> None:
-    """End a request that instance `i` has served and that is in no batch any more."""
+    """End a served request of instance `i` that is in no batch."""
     leave(w, i, slot, True)
     w.s.count[0].finished += 1
     write_record(w.s, slot, now_s, FAIL_NONE)

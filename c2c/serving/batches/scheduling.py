@@ -85,7 +85,7 @@ def free_tokens(w: Loop, i: int) -> int:
 
 @jitable
 def has_room(w: Loop, i: int, tokens: int, now_s: float) -> bool:
-    """Return True if there is room for so many more tokens; kept weights give way for it."""
+    """Return True if there is room for so many more tokens, without kept weights."""
     if tokens > free_tokens(w, i):
         make_room_for(w, i, tokens * request_bytes(w.fleet, w.s, i, 1), now_s)
     return tokens <= free_tokens(w, i)
@@ -116,7 +116,7 @@ def _head_tokens(w: Loop, i: int, spare: int) -> int:
 
 @inlined
 def admits(w: Loop, i: int, need: float, room: float) -> bool:
-    """Return True if the head of the queue, of so many bytes, may join with this room."""
+    """Return True if the head of the queue may join with this room."""
     if not may_begin(w, i, w.s.instance[i].wait_head):
         return False
     room = quota_bytes(w, i, room)
@@ -159,7 +159,7 @@ def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
 
 @jitable
 def compute_prompts(w: Loop, i: int, budget: int) -> int:
-    """Put prompts of the batch into the next step, first come first served; return their tokens."""
+    """Put prompts into the next step, first come first served; return their tokens."""
     rest = min(budget, longest_prompt(w))
     taken = 0
     for k in range(w.s.instance[i].n_prefill):
@@ -172,7 +172,7 @@ def compute_prompts(w: Loop, i: int, budget: int) -> int:
 
 @jitable
 def preempt(w: Loop, i: int, k: int) -> None:
-    """Set decode `k` of instance `i` aside, first in its queue: it computes its KV cache again."""
+    """Set decode `k` of instance `i` aside, first in its queue, for recomputation."""
     slot = w.s.decoding[i, k, SLOT]
     tokens = generated(w.s, i, k)
     remove_decode(w.s, i, k)
@@ -185,7 +185,7 @@ def preempt(w: Loop, i: int, k: int) -> None:
 
 @jitable
 def is_short(w: Loop, i: int, now_s: float) -> bool:
-    """Return True if a decode of instance `i` must give way: not all have room for a token."""
+    """Return True if not all decodes of instance `i` have room for a token."""
     inst = w.s.instance[i]
     has_others = inst.n_decode > 1 or (inst.n_decode == 1 and inst.n_prefill > 0)
     return bool(has_others and not has_room(w, i, inst.n_decode, now_s))
@@ -193,7 +193,7 @@ def is_short(w: Loop, i: int, now_s: float) -> bool:
 
 @apart("is_stuck", needed=_grows)
 def is_stuck(w: Loop, i: int) -> bool:
-    """Return True if instance `i` has one decode alone, and no room for its next token."""
+    """Return True if instance `i` has one decode, and no room for its next token."""
     inst = w.s.instance[i]
     if w.fleet.residents == 1 or inst.n_decode != 1 or inst.n_prefill > 0:
         return False
@@ -214,7 +214,7 @@ def _set_unreserved(w: Loop, i: int, slot: int, tokens: int) -> int:
 
 @apart("return_spare", needed=_grows)
 def return_spare(w: Loop, i: int) -> None:
-    """Free what decodes of instance `i` took for steps that its run, now ended, did not do."""
+    """Free what decodes of instance `i` took for steps that were not done."""
     for k in range(w.s.instance[i].n_decode):
         slot = w.s.decoding[i, k, SLOT]
         rest = tokens_left(w.s, i, k)

@@ -429,7 +429,7 @@ def start_asked(w: Loop, now_s: float) -> None:
 
 @inlined
 def wake(w: Loop, i: int) -> None:
-    """Start instance `i`, which has new requests, or end a run of decode steps for them."""
+    """Start instance `i`, or end its run of decodes for new requests."""
     inst = w.s.instance[i]
     if inst.state == IDLE:
         inst.state = READY
@@ -447,7 +447,7 @@ def wake(w: Loop, i: int) -> None:
 
 @inlined
 def settle(w: Loop, i: int, now_s: float) -> bool:
-    """Take instance `i` off its device after a load or a step; return True if it is needed."""
+    """Take instance `i` off its device after a load or a step; return True if needed."""
     inst = w.s.instance[i]
     w.s.device[inst.on_device].running = -1
     inst.last_used_s = now_s

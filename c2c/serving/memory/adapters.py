@@ -38,7 +38,7 @@ def _slot_of(w: Loop, i: int, m: int) -> int:
 
 @apart("has_adapter_slot", needed=_has_slots)
 def has_adapter_slot(w: Loop, i: int, slot: int) -> bool:
-    """Return True if the adapter of a waiting request has a slot on instance `i`, or needs none."""
+    """Return True if a waiting request's adapter has a slot on instance `i`."""
     m = w.s.request[slot].entry
     return bool(w.fleet.adapters.nbytes[m] == 0.0 or _slot_of(w, i, m) >= 0)
 
@@ -64,7 +64,7 @@ def claim_adapter(w: Loop, i: int, slot: int) -> int:
 
 @apart("release_adapter", needed=_has_slots)
 def release_adapter(w: Loop, i: int, slot: int) -> int:
-    """Note that a request has left instance `i`; its adapter stays until the slot is needed."""
+    """Note that a request has left instance `i`; its adapter stays for now."""
     m, slots = w.s.request[slot].entry, w.s.adapters
     for k in range(w.fleet.adapters.slots):
         if slots.model[i, k] == m:

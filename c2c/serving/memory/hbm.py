@@ -56,7 +56,7 @@ def is_in_use(s: Serving, i: int) -> bool:
 
 @inlined
 def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
-    """Return True if instance `i`, whose batch is empty, holds KV caches that others wait for."""
+    """Return True if instance `i`, with an empty batch, holds KV that others wait for."""
     return bool(fleet.hands_directly and s.instance[i].kv_used > 0)
 
 
@@ -108,7 +108,7 @@ def _bare_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def kept_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the bytes of instance `i`'s weights in HBM; the head is kept with the last layer."""
+    """Return the bytes of instance `i`'s weights in HBM; the head counts to the last layer."""
     inst = s.instance[i]
     arch = fleet.deployment[inst.model].arch
     total = inst.kept * fleet.layer_bytes[arch]
@@ -124,7 +124,7 @@ def _is_there(s: Serving, i: int) -> bool:
 
 @jitable
 def measure(fleet: Fleet, s: Serving, d: int) -> None:
-    """Set the capacity of device `d` for KV caches and kept weights from its present instances."""
+    """Set the capacity of device `d` for KV caches and kept weights."""
     dev = s.device[d]
     least, weights = math.inf, 0.0
     n = 0
@@ -139,7 +139,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
 
 @jitable
 def room_for_model(fleet: Fleet, s: Serving, d: int, m: int) -> float:
-    """Return the free HBM bytes of device `d` if it had model `m`, too, and no idle engine."""
+    """Return the free HBM bytes of device `d` with model `m` and no idle engine."""
     dev, arch = s.device[d], fleet.deployment[m].arch
     weights = fleet.shared_weight_bytes[arch, dev.kind]
     least, n = fleet.kv_capacity_bytes[arch, dev.kind] + weights, 0
@@ -173,7 +173,7 @@ def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the largest KV cache that an engine beside instance `i` needs in HBM to run."""
+    """Return the largest KV cache that an engine beside instance `i` needs in HBM."""
     most = 0.0
     first = s.device[s.instance[i].on_device].first
     for j in range(first, first + fleet.residents):
@@ -207,7 +207,7 @@ def _within(
 
 @inlined
 def only_waits(s: Serving, i: int) -> bool:
-    """Return True if all requests of instance `i` wait in its queue, and there are some."""
+    """Return True if instance `i` has requests, and all wait in its queue."""
     inst = s.instance[i]
     waits = inst.state == READY or inst.state == ASSIGNED
     return bool(waits and inst.kv_used == 0 and inst.ahead == 0)
@@ -215,7 +215,7 @@ def only_waits(s: Serving, i: int) -> bool:
 
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
-    """Return True if instance `i` could get so much HBM from kept weights and idle engines."""
+    """Return True if instance `i` could get so much HBM from weights and idle engines."""
     dev = s.device[s.instance[i].on_device]
     if len(fleet.kv.room_bytes) > 0:  # that lanes share: nothing gives way there
         return bool(need_bytes <= room_bytes(s, s.instance[i].on_device))
@@ -260,7 +260,7 @@ def left_of_stay_s(w: Loop, d: int, now_s: float) -> float:
 
 @jitable
 def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
-    """Return the bytes of weights that models without work keep in the HBM of device `d`."""
+    """Return the bytes of idle models' weights in the HBM of device `d`."""
     total = 0.0
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         if s.instance[i].state == IDLE and s.instance[i].kept > 0:
@@ -270,7 +270,7 @@ def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
 
 @inlined
 def keep_layers(s: Serving, i: int, layers: int) -> None:
-    """Keep so many layers of instance `i` in HBM; 0 also ends its claim on others' room."""
+    """Keep so many layers of instance `i` in HBM; 0 also ends its claim on room."""
     s.instance[i].kept = layers
     dev = s.device[s.instance[i].on_device]
     if layers == 0 and dev.holder == i:
@@ -279,7 +279,7 @@ def keep_layers(s: Serving, i: int, layers: int) -> None:
 
 @jitable
 def drop_older(fleet: Fleet, s: Serving, i: int, most: int) -> None:
-    """Drop the kept layers of all engines of a device but `i` and the `most - 1` that ran last."""
+    """Drop kept layers of a device's engines but `i` and the last `most - 1`."""
     dev = s.device[s.instance[i].on_device]
     while True:
         n, oldest = 1, -1
@@ -301,7 +301,7 @@ def drop_weights(
     w: Loop, d: int, need_bytes: float, idle_only: bool,
     but: int = -1,
 ) -> None:  # fmt: skip
-    """Drop kept layers of device `d`, except `but`'s, until so much HBM is free or none is left."""
+    """Drop kept layers of device `d`, except `but`'s, until so much HBM is free."""
     dev = w.s.device[d]
     while dev.weight_bytes > 0.0 and room_bytes(w.s, d) < need_bytes:
         victim = -1

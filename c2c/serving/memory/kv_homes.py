@@ -47,7 +47,7 @@ def _has_lanes(values: Mapping[type, Any]) -> bool:
 
 @jitable
 def take_memory(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    """Reserve memory for tokens of a request at its homes on instance `i`; below 0: free it."""
+    """Reserve memory for a request's tokens at its homes; below 0: free it."""
     req, d = s.request[slot], s.instance[i].on_device
     one = fleet.kv.token_bytes[pair_of(fleet, s, i)]
     for k in range(len(fleet.kv.room_bytes)):
@@ -153,7 +153,7 @@ def _row(fleet: Fleet, s: Serving, i: int, h: int, n: int, is_here: bool) -> Non
 
 @apart("choose_home", needed=_has_memories)
 def choose_home(w: Loop, i: int, slot: int) -> int:
-    """Return the home for a request that joins the batch of instance `i`; -1: it waits."""
+    """Return the home for a request that joins instance `i`; -1: it waits."""
     d, req = w.s.instance[i].on_device, w.s.request[slot]
     if w.fleet.kv.homes[w.s.device[d].kind] == 0:
         return 0

@@ -13,7 +13,7 @@ __all__ = ["bring_in", "free_parked", "move_out"]
 # blocks.
 @jitable
 def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
-    """Move other engines' KV caches out of HBM for instance `i`, while host memory has room."""
+    """Move other engines' KV caches to host memory for instance `i`."""
     dev = s.device[s.instance[i].on_device]
     chip, plan = s.chip[dev.chip], s.plan[s.instance[i].on_device]
     rest_bytes = min(missing_bytes, chip.kv_room_bytes)
@@ -48,7 +48,7 @@ def bring_in(w: Loop, i: int) -> None:
 
 @inlined
 def free_parked(s: Serving, i: int, freed_bytes: float) -> float:
-    """Free KV caches of instance `i` in host memory first; return the rest, which was in HBM."""
+    """Free KV caches of instance `i`, parked ones first; return the rest."""
     inst = s.instance[i]
     parked = min(inst.parked_bytes, freed_bytes)
     inst.parked_bytes -= parked

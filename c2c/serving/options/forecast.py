@@ -77,7 +77,7 @@ class Forecast(NamedTuple):
 
 @jitable
 def foresee(policy: Forecast, own: Foreseen, m: int, now_s: float) -> float:
-    """Take an arrival of model `m` into the forecast; return the time to start the model next."""
+    """Take an arrival of model `m` into the forecast; return the next start."""
     gap_s = now_s - own.last_s[m]
     own.last_s[m] = now_s
     if policy.idle_s < gap_s < math.inf:

@@ -1,4 +1,4 @@
-"""Unused blocks of the prefix cache are dropped after a time, which is longer while a tool runs."""
+"""Unused prefix blocks are dropped after a time, longer while a tool runs."""
 
 from __future__ import annotations
 

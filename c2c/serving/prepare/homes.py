@@ -17,7 +17,7 @@ __all__ = ["Homes", "homes", "host_fits", "roles"]
 
 
 def roles(setup: ServingSetup, slices: Sequence[int]) -> np.ndarray:
-    """Return the role of each device, chip by chip; `slices` is the number on each chip."""
+    """Return the role of each device, chip by chip of so many `slices`."""
     share = setup.system.disaggregation.prompt_share
     groups = [len(slices)] if max(slices) == 1 else slices
     return np.concatenate([_roles_of(share, among) for among in groups])
@@ -38,7 +38,7 @@ class Homes(NamedTuple):
 
 
 def host_fits(setup: ServingSetup) -> np.ndarray:
-    """Return True for each model that the host memory of a part's chip holds; b1[models, parts]."""
+    """Return True where a part's host memory holds a model; b1[models, parts]."""
     first = np.cumsum([0, *(part.count for part in setup.parts[:-1])])
     memory = setup.weight_memory_bytes[first]
     sizes = stored_bytes(setup)
@@ -57,7 +57,7 @@ def host_fits(setup: ServingSetup) -> np.ndarray:
 def homes(
     setup: ServingSetup, role_of_chip: Sequence[int] | np.ndarray, serves: np.ndarray
 ) -> Homes:
-    """Return the home chips of each model, all catalogs in catalog order, while memory is left."""
+    """Return the home chips of each model, in catalog order, while memory is left."""
     sizes = stored_bytes(setup).tolist()
     base = base_rows(setup.deployments).tolist()
     models = [m for m in range(len(sizes)) if base[m] == m]

@@ -1,4 +1,4 @@
-"""Layouts of an instance over several devices: lanes for batches, and steps as plans of works."""
+"""Layouts of an instance over several devices."""
 
 from __future__ import annotations
 

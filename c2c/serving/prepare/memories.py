@@ -139,7 +139,6 @@ def _way(layout: StepLayout, source: str, target: str) -> int:
 def _moved(
     layout: StepLayout, shares: Mapping[str, float], others: Mapping[str, float]
 ) -> list[tuple[int, float]]:
-    """Return the ways from one home to another, and the share of a token's bytes over each."""
     more = {name: others.get(name, 0.0) - shares.get(name, 0.0) for name in layout.memories}
     result = []
     for source in [name for name, share in more.items() if share < 0.0]:

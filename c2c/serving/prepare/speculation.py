@@ -35,7 +35,7 @@ def draft_weights(system: SystemSpec, spec: ModelSpec) -> float:
 
 
 def pass_size(system: SystemSpec, chunk: int) -> tuple[int, int]:
-    """Return the maximum tokens of a pass, with prompts of a step of so many tokens, and rows."""
+    """Return the most tokens of a pass, and rows."""
     rows = system.max_batch * (1 + system.speculation.tokens)
     return math.ceil(chunk / system.speculation.passes) + rows, rows
 

@@ -1,4 +1,4 @@
-"""Start of an engine as a plan: works from settings, and the plan of one model."""
+"""Start of an engine as a plan of works."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def outstanding(s: Serving, i: int) -> int:
 
 @inlined
 def member(s: Serving, i: int, k: int) -> int:
-    """Return the slot of request `k` of the batch of instance `i`: decodes first, then prompts."""
+    """Return the slot of request `k` of instance `i`'s batch, decodes first."""
     n = s.instance[i].n_decode
     return int(s.decoding[i, k, SLOT] if k < n else s.prefilling[i, k - n])
 
@@ -68,7 +68,7 @@ def place_among_decodes(s: Serving, i: int, slot: int) -> int:
 
 @inlined
 def keep_decode(s: Serving, i: int, k: int, to: int) -> None:
-    """Move decode `k` of instance `i` to the index of an earlier one that has left."""
+    """Move decode `k` of instance `i` to the index of one that has left."""
     if to < k:
         for column in range(3):
             s.decoding[i, to, column] = s.decoding[i, k, column]

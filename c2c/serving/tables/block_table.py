@@ -236,7 +236,7 @@ def drop(b: Blocks, k: int) -> None:
 
 @jitable
 def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) -> int:
-    """Add an entry that has room, pinned once; return its row, NO_ROW if the table is full."""
+    """Add an entry that has room, pinned once; return its row or NO_ROW."""
     table = b.table[0]
     if table.free >= 0:
         k = int(table.free)
@@ -286,7 +286,7 @@ def give_way(b: Blocks, p: int, most_bytes: float) -> None:
 
 @jitable
 def keep_copy(b: Blocks, p: int, k: int, parent: int) -> int:
-    """Copy a block of another pool into pool `p`, pinned; return its row there, or NO_ROW."""
+    """Copy a block into pool `p`, pinned; return its row or NO_ROW."""
     e = b.entry[k]
     there = find(b, p, e.key)
     if there >= 0:

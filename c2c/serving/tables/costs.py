@@ -1,4 +1,4 @@
-"""Cost tables of all (model, slice type) pairs stacked, and the cost of one planned step."""
+"""Cost tables of all (model, slice type) pairs, and the cost of a step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATE: Final = 3
 
 
 class KeptTables(NamedTuple):
-    """Step tables with weights copied into HBM ahead of their products, and with weights in HBM."""
+    """Step tables with weights copied ahead of their products, and with weights in HBM."""
 
     copied: StepTable
     kept: StepTable
@@ -207,7 +207,7 @@ def _mixed(
 
 @jitable
 def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
-    """Return the seconds of prompts of so many tokens alone, in their own steps, at first alpha."""
+    """Return the seconds of so many prompt tokens alone, at the first alpha."""
     most = costs.body_s.shape[1] - 1
     row = max(0, min(tokens, most))
     alone_s = costs.body_s[pair, row, 0] + costs.prefill_attention_s[pair, row]
@@ -235,7 +235,7 @@ def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
 def step_bytes(
     costs: CostTables, pair: int, plan: Any, layers: int, variant: int
 ) -> tuple[float, float, float]:
-    """Return link bytes a step, HBM bytes of the first step, and the HBM bytes' growth a step."""
+    """Return a step's link bytes, and the first step's HBM bytes with their growth."""
     passes, tokens, rows = _pass(costs, pair, plan)
     states = 2 * costs.reads[pair, STATE] * (plan.decodes + plan.prefills)  # read and written
     reads = costs.decode_reads[pair]

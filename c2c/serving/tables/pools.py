@@ -43,7 +43,7 @@ def entry_of(fleet: Fleet, m: int, c: int) -> int:
 
 @jitable
 def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
-    """Return True if the weights of model `m` are in a chip's memory or have room there now."""
+    """Return True if model `m`'s weights are, or have room, in a chip's memory."""
     if s.hold[k].state != ABSENT:
         return True
     chip = s.chip[fleet.home_chip[k]]
@@ -116,7 +116,7 @@ def arrived(s: Serving, k: int) -> None:
 
 @jitable
 def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
-    """Release the pin of an instance that leaves before its read of weights from disk ended."""
+    """Release the pin of an instance that leaves before its read ended."""
     if s.hold[k].state == COMING and s.hold[k].pins == 1:
         s.hold[k].state = ABSENT
         s.chip[fleet.home_chip[k]].free_bytes += fleet.weight_bytes[m]
@@ -124,7 +124,7 @@ def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
 
 @jitable
 def let_go(fleet: Fleet, s: Serving, k: int, m: int, now_s: float) -> None:
-    """Unpin the weights of model `m` after its instance left the chip; they may be evicted."""
+    """Unpin the weights of model `m` after its instance left the chip."""
     entry = s.hold[k]
     entry.pins -= 1
     entry.last_used_s = now_s

@@ -206,7 +206,7 @@ class RunSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """End the run of decode steps at the next step boundary: something waits for the device."""
+    """End the run of decode steps at the next step boundary."""
 
     device: int
 

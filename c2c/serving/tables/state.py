@@ -480,7 +480,7 @@ class Serving(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """All that a rule of the loop reads and changes; compiled code passes it as one address."""
+    """All that a rule of the loop reads and changes, one address in compiled code."""
 
     fleet: Fleet
     rules: Rules

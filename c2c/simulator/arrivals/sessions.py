@@ -1,4 +1,4 @@
-"""Turns of sessions: each is sent a time to think after the last end of those that it waits for."""
+"""Turns of sessions, each sent a time to think after those that it waits for."""
 
 from __future__ import annotations
 

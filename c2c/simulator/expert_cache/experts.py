@@ -107,7 +107,7 @@ def _layer_factors(prepared: Prepared) -> Any:
 
 @jitable
 def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
-    """Fill device `d` with experts of model `m`: as many as there is room for, layers in turn."""
+    """Fill device `d` with experts of model `m`, layers in turn."""
     arch = fleet.deployment[m].arch
     router, cache = x.tables.router, x.cache[d]
     layers, experts = router.layers[arch], router.experts[arch]

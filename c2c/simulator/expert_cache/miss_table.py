@@ -1,4 +1,4 @@
-"""Table of the cost of missing experts, for traces too long to walk each layer of each token."""
+"""Table of the cost of missing experts, for long traces."""
 
 from __future__ import annotations
 

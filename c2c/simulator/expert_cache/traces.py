@@ -26,7 +26,7 @@ _NONE: Final = -1
 
 
 class Traces(NamedTuple):
-    """Store of R rows of [layer, expert] for each of M models, transposed, with K products kept."""
+    """R rows of [layer, expert] for each of M models, transposed, with K products."""
 
     count: Any  # i8[M] rows in use
     rows: Any  # f4[M, L, E, R]
@@ -68,7 +68,7 @@ def forget_tokens(traces: Traces, k: int, layer: int, model: int) -> None:
 def add_tokens(
     traces: Traces, k: int, layer: int, e: int, before: float, tokens: float, model: int
 ) -> None:
-    """Add `tokens` to the `before` of expert `e` in a layer of matrix `k`, which is of a model."""
+    """Add `tokens` to the `before` of expert `e` in a layer of matrix `k`."""
     traces.square[k, layer] += tokens * (2.0 * before + tokens)
     for row in range(traces.count[model]):
         traces.dots[k, layer, row] += tokens * float(traces.rows[model, layer, e, row])

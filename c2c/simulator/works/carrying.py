@@ -14,7 +14,7 @@ __all__ = ["clear_wire", "drop_sent", "has_come", "move_kv", "send_kv"]
 
 @jitable
 def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: float) -> None:
-    """Send the KV cache of a request that is handed over off its chip, after earlier ones."""
+    """Send the KV cache of a handed-over request off its chip, after earlier ones."""
     req = state.request[slot]
     source, target = state.device[req.source], state.instance[req.instance]
     if len(world.wires.wire) > 0:
@@ -77,7 +77,7 @@ def _note(state: Serving, world: World, d: int) -> None:
 def move_kv(
     machine: Machine, state: Serving, world: World, d: int, copied_s: float, now_s: float
 ) -> None:
-    """Move KV caches to and from host memory before the step or the load of device `d`."""
+    """Move KV caches to and from host memory before device `d`'s step or load."""
     p, plan, cap = world.phase[d], state.plan[d], machine.link_cap[state.device[d].kind]
     moved_s = max(plan.kv_in_bytes, plan.kv_out_bytes - copied_s * cap) / cap
     p.base_s += moved_s

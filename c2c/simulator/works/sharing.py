@@ -1,4 +1,4 @@
-"""Sharing of a chip's resources among its works, and the time of each run's next event."""
+"""Sharing of a chip's resources among its works."""
 
 from __future__ import annotations
 

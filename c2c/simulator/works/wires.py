@@ -55,7 +55,7 @@ def put_on(
     wires: Wires, d: int, slot: int, request_id: int, target: int, size: float, seconds: float,
     now_s: float,
 ) -> float:  # fmt: skip
-    """Queue the cache of a request on device `d`'s wire; return the time of its next arrival."""
+    """Queue a request's cache on device `d`'s wire; return the next arrival's time."""
     wire, k = wires.wire[d], wires.unused[0]
     row = wires.sent[k]
     wires.unused[0] = row.next

@@ -85,7 +85,6 @@ class _Axis:
 
     @property
     def counted(self) -> int:
-        """1 if states count held layers, 0 if they count missing layers because these are fewer."""
         return int(2 * self.total <= len(self.held))
 
     @property

@@ -107,7 +107,6 @@ class _Search:
         )
 
     def _shared(self, limits: tuple[tuple[int, int], ...]) -> _Shares:
-        """Return the rows of a layer's copies: each row goes to the copy that finishes it first."""
         if limits not in self.shares:
             most = {self.first: self.batch, **dict(limits)}
             rows = dict.fromkeys(most, 0)

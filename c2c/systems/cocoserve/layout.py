@@ -187,7 +187,7 @@ def scaled_layout(
     given: Scaling, spec: ModelSpec, node: Node, *, rows: int, tokens: int,
     costs: OperationCosts | None = None, link_gbps: float | None = None,
 ) -> StepLayout:  # fmt: skip
-    """Return the layout of a model over a node, each variant of a step a placement."""
+    """Return the layout of a model over a node, a placement a variant."""
     fixed = costs or operation_costs(node.chips[0])
     return _Over(given, spec, node, rows, tokens, fixed, link_gbps).layout()
 

@@ -1,4 +1,4 @@
-"""Modules of a model's layer: bytes and operations of each, as in the paper's Table 1."""
+"""Modules of a model's layer, with bytes and operations (Table 1)."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
 
 
 def layer_bytes(spec: ModelSpec) -> tuple[int, int]:
-    """Return the bytes of a layer with norms and biases, and of all weights outside layers."""
+    """Return the bytes of a layer, and of all weights outside layers."""
     plain = replace(
         spec, layers=1, partial_window=0, partial_window_layers=0, window_layers=(), dense_layers=()
     )

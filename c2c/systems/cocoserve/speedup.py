@@ -41,7 +41,7 @@ class Estimate:
 
     @classmethod
     def printed(cls, gamma: float) -> Estimate:
-        """Return the estimate of Eq. 4: share gamma of a step is communication for any copies."""
+        """Return the estimate of Eq. 4."""
         return cls(_gamma(gamma), 1.0 - gamma)
 
     @classmethod
@@ -131,7 +131,7 @@ def headroom(layers: int, share: float, *, of: int) -> float:
 
 
 def transitions(placement: Placement) -> int:
-    """Return the number of begins and ends of runs of layers on devices other than the first."""
+    """Return the begins and ends of runs on devices other than the first."""
     before: frozenset[int] = frozenset()
     begun = 0
     for devices in placement.copies:

@@ -59,7 +59,7 @@ class Devices:
         return self.tables[0].max_tokens
 
     def layer_s(self, device: int, rows: int, context: int) -> float:
-        """Return the seconds of one layer on a device by rows and tokens of KV a row."""
+        """Return the seconds of one layer on a device by rows and tokens a row."""
         table = self.tables[device]
         tokens = rows * cache_places(context, table.cache) / table.token_places
         whole = float(table.body_s[rows, 0]) + float(table.decode_attention_s[rows])

@@ -26,7 +26,7 @@ __all__ = ["Analysed", "Refusal", "analyse"]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A graph that is captured at every start, with the reason and the position of its word."""
+    """A graph that is captured at every start: reason, and position of its word."""
 
     batch: int
     node: int

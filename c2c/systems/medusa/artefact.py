@@ -178,7 +178,7 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
 
 
 def load_artefact(folder: Path, key: Key) -> Artefact | None:
-    """Return the artefact of a key, or None if its file is missing or, with a warning, unusable."""
+    """Return the artefact of a key, or None if missing or, with a warning, unusable."""
     path = artefact_path(folder, key)
     if not path.exists():
         return None

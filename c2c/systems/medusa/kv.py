@@ -1,4 +1,4 @@
-"""Size of the KV cache, measured once by profiling and reused while enough memory is free."""
+"""Size of the KV cache, measured once by profiling."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
 
 
 def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
-    """Return the record of a process that has run its largest step and captured its graphs."""
+    """Return the record of a process after its largest step and captures."""
     return KvRecord(
         free_bytes=recorder.device.free_bytes() + graph_bytes,
         held_bytes=recorder.held_bytes - graph_bytes,
@@ -51,7 +51,7 @@ def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
 def stored_kv_bytes(
     record: KvRecord, device: Device, held_bytes: int, memory_fraction: float
 ) -> int | None:
-    """Return the KV cache's bytes from a record; None, with a warning, if it must be profiled."""
+    """Return the KV cache's bytes from a record; None, with a warning, if stale."""
     needed = record.free_bytes - max(0, held_bytes - record.held_bytes)
     free = device.free_bytes()
     if free < needed:

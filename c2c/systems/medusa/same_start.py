@@ -1,4 +1,4 @@
-"""Checks that two captures are of the same start, and a search for buffers with addresses."""
+"""Checks that two captures are of the same start."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
 
 
 def launch_s(spec: ModelSpec, measured: MeasuredStart) -> float:
-    """Return the host seconds to launch a step's kernels one by one: half of a capture's."""
+    """Return the host seconds to launch a step's kernels one by one."""
     return (NODES_A_LAYER * spec.layers + NODES_OUTSIDE) * stages_of(spec, measured).host_s / 2
 
 

@@ -1,4 +1,4 @@
-"""Told values: words of parameters that a process is told by name, such as rank and handles."""
+"""Told values: words of parameters, such as rank and handles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def told_in(
     *,
     is_complete: bool,
 ) -> tuple[Told, ...]:
-    """Return the told values in cells of 8 or 4 bytes; a cell that fits two names is refused."""
+    """Return the told values in cells of 8 or 4 bytes; ambiguous cells are refused."""
     return tuple(_told(expected, found, captures, names, is_complete=is_complete))
 
 

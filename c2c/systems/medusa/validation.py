@@ -23,7 +23,7 @@ Equal = Callable[[bytes, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Memory of a run's inputs (`given`) and outputs (`left`); state, as a KV cache, is in both."""
+    """Memory of a run's inputs (`given`) and outputs (`left`)."""
 
     given: tuple[Region, ...]
     left: tuple[Region, ...]

@@ -1,4 +1,4 @@
-"""Works of a start for the serving loop: seconds by model, weights over disk and link."""
+"""Works of a start for the serving loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layout of models side by side on GPUs: a lane a model, on its shares of the SMs."""
+"""Layout of models side by side on GPUs."""
 
 from __future__ import annotations
 

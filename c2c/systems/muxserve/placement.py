@@ -1,4 +1,4 @@
-"""Greedy placement of models on GPUs by their rates, and shares of SMs for their decodes."""
+"""Greedy placement of models on GPUs, and shares of SMs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Served:
 
 
 def share_of(model: Served, room_bytes: float) -> float:
-    """Return the smallest share of SMs that serves a model's rate alone, else the best one."""
+    """Return the smallest share of SMs that serves a model's rate, else the best one."""
     best, most = 1.0, -1.0
     for share in sorted(model.decode_s):
         rate = model.most_rps(share, room_bytes, model.prompt_s)

@@ -166,7 +166,7 @@ class Running:
 
 
 def tensor_map_bytes(device: Device, address: int, rest: bytes) -> bytes:
-    """Return a tensor map of an address and of 120 bytes with shape, strides and box."""
+    """Return a tensor map of an address and of 120 other bytes."""
     return device.replace_address(bytes(8) + rest, address)
 
 

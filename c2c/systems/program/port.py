@@ -44,7 +44,7 @@ class ParameterPlace(NamedTuple):
 
 
 class LaunchAttribute(NamedTuple):
-    """An attribute of a launch, such as its cluster: the driver's number and the value's bytes."""
+    """An attribute of a launch: the driver's number and the value's bytes."""
 
     number: int
     value: bytes

@@ -50,7 +50,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A slice's address at byte `at` of an argument, as a word or in a tensor map of 128 bytes."""
+    """A slice's address at byte `at` of an argument: a word or a tensor map."""
 
     at: int
     slice: Slice

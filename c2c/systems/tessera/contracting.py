@@ -28,7 +28,7 @@ class Contracted:
 def contracted(
     work: Work, gpus: Gpus, tied: Sequence[int], kept: Collection[int] = ()
 ) -> Contracted | None:
-    """Return groups that share a GPU in some placement of least latency, with the known GPUs."""
+    """Return groups that share a GPU in some best placement, with the known GPUs."""
     pinned: dict[int, int] = {}
     for kernel, gpu in work.pinned.items():
         if pinned.setdefault(tied[kernel], gpu) != gpu:
@@ -70,7 +70,6 @@ class _Graph:
                 self.join(group, other)
 
     def _worst(self, group: int) -> dict[int, _Costs]:
-        """Return the largest cost of a move from GPU h to GPU g, [g][h], by neighbour."""
         result = {}
         every = range(self.count)
         for other, costs in self.beside[group].items():

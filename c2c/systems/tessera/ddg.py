@@ -113,7 +113,7 @@ class _Writers:
     who: list[int] = field(default_factory=list)
 
     def read(self, begin: int, end: int) -> Iterable[tuple[int | None, int, int]]:
-        """Yield (writer, begin, end) of all parts of a range; writer None: no launch wrote it."""
+        """Yield (writer, begin, end) of a range's parts; None: no launch wrote it."""
         position = begin
         for k in range(bisect.bisect_right(self.ends, begin), len(self.begins)):
             if self.begins[k] >= end:

@@ -1,4 +1,4 @@
-"""Lanes of a decoder over a pair: costs of a step by its size, for each layout."""
+"""Lanes of a decoder over a pair: costs of a step by size and layout."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Lanes:
         return Joint(lane, parts, weights)
 
     def handed_s(self, prompt: int, source: Literal[0, 1]) -> float:
-        """Return the seconds of a prompt's keys and values on the link to the other GPU."""
+        """Return the seconds of a prompt's KV on the link."""
         nbytes = float(kv_bytes_per_token(self.spec)) * prompt
         return self.link.seconds(nbytes, source, 1 - source)
 
@@ -204,7 +204,6 @@ class Lanes:
     def _rows_s(
         self, kernels: Sequence[StepKernel], work: Work, gpu_of: Sequence[int]
     ) -> tuple[float, ...]:
-        """Return the seconds by resource of kernels that do not depend on all tokens of a step."""
         one_row = self._one_row_s
         times_s = [0.0] * (2 * len(self.pair.gpus))
         for kernel, seconds, g in zip(kernels, work.times, gpu_of, strict=True):
@@ -216,7 +215,7 @@ class Lanes:
 
 
 def part_of(kernel: StepKernel) -> str:
-    """Return the part of `PARTS` that a layer's kernel belongs to; "ends" for one of no layer."""
+    """Return the part of `PARTS` of a layer's kernel, or "ends"."""
     if kernel.layer < 0:
         return "ends"
     return _PART_OF.get(kernel.kind, "feed_forward")

@@ -1,4 +1,4 @@
-"""Execution of a placed program by the CUDA driver: a graph each segment, sends between them."""
+"""Execution of a placed program by the CUDA driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts of a pair of GPUs in the serving loop: lanes, and the resources of their steps."""
+"""Layouts of a pair of GPUs in the serving loop."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Pair:
         return left, replace(right, share=self.right_share)
 
     def link(self, gbps: float | None = None) -> Gpus:
-        """Return the pair as the planner's input, at the node's link rate if `gbps` is None."""
+        """Return the pair as the planner's input, by default at the node's link rate."""
         wire = self.wire
         return Gpus.alike(
             self.names, gbps=wire.gbps if gbps is None else gbps, latency_s=wire.latency_s

@@ -1,4 +1,4 @@
-"""Placement of kernels on GPUs: exact for two GPUs and latency, else to a stated gap."""
+"""Placement of kernels on GPUs: exact for two and latency, else to a gap."""
 
 from __future__ import annotations
 

@@ -126,12 +126,11 @@ def _overlap(one: Slice, other: Slice) -> bool:
 
 @dataclass(slots=True)
 class _Versions:
-    """Newest version of each range of bytes: the GPUs that hold it, its segment and GPU."""
+    """Newest version of each range of bytes."""
 
     _newest: dict[int, list[_Version]] = field(default_factory=dict)
 
     def bring(self, part: Slice, gpu: int) -> list[Send]:
-        """Return the sends of the bytes of a slice that a GPU lacks, and record it as a holder."""
         sends, versions = [], []
         begin, end = part.offset, part.offset + part.nbytes
         for version in self._newest.get(part.buffer, []):
@@ -155,7 +154,7 @@ class _Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A range of a buffer: the GPU and segment that wrote it, and the GPUs that hold it."""
+    """A range of a buffer: its writer, and the GPUs that hold it."""
 
     begin: int
     end: int

@@ -1,4 +1,4 @@
-"""Layouts of a hot model and a cold one, or several, over GPUs in the serving loop."""
+"""Layouts of a hot model and cold ones over GPUs."""
 
 from __future__ import annotations
 
@@ -234,7 +234,6 @@ class _Over:
         )  # fmt: skip
 
     def _woven(self, k: int, hot: Times, cold: Times) -> tuple[Plan, float, str]:
-        """Return the hot step's works of one receiver, the seconds that its steps get, a note."""
         settings, away, count = self.given, self._times(self.hot, k), self.given.receivers
         rate = None if self.link_gbps is None else self.link_gbps / count
         pair = pair_times(
@@ -409,7 +408,7 @@ def _of(k: int, name: str, receivers: int) -> str:
 
 
 def _wire(node: Node, receiver: int, receivers: int) -> tuple[tuple[float, float], float]:
-    """Return the latencies to a receiver and back, and its share of the lower rate, GB/s."""
+    """Return the latencies to a receiver and back, and its rate, GB/s."""
     there, back = node.link(0, receiver), node.link(receiver, 0)
     assert there is not None  # checked with the node
     assert back is not None

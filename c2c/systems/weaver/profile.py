@@ -1,4 +1,4 @@
-"""Times of a woven pair by the cost model: K, N, the receiver's operators, effects of a cut."""
+"""Times of a woven pair by the cost model, and effects of a cut."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def away_of(rows: int, ratio: float) -> int:
 
 
 def moved_s(spec: ModelSpec, away: int, wire_s: tuple[float, float], gbps: float) -> float:
-    """Return the seconds of a task's payload and result over the link; 0 without a task."""
+    """Return the seconds of a task's payload and result over the link."""
     return sum(wire_s) + away * sum(payload_bytes(spec)) / (gbps * 1e9) if away else 0.0
 
 

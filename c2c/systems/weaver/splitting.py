@@ -259,7 +259,7 @@ def _halved(
 
 
 def _late(t: Values, slack: float | Values) -> Values:
-    """Return the mean lateness of pieces times their seconds: the integral of max(0, w - slack)."""
+    """Return the integral of max(0, w - slack) over pieces."""
     return np.where(slack >= 0, np.maximum(t - slack, 0.0) ** 2 / 2, t * (t / 2 - slack))
 
 

@@ -108,7 +108,7 @@ class Times:
         )  # fmt: skip
 
     def link_bytes(self, *, has_prompts: bool) -> Cost:
-        """Return the bytes over the chip's link in a step, where weights are in host memory."""
+        """Return a step's bytes over the chip's link."""
         sizes = np.arange(1, self.table.max_tokens + 1)
         body, head = self.table.body_link_bytes[sizes, 0], self.table.head_link_bytes[sizes, 0]
         if not has_prompts:

@@ -36,7 +36,7 @@ _START_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt of token ids that arrives `at_s` after the trace's start, and its `new` tokens."""
+    """A prompt that arrives `at_s` after the trace's start, and its `new` tokens."""
 
     at_s: float
     model: str
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Tokens of an answer; times of the first and the last in seconds since the request."""
+    """Tokens of an answer, and seconds of the first and last since the request."""
 
     first_s: float
     last_s: float

@@ -38,7 +38,7 @@ def build(name: str, folder: Path) -> Path:
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
-    """Return a row for each rate: by copy engine, loads, bulk and tensor copies of 1 to all SMs."""
+    """Return a row for each rate: copy engine, and kinds of reads by SMs."""
     del spec
     if settings.tiny:
         raise Unmeasurable("no GPU in a dry run")

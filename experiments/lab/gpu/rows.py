@@ -16,7 +16,7 @@ _ATTEMPTS: Final = 2
 
 
 class Rows:
-    """Rows of one device in a file of JSON lines, with the provenance of their runs."""
+    """Rows of one device in JSON lines, with the provenance of their runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,7 +53,7 @@ class Rows:
         self._write({"rows": list(rows)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        """Append a line; it is on disk, or no part of it is, when this returns or raises."""
+        """Append a line; it is on disk wholly or not at all when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)

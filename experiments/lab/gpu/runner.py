@@ -49,7 +49,7 @@ class Outcome:
 
 
 def look(platform: str, limit_s: float) -> Mapping[str, Any] | str:
-    """Return facts of the device from a child that computes on it, or why there are none."""
+    """Return facts of the device from a child, or why there are none."""
     command = [sys.executable, "-c", _LOOK.format(platform=platform)]
     done = run(command, limit_s=limit_s, env=gpu_environment())
     if done.code is None:

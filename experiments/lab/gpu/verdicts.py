@@ -75,7 +75,7 @@ def _of(rows: Sequence[Row], stage: str, **columns: Any) -> list[Row]:
 
 
 def sm_rate(rows: Sequence[Row]) -> float | None:
-    """Return the best rate in GB/s at which SMs read the runtime's pinned memory, None without."""
+    """Return the best rate in GB/s at which SMs read pinned memory, or None."""
     rates = [
         row["gbps"] for row in _of(rows, "probe", pages="runtime") if row["of"] != "copy_engine"
     ]
@@ -96,7 +96,7 @@ def bound(rows: Sequence[Row], of: str, column: str) -> float | None:
 
 
 def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dict[int, Row]:
-    """Return the fastest row on the whole GPU for each number of rows up to 64."""
+    """Return the fastest whole-GPU row for each number of rows up to 64."""
     best: dict[int, Row] = {}
     for row in _of(rows, "decode"):
         if row["what"] in whats and "sms" not in row and "promotion" not in row:
@@ -151,7 +151,7 @@ def _choice(rows: Sequence[Row]) -> Finding:
 def predicted_s(
     mix: Mix, *, link_gbps: float, hbm_gbps: float, bf16_tflops: float
 ) -> tuple[float, float, float]:
-    """Return the predicted seconds of a cell of `MIXES` at alpha 0, at its alpha and at 1."""
+    """Return the predicted seconds of a cell of `MIXES` at alpha 0, its own and 1."""
     k, n, m, cluster, sms, alpha = mix
     machine = replace(
         machine_for(measured=False),

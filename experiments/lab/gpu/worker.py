@@ -1,4 +1,4 @@
-"""Child process of a run: a line of JSON with a case in, a line with its rows out."""
+"""Child process of a run: a case in, its rows out, in lines of JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Settings:
 
 
 def answer(request: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return the rows of a case, or the reason for none; of a request to compile, only a status."""
+    """Return the rows of a case, or the reason for none."""
     stage = request["stage"]
     try:
         module = importlib.import_module(f"{settings.package}.{MODULES.get(stage, stage)}")

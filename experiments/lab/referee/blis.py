@@ -1,4 +1,4 @@
-"""BLIS (`inference-sim`), run by its command line, with the step times that it was trained to."""
+"""BLIS (`inference-sim`), with the step times that it was trained to."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def decode_s(table: StepTable, sequences: int, cache: int) -> float:
 
 
 def prefill_s(table: StepTable, cache: int, chunk: int) -> float:
-    """Return the attention seconds of all layers for a chunk that ends at `cache` cached tokens."""
+    """Return the attention seconds of a chunk that ends at `cache` tokens."""
     chunk = min(chunk, len(table.prefill_attention_s) - 1)
     pairs = attention_pairs(max(0, cache - chunk), chunk, 0)
     return float(table.prefill_attention_s[chunk]) + max(

@@ -173,7 +173,7 @@ def mixtral_token_s(*overrides: str) -> float:
 
 
 def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
-    """Return the seconds a token of a model with the experts of DeepSeek-V2-Lite on an A5000."""
+    """Return the seconds a token of DeepSeek-V2-Lite's experts on an A5000."""
     setup = _on_a5000(
         f"system.expert_cache.host_s={host_s}", f"system.expert_cache.host_per={works_for}",
         "system.expert_cache.share=0.99",

@@ -82,7 +82,7 @@ def compute(context: Context, experiment: Streaming) -> Computed:
 def streamed(
     models: Sequence[str], layout: str, experiment: Streaming, link: str
 ) -> dict[str, float]:
-    """Return the mean milliseconds between tokens of each model, all of them on slices at once."""
+    """Return the mean milliseconds between tokens of each model at once."""
     places = slices(load_platform("gh200"), load_mig(layout))
     if len(places) < len(models):
         raise SettingError("experiment.runs", layout, f"a layout of {len(models)} slices or more")

@@ -256,7 +256,7 @@ def _with_band(
 
 
 def best_of(rows: Sequence[dict[str, Any]], experiment: Map) -> dict[str, Any]:
-    """Return the best system in one workload, by attainment, then by p99 TTFT if that is close."""
+    """Return the best system in a workload, by attainment, then p99 TTFT."""
     first = rows[0]
     most = max(r["both_percent"] for r in rows)
     close = [r for r in rows if r["both_percent"] >= most - experiment.close_points]

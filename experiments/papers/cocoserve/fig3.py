@@ -1,4 +1,4 @@
-"""Figs. 3 and 11: static batches that outgrow memory, and the effect of one migrated layer."""
+"""Figs. 3 and 11: static batches that outgrow memory."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _fig3(base: Served, experiment: Memory) -> Iterator[Result]:
 @figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out-of-memory failures over time",
         experiment=Failures, draw=".drawing.draw_failures", needs=SIMULATOR)  # fmt: skip
 def compute_failures(context: Context, experiment: Failures) -> Computed:
-    """Return the share of requests that fail, and the share in time, by system and rate."""
+    """Return the shares of requests that fail and are in time."""
     base, slo = experiment.server, experiment.slo
     systems = {
         "HFT": base, "CoCoServe": coco(base), "CoCoServe, static": coco(base, batching="static"),

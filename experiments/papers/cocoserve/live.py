@@ -1,4 +1,4 @@
-"""Requests served by one device, then by several while the layout changes, compared bit by bit."""
+"""Requests before and during changes of the layout, compared bit by bit."""
 
 from __future__ import annotations
 
@@ -222,7 +222,6 @@ def _counted(moved: Moved) -> dict[str, Any]:
 
 
 def _as_predicted(over: OverDevices, sizes: Sequence[int]) -> bool:
-    """Return whether each device but the first holds exactly the bytes of its pool and layers."""
     device_bytes: Counter[Any] = Counter()
     for array in _jax.live_arrays():
         if len(array.devices()) == 1 and not in_host_memory(array):

@@ -145,7 +145,7 @@ class Problem:
         }
 
     def room(self) -> dict[int, int]:
-        """Return the copies that fit on each other device, with the KV cache of its even share."""
+        """Return the copies that fit on each other device, KV included."""
         tokens = even_rows(self.batch, 2)[1] * self.context
         others = {d: free for d, free in self.free_bytes().items() if d != self.start.first}
         layer = sizes(self.spec, tokens)["layer"]

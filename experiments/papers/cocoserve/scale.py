@@ -69,7 +69,7 @@ def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:
 
 
 def operation_on(over: OverDevices, draws: random.Random) -> tuple[Operation, list[int]] | None:
-    """Return a random operation and the requests that it names, or None if it is impossible."""
+    """Return a random operation and its requests, or None."""
     copies, layers = over.spread.copies, len(over.spread.copies)
     first = draws.randrange(layers)
     run = range(first, draws.randrange(first, layers) + 1)
@@ -135,7 +135,7 @@ def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve, change and print; return the exit status, 1 if an answer or a count is wrong."""
+    """Serve, change and print; return 1 if an answer or a count is wrong."""
 
     def work(settings: ScaleSettings) -> Ran:
         if jax.config.jax_platforms in ("cpu", None):

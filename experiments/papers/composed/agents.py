@@ -1,4 +1,4 @@
-"""Concurrent coding agents on one chip: the most within the targets, by link and by memory."""
+"""Most concurrent coding agents on one chip, by link and memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Case:
 @figure("agents", title="Concurrent coding agents on one chip", experiment=AgentsOnAChip,
         draw=".agents_drawing.draw_agents", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: AgentsOnAChip) -> Computed:
-    """Search the most agents within the targets, for each chip, tier and time of a tool."""
+    """Search the most agents within targets, by chip, tier and tool time."""
     searches: list[list[dict[str, Any]]] = []
     most: list[dict[str, Any]] = []
     for case in context.each(_cases(experiment)):

@@ -47,7 +47,7 @@ class Sharing:
             raise SettingError("experiment.max_requests", self.max_requests, allowed)
 
     def points(self, seeds: Sequence[int]) -> Iterator[tuple[str, int, float, int, str]]:
-        """Yield chip, models, load, seed and system of each run; systems of a point in turn."""
+        """Yield chip, models, load, seed and system of each run."""
         in_turn = sorted(self.shown, key=lambda name: name in self.placed)
         for chip in self.chips:
             for models in self.models:
@@ -111,7 +111,7 @@ def compute(context: Context, experiment: Sharing) -> Computed:
 def _served(
     context: Context, compression: float, settings: Sequence[str], seed: int, chip: str
 ) -> tuple[tuple[str, ...], SimulationResult] | None:
-    """Return the models and their replay; None: the system has no room for all of them."""
+    """Return the models and their replay; None: no room."""
     overrides = replay_settings(context, compression, settings, seed, chip=[f"hardware={chip}"])
     cfg = composed(*overrides)
     try:

@@ -45,7 +45,7 @@ _SEEN: Final = 64  # bytes of each buffer that a kernel reads or writes
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """A row of Table 1: the claim's suffix, name of the model here, and printed numbers."""
+    """A row of Table 1: the claim's suffix, model, and printed numbers."""
 
     row: str
     spec: str
@@ -98,7 +98,7 @@ def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """A kernel of a layer: buffers it reads and writes, by name; True if from a GEMM library."""
+    """A kernel of a layer: buffers read and written; True: of a GEMM library."""
 
     name: str
     reads: tuple[str, ...]

@@ -60,7 +60,7 @@ class Rank:
 
 
 def shard(spec: ModelSpec, world: int) -> ModelSpec:
-    """Return the part of a model that one rank has; a single key-value head is on all ranks."""
+    """Return one rank's part of a model; a single KV head is on all."""
     return replace(
         spec,
         heads=max(1, spec.heads // world),

@@ -28,7 +28,7 @@ def _block(at_s: Any, prompt: Any, output: Any) -> RequestBlock:
 
 
 def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> RequestBlock:
-    """Return Poisson arrivals with lengths of the trace, or its medians if the trace is missing."""
+    """Return Poisson arrivals with the trace's lengths, or its medians."""
     rng = np.random.default_rng([seed, 7])
     arrival_s = np.cumsum(rng.exponential(1 / rate_rps, requests))
     columns = _columns(context)

@@ -1,4 +1,4 @@
-"""Latency of GPT-oss 20B on a pair of GPUs in the serving loop, by method and rate."""
+"""Latency of GPT-oss 20B on a pair of GPUs, by method and rate."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Online:
 
 @cache
 def capacity_rps(pair: str) -> float:
-    """Return the left GPU's own capacity, in median requests a second, at a batch of 64."""
+    """Return the left GPU's capacity, in median requests a second."""
     lane = Lanes(
         spec=load_spec(GPT_OSS), pair=load_pair(pair), context=MEDIANS[0] + MEDIANS[1] // 2,
         expert_bytes=MXFP4_BYTES,

@@ -53,7 +53,7 @@ class Pipelining:
 
 
 class _Placed(NamedTuple):
-    """A placement of each kind of step: its groups of kernels, and its seconds on each GPU."""
+    """A placement of each kind of step: groups, and seconds on each GPU."""
 
     kinds: tuple[Steps, ...]
     computed_s: tuple[tuple[float, ...], ...]

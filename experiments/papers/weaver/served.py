@@ -1,4 +1,4 @@
-"""A hot and a cold model in the simulator, under readings of the paper's open settings."""
+"""A hot and a cold model in the simulator, under readings."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Found:
 
 @cache
 def served(what: Served) -> Found:
-    """Serve a load; the cut of a woven pair is made for the batch of a first run."""
+    """Serve a load; a woven pair is cut for the batch of a first run."""
     result = _served(what)
     if what.way == "woven" and what.ratio > 0.0 and what.cut != "none" and what.ahead_s is None:
         again = replace(what, rows=max(1, round(result.batch)))
@@ -220,7 +220,7 @@ _models = cache(load_catalog)
 
 @cache
 def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
-    """Return the constants of a GPU; those of the unmeasured A100 of 40 GB follow a reading."""
+    """Return the constants of a GPU; the A100 of 40 GB follows a reading."""
     if gpu != "a100_40":
         return load_constants(calibration_for(gpu))
     if reading != "roofline":

@@ -139,7 +139,7 @@ def hot_process(together: Together, control: Connection, parent: Connection) -> 
 
 
 def cold_process(together: Together, control: Connection, parent: Connection) -> None:
-    """Serve and poll until one round after the sender ends; report the result to the parent."""
+    """Serve and poll until one round after the sender's end; report."""
     side = together.cold
     model, pool, alone = _begun(together, side)
     slot = Slot.open(together.slot, together.slot_shape)

@@ -1,4 +1,4 @@
-"""Steps of a budget of tokens: all decodes first, then prompts in chunks up to the rest."""
+"""Steps of a budget of tokens: decodes first, then prompts in chunks."""
 
 from __future__ import annotations
 

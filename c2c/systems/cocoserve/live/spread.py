@@ -115,7 +115,7 @@ class OverDevices(OverPools):
         self._backend, self._seed = backend, seed
 
     def source(self, number: int, device: int) -> Any:
-        """Return a layer prepared for a copy to a device, with its host weights already there."""
+        """Return a layer prepared for a copy to a device."""
         weights = self.weights
         layer = next(weights[number, d] for d in range(len(self.pools)) if (number, d) in weights)
         if self.linear.placement.by_layer:

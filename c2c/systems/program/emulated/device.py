@@ -181,7 +181,7 @@ class Emulated(Peer):
         return len(self._captured().graph.nodes)
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
-        """Set the edges to the next captured node; by default it waits for the previous one."""
+        """Set the edges to the next captured node; by default the previous one's."""
         self._captured().told = list(edges)
 
     def end_capture(self) -> int:

@@ -18,7 +18,7 @@ _SEAL: Final = 0x54D4
 
 
 def sealed(tensor_map: bytes, address: int) -> bytes:
-    """Return a tensor map with another address in its first word and a checksum in its last."""
+    """Return a tensor map with another address, and a checksum in its last word."""
     body = address.to_bytes(8, "little") + tensor_map[8 : TENSOR_MAP_BYTES - 4]
     return body + struct.pack("<I", zlib.crc32(body, _SEAL))
 

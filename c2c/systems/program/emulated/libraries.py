@@ -16,7 +16,7 @@ _SHARED_BYTES = 48 << 10  # default limit of a launch's dynamic shared memory
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library of kernels, as images that are each loaded on first use of one of its kernels."""
+    """A library of kernels, as images that are loaded on first use."""
 
     path: str
     images: tuple[bytes, ...]

@@ -1,4 +1,4 @@
-"""Read and write sets of a kernel: the parameters that reach the address of each global access."""
+"""Read and write sets of a kernel: parameters that reach its global accesses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ON_CHIP = frozenset({
 
 
 class Reached(NamedTuple):
-    """A word of a parameter, at byte `at`, that is a pointer, or a descriptor if `is_map`."""
+    """A word of a parameter, at byte `at`: a pointer, or a descriptor if `is_map`."""
 
     parameter: int
     at: int = 0

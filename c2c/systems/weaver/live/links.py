@@ -60,7 +60,7 @@ class Link(Protocol):
         ...
 
     def table(self, sequences: np.ndarray, lengths: np.ndarray) -> None:
-        """Start a step of these rows; lengths include its tokens, -1 and 0 mark empty rows."""
+        """Start a step of these rows, with lengths of its tokens; -1 and 0 mark empty rows."""
         ...
 
     def send(self, q: Any, k: Any, v: Any) -> float:
@@ -116,7 +116,7 @@ class Inbox(Protocol):
 
 
 def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
-    """Return the slot shape of a model's steps; its table holds sequence ids instead of pages."""
+    """Return the slot shape of a model's steps; its table holds sequence ids."""
     kv_heads, head_dim = cached_heads(spec)
     return SlotShape(
         rows=shapes.rows[-1], heads=spec.heads, kv_heads=kv_heads, head_dim=head_dim,

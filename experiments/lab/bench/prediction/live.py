@@ -1,4 +1,4 @@
-"""Live runs of traces, each with a record of its own; recorded runs are not repeated."""
+"""Live runs of traces, each with a record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Host:
     runs: Path
 
     def served(self, name: str, requests: Sequence[Request]) -> Path:
-        """Return the folder with the record of a run of these requests; run it if missing."""
+        """Return the record's folder of a run of these requests, run if missing."""
         folder = self.runs / name
         if (folder / CATALOG).is_file():  # written last: the record is complete
             return folder
