@@ -1,4 +1,4 @@
-"""Command lines of benchmarks: settings, a run folder, errors in one line."""
+"""Command lines of benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes of a command: single runs, line-by-line dialogues, and pools."""
+"""Child processes of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frame of every command: signals, terminals, errors in one line."""
+"""Frame of every command."""
 
 from __future__ import annotations
 

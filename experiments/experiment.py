@@ -1,4 +1,4 @@
-"""Settings of a figure: a file of `conf/experiment`, as its dataclass, with overrides."""
+"""Settings of a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of `experiments` that a module runs, by the text of its imports."""
+"""Files of `experiments` that a module runs."""
 
 from __future__ import annotations
 

@@ -114,7 +114,6 @@ def _origin(change: Reconfiguration) -> str:
 
 
 def _tuples(instances: Sequence[Placed]) -> str:
-    """Return the argument of `-cgi`, with start positions if slices are unlike."""
     if len({one.profile.name for one in instances}) == 1:
         return ",".join(one.profile.name for one in instances)
     return ",".join(f"{one.profile.name}:{one.start}" for one in instances)

@@ -1,4 +1,4 @@
-"""Models and chips by the names that people type: `llama-3.1-8b`, `meta-llama/...`, `h200`."""
+"""Models and chips by the names that people type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public engine runs near a question, and the error of the simulator on them."""
+"""Public engine runs near a question."""
 
 from __future__ import annotations
 

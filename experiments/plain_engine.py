@@ -1,4 +1,4 @@
-"""One model on one group of chips under a serving engine: its requests, simulated."""
+"""One model on one group of chips under a serving engine."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def served(group: Group, spec: ModelSpec, engine: Engine, load: Load) -> tuple[F
 
 @cache
 def _base(group: Group, chunk_tokens: int) -> ServingSetup:
-    """Return a plain engine on whole chips with a resident model, which callers replace."""
     from c2c.config import load
 
     model = "qwen3-30b-a3b" if group.apart else "llama-3-3b"

@@ -1,4 +1,4 @@
-"""Settings as key=value on a command line, parsed into a dataclass, and their help."""
+"""Settings as key=value on a command line."""
 
 from __future__ import annotations
 

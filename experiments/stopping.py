@@ -1,4 +1,4 @@
-"""Signals that stop a run; the module's state is per process, as signal handlers are."""
+"""Signals that stop a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a terminal: no number is shortened, whatever the width."""
+"""Tables of a terminal."""
 
 from __future__ import annotations
 

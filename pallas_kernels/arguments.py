@@ -1,4 +1,4 @@
-"""Checks of arguments that the ops share: backends, run-time scalars, layers, derivatives."""
+"""Checks of arguments that the ops share."""
 
 from __future__ import annotations
 

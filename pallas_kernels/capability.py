@@ -1,4 +1,4 @@
-"""Backends that the present device can run, or the reasons why not."""
+"""Backends that the present device can run."""
 
 from __future__ import annotations
 

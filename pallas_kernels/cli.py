@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels`: backends and stored executables; kernels compiled for absent GPUs."""
+"""`python -m pallas_kernels`: backends and stored executables."""
 
 from __future__ import annotations
 

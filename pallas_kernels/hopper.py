@@ -1,4 +1,4 @@
-"""Rules of sm_90 for the configuration of every kernel, checked before compilation."""
+"""Rules of sm_90 for the configuration of every kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers of all kernels over Pallas Mosaic GPU, with the differences of interpret mode."""
+"""Helpers of all kernels over Pallas Mosaic GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error bounds of a correct GEMM against the exact product: derived, elementwise, never tuned."""
+"""Error bounds of a correct GEMM against the exact product."""
 
 from __future__ import annotations
 

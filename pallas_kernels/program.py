@@ -1,4 +1,4 @@
-"""Programs for ahead-of-time compilation: a function of arrays, its arguments, expected code."""
+"""Programs for ahead-of-time compilation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of measured rates, one per device: content, reading and writing."""
+"""Files of measured rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts behind the cost of attention: (query, key) pairs and cache positions."""
+"""Counts behind the cost of attention."""
 
 from c2c.jit import formula
 from c2c.models import CacheShape

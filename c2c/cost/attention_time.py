@@ -1,4 +1,4 @@
-"""Time of one attention layer over a cache in HBM, for prefill and decode."""
+"""Time of one attention layer over a cache in HBM."""
 
 from typing import Any
 

@@ -221,7 +221,6 @@ def _texts(name: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def _carried_from(text: str) -> tuple[str, ...]:
-    """Return the chips that a calibration carries values over from, in file order."""
     data = _yaml(text)
     entries = data.get("constants") if isinstance(data, dict) else None
     chips: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Kernels over narrow weights: operand width and constants of a chip, from `conf/kernels`."""
+"""Kernels over narrow weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -19,13 +19,14 @@ __all__ = ["StepTimes", "step_times", "timed"]
 class StepTimes:
     """Seconds of a model's steps, alone on the link.
 
-    Curves are linear between their sizes, constant below, and go on with their last slope above. A
-    step with prompts and decodes adds what its decodes add to a decode step of the prompts' size.
+    Curves are linear, constant below their sizes, and go on with their last slope above. A step
+    with both kinds of tokens takes its prompts' time, and what its decodes add to a decode step of
+    that size.
 
     Attributes:
       step_s: of every step, beside the curves.
-      prefill_s: of a step with so many prompt tokens alone.
-      decode_s: of a step with so many decodes alone, without reads of the cache.
+      prefill_s: of so many prompt tokens alone.
+      decode_s: of so many decodes alone, without reads of the cache.
       cached_token_s: of each cached token that a decode reads.
     """
 

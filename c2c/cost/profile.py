@@ -1,4 +1,4 @@
-"""Cost of candidate chunk sizes: rows of the chunk-size profiling table."""
+"""Cost of candidate chunk sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

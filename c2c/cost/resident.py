@@ -1,4 +1,4 @@
-"""Time of GEMMs over weights in HBM, as by a vendor library."""
+"""Time of GEMMs over weights in HBM."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

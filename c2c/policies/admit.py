@@ -1,4 +1,4 @@
-"""Admission of waiting requests to the running batch, and shares of a step's token budget."""
+"""Admission of waiting requests to the running batch."""
 
 from __future__ import annotations
 

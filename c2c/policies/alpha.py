@@ -1,4 +1,4 @@
-"""The HybridGEMM split alpha: its start value and its control at run time."""
+"""The HybridGEMM split alpha."""
 
 from __future__ import annotations
 

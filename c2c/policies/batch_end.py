@@ -1,4 +1,4 @@
-"""Turns that last until a batch has ended; then the model comes that waits longest."""
+"""Turns that last until a batch has ended."""
 
 from __future__ import annotations
 

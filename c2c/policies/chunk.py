@@ -1,4 +1,4 @@
-"""Prefill chunk of a step: C2CServe section 6.3, a fixed size, or by cost."""
+"""Prefill chunk of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eviction of idle models from slices, and drains of busy slices."""
+"""Eviction of idle models from slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: mechanisms that act at moments of the serving loop, beside its policies."""
+"""Options: mechanisms that act at moments of the serving loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serving system: a policy for each decision, and its construction from settings."""
+"""Serving system: a policy for each decision."""
 
 from __future__ import annotations
 

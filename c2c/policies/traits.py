@@ -1,4 +1,4 @@
-"""Traits: constants of a policy, as data; a policy's type has those of its decision."""
+"""Traits: constants of a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: choice of a slice's next engine, and steps that wait for the link."""
+"""Turns: choice of a slice's next engine."""
 
 from __future__ import annotations
 

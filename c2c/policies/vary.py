@@ -1,4 +1,4 @@
-"""Choice of an instance's step variant, if a layout has several."""
+"""Choice of an instance's step variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of requests that come, and whether any device could ever serve them."""
+"""Rows of requests that come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss and return of devices: their requests restart elsewhere, or fail; never compiled."""
+"""Loss and return of devices."""
 
 from __future__ import annotations
 

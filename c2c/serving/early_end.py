@@ -1,4 +1,4 @@
-"""Early ends of requests: reported by the backend, cancelled by the client, past their deadline."""
+"""Early ends of requests."""
 
 from __future__ import annotations
 

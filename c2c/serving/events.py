@@ -1,4 +1,4 @@
-"""Events of the serving loop, and one function that applies any of them."""
+"""Events of the serving loop."""
 
 from __future__ import annotations
 

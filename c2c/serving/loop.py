@@ -1,4 +1,4 @@
-"""The serving loop over the port: an event in, actions out."""
+"""The serving loop over the port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pinning of weights in host memory by an operator: load, pin, unpin, drop; never compiled."""
+"""Pinning of weights in host memory by an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement of an inactive model on a slice: candidates, eviction, drains, claims."""
+"""Placement of an inactive model on a slice."""
 
 from __future__ import annotations
 

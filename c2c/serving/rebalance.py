@@ -1,4 +1,4 @@
-"""Rebalancing of a batch's requests over batches on the same devices, by the route policy."""
+"""Rebalancing of a batch's requests over batches on the same devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure step of the serving loop: state changes of an event and the resulting actions."""
+"""Pure step of the serving loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End of a step: its report is accounted, its requests get their tokens."""
+"""End of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of a step report: ended now, or ending later."""
+"""Requests of a step report."""
 
 from __future__ import annotations
 

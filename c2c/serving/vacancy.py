@@ -1,4 +1,4 @@
-"""Idle instances, and room in instances: who waits gets them."""
+"""Idle instances, and room in instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backend of the serving loop on a virtual clock, with durations from the cost tables."""
+"""Backend of the serving loop on a virtual clock."""
 
 from __future__ import annotations
 

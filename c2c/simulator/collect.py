@@ -1,4 +1,4 @@
-"""Simulation of a setup in memory: records in arrival order, and totals."""
+"""Simulation of a setup in memory."""
 
 from __future__ import annotations
 

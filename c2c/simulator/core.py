@@ -1,4 +1,4 @@
-"""Event loop: arrivals and phase ends in time order, the same code interpreted and compiled."""
+"""Event loop: arrivals and phase ends in time order."""
 
 from __future__ import annotations
 

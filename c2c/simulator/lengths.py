@@ -1,4 +1,4 @@
-"""Answers that end before their limits: the simulated machine alone knows their lengths."""
+"""Answers that end before their limits."""
 
 from __future__ import annotations
 

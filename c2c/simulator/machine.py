@@ -1,4 +1,4 @@
-"""Simulated hardware of a prepared setup: link, HBM, disk, activation times."""
+"""Simulated hardware of a prepared setup."""
 
 from __future__ import annotations
 
@@ -102,7 +102,6 @@ def build_machine(prepared: Prepared) -> Machine:
 
 
 def _way_on(ways: Sequence[Way], resources: Sequence[str]) -> np.ndarray:
-    """Return the resource indices of each way between memories, -1 for none."""
     result = np.full((len(ways), DRAWS), -1, np.int64)
     for row, way in zip(result, ways, strict=True):
         row[: len(way.resources)] = [resources.index(name) for name in way.resources]

@@ -1,4 +1,4 @@
-"""Driver of the event loop over blocks of arrivals, with bounded memory."""
+"""Driver of the event loop over blocks of arrivals."""
 
 from __future__ import annotations
 

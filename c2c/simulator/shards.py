@@ -1,4 +1,4 @@
-"""Shards of a run that never interact: assignment to processes, and merging of results."""
+"""Shards of a run that never interact."""
 
 from __future__ import annotations
 

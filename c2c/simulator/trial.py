@@ -1,4 +1,4 @@
-"""Short interpreted trial of policies from outside the package, before long work."""
+"""Short interpreted trial of policies from outside the package."""
 
 from __future__ import annotations
 

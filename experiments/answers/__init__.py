@@ -1,1 +1,1 @@
-"""Searches over several runs: a fleet's capacity, and the cheapest fleet."""
+"""Searches over several runs."""

@@ -1,4 +1,4 @@
-"""Answer of `c2c advise`: a sentence, a table for the console and a page."""
+"""Answer of `c2c advise`."""
 
 from __future__ import annotations
 

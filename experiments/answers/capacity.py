@@ -1,4 +1,4 @@
-"""Capacity of a fleet within its targets: one bisection a seed, with common random numbers."""
+"""Capacity of a fleet within its targets."""
 
 from __future__ import annotations
 

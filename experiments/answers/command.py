@@ -1,4 +1,4 @@
-"""Command lines of searches: the settings of `c2c simulate`, and a group of their own."""
+"""Command lines of searches."""
 
 from __future__ import annotations
 

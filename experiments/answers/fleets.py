@@ -1,4 +1,4 @@
-"""Fleets that a search compares: chips, layouts, systems, and any setting that is swept."""
+"""Fleets that a search compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of fleets that do not serve: the best run of each, and the reason."""
+"""Kinds of fleets that do not serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error of the cost model by chip, on held-out public measurements."""
+"""Error of the cost model by chip."""
 
 from __future__ import annotations
 

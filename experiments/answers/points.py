@@ -1,4 +1,4 @@
-"""Runs in worker processes, each in its own run folder; complete runs are only read."""
+"""Runs in worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities of a capacity search: arrival rate, number of models, size of the fleet."""
+"""Quantities of a capacity search."""
 
 from __future__ import annotations
 

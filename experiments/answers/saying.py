@@ -1,4 +1,4 @@
-"""Answer of a capacity search, in one line and in numbers."""
+"""Answer of a capacity search."""
 
 from __future__ import annotations
 

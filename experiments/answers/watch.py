@@ -1,4 +1,4 @@
-"""Live view of a search; sparse lines in a log."""
+"""Live view of a search."""
 
 from __future__ import annotations
 

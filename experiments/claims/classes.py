@@ -1,4 +1,4 @@
-"""Frozen classes of claims (`classes.yaml`), and readings of settings that papers leave open."""
+"""Frozen classes of claims (`classes.yaml`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fidelity table: every claim beside our result, and the totals."""
+"""Fidelity table: every claim beside our result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Improvements over the paper's rules: one quantity under two rules, seed by seed."""
+"""Improvements over the paper's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Null models: numbers of a paper that agree with one constant, or with no effect."""
+"""Null models: numbers of a paper that agree with one constant."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ def beside(rows: Sequence[Answered]) -> dict[str, Any]:
 
 
 def _best_constant(claims: Sequence[Claim]) -> tuple[float, int]:
-    """Return the constant with which most claims of a unit agree, and their number."""
     printed = {value for claim in claims for value in _numbers(claim.value)}
     # Agreements change only at the ends of the interval that agrees with a printed number.
     ends = {value * (1.0 + side * TOLERANCE) for value in printed for side in (-1, 0, 1)}

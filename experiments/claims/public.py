@@ -1,4 +1,4 @@
-"""Intervals of our values over readings: the public engines and schedulers of baselines."""
+"""Intervals of our values over readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results under other readings, the alternatives of settings that a paper leaves open."""
+"""Results under other readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summary of a reproduction: one line a paper with its counts, and one for all."""
+"""Summary of a reproduction."""
 
 from __future__ import annotations
 

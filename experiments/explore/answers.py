@@ -1,4 +1,4 @@
-"""Answers to the page: settings to simulated runs, their pictures and their command line."""
+"""Answers to the page."""
 
 from __future__ import annotations
 

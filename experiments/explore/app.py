@@ -1,4 +1,4 @@
-"""Web application of the page: the page, its answers, traces dropped onto it."""
+"""Web application of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controls of the page, as data for its script: choices of files, sliders of numbers."""
+"""Controls of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of a run over time: the link's use, and the models on each slice."""
+"""Pictures of a run over time."""
 
 from __future__ import annotations
 

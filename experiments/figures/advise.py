@@ -1,4 +1,4 @@
-"""Price of compared fleets against the load that they have left, or against their attainment."""
+"""Price of compared fleets against the load that they have left."""
 
 from __future__ import annotations
 

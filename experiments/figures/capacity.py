@@ -1,4 +1,4 @@
-"""Share of requests within targets by load, with the capacity found."""
+"""Share of requests within targets by load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted against measured times, one panel for each chip, with logarithmic axes."""
+"""Predicted against measured times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of one run: TTFT over time, and the distributions of TTFT and TPOT."""
+"""Figures of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Style of all figures: colours safe for colour-blind readers, room for a caption."""
+"""Style of all figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command line of `c2c generate`: one text, a batch, or a sweep."""
+"""Command line of `c2c generate`."""
 
 from __future__ import annotations
 

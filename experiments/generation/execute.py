@@ -1,4 +1,4 @@
-"""Generation into a run folder: streamed text, then a table, statistics and texts."""
+"""Generation into a run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts from the command line, standard input or files, each with its own settings."""
+"""Prompts from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a run, validated before a checkpoint is opened."""
+"""Settings of a run."""
 
 from __future__ import annotations
 

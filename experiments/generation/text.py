@@ -1,4 +1,4 @@
-"""Conversion of prompts to token ids, and of new ids to text."""
+"""Conversion of prompts to token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of predictions with measurements: rows, and errors of groups of rows."""
+"""Comparison of predictions with measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public runs of whole engines in closed loops, and the simulator's."""
+"""Public runs of whole engines in closed loops."""
 
 from __future__ import annotations
 

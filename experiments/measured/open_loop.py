@@ -1,4 +1,4 @@
-"""Replay of public runs under Poisson arrivals, with the requests that their client drew."""
+"""Replay of public runs under Poisson arrivals."""
 
 from __future__ import annotations
 

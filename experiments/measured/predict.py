@@ -1,4 +1,4 @@
-"""Predictions of the cost model for each measured call, in microseconds."""
+"""Predictions of the cost model for each measured call."""
 
 from __future__ import annotations
 

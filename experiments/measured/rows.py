@@ -1,4 +1,4 @@
-"""Reader of measurement files: CSV with the columns of `experiments/measured`."""
+"""Reader of measurement files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of a reproduction: the figures with their verdicts, and all claims with their audit."""
+"""Pages of a reproduction."""
 
 from __future__ import annotations
 

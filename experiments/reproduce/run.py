@@ -1,4 +1,4 @@
-"""Reproduction run: compute, draw and store figures, compare all claims, write the report."""
+"""Reproduction run: compute, draw and store figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summary of `c2c reproduce -m`: findings by figure and point, and tables over all points."""
+"""Summary of `c2c reproduce -m`."""
 
 from __future__ import annotations
 

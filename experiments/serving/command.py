@@ -1,4 +1,4 @@
-"""Start of the serving processes from settings, and their end on a signal."""
+"""Start of the serving processes from settings."""
 
 from __future__ import annotations
 
@@ -132,7 +132,6 @@ def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSetting
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows compiled shapes on a bar, which appears with the first."""
     with contextlib.ExitStack() as shown:
         bars: list[Callable[[float], None]] = []
 

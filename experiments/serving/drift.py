@@ -1,4 +1,4 @@
-"""Deviations of a run from the fit, by time and by shape."""
+"""Deviations of a run from the fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of a live run, for a replay: arrivals, cancellations and lost devices."""
+"""Inputs of a live run."""
 
 from __future__ import annotations
 

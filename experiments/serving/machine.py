@@ -1,4 +1,4 @@
-"""Machine of a live run: processor, and use by other processes."""
+"""Machine of a live run."""
 
 from __future__ import annotations
 

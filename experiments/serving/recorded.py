@@ -146,7 +146,6 @@ class _Recorded:
 
 
 def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
-    """Return the recorded plans of each worker, in order."""
     result: dict[int, deque[_Plan]] = {}
     under_way: dict[int, list[dict[str, Any]]] = {}
     for row in steps.to_pylist():

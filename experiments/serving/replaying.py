@@ -1,4 +1,4 @@
-"""Simulation of a live run's requests, and comparison of both by percentiles."""
+"""Simulation of a live run's requests."""
 
 from __future__ import annotations
 

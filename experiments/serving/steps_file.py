@@ -1,4 +1,4 @@
-"""File of fitted step costs, written by `c2c calibrate engine`, read by `c2c replay`."""
+"""File of fitted step costs."""
 
 from __future__ import annotations
 

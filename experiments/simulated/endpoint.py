@@ -1,4 +1,4 @@
-"""Scheduler of a simulated endpoint, between the front and the simulated world."""
+"""Scheduler of a simulated endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that a client of a simulated endpoint requests: middleware of the front."""
+"""Faults that a client of a simulated endpoint requests."""
 
 from __future__ import annotations
 

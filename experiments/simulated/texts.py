@@ -1,4 +1,4 @@
-"""Texts of a simulated endpoint: a tokenizer without a checkpoint, or a checkpoint's."""
+"""Texts of a simulated endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run outside a sweep, and what a run shows."""
+"""One run outside a sweep."""
 
 from __future__ import annotations
 

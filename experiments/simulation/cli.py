@@ -1,4 +1,4 @@
-"""Command line of `c2c simulate` with options: sweeps, help, settings of one's own."""
+"""Command line of `c2c simulate` with options."""
 
 from __future__ import annotations
 

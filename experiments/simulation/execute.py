@@ -1,4 +1,4 @@
-"""Simulation of a checked setup into a run folder: streamed records, then the summary."""
+"""Simulation of a checked setup into a run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulation of a run's shards: in processes, or on a cluster of Ray."""
+"""Simulation of a run's shards."""
 
 from __future__ import annotations
 

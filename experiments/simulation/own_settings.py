@@ -1,4 +1,4 @@
-"""`--config-dir mydir`: the user's own settings and policies, outside the package."""
+"""`--config-dir mydir`: the user's own settings and policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Console output of a run: settings before its start, tables after its end."""
+"""Console output of a run."""
 
 from __future__ import annotations
 

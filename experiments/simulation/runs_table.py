@@ -1,4 +1,4 @@
-"""Table of several runs, after a sweep or of any folder."""
+"""Table of several runs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,6 @@ def _place(value: Any) -> tuple[float, str]:
 def _with_layout(
     settings: Sequence[Mapping[str, Any]], layouts: Sequence[str | None]
 ) -> list[Mapping[str, Any]]:
-    """Return settings with the layout of each run as `mig`, if layouts differ."""
     if len({layout for layout in layouts if layout}) < 2:
         return list(settings)
     words = [str(values.get("mig", "")) for values in settings]

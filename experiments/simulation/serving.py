@@ -1,4 +1,4 @@
-"""Simulation of a run's models, all or those of a shard, in this process."""
+"""Simulation of a run's models."""
 
 from __future__ import annotations
 

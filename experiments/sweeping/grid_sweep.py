@@ -1,4 +1,4 @@
-"""Grid sweep: all combinations of values, in batches for a launcher."""
+"""Grid sweep: all combinations of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of a sweep's points, for the command that started the sweep."""
+"""Records of a sweep's points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search space for Optuna, from the sweeps on a command line: choice, range or interval."""
+"""Search space for Optuna."""
 
 from __future__ import annotations
 

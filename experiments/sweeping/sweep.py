@@ -1,4 +1,4 @@
-"""Sweep on the chosen launcher and sweeper; its result is then read from folders."""
+"""Sweep on the chosen launcher and sweeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compilation of programs for an absent GPU, and the parsing of the compiler's output."""
+"""Compilation of programs for an absent GPU."""
 
 from __future__ import annotations
 
@@ -173,7 +173,6 @@ def _sections(kernel: str) -> tuple[str, str, str]:
 
 
 def _register_sums(ptx: str, launched: int) -> tuple[int, int]:
-    """Return the registers a thread of each warpgroup, asked for and at launch."""
     counts: dict[str, list[int]] = {"inc": [], "dec": []}
     for kind, count in _SET_REGISTERS.findall(ptx):
         counts[kind].append(int(count))

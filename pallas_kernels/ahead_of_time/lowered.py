@@ -1,4 +1,4 @@
-"""Lowering of programs to the compiler's input, without a GPU."""
+"""Lowering of programs to the compiler's input."""
 
 from __future__ import annotations
 

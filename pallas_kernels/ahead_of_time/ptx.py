@@ -1,4 +1,4 @@
-"""PTX of one kernel as data: instructions, their order of execution, and addresses as sums."""
+"""PTX of one kernel as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public functions of attention: check the arguments, choose a kernel, launch."""
+"""Public functions of attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments, and the int32 array of run-time arguments for the kernels."""
+"""Checks of the arguments."""
 
 from __future__ import annotations
 

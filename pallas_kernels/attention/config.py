@@ -1,4 +1,4 @@
-"""Compile-time configuration of the two kernels: hardware rules that it must keep, its choice."""
+"""Compile-time configuration of the two kernels."""
 
 from __future__ import annotations
 

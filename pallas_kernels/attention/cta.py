@@ -1,4 +1,4 @@
-"""One CTA's view in either attention kernel: its range of keys, its buffers and barriers."""
+"""One CTA's view in either attention kernel."""
 
 from __future__ import annotations
 

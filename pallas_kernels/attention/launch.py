@@ -1,4 +1,4 @@
-"""Launch of attention on checked arrays: padding, kernel or reference, cutting, merge."""
+"""Launch of attention on checked arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Online softmax of one warpgroup, for both kernels: 64 rows, keys block by block."""
+"""Online softmax of one warpgroup."""
 
 from __future__ import annotations
 

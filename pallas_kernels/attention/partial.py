@@ -1,4 +1,4 @@
-"""Attention over a part of the keys, and the exact merge of parts."""
+"""Attention over a part of the keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference attention in jax.numpy: any device, any head size; the backend of CPUs."""
+"""Reference attention in jax.numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paged decode attention for Hopper (Mosaic GPU): one query a sequence, KV split over CTAs."""
+"""Paged decode attention for Hopper (Mosaic GPU)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flash attention for Hopper (Mosaic GPU): a CTA computes 128 queries of one head."""
+"""Flash attention for Hopper (Mosaic GPU)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration and plan of a launch from the caller's arguments, common to the GEMM ops."""
+"""Configuration and plan of a launch from the caller's arguments."""
 
 from __future__ import annotations
 

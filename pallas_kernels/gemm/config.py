@@ -1,4 +1,4 @@
-"""Compile-time configuration of the kernel, and the hardware rules that it must keep."""
+"""Compile-time configuration of the kernel."""
 
 from __future__ import annotations
 

@@ -330,7 +330,6 @@ def _sums_staging(gemm: Gemm, config: Config) -> Any:
 
 
 def _any_rows(columns: int, out: Any) -> tuple[Any, ...]:
-    """Transforms of a staging tile from which TMA can store any rows."""
     if columns * out.itemsize > SWIZZLE_BYTES:
         return ()
     return plgpu.TilingTransform((1, columns)), plgpu.SwizzleTransform(SWIZZLE_BYTES)

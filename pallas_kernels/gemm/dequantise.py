@@ -1,4 +1,4 @@
-"""Sums of a section with quantised weights: read into registers, converted, multiplied, scaled."""
+"""Sums of a section with quantised weights."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ def _of_groups(cta: Cta, section: Section) -> Any:
 
 
 def _of_pieces(cta: Cta, section: Section) -> Any:
-    """Scale the sums of each piece of a K step, whose products end before."""
     config, steps = cta.config, cta.rings.scale_steps
     width = piece_size(config, cta.gemm)
     pieces_of_step, pieces_of_group = config.tk // width, cta.gemm.group_size // width

@@ -1,4 +1,4 @@
-"""Epilogue: rounding and storing of a warpgroup's sums, to O or as partial sums."""
+"""Epilogue: rounding and storing of a warpgroup's sums."""
 
 from __future__ import annotations
 

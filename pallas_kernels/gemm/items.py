@@ -1,4 +1,4 @@
-"""The walk over a CTA's share of a launch, common to all warpgroups."""
+"""The walk over a CTA's share of a launch."""
 
 from __future__ import annotations
 

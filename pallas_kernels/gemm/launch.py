@@ -1,4 +1,4 @@
-"""Launch of a chosen configuration: block tables, padding, the kernel or the reference."""
+"""Launch of a chosen configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts of stored weights: tile-major matrices, and int4 two to a byte."""
+"""Layouts of stored weights."""
 
 from __future__ import annotations
 

@@ -48,7 +48,6 @@ def load(cta: Cta) -> None:
 
 
 def _w_tiles_at(cta: Cta, section: Section, step: Int, all_tiles: Int) -> tuple[Int, Int]:
-    """Return the W tiles to load at a step: from the first to behind the last."""
     ahead, tile = cta.config.w_ahead, section.w + step
     begin = jnp.where(tile == 0, 0, tile + ahead)
     end = jnp.minimum(tile + ahead + 1, all_tiles)

@@ -1,4 +1,4 @@
-"""Predicted time of a launch: the slowest of link, HBM, L2 and the busiest CTA."""
+"""Predicted time of a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule of the persistent launch: arithmetic shared by kernel, counts and tests."""
+"""Schedule of the persistent launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of columns and SMs of the two dataflows, from run-time scalars."""
+"""Shares of columns and SMs of the two dataflows."""
 
 from __future__ import annotations
 

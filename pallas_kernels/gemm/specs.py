@@ -1,4 +1,4 @@
-"""Static description of a GEMM, of its weights and of the rows of each expert."""
+"""Static description of a GEMM."""
 
 from __future__ import annotations
 

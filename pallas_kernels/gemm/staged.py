@@ -1,4 +1,4 @@
-"""Staging: W in pieces by copy engine, each multiplied during the next copy."""
+"""Staging: W in pieces by copy engine."""
 
 from __future__ import annotations
 

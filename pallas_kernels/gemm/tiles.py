@@ -32,7 +32,6 @@ def by_rule(gemm: Gemm, *, sm_count: int, cluster: int) -> Config:
 
 
 def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
-    """Tiles for experts, with at least 64 KiB of W in flight per SM."""
     rows = gemm.rows_each / cluster
     items = min(gemm.experts or 1, gemm.m) * -(-gemm.n // 128)
     tn = 64 if items < sm_count // cluster else 128
@@ -45,7 +44,6 @@ def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
 
 
 def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
-    """Tiles for quantised weights: the fewest rows, from 8, with which one cluster holds all."""
     # groups of 64, and of multiples, are whole K steps; of others a K step holds several
     tk = math.gcd(gemm.group_size, 128)
     is_int4 = gemm.quantised is not None and gemm.quantised.kind == "int4"

@@ -1,4 +1,4 @@
-"""Time of counted work: the seconds of each resource, and so of a launch."""
+"""Time of counted work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traffic and work of one launch: exact counts of bytes, tiles and steps."""
+"""Traffic and work of one launch."""
 
 from __future__ import annotations
 
@@ -301,7 +301,6 @@ def _most_passes(config: Config, gemm: Gemm, sizes: Counts, leading: Count) -> C
 
 
 def _sym_rows(m: Count, config: Config, over: _Rows, items: Count, clusters: Count) -> Count:
-    """Return the number of rows of X that the waves of SymGEMM read."""
     blocks = np.maximum(over.blocks, 1)
     tall = config.block_rows
     rest = items % clusters

@@ -1,4 +1,4 @@
-"""Registration of pages with CUDA, so that a GPU reads them in place."""
+"""Registration of pages with CUDA."""
 
 from __future__ import annotations
 

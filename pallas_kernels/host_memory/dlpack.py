@@ -1,4 +1,4 @@
-"""DLPack export of foreign memory as a jax array: no copy, any type, any device."""
+"""DLPack export of foreign memory as a jax array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of host memory: each is a ValueError with a hint."""
+"""Errors of host memory."""
 
 from __future__ import annotations
 

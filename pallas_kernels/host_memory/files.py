@@ -1,4 +1,4 @@
-"""A pool's file: created atomically, users counted by locks, removed when unused."""
+"""A pool's file: created atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layout of a pool's file: tensors to a header's bytes and back."""
+"""Layout of a pool's file."""
 
 from __future__ import annotations
 

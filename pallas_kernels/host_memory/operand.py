@@ -93,6 +93,5 @@ def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
 
 
 def _is_cpu(sharding: Any) -> bool:
-    """Return True if an array is on one CPU device, for NumPy to view."""
     devices: Any = sharding.device_set
     return len(devices) == 1 and all(device.platform == "cpu" for device in devices)

@@ -1,4 +1,4 @@
-"""Shared pages with their lock and registration, and their tensors as NumPy arrays."""
+"""Shared pages with their lock and registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement of arrays in host memory, and reports on it."""
+"""Placement of arrays in host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SharedPool`: named tensors in pages that many processes map, in one physical copy."""
+"""`SharedPool`: named tensors in pages that many processes map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error bounds of quantisation, and of products with quantised weights."""
+"""Error bounds of quantisation."""
 
 from __future__ import annotations
 

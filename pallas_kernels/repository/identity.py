@@ -1,4 +1,4 @@
-"""Identity of a compiled program: its inputs, the device and the compiling versions."""
+"""Identity of a compiled program."""
 
 from __future__ import annotations
 

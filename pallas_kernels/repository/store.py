@@ -1,4 +1,4 @@
-"""A folder of compiled executables, filed by identity and checked on load."""
+"""A folder of compiled executables."""
 
 from __future__ import annotations
 

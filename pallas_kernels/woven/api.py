@@ -1,4 +1,4 @@
-"""`send`, `poll` and `receive`: check the arguments, launch the kernels."""
+"""`send`, `poll` and `receive`."""
 
 from __future__ import annotations
 

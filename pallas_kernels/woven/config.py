@@ -1,4 +1,4 @@
-"""Compile-time configuration of `send`, and the shared memory of each kernel."""
+"""Compile-time configuration of `send`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exchange between the kernels of both sides: sizes and arrays in shared memory."""
+"""Exchange between the kernels of both sides."""
 
 from __future__ import annotations
 

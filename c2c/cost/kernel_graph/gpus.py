@@ -1,4 +1,4 @@
-"""GPUs for kernel timing: rates, memory, GEMM calibration and measured times."""
+"""GPUs for kernel timing."""
 
 from __future__ import annotations
 

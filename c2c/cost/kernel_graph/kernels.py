@@ -1,4 +1,4 @@
-"""Kernels of a model's step, from its shape: work, memory traffic and dependencies."""
+"""Kernels of a model's step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time of a kernel on a GPU, from its operations and bytes."""
+"""Time of a kernel on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases of a served model on GPUs: steps per request, kernels and memory."""
+"""Phases of a served model on GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor-parallel step of a decoder on one rank: its kernels and the collectives between them."""
+"""Tensor-parallel step of a decoder on one rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Continuous batching with chunked prefill: composition of an instance's next step."""
+"""Continuous batching with chunked prefill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assignment of models to instances of a device, and their eviction."""
+"""Assignment of models to instances of a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments of a request and a device, and what acts at each."""
+"""Moments of a request and a device."""
 
 from __future__ import annotations
 

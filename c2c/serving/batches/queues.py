@@ -1,4 +1,4 @@
-"""Queues of request slots: waiting for a slice, waiting at an instance, free."""
+"""Queues of request slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves of a batch scheduler (`c2c.policies.batch`): what its `fill` and `joins` are made of."""
+"""Moves of a batch scheduler (`c2c.policies.batch`)."""
 
 from __future__ import annotations
 

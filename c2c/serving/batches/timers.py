@@ -1,4 +1,4 @@
-"""Timers of the loop: 0 for deadlines, 1 + c for chip c's `vary` policy."""
+"""Timers of the loop."""
 
 from __future__ import annotations
 

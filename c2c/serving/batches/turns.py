@@ -1,4 +1,4 @@
-"""Turns: choice of a device's next engine, and admission of steps to the chip's link."""
+"""Turns: choice of a device's next engine."""
 
 from __future__ import annotations
 

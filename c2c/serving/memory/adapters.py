@@ -1,4 +1,4 @@
-"""Adapters over a shared base: requests of several of them are rows of one batch."""
+"""Adapters over a shared base."""
 
 from __future__ import annotations
 

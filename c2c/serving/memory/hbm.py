@@ -1,4 +1,4 @@
-"""HBM of a device: KV caches of all its instances, kept weights, engines."""
+"""HBM of a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KV-cache homes of sequences in memories that lanes of a chip share, and relayouts."""
+"""KV-cache homes of sequences in memories that lanes of a chip share."""
 
 from __future__ import annotations
 

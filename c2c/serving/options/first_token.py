@@ -1,4 +1,4 @@
-"""Requests whose first token comes too late are given up: nobody waits for their answers."""
+"""Requests whose first token comes too late are given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts of engines and hand-overs of requests by polls, as a public router and scheduler."""
+"""Starts of engines and hand-overs of requests by polls."""
 
 from __future__ import annotations
 

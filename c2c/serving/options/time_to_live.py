@@ -1,4 +1,4 @@
-"""Unused prefix blocks are dropped after a time, longer while a tool runs."""
+"""Unused prefix blocks are dropped after a time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ class TimeToLive(NamedTuple):
     """Prefix blocks are dropped, in HBM and host memory, some time after their last use (ours).
 
     The last answer that used a block decides.
-
-    Ours.
 
     Attributes:
       idle_s: stay of blocks after an answer that calls no tool.

@@ -1,4 +1,4 @@
-"""Preparation of a fleet from checked settings: cost tables, KV capacities, chunks, homes."""
+"""Preparation of a fleet from checked settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters of a catalog as arrays: bytes, seconds of a row, room in HBM."""
+"""Adapters of a catalog as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that refuse setups before any work, with errors that name the setting."""
+"""Checks that refuse setups before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories that the lanes of a layout share, as arrays: rooms, homes, copies, ways."""
+"""Memories that the lanes of a layout share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block table of a run's prefix cache, sized by the memories that hold its blocks."""
+"""Block table of a run's prefix cache."""
 
 from __future__ import annotations
 

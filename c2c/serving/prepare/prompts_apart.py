@@ -1,4 +1,4 @@
-"""Layouts with prompt-only devices: lanes that compute prompts and send keys and values on."""
+"""Layouts with prompt-only devices."""
 
 from __future__ import annotations
 

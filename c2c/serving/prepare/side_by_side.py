@@ -1,4 +1,4 @@
-"""Layouts side by side: nodes of a fleet that serve different models."""
+"""Layouts side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts of speculative decoding: their specs, room, and what they exclude."""
+"""Drafts of speculative decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for policies and backends, built once from the settings."""
+"""Tables for policies and backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actions of the serving loop for its backend, encoded as numbers in a buffer."""
+"""Actions of the serving loop for its backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch of an instance: prompts in `Serving.prefilling`, decodes in `Serving.decoding`."""
+"""The batch of an instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of what most fleets lack: memories that lanes share, and adapters over a base."""
+"""Tables of what most fleets lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host memory of a chip: weights it holds, pins and eviction."""
+"""Host memory of a chip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Port between the serving loop and its backend: events in, actions out."""
+"""Port between the serving loop and its backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of the serving loop: the fleet (fixed), the rules (fixed) and the changing part."""
+"""State of the serving loop."""
 
 from __future__ import annotations
 

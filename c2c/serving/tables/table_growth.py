@@ -1,4 +1,4 @@
-"""Growth of the state's tables: request slots, records and models."""
+"""Growth of the state's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed loop of clients: each sends its next request after its last one has ended."""
+"""Closed loop of clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of chips that share no model, and so never affect each other."""
+"""Groups of chips that share no model."""
 
 from __future__ import annotations
 

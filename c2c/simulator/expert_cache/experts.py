@@ -1,4 +1,4 @@
-"""Expert cache of a slice: misses of a step, prefetches, and their time."""
+"""Expert cache of a slice."""
 
 from __future__ import annotations
 

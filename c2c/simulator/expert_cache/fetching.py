@@ -1,4 +1,4 @@
-"""Cost of a step's experts outside HBM, and cache fill at a start."""
+"""Cost of a step's experts outside HBM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table of the cost of missing experts, for long traces."""
+"""Table of the cost of missing experts."""
 
 from __future__ import annotations
 

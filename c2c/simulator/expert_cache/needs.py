@@ -1,4 +1,4 @@
-"""Experts of a step's tokens, layer by layer, before the step is walked."""
+"""Experts of a step's tokens."""
 
 from __future__ import annotations
 

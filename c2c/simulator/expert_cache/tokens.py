@@ -1,4 +1,4 @@
-"""Routing of tokens to experts, one token after another, as by `c2c.workloads.routing`."""
+"""Routing of tokens to experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored expert matrices of past sequences or steps, and search for the most similar one."""
+"""Stored expert matrices of past sequences or steps."""
 
 from __future__ import annotations
 

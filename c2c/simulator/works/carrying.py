@@ -1,4 +1,4 @@
-"""Transfers of KV caches: to host memory and back, and between devices."""
+"""Transfers of KV caches."""
 
 from __future__ import annotations
 

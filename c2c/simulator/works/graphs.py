@@ -1,4 +1,4 @@
-"""Starts, steps and relayouts as graphs of works; compiled if a fleet has any."""
+"""Starts, steps and relayouts as graphs of works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Max-min fair shares of several resources, with strict ranks, among works that use several."""
+"""Max-min fair shares of several resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transfers of KV caches between devices: each device sends them one after another."""
+"""Transfers of KV caches between devices."""
 
 from __future__ import annotations
 

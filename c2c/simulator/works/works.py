@@ -1,4 +1,4 @@
-"""Runs of equal steps, each step a small graph of works: their table and progress."""
+"""Runs of equal steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes and seconds of operations, and the memory that a placement takes on each device."""
+"""Bytes and seconds of operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Best placement under counted transitions, by dynamic programming over layers."""
+"""Best placement under counted transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement with the shortest predicted step within memory, with unequal shares of the batch."""
+"""Placement with the shortest predicted step within memory."""
 
 from __future__ import annotations
 

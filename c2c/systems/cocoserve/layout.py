@@ -1,4 +1,4 @@
-"""Layouts for the serving loop: a batch over a node's devices, each variant a placement."""
+"""Layouts for the serving loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Scaling of a model over a node: settings of the mechanism in `system.layout`.
+    """Settings of `system.layout`: a model scaled over a node.
 
     Attributes:
       way: `layers` copies and moves the given numbers of layers; `printed` plans by Algorithm 1

@@ -1,4 +1,4 @@
-"""Modules of a model's layer, with bytes and operations (Table 1)."""
+"""Modules of a model's layer."""
 
 from __future__ import annotations
 

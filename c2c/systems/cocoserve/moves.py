@@ -1,4 +1,4 @@
-"""Effects of operations on a serving model: its spread and its requests' paths afterwards."""
+"""Effects of operations on a serving model."""
 
 from __future__ import annotations
 

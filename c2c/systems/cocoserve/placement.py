@@ -1,4 +1,4 @@
-"""Placements: devices that hold copies of each layer, and the rows of each copy."""
+"""Placements: devices that hold copies of each layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speedup of a placement over the unscaled model, by three estimates."""
+"""Speedup of a placement over the unscaled model."""
 
 from __future__ import annotations
 

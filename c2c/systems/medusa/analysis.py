@@ -1,4 +1,4 @@
-"""Analysis of two captures of a start: graphs with patches for addresses."""
+"""Analysis of two captures of a start."""
 
 from __future__ import annotations
 
@@ -217,7 +217,6 @@ class _Work:
 
 
 def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[Event]:
-    """Return a capture's allocations in a given order."""
     event_of = {e.allocation: e for e in capture.events if not e.is_free}
     return [event_of[name] for name in allocations]
 

@@ -1,4 +1,4 @@
-"""Artefact file of a start: graphs, references to kernels, allocations, contents of buffers."""
+"""Artefact file of a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture of one start: its trace, its graphs with raw addresses, contents of buffers."""
+"""Capture of one start."""
 
 from __future__ import annotations
 

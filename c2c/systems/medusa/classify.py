@@ -1,4 +1,4 @@
-"""Classifiers of the words in a node's parameters, as addresses or constants."""
+"""Classifiers of the words in a node's parameters."""
 
 from __future__ import annotations
 

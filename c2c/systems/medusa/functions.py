@@ -1,4 +1,4 @@
-"""Look-up of an artefact's kernels in a new process: stored images, symbols, loaded modules."""
+"""Look-up of an artefact's kernels in a new process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay of the captures' allocations and frees, after the start has made its own."""
+"""Replay of the captures' allocations and frees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restoration of graphs in a new process: replayed memory, found kernels, patched nodes."""
+"""Restoration of graphs in a new process."""
 
 from __future__ import annotations
 

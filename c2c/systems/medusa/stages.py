@@ -1,4 +1,4 @@
-"""Seconds of each stage of an engine's start, for any model, scaled from one model's."""
+"""Seconds of each stage of an engine's start."""
 
 from __future__ import annotations
 

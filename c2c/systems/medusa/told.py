@@ -1,4 +1,4 @@
-"""Told values: words of parameters, such as rank and handles."""
+"""Told values: words of parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation of restored graphs against the original on equal inputs, node by node if needed."""
+"""Validation of restored graphs against the original on equal inputs."""
 
 from __future__ import annotations
 

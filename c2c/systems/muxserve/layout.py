@@ -37,7 +37,7 @@ Shares = tuple[Annotated[float, In("(0, 1]", "a share of the SMs")], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Muxing:
-    """Models side by side on GPUs: settings of the mechanism in `system.layout`.
+    """Settings of `system.layout`: models side by side on GPUs.
 
     Attributes:
       rates_rps: requests a second of each model, in the catalog's order; (): one each.

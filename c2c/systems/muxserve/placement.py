@@ -1,4 +1,4 @@
-"""Greedy placement of models on GPUs, and shares of SMs."""
+"""Greedy placement of models on GPUs."""
 
 from __future__ import annotations
 

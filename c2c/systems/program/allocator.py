@@ -1,4 +1,4 @@
-"""A caching allocator: best fit in pools of segments, with splitting, reuse and merging."""
+"""A caching allocator: best fit in pools of segments."""
 
 from __future__ import annotations
 

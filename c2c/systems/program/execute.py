@@ -1,4 +1,4 @@
-"""Execution of a program on a device: allocation of buffers, then launches, captured or run."""
+"""Execution of a program on a device."""
 
 from __future__ import annotations
 

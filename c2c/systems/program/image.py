@@ -1,4 +1,4 @@
-"""Kernels of a PTX image: their parameters, and their memory accesses, stated in comments."""
+"""Kernels of a PTX image."""
 
 from __future__ import annotations
 

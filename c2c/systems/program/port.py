@@ -1,4 +1,4 @@
-"""Device port: the GPU driver calls that launch programs need, with plain values."""
+"""Device port: the GPU driver calls that launch programs need."""
 
 from __future__ import annotations
 

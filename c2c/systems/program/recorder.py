@@ -1,4 +1,4 @@
-"""Trace of a start: allocations and frees in order, with their positions among captured nodes."""
+"""Trace of a start."""
 
 from __future__ import annotations
 

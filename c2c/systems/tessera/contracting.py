@@ -55,7 +55,6 @@ class _Graph:
         return len(self.times[0])
 
     def shrink(self) -> None:
-        """Fix and join until no rule applies."""
         while self.open:
             group = self.open.pop()
             if self.into[group] != group or group in self.fixed or group in self.kept:

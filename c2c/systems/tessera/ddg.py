@@ -1,4 +1,4 @@
-"""Data dependency graph of a program: edges from launches that write bytes to their readers."""
+"""Data dependency graph of a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel groups of a placement: consecutive kernels of one GPU without communication."""
+"""Kernel groups of a placement."""
 
 from __future__ import annotations
 

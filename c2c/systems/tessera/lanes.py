@@ -1,4 +1,4 @@
-"""Lanes of a decoder over a pair: costs of a step by size and layout."""
+"""Lanes of a decoder over a pair."""
 
 from __future__ import annotations
 

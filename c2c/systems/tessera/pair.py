@@ -1,4 +1,4 @@
-"""Pair: two GPUs of a node, the link between them, and the pair's fitted constant."""
+"""Pair: two GPUs of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost of a placement: stages, objective under a policy, memory."""
+"""Cost of a placement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement of kernels on GPUs: exact for two and latency, else to a gap."""
+"""Placement of kernels on GPUs."""
 
 from __future__ import annotations
 

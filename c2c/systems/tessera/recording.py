@@ -1,4 +1,4 @@
-"""Recording of a program's memory accesses: each kernel replaced by an instrumented twin."""
+"""Recording of a program's memory accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule of a placement: segments of launches on each GPU, and sends before them."""
+"""Schedule of a placement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that each launch of a program reads and writes, from its kernel's machine code."""
+"""Memory that each launch of a program reads and writes."""
 
 from __future__ import annotations
 

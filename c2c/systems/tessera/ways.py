@@ -1,4 +1,4 @@
-"""Strategies to serve one model on two GPUs: one alone, both apart, or four splits."""
+"""Strategies to serve one model on two GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of the planner: kernels with their times, transfers and weights; GPUs and links."""
+"""Inputs of the planner."""
 
 from __future__ import annotations
 

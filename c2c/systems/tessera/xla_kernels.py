@@ -1,4 +1,4 @@
-"""Operations and bytes of each launch of an XLA program, for the cost tables."""
+"""Operations and bytes of each launch of an XLA program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of a woven pair by the cost model, and effects of a cut."""
+"""Times of a woven pair by the cost model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs of works of a model's decode steps, by the calibrated cost model."""
+"""Costs of works of a model's decode steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of random float32 weights: the size of small real models, or tiny."""
+"""Checkpoints of random float32 weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open-loop traffic to a live engine: requests, answers, and `c2c serve` as a process."""
+"""Open-loop traffic to a live engine."""
 
 from __future__ import annotations
 

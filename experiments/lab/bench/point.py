@@ -1,4 +1,4 @@
-"""One point of the simulator's benchmark in its own process, as one line of JSON."""
+"""One point of the simulator's benchmark in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage `attention`: our kernels over keys and values in device memory, beside cuDNN or XLA."""
+"""Stage `attention`: our kernels over keys and values in device memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan of one call: cases by stage, the most valuable first."""
+"""Plan of one call."""
 
 from __future__ import annotations
 

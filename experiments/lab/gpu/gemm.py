@@ -1,4 +1,4 @@
-"""Stages `decode`, `mix` and `tall`: products over weights in host memory, rivals and bounds."""
+"""Stages `decode`, `mix` and `tall`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows on disk: a line of JSON each, synced before the next case begins."""
+"""Rows on disk: a line of JSON each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runner: cases in child processes, each with a time limit, until the time is over."""
+"""Runner: cases in child processes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,6 @@ class _Child:
         self._lines: Lines | None = None
 
     def compile_all(self, cases: Sequence[Case], until: float) -> dict[str, Any]:
-        """Let the child compile the programs of a stage in parallel threads."""
         specs = [dict(case.spec) for case in cases]
         self.compiled.add(cases[0].stage)
         request = {"stage": cases[0].stage, "compile": specs}

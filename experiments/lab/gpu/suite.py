@@ -1,4 +1,4 @@
-"""Tests marked gpu as cases, in the child that serves all."""
+"""Tests marked gpu as cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts on a GPU's rows: three claims, then other findings; nothing but the rows decides."""
+"""Verdicts on a GPU's rows."""
 
 from __future__ import annotations
 

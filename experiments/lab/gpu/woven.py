@@ -1,4 +1,4 @@
-"""Stage `woven`: WEAVER's task through pinned host memory, both sides in one process."""
+"""Stage `woven`: WEAVER's task through pinned host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA's AISimulate, run by its command line, with step times of its own GPU profiles."""
+"""NVIDIA's AISimulate, run by its command line."""
 
 from __future__ import annotations
 

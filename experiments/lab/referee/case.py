@@ -1,4 +1,4 @@
-"""Setup that Vidur has too: one resident model on one GPU."""
+"""Setup that Vidur has too."""
 
 from __future__ import annotations
 

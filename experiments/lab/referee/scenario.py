@@ -1,4 +1,4 @@
-"""Scenarios of the referee, their requests, and a trace file of them."""
+"""Scenarios of the referee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vidur as a process that takes turns, run by the Python of its own environment."""
+"""Vidur as a process that takes turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public measurements from outside the reproduced papers, compared with the simulator."""
+"""Public measurements from outside the reproduced papers."""
 
 from __future__ import annotations
 
@@ -149,7 +149,6 @@ def _started_s(model: str, start: str, disk_gbps: float) -> float:
 
 
 def _on_a5000(*overrides: str) -> RunSetup:
-    """Return a run of Mixtral by MoE-Infinity's public code: on-demand fetches, a poor order."""
     settings = load(
         [
             "hardware=rtx_a5000", "system=moe_infinity_code", "system.check_slo=false",

@@ -1,4 +1,4 @@
-"""Systems that C2CServe is compared with, and lone requests served by each of them."""
+"""Systems that C2CServe is compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays of the trace that the serving figures share, and the rules for their load."""
+"""Replays of the trace that the serving figures share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of figures' runs, composed once for all runs that differ in plain values alone."""
+"""Settings of figures' runs."""
 
 from __future__ import annotations
 

@@ -234,7 +234,6 @@ def _requests(
     system: str,
     weights_start: str,
 ) -> list[dict[str, Any]]:
-    """Serve each model once, far apart, and return the records in order of arrival."""
     settings = composed(
         [
             *GH200,

@@ -1,4 +1,4 @@
-"""Decode with weights streamed over NVLink-C2C, beside a public prototype's measurements."""
+"""Decode with weights streamed over NVLink-C2C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latency of a lone request on a started engine, in closed form."""
+"""Latency of a lone request on a started engine."""
 
 from __future__ import annotations
 

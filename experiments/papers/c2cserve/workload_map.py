@@ -1,4 +1,4 @@
-"""Best system by workload: models, load and bursts on one chip (beyond the paper)."""
+"""Best system by workload."""
 
 from __future__ import annotations
 

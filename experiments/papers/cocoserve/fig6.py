@@ -1,4 +1,4 @@
-"""Fig. 6: throughput and latency by copied layers, and by copies of each."""
+"""Fig. 6: throughput and latency by copied layers."""
 
 from __future__ import annotations
 

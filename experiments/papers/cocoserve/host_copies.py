@@ -27,9 +27,6 @@ class HostCopies:
     """Experiment: chip and layout, model and batch, the second slice, and times.
 
     Attributes:
-      platform: name of the chip.
-      mig: name of its layout.
-      model: name of the model.
       context: tokens of each row.
       most_rows: most rows of a batch.
       reserve_bytes: of each slice, for activations and a process.

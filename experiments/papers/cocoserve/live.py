@@ -1,4 +1,4 @@
-"""Requests before and during changes of the layout, compared bit by bit."""
+"""Requests before and during changes of the layout."""
 
 from __future__ import annotations
 
@@ -86,7 +86,6 @@ class Done:
       operations: a row for each that ended.
       failed: operations without enough memory.
       compiled: executables compiled after the warm-up.
-      loaded: executables loaded after the warm-up.
       counts: steps, changes of rows' devices and transitions.
       unequal: operations with unpredicted memory.
       left: blocks still held at the end.

@@ -1,4 +1,4 @@
-"""Uses of a second card: copies of layers, a second instance, a pipeline, tensor parallelism."""
+"""Uses of a second card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Most concurrent coding agents on one chip, by link and memory."""
+"""Most concurrent coding agents on one chip."""
 
 from __future__ import annotations
 

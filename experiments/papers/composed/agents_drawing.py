@@ -1,4 +1,4 @@
-"""Figure of concurrent agents, by chip and a tool's time."""
+"""Figure of concurrent agents."""
 
 from __future__ import annotations
 

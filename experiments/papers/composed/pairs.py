@@ -1,4 +1,4 @@
-"""Pairs of the papers' mechanisms in the serving loop, beside each alone (beyond the papers)."""
+"""Pairs of the papers' mechanisms in the serving loop."""
 
 from __future__ import annotations
 

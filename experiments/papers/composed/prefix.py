@@ -1,4 +1,4 @@
-"""Prefix cache in host memory: latency and load of the link."""
+"""Prefix cache in host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure of the prefix cache: over host memory, and by chip and link."""
+"""Figure of the prefix cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many models on few GPUs: public systems and ours on equal hardware (beyond the papers)."""
+"""Many models on few GPUs."""
 
 from __future__ import annotations
 

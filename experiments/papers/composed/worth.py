@@ -1,4 +1,4 @@
-"""Shapley value of each mechanism, on GH200 and on different GPUs (beyond the papers)."""
+"""Shapley value of each mechanism."""
 
 from __future__ import annotations
 
@@ -57,12 +57,9 @@ class Worth:
 
     Attributes:
       mechanisms: of `system=composed`.
-      models: models per chip.
       requests: requests per chip, at most `most_requests` of a fleet.
       seeds: most seeds of one chip; several have one less.
       close_points: points of attainment that do not count.
-      fleets: fleets by name.
-      loads: loads of fleets.
     """
 
     mechanisms: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""One emulated case: captured by two processes, restored by a third, compared with the truth."""
+"""One emulated case: captured by two processes."""
 
 from __future__ import annotations
 

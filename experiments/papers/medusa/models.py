@@ -1,4 +1,4 @@
-"""Decode steps of Table 1's ten models as launch programs, at vLLM's 35 batch sizes."""
+"""Decode steps of Table 1's ten models as launch programs."""
 
 from __future__ import annotations
 

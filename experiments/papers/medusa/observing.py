@@ -1,4 +1,4 @@
-"""Digests of graphs' results on random inputs, and seconds of their first and later launches."""
+"""Digests of graphs' results on random inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process of an offline or online start, run by `c2c try medusa`."""
+"""One process of an offline or online start."""
 
 from __future__ import annotations
 

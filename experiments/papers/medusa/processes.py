@@ -1,4 +1,4 @@
-"""Emulated processes that start programs at differing addresses, then capture or restore them."""
+"""Emulated processes that start programs at differing addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of ten models restored on the emulated device, and the classifiers' errors."""
+"""Graphs of ten models restored on the emulated device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random launch programs with all kinds of parameters, lifetimes, kernel sources and edges."""
+"""Random launch programs with all kinds of parameters."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ class Shape:
 
     Attributes:
       launches: least number of launches.
-      standing: permanent buffers.
-      passing: temporary buffers.
       has_ends: addresses one past a buffer's end.
       has_dag: edges by use of data, instead of one stream.
       threads: those that allocate the standing buffers.

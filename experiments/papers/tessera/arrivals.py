@@ -1,4 +1,4 @@
-"""Requests for the online figures: the public conversation trace, or its medians."""
+"""Requests for the online figures."""
 
 from __future__ import annotations
 

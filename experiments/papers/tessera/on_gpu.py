@@ -1,4 +1,4 @@
-r"""One measurement of Tessera on a GPU's driver, as a line of JSON."""
+r"""One measurement of Tessera on a GPU's driver."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def _device(**how: Any) -> Peer:
 
 
 def _started(device: Peer, xla: XlaStep, seed: int = 0) -> Running:
-    """Return the step on a device with all memory set, for comparison."""
     running = running_on(device, xla.program)
     _fill(running, xla, seed)
     return running

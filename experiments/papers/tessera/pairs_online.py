@@ -1,4 +1,4 @@
-"""Latency of GPT-oss 20B on a pair of GPUs, by method and rate."""
+"""Latency of GPT-oss 20B on a pair of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's five workloads and three pairs, and the fitted numbers (`c2c calibrate tessera`)."""
+"""The paper's five workloads and three pairs."""
 
 from __future__ import annotations
 

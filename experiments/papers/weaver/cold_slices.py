@@ -25,9 +25,7 @@ class ColdSlices:
     """Experiment: chip and layouts, models and their batches, ratios, loads, costs.
 
     Attributes:
-      platform: name of the chip.
       migs: layouts, whose largest slice has the hot model.
-      hot_model: name of the resident model.
       cold_model: name of the model read over the link.
       context: tokens of a sequence.
       cold_rows: sequences of a cold model.

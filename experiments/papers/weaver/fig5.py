@@ -1,4 +1,4 @@
-"""Fig. 5: TPOT by the ratio of rates, and by the remote share."""
+"""Fig. 5: TPOT by the ratio of rates."""
 
 from __future__ import annotations
 

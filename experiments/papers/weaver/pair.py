@@ -173,7 +173,6 @@ def paired(
 def _ends(
     pipes: list[Any], processes: Sequence[Any], during: Callable[[int, int, int], None]
 ) -> tuple[Ended | None, Ended | None]:
-    """Forward the processes' reports until both end."""
     ends: list[Ended | None] = [None, None]
     is_ready, open_ = [False, False], list(pipes)
     while open_:

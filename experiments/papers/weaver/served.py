@@ -1,4 +1,4 @@
-"""A hot and a cold model in the simulator, under readings."""
+"""A hot and a cold model in the simulator."""
 
 from __future__ import annotations
 

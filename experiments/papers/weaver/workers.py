@@ -1,4 +1,4 @@
-"""Hot and cold process of a woven pair, started by `c2c try weaver`."""
+"""Hot and cold process of a woven pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default: whole KV caches are reserved on joining; prompts in chunks beside all decodes."""
+"""The default: whole KV caches are reserved on joining."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGLang's scheduler: prompts in steps of their own, by the room that answers should need."""
+"""SGLang's scheduler: prompts in steps of their own."""
 
 from __future__ import annotations
 

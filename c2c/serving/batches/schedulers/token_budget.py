@@ -1,4 +1,4 @@
-"""Steps of a budget of tokens: decodes first, then prompts in chunks."""
+"""Steps of a budget of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layout changes of a serving spread model: copies in pieces between steps, then one switch."""
+"""Layout changes of a serving spread model."""
 
 from __future__ import annotations
 

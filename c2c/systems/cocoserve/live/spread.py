@@ -1,4 +1,4 @@
-"""Model over several devices: replicated layers, with a path through them per request."""
+"""Model over several devices."""
 
 from __future__ import annotations
 

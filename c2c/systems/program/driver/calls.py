@@ -1,4 +1,4 @@
-"""Helpers for CUDA's bindings: errors as `DeviceFault`, parameters and attributes as bytes."""
+"""Helpers for CUDA's bindings."""
 
 from __future__ import annotations
 

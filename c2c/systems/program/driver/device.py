@@ -1,4 +1,4 @@
-"""`Driver`: the device port through `cuda.bindings`, on a GPU or over a fake driver library."""
+"""`Driver`: the device port through `cuda.bindings`."""
 
 from __future__ import annotations
 

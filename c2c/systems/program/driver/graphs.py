@@ -1,4 +1,4 @@
-"""CUDA graphs through the driver: reading nodes and building graphs."""
+"""CUDA graphs through the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Emulated`: the device port in Python, as one process would see it."""
+"""`Emulated`: the device port in Python."""
 
 from __future__ import annotations
 

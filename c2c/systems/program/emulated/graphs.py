@@ -1,4 +1,4 @@
-"""Graphs of an emulated device: nodes, edges, capture and a random order of execution."""
+"""Graphs of an emulated device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of an emulated process: images at random handles, functions loaded on first use."""
+"""Modules of an emulated process."""
 
 from __future__ import annotations
 

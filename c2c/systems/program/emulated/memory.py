@@ -1,4 +1,4 @@
-"""Sparse device memory at random addresses; unwritten bytes are noise."""
+"""Sparse device memory at random addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distillation of XLA's dumps to the parts that `read_dump` needs, without paths and metadata."""
+"""Distillation of XLA's dumps to the parts that `read_dump` needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parser of HLO's text, as far as memory and order need it."""
+"""Parser of HLO's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of XLA's distilled dumps: a launch program without a GPU and without guesses."""
+"""Reader of XLA's distilled dumps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parser of XLA's thunk sequence: launches in order, with grids, blocks and loops."""
+"""Parser of XLA's thunk sequence."""
 
 from __future__ import annotations
 

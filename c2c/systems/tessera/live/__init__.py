@@ -1,1 +1,1 @@
-"""Live half of Tessera: layers' parts over the devices of a worker."""
+"""Live half of Tessera."""

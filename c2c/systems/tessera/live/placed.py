@@ -1,4 +1,4 @@
-"""Model whose layers' parts are placed over devices, with transfers of what later parts read."""
+"""Model whose layers' parts are placed over devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write sets of a kernel: parameters that reach its global accesses."""
+"""Read and write sets of a kernel."""
 
 from __future__ import annotations
 
@@ -127,7 +127,6 @@ class _Held:
         self._cell: _Values = _NONE
 
     def settle(self) -> None:
-        """Repeat passes over the instructions until nothing changes."""
         while self._pass():
             pass
 

@@ -1,4 +1,4 @@
-"""Receiver of woven steps: KV caches of another model's sequences in a local pool."""
+"""Receiver of woven steps."""
 
 from __future__ import annotations
 

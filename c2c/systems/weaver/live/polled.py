@@ -1,4 +1,4 @@
-"""Polling model on a CPU: products in pieces of columns, with a poll after each."""
+"""Polling model on a CPU."""
 
 from __future__ import annotations
 

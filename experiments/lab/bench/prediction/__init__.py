@@ -1,1 +1,1 @@
-"""Comparison of the live engine with its simulation, on unseen traces."""
+"""Comparison of the live engine with its simulation."""

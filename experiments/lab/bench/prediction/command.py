@@ -289,7 +289,6 @@ def _table(settings: PredictionSettings, found: Sequence[Judged]) -> Table:
 
 
 def _by_shape(shapes: Sequence[tuple[float, Shape]]) -> Table:
-    """Return a table of step time by batch shape, live and fitted, over all runs."""
     table = Table(box=SIMPLE_HEAD, title="steps by shape, all models", title_justify="left")
     for name in ("load", "kind", "rows or tokens", "steps", "share of time, %", "live, ms"):
         table.add_column(name, justify="left" if name == "kind" else "right")

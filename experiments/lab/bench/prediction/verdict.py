@@ -1,4 +1,4 @@
-"""Verdict on a prediction: its error, and the spread of live runs."""
+"""Verdict on a prediction."""
 
 from __future__ import annotations
 
