@@ -8,7 +8,11 @@ Int = Any  # int or a traced int32 scalar, never negative
 
 
 def ceil_div(a: Int, b: Int) -> Int:
-    """Return a / b rounded up."""
+    """Return a / b rounded up.
+
+    >>> ceil_div(65, 64)
+    2
+    """
     return div(a + b - 1, b)
 
 

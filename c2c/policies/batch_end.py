@@ -16,7 +16,8 @@ _WITHOUT_END: Final = 1e15  # decode steps
 class BatchEnd(NamedTuple):
     """An engine keeps its turn until its batch has ended; the earliest request chooses the next.
 
-    Source: mini-aegaeon c6bbeb6, `scheduling/colocated.py`; needs `system/admit=whole_batches`.
+    Source: github.com/Zyyeric/mini-aegaeon c6bbeb6, `scheduling/colocated.py`. It needs
+    `system/admit=whole_batches`.
     """
 
     @property

@@ -119,7 +119,7 @@ _FAULTS: Final[dict[int, tuple[str, str]]] = {
 
 
 def row_of(event: Event) -> tuple[int, int, int]:
-    """Return kind, place and model of an event that is of no request."""
+    """Return kind, place and model of an event without a request."""
     kind, field = _KINDS[type(event)]
     return kind, getattr(event, field), getattr(event, "model", 0)
 

@@ -35,7 +35,7 @@ def keep_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
 
 
 def take_weights_of(fleet: Fleet, s: Serving, m: int, c: int) -> None:
-    """Record that requested weights are in memory, with no instance waiting for them."""
+    """Record that requested weights are in memory, without an instance."""
     k = entry_of(fleet, m, c)
     if s.hold[k].state != ABSENT:
         arrived(s, k)

@@ -89,7 +89,7 @@ def deal(w: Loop, i: int, now_s: float) -> None:
 
 @jitable
 def route_waiting(w: Loop, i: int) -> None:
-    """Route the requests that wait at instance `i` again, beside which others have been opened."""
+    """Route instance `i`'s waiting requests again, beside newly opened ones."""
     inst = w.s.instance[i]
     for _ in range(inst.n_wait):
         slot = pop_waiting(w.s, i)

@@ -79,7 +79,7 @@ def on_ready(w: Loop, d: int, now_s: float) -> None:
 
 @inlined
 def on_step_end(w: Loop, d: int, now_s: float) -> None:
-    """Handle the end of the reported steps on device `d`: account, control alpha, continue."""
+    """Handle the end of reported steps on device `d`."""
     account_step(w, d)
     if w.fleet.gives_up:
         leave_late(w, d, now_s)
@@ -88,7 +88,7 @@ def on_step_end(w: Loop, d: int, now_s: float) -> None:
 
 @apart("carried", needed=goes_directly)
 def on_carried(w: Loop, slot: int, now_s: float) -> None:
-    """Handle the arrival of a KV cache at the instance that decodes its request."""
+    """Handle the arrival of a KV cache at its decode instance."""
     req = w.s.request[slot]
     i = int(req.held_by)
     req.held_by = -1

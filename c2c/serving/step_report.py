@@ -52,7 +52,7 @@ def ends_prompt(s: Serving, slot: int) -> bool:
 
 @jitable
 def most_steps(s: Serving, d: int) -> int:
-    """Return the maximum steps that device `d` may report: until its first request ends."""
+    """Return the most steps that device `d` may report."""
     i = s.plan[d].instance
     if s.plan[d].prefill > 0 or s.instance[i].n_decode == 0:
         return 1
@@ -80,7 +80,7 @@ def not_in_step(s: Serving, d: int, finished: Any) -> int:
 
 @jitable
 def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
-    """Shorten the requests that a report lists as finished to their generated tokens."""
+    """Shorten the requests that a report lists as finished."""
     steps = s.report[d].steps
     i = s.plan[d].instance
     inst = s.instance[i]
@@ -105,7 +105,7 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
 
 @jitable
 def shorten_decode(fleet: Fleet, s: Serving, i: int, k: int, tokens: int) -> None:
-    """Take so many tokens from the answer of decode `k` of instance `i`."""
+    """Take so many tokens from decode `k`'s answer on instance `i`."""
     shorten(fleet, s, i, int(s.decoding[i, k, SLOT]), tokens)
     s.decoding[i, k, ENDS_AT] -= tokens
     s.decoding[i, k, LENGTH] -= tokens
@@ -124,7 +124,7 @@ def shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
 
 @jitable
 def take_leaving(w: Loop, d: int, finished: Any, now_s: float) -> None:
-    """End the requests that waited only for the end of the step of device `d`."""
+    """End the requests that waited for the end of device `d`'s step."""
     i = w.s.plan[d].instance
     k = 0
     while k < batch_size(w.s, i):

@@ -23,7 +23,7 @@ __all__ = ["after_idle", "after_leaving", "clear_slice", "go_elsewhere", "go_on"
 
 @jitable
 def serve_pending(w: Loop, m: int) -> bool:
-    """Send the pending requests of model `m` to an active instance, if there is one."""
+    """Send model `m`'s pending requests to an active instance, if any."""
     model = w.s.model[m]
     if model.n_wait == 0 or model.active < 0:
         return False
@@ -42,7 +42,7 @@ def serve_pending(w: Loop, m: int) -> bool:
 
 @jitable
 def clear_slice(w: Loop, m: int, now_s: float) -> None:
-    """Let less urgent requests give way for model `m`, which found no slice."""
+    """Let less urgent requests give way for model `m`."""
     i = clear_for(w, m)
     if i >= 0:
         before = int(w.s.instance[i].model)
@@ -55,7 +55,7 @@ def clear_slice(w: Loop, m: int, now_s: float) -> None:
 
 @jitable
 def go_elsewhere(w: Loop, m: int, now_s: float) -> None:
-    """Place model `m`, whose requests have lost their slice: another one may be free."""
+    """Place model `m` again after the loss of its slice."""
     if w.s.model[m].n_wait > 0 and not has_active(w.fleet, w.s, m):
         head = w.s.request[w.s.model[m].wait_head]
         try_place(w, m, head.prompt + head.output, -1, now_s)
@@ -63,7 +63,7 @@ def go_elsewhere(w: Loop, m: int, now_s: float) -> None:
 
 @jitable
 def after_idle(w: Loop, i: int, now_s: float) -> None:
-    """Offer the slice of instance `i`, which has no work any more, to pending models."""
+    """Offer the slice of idle instance `i` to pending models."""
     inst = w.s.instance[i]
     m = int(inst.model)
     was_draining = inst.draining != 0
@@ -78,7 +78,7 @@ def after_idle(w: Loop, i: int, now_s: float) -> None:
 
 @jitable
 def after_leaving(w: Loop, i: int, now_s: float) -> None:
-    """Offer the room of requests that left instance `i` between its steps to other requests."""
+    """Offer the room of requests that left instance `i` to others."""
     inst = w.s.instance[i]
     d = inst.on_device
     is_empty = batch_size(w.s, i) == 0 and not holds_on(w.fleet, w.s, i)

@@ -39,7 +39,7 @@ __all__ = ["end_phase", "submit"]
 def rebalance(
     rules: Rules, machine: Machine, state: Serving, world: World, c: int, now_s: float
 ) -> None:
-    """Share the link of chip `c` max-min fairly and re-time the phases whose share changed."""
+    """Share chip `c`'s link max-min fairly and re-time changed phases."""
     account(world, c, now_s)
     if world.link[c].graphs > 0:
         share_among_works(rules, machine, state, world, c, now_s)

@@ -18,7 +18,7 @@ __all__ = ["Collected", "estimate", "simulate_in_memory"]
 
 
 class Collected(NamedTuple):
-    """Results of a run: records by id, totals, and the first phases of the timeline."""
+    """Results of a run: records by id, totals, first phases."""
 
     records: Any  # recarray of RECORD_DTYPE, sorted by id
     stats: RunStats

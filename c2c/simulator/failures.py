@@ -108,7 +108,7 @@ def has_steps_done(world: World, d: int, now_s: float) -> bool:
 
 
 def lose_phase(rules: Rules, state: Serving, world: World, d: int, now_s: float) -> None:
-    """End the phase of device `d`, whose chip has failed: traffic counts, results are lost."""
+    """End the phase of device `d` after a failure: traffic counts."""
     p, c = world.phase[d], state.device[d].chip
     if world.busy[d] == 0:
         return

@@ -41,7 +41,7 @@ def end_by_length(
     machine: Machine,  # noqa: ARG001 (which says that it is needed)
     d: int,
 ) -> None:
-    """Cut the limits of the requests whose answers end with the steps of device `d`."""
+    """Cut the limits of requests that end with device `d`'s steps."""
     plan, steps = w.s.plan[d], w.s.report[d].steps
     i = int(plan.instance)
     for k in range(plan.decodes):

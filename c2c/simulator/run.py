@@ -53,7 +53,7 @@ Incident = Cancelled | DeviceLost | DeviceBack | BlocksLost | Weights
 
 @dataclass(slots=True)
 class Simulation:
-    """One run: state and world, which it owns, and the phases kept for the timeline."""
+    """One run: state and world, and phases for the timeline."""
 
     prepared: Prepared
     rules: Rules
@@ -285,7 +285,7 @@ class Simulation:
         return min(others_s, float(timers.min())) if others_s < np.inf else np.inf
 
     def cancel(self, request: int, at_s: float, on_records: Callable[[Any], None]) -> None:
-        """End a request whose client leaves now, if it has not ended; `at_s` as `feed`'s."""
+        """End a request whose client leaves; `at_s` as `feed`'s."""
         leaves = Cancelled(at_s=at_s, request_id=request)
         insort(self.incidents, leaves, key=lambda incident: incident.at_s)
         self._look_outside()
@@ -377,7 +377,7 @@ class Simulation:
         return self.world.timeline[:rows].copy()
 
     def take_timeline(self) -> Any:
-        """Return the phases kept since the last call, and make room for further ones."""
+        """Return the phases kept since the last call."""
         rows = self.timeline()
         self.world.n_timeline[0] = 0
         return rows

@@ -72,7 +72,7 @@ def dealt(
 
 
 def by_part(part_of: NDArray[np.int64], count: int) -> Iterator[tuple[int, Any]]:
-    """Yield the parts that have rows, with an index of their rows in ascending order."""
+    """Yield the parts that have rows, with their ascending index."""
     if count == 1:
         yield 0, slice(None)
         return

@@ -59,21 +59,21 @@ __all__ = [
 def before_arrival(
     w: Loop, slot: int, keys: Any, first: int, count: int, of_prompt: int
 ) -> None:  # fmt: skip
-    """Take the block keys of a request that gets the slot, as `begin_blocks`."""
+    """Take a request's block keys into its slot, as `begin_blocks`."""
     if w.fleet.caches_prefixes:
         begin_blocks(w.s, slot, keys, first, count, of_prompt)
 
 
 @inlined
 def after_arrival(w: Loop, slot: int, now_s: float) -> None:
-    """Act on a request that was routed or queued, or has failed at once."""
+    """Act on a request that was routed or queued, or has failed."""
     if w.rules.traits.option.acts:
         _act_on_request(w, slot, now_s)
 
 
 @inlined
 def shared_bytes(w: Loop, i: int, slot: int) -> float:
-    """Return the bytes of a request's KV cache that others of its device have already."""
+    """Return the bytes of a request's KV cache that its device has already."""
     if w.s.request[slot].blocks == 0:
         return 0.0
     return place_bytes(w.fleet, w.s, i, shared_places(w, i, slot))
@@ -124,7 +124,7 @@ def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
 
 @inlined
 def after_freeing(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> float:
-    """Free a request's places outside HBM; return the bytes that are free in HBM."""
+    """Free a request's places outside HBM; return the bytes free in HBM."""
     freed = place_bytes(fleet, s, i, places)
     if s.instance[i].parked_bytes > 0.0:
         freed = free_parked(s, i, freed)
@@ -142,7 +142,7 @@ def before_launches(w: Loop) -> None:
 
 @inlined
 def before_plan(w: Loop, i: int) -> None:
-    """Bring KV caches of instance `i`, whose step is planned next, to HBM."""
+    """Bring KV caches of instance `i`, planned next, to HBM."""
     if w.s.instance[i].parked_bytes > 0.0:
         bring_in(w, i)
 

@@ -47,7 +47,7 @@ def _grows(values: Mapping[type, Any]) -> bool:
 
 @inlined
 def longest_prompt(w: Loop) -> int:
-    """Return the maximum prompt tokens of a step, where the cost tables end."""
+    """Return the most prompt tokens of a step in the cost tables."""
     return int(w.fleet.costs.body_s.shape[1] - 1 - w.fleet.max_batch)
 
 
@@ -79,7 +79,7 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
 
 @jitable
 def free_tokens(w: Loop, i: int) -> int:
-    """Return the tokens of KV cache that instance `i`'s device has room for, without windows."""
+    """Return the KV tokens that instance `i`'s device has room for, without windows."""
     return int(room_bytes(w.s, w.s.instance[i].on_device) // request_bytes(w.fleet, w.s, i, 1))
 
 
@@ -146,7 +146,7 @@ def could_join(w: Loop, i: int, spare: int) -> bool:
 
 @jitable
 def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
-    """Let the head of instance `i`'s queue join if `could_join`; return whether it has joined."""
+    """Let the head of instance `i`'s queue join if `could_join`; return whether."""
     tokens = _head_tokens(w, i, spare)
     if tokens == 0 or not has_room(w, i, tokens, now_s):
         return False
@@ -224,7 +224,7 @@ def return_spare(w: Loop, i: int) -> None:
 
 @jitable
 def extend(w: Loop, i: int, now_s: float) -> int:
-    """Take the room of instance `i`'s next decode steps, after `is_short`; return their number."""
+    """Take the room of instance `i`'s next decode steps; return their number."""
     inst = w.s.instance[i]
     n = inst.n_decode
     if n == 0:

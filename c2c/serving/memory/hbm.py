@@ -43,7 +43,7 @@ __all__ = [
 
 @inlined
 def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
-    """Return the row of the cost tables for instance `i`, which holds a model."""
+    """Return the row of the cost tables for instance `i`."""
     inst = s.instance[i]
     return int(fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind)
 
@@ -62,20 +62,20 @@ def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
 
 @inlined
 def request_places(fleet: Fleet, s: Serving, i: int, tokens: int) -> int:
-    """Return the KV-cache positions of a request of so many tokens on instance `i`."""
+    """Return the KV positions of a request of so many tokens on instance `i`."""
     return held_places(fleet.costs, pair_of(fleet, s, i), tokens)
 
 
 @inlined
 def reserved_places(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
-    """Return the KV-cache positions for which a request of instance `i`'s batch has room."""
+    """Return the KV positions that a request of instance `i`'s batch has room for."""
     req = s.request[slot]
     return request_places(fleet, s, i, req.prompt + req.output - req.unreserved)
 
 
 @inlined
 def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
-    """Return the KV-cache bytes of a request of so many tokens on instance `i`."""
+    """Return the KV bytes of a request of so many tokens on instance `i`."""
     pair = pair_of(fleet, s, i)
     return float(held_places(fleet.costs, pair, tokens) * fleet.costs.kv_bytes[pair])
 
@@ -88,7 +88,7 @@ def place_bytes(fleet: Fleet, s: Serving, i: int, places: int) -> float:
 
 @inlined
 def capacity_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the bytes for KV caches of instance `i` if the device held nothing else."""
+    """Return the bytes for KV caches of instance `i` alone on the device."""
     inst = s.instance[i]
     return float(fleet.kv_capacity_bytes[fleet.deployment[inst.model].arch, inst.kind])
 
@@ -139,7 +139,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
 
 @jitable
 def room_for_model(fleet: Fleet, s: Serving, d: int, m: int) -> float:
-    """Return the free HBM bytes of device `d` with model `m` and no idle engine."""
+    """Return the free HBM of device `d` with model `m` and no idle engine."""
     dev, arch = s.device[d], fleet.deployment[m].arch
     weights = fleet.shared_weight_bytes[arch, dev.kind]
     least, n = fleet.kv_capacity_bytes[arch, dev.kind] + weights, 0
@@ -160,7 +160,7 @@ def room_bytes(s: Serving, d: int) -> float:
 
 @inlined
 def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the HBM bytes that other engines' KV caches could free for instance `i`, net."""
+    """Return the net HBM bytes that others' KV caches could free for instance `i`."""
     inst = s.instance[i]
     host = s.chip[inst.chip].kv_room_bytes + inst.parked_bytes
     if host == 0.0:
@@ -184,7 +184,7 @@ def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def quota_bytes(w: Loop, i: int, room: float) -> float:
-    """Return the bytes of free HBM that the next request of instance `i` may take."""
+    """Return the free HBM bytes that instance `i`'s next request may take."""
     floor, ceiling = w.rules.traits.admit.kv_floor, w.rules.traits.admit.kv_ceiling
     if (floor > 0.0 or ceiling < 1.0) and w.s.instance[i].kv_used > 0:
         return _within(w.fleet, w.s, i, room, floor, ceiling)
@@ -239,7 +239,7 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
 
 @inlined
 def kept_share(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the share of its layers that instance `i` has in HBM, 0 to 1."""
+    """Return the share of its layers that instance `i` has in HBM."""
     inst = s.instance[i]
     return float(inst.kept / fleet.layers[fleet.deployment[inst.model].arch])
 

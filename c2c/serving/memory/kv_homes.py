@@ -82,7 +82,7 @@ def _free_bytes(fleet: Fleet, s: Serving, d: int, k: int) -> float:
 
 @jitable
 def vacancy(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the largest free share of a memory of instance `i`'s homes beyond the first."""
+    """Return the largest free share of instance `i`'s homes beyond the first."""
     most = 0.0
     if len(fleet.kv.room_bytes) == 0 or s.instance[i].model < 0:
         return most
@@ -182,7 +182,7 @@ def take_home(w: Loop, i: int, slot: int, h: int) -> None:
 
 @apart("settle_memories", needed=_has_memories)
 def settle_memories(w: Loop) -> None:
-    """Propagate the room that an event freed on the chips of the devices it marked."""
+    """Propagate the room that an event freed on marked devices' chips."""
     for index in range(w.s.count[0].asked):
         _settle(w.fleet, w.s, w.s.device[w.s.asked[index]].chip)
 
@@ -353,7 +353,7 @@ def _ask_home(w: Loop, i: int, slot: int) -> None:
 # boundary after the last transfer.
 @apart("want_version", needed=_has_memories)
 def want_version(w: Loop, i: int, chosen: int) -> int:
-    """Begin the relayout to the wanted variant of instance `i`; return the variant in force."""
+    """Begin the relayout that instance `i` wants; return the variant in force."""
     inst = w.s.instance[i]
     move = w.s.relayout[inst.on_device]
     is_on_its_way = move.state > WAITS or (move.state == WAITS and move.wanted == chosen)

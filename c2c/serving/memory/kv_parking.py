@@ -34,7 +34,7 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
 
 @jitable
 def bring_in(w: Loop, i: int) -> None:
-    """Return the KV caches of instance `i`, which runs next, to HBM; others make room."""
+    """Return KV caches of instance `i`, which runs next, to HBM."""
     inst = w.s.instance[i]
     d = inst.on_device
     w.s.device[d].kv_bytes += inst.parked_bytes

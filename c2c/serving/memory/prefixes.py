@@ -1,4 +1,4 @@
-"""Prefix cache: prompts reuse the leading KV-cache blocks that earlier requests left in memory."""
+"""Prefix cache: prompts reuse leading KV blocks of earlier requests."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _append(b: Blocks, d: int, req: Any, slot: int, tokens: int, nbytes: float) 
 
 @apart("shared_places", needed=caches_prefixes)
 def shared_places(w: Loop, i: int, slot: int) -> int:
-    """Return the positions of a waiting request whose blocks other requests use on its device."""
+    """Return the positions of a waiting request whose blocks are in use."""
     b, tokens = w.s.blocks, 0
     for j in range(_seek(w.s, i, slot)[0]):
         e = b.entry[b.rows[slot, j]]
@@ -116,7 +116,7 @@ def claim_prefix(
     i: int,
     slot: int,
 ) -> int:
-    """Assign a request that joins the batch of instance `i` the prefix blocks in memory."""
+    """Assign a request that joins instance `i` the prefix blocks in memory."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d = int(inst.on_device)
     here, end = _seek(w.s, i, slot)
@@ -222,7 +222,7 @@ def let_prefix_go(
     is_lost: bool,
     is_done: bool,
 ) -> int:
-    """Unpin the blocks of a request that leaves instance `i`, the last block first."""
+    """Unpin the blocks of a request that leaves instance `i`, the last first."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     host, stays = len(w.s.device) + int(inst.chip), 0
     if is_done and req.held == req.prompt_blocks:

@@ -83,7 +83,7 @@ def _none(
 
 
 class NoEngine(NamedTuple):
-    """No engine for a request that comes: the option `polled_router` hands it over."""
+    """No engine for a request: the option `polled_router` hands it over."""
 
     def check_beside(self, system: Any) -> None:
         """Raise SettingError unless the router's policies stand together."""
@@ -96,7 +96,7 @@ def _nowhere(policy: NoEngine, own: Any, table: Any, count: int, tokens: int) ->
 
 
 class AtLook(NamedTuple):
-    """Requests join when the option `polled_router` hands them over; prompts are computed whole."""
+    """Requests join when `polled_router` hands them over; prompts are whole."""
 
     def check_beside(self, system: Any) -> None:
         """Raise SettingError unless the router's policies stand together."""

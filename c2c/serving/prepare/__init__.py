@@ -98,7 +98,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A checked setup, ready to serve; read-only and shared by any number of runs."""
+    """A checked setup, read-only and shared by any number of runs."""
 
     setup: ServingSetup
     fleet: Fleet
@@ -126,13 +126,13 @@ class Prepared:
         return float(self.link_gbps.max())
 
     def chips_of(self, models: Sequence[int] | None = None) -> NDArray[np.int64]:
-        """Return the chips that may serve some models, ascending, i8[n]; all chips by default."""
+        """Return the chips that may serve some models, ascending, i8[n]."""
         fleet = self.fleet
         here = slice(None) if models is None else np.isin(fleet.home_model, models)
         return np.unique(fleet.home_chip[here])
 
     def new_rules(self) -> Rules:
-        """Return the rules of one run, with fresh memory for policies that have some."""
+        """Return the rules of one run, with fresh memory for policies."""
         return self.rules._replace(own=copied(self.rules.own))
 
     def new_serving(
@@ -325,7 +325,7 @@ def _may_serve(setup: ServingSetup) -> np.ndarray:
 
 
 def chip_places(setup: ServingSetup, part: FleetPart) -> tuple[Slice, ...]:
-    """Return the devices on each chip of a part: slices, or a layout's lanes."""
+    """Return the devices on each chip of a part: slices or lanes."""
     layout = setup.system.layout
     if layout is None:
         return part.slices

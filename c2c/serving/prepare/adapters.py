@@ -24,7 +24,7 @@ def base_rows(deployments: Sequence[Deployment]) -> np.ndarray:
 
 
 def check_adapters(setup: ServingSetup) -> None:
-    """Raise SettingError for an adapter without its base, or beside what adapters exclude."""
+    """Raise SettingError for an adapter without its base, or beside what it excludes."""
     system, names = setup.system, {d.name for d in setup.deployments if d.adapter is None}
     first = next((d for d in setup.deployments if d.adapter is not None), None)
     for d in setup.deployments:
@@ -46,7 +46,7 @@ def check_adapters(setup: ServingSetup) -> None:
 
 
 def slot_room_bytes(setup: ServingSetup, specs: Sequence[ModelSpec]) -> list[float]:
-    """Return the HBM of each spec's adapter slots, each as large as its largest adapter."""
+    """Return the HBM of each spec's adapter slots."""
     largest = dict.fromkeys(specs, 0)
     for d in setup.deployments:
         if d.adapter is not None:

@@ -19,7 +19,7 @@ __all__ = ["check", "check_memory", "check_parts", "check_times", "refusals"]
 
 
 def check_memory(setup: ServingSetup) -> None:
-    """Raise SettingError if KV caches would take all of a chip's host memory."""
+    """Raise SettingError if KV caches take all of a chip's host memory."""
     if (setup.weight_memory_bytes > 0.0).all():
         return
     system = setup.system

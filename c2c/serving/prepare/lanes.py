@@ -45,7 +45,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Weights that a variant needs in a memory; equal ones with one `of` are one."""
+    """Weights that a variant needs in a memory; equal `of` are one."""
 
     source: str
     target: str
@@ -206,7 +206,7 @@ class StepLayout:
         return next(lane for lane in self.lanes if lane.place == place)
 
     def handed(self, kinds: Sequence[Slice], place: Slice) -> int:
-        """Return the number of the lane kind that decodes a place's prompts, or -1."""
+        """Return the lane kind that decodes a place's prompts, or -1."""
         target = self.lane(place).hands_to
         return -1 if target is None else [kind.name for kind in kinds].index(target)
 
@@ -215,7 +215,7 @@ class StepLayout:
         return spec in self.lane(place).steps
 
     def link_bytes(self, spec: str) -> float:
-        """Return the bytes over the chip's link in a model's decode step of one sequence."""
+        """Return a model's link bytes in a decode step of one sequence."""
         plans = [lane.steps[spec][0] for lane in self.lanes if spec in lane.steps]
         parts = ("tokens", "decode")
         return min(
@@ -271,7 +271,7 @@ def _cost(amount: Any, where: str) -> Cost:
 
 
 def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int) -> StepTable:
-    """Return the seconds of a step alone: the longest path of a plan."""
+    """Return the seconds of a step alone: its longest path."""
     plans = layout.steps_of(place, spec.name)
     plan, none = plans[0], np.zeros((tokens + 1, layout.variants))
     return StepTable(

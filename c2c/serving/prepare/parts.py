@@ -33,7 +33,7 @@ class FleetPart:
 
     @property
     def chip_name(self) -> str:
-        """Name of the chip, with the number of chips if several are one device."""
+        """Name of the chip, with the number of chips of a device."""
         ranks = self.platform.ranks
         return self.platform.name if ranks is None else f"{ranks.count} {self.platform.name}"
 

@@ -23,7 +23,7 @@ def speculates(system: SystemSpec, spec: ModelSpec) -> bool:
 
 
 def draft_of(system: SystemSpec, spec: ModelSpec) -> ModelSpec | None:
-    """Return the model that drafts for a model; None: nothing or a lookup does."""
+    """Return the model that drafts for a model, or None."""
     name = system.speculation.drafts.get(spec.name, _LOOKUP)
     return None if not speculates(system, spec) or name == _LOOKUP else _spec(name)
 
@@ -41,7 +41,7 @@ def pass_size(system: SystemSpec, chunk: int) -> tuple[int, int]:
 
 
 def stored_bytes(setup: ServingSetup) -> np.ndarray:
-    """Return the bytes of each deployment in host memory, with its draft; f8[D]."""
+    """Return each deployment's bytes in host memory, with its draft; f8[D]."""
     drafts = [0.0 if d.adapter else draft_weights(setup.system, d.spec) for d in setup.deployments]
     stored: np.ndarray = host_bytes(setup.deployments) + np.array(drafts)
     return stored

@@ -27,7 +27,7 @@ def batch_size(s: Serving, i: int) -> int:
 
 @inlined
 def outstanding(s: Serving, i: int) -> int:
-    """Return the number of requests of instance `i`, including those waiting in its queue."""
+    """Return the number of requests of instance `i`, its queue included."""
     inst = s.instance[i]
     return int(inst.n_wait + inst.n_prefill + inst.n_decode)
 
@@ -41,25 +41,25 @@ def member(s: Serving, i: int, k: int) -> int:
 
 @inlined
 def tokens_left(s: Serving, i: int, k: int) -> int:
-    """Return the number of tokens that decode `k` of instance `i` has left to generate."""
+    """Return the tokens that decode `k` of instance `i` has left."""
     return int(s.decoding[i, k, ENDS_AT] - s.instance[i].decode_clock)
 
 
 @inlined
 def generated(s: Serving, i: int, k: int) -> int:
-    """Return the number of tokens that decode `k` has generated on instance `i`."""
+    """Return the tokens that decode `k` has generated on instance `i`."""
     return int(s.request[s.decoding[i, k, SLOT]].output - tokens_left(s, i, k))
 
 
 @inlined
 def kv_tokens(s: Serving, i: int, k: int) -> int:
-    """Return the length of decode `k` of instance `i`: prompt plus generated tokens."""
+    """Return the length of decode `k` of instance `i`: prompt and answer."""
     return int(s.decoding[i, k, LENGTH] - tokens_left(s, i, k))
 
 
 @jitable
 def place_among_decodes(s: Serving, i: int, slot: int) -> int:
-    """Return the index of a request among the decodes of instance `i`, or -1."""
+    """Return a request's index among the decodes of instance `i`, or -1."""
     for k in range(s.instance[i].n_decode):
         if s.decoding[i, k, SLOT] == slot:
             return k

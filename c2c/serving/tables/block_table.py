@@ -1,4 +1,4 @@
-"""Table of reusable KV-cache blocks in every memory that holds them (the prefix cache)."""
+"""Table of reusable KV blocks in every memory (the prefix cache)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Blocks(NamedTuple):
         return Blocks(*(field.copy() for field in self))
 
     def grown(self, slots: int, most: int) -> Blocks:
-        """Return the table with columns for more requests or more blocks a request."""
+        """Return the table with columns for more requests or blocks."""
         rows, columns = self.keys.shape
         if slots <= rows and most <= columns:
             return self
@@ -191,7 +191,7 @@ def pin(b: Blocks, k: int) -> None:
 
 @jitable
 def unpin(b: Blocks, k: int, use: int) -> bool:
-    """Unpin an entry after a use; return True if no request uses it any more."""
+    """Unpin an entry after a use; return True if none is left."""
     e = b.entry[k]
     e.pins -= 1
     e.use = use
@@ -273,7 +273,7 @@ def _victim(b: Blocks, p: int) -> int:
 
 @jitable
 def give_way(b: Blocks, p: int, most_bytes: float) -> None:
-    """Drop unused blocks of pool `p` until these take up at most so many bytes."""
+    """Drop unused blocks of pool `p` down to so many bytes."""
     pool = b.pool[p]
     while pool.idle_bytes > most_bytes and pool.oldest >= 0:
         k = _victim(b, p)

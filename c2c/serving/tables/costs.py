@@ -216,7 +216,7 @@ def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
 
 @jitable
 def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> float:
-    """Return the seconds of a decode step alone, by sequences and KV-cache positions."""
+    """Return the seconds of a decode step alone, by sequences and KV positions."""
     width = 1 + costs.verified[pair]
     most = min(costs.body_s.shape[1], costs.head_s.shape[1]) - 1
     n = min(rows, most // width)
@@ -227,7 +227,7 @@ def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> floa
 
 @inlined
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
-    """Return the seconds by which each following decode step is longer than the one before."""
+    """Return the seconds by which each following decode step is longer."""
     return float(costs.decode_read_s[pair] * plan.growth)
 
 

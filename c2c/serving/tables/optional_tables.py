@@ -8,7 +8,7 @@ __all__ = ["AdapterSlots", "Adapters", "KvHomes"]
 
 
 class KvHomes(NamedTuple):
-    """Memories of a chip that its lanes share, and KV-cache homes of sequences."""
+    """Memories of a chip that its lanes share, and KV homes."""
 
     room_bytes: Any  # f8[memories]
     homes: Any  # i8[kind] of a lane; 0: it has memory of its own

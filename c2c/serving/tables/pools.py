@@ -20,7 +20,7 @@ __all__ = [
 
 @inlined
 def homes_of(fleet: Fleet, m: int) -> range:
-    """Return the range of model `m` in the list of homes, one home a chip."""
+    """Return the range of model `m` in the list of homes."""
     return range(fleet.home_first[m], fleet.home_first[m + 1])
 
 

@@ -94,7 +94,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLost:
-    """A device is lost with all that it held; later reports from it are ignored."""
+    """A device is lost with its content; later reports are ignored."""
 
     at_s: float
     device: int
@@ -102,7 +102,7 @@ class DeviceLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksLost:
-    """A device has lost its KV-cache blocks; it restarts its running work by itself."""
+    """A device has lost its KV blocks, and restarts its work by itself."""
 
     at_s: float
     device: int
@@ -118,7 +118,7 @@ class DeviceBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """The KV cache of a direct `HandOver` has arrived, and its source is free."""
+    """The KV cache of a direct `HandOver` has arrived."""
 
     at_s: float
     request_id: int
@@ -134,7 +134,7 @@ class Relaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """A timer went off: that of its last `SetTimer`, or of the initial state."""
+    """A timer went off, as last set or initially."""
 
     at_s: float
     number: int = 0
@@ -142,7 +142,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepWeights:
-    """An operator pins a model's weights in a chip's memory, if there is room."""
+    """An operator pins a model's weights in a chip's memory."""
 
     at_s: float
     model: int
@@ -232,7 +232,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """Free the KV cache of a request that ended without being reported as finished."""
+    """Free the KV cache of a request that ended unreported."""
 
     request_id: int
 
@@ -286,7 +286,7 @@ class Relayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Send `Timer` at this time; replaces a pending timer of the same number."""
+    """Send `Timer` at this time, in place of a pending one."""
 
     at_s: float
     number: int = 0  # 0: deadlines; 1 + c: policy of chip c
@@ -340,5 +340,5 @@ _Report: Final = _row_type("Report", REPORT_DTYPE)
 
 
 def new_report(**fields: float) -> Any:
-    """Return a report with the given fields of `REPORT_DTYPE`; the other fields are zero."""
+    """Return a report with these fields of `REPORT_DTYPE`, others zero."""
     return _Report(**fields)

@@ -13,7 +13,7 @@ __all__ = ["Clients", "give_back", "new_clients", "next_free_s", "take_client"]
 
 
 class Clients(NamedTuple):
-    """Clients that think before their next request, by send time; none in an open loop."""
+    """Clients that think before their next request, by send time."""
 
     free_s: Any  # f8[clients]
     ring: Any  # i8[2]: where the first one stands, how many wait

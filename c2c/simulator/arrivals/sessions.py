@@ -1,4 +1,4 @@
-"""Turns of sessions, each sent a time to think after those that it waits for."""
+"""Turns of sessions, each a time to think after its predecessors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def new_sessions() -> Sessions:
 
 
 def begin_turns(block: RequestBlock, ids: np.ndarray, *, is_closed: bool) -> Sessions:
-    """Return the sessions of a block that holds all requests, before the first one."""
+    """Return the sessions of a block of all requests."""
     if block.think_s is None or block.session is None:
         return new_sessions()
     n, think_s = len(block), block.think_s.copy()
@@ -133,7 +133,7 @@ def turn_sent(x: Sessions, row: int, now_s: float) -> None:
 
 @jitable
 def turns_ended(state: Serving, x: Sessions, first: int, now_s: float) -> int:
-    """Schedule the successors of records from `first` on; return the number of ended sessions."""
+    """Schedule the successors of records from `first` on; return the ended sessions."""
     if len(x.ids) == 0:
         return int(state.count[0].out - first)
     ended = 0

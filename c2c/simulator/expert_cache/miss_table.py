@@ -35,7 +35,7 @@ class MissTable(NamedTuple):
 
 
 def no_misses() -> MissTable:
-    """Return an empty table, for systems that walk their steps or cache no experts."""
+    """Return an empty table."""
     return MissTable(False, np.zeros((1, 2, 2, 2)), np.zeros((1, 2, 2, 2)))
 
 
@@ -55,7 +55,7 @@ def _decodes_until(table: MissTable, arch: int, row: int, steps: int, what: int)
 def steps_missing(
     table: MissTable, fleet: Fleet, state: Serving, d: int, nth: int
 ) -> tuple[float, float]:
-    """Return the mean added seconds and bytes of a step that device `d` begins."""
+    """Return the mean added seconds and bytes of device `d`'s next step."""
     plan = state.plan[d]
     i = int(plan.instance)
     arch = int(fleet.deployment[state.instance[i].model].arch)

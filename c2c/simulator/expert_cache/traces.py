@@ -78,7 +78,7 @@ def add_tokens(
 def renew_dot(
     traces: Traces, matrix: Any, k: int, layers: int, experts: int, model: int, row: int
 ) -> None:
-    """Recompute the products of `matrix[k]`, which is of a model, with a changed row."""
+    """Recompute the products of `matrix[k]` with a changed row."""
     for layer in range(layers):
         total = 0.0
         for e in range(experts):
@@ -143,7 +143,7 @@ def _embed(traces: Traces, router: RouterTables, model: int, request: int) -> No
 def embedded_row(
     traces: Traces, router: RouterTables, model: int, request: int
 ) -> tuple[int, float]:
-    """Return the row with the most similar request embedding, of equals the last; or -1."""
+    """Return the row with the most similar request embedding, or -1."""
     _embed(traces, router, model, request)
     best, most = _NONE, 0.0
     for row in range(traces.count[model]):

@@ -42,7 +42,7 @@ def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: fl
 
 @jitable
 def has_come(state: Serving, world: World, d: int) -> int:
-    """Return the slot of the request whose KV cache from device `d` has arrived."""
+    """Return the slot of the request whose KV cache from `d` arrived."""
     slot, target, size, next_s = take_off(world.wires, d)
     world.end_s[len(state.device) + d] = next_s
     _note(state, world, d)
@@ -53,7 +53,7 @@ def has_come(state: Serving, world: World, d: int) -> int:
 
 @apart("drop_sent", needed=goes_directly)
 def drop_sent(w: Loop, world: World, request_id: int) -> None:
-    """Drop a KV cache that no request waits for any more from the wires."""
+    """Drop an unwanted KV cache from the wires."""
     for d in range(len(world.wires.wire)):
         clear_wire(w.s, world, d, request_id)
 

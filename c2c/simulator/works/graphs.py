@@ -162,7 +162,7 @@ def begin_relayout(
     d: int,
     now_s: float,
 ) -> None:
-    """Begin the transfers of device `d`'s relayout, which share the ways with other works."""
+    """Begin the transfers of device `d`'s relayout."""
     row = len(state.device) + d
     works, step, c = world.works, world.works.step[row], state.device[d].chip
     account(world, c, now_s)

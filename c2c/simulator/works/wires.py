@@ -34,7 +34,7 @@ SENT_DTYPE = np.dtype(
 
 
 class Wires(NamedTuple):
-    """Wire of each device that sends caches directly, and a table of pending transfers."""
+    """Wire of each directly sending device, and pending transfers."""
 
     wire: Any  # WIRE_DTYPE [devices]
     sent: Any  # SENT_DTYPE; as many rows as all batches have places
@@ -72,7 +72,7 @@ def put_on(
 
 @jitable
 def take_off(wires: Wires, d: int) -> tuple[int, int, float, float]:
-    """Remove device `d`'s arrived transfer: request, target, bytes, time of the next arrival."""
+    """Remove device `d`'s arrived transfer; return it with the next time."""
     wire = wires.wire[d]
     k = wire.first
     row = wires.sent[k]

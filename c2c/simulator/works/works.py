@@ -125,7 +125,7 @@ def _size(split: Any, home: int, column: int) -> int:
 
 @jitable
 def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
-    """Write the works of plan `p` for a step of this size into row `d`."""
+    """Write the works of plan `p` for such a step into row `d`."""
     step = works.step[d]
     step.works = plans.count[p]
     step.inside = plans.inside[p]
@@ -158,7 +158,7 @@ def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
 
 @jitable
 def link_amount(works: Works, d: int, link: int) -> float:
-    """Return the amount of resource `link` that the first step of row `d` takes."""
+    """Return the amount of `link` that row `d`'s first step takes."""
     total = 0.0
     for w in range(works.step[d].works):
         for u in range(DRAWS):

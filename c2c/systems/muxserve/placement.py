@@ -83,7 +83,8 @@ def placed(
     Args:
       room: bytes for KV on a GPU with some models; 0 or less: no room.
 
-    Source: MuxServe (ICML 2024), Algorithms 1 and 2; public code 2249cfa, `muxsched/placement.py`.
+    Source: MuxServe (ICML 2024), Algorithms 1 and 2; hao-ai-lab/MuxServe 2249cfa,
+    `muxsched/placement.py`.
     Ours: one GPU a model; of GPUs with equal gains the one with least work.
     """
     shares = {m.name: share_of(m, room([m])) for m in models}
