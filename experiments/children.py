@@ -71,7 +71,7 @@ def usable_cores(most: int = 0) -> set[int]:
 
 
 def workers_of(given: object, field: str) -> int:
-    """Return the number of processes to use: `given`, or the number of cores for None."""
+    """Return `given`, or the number of cores for None."""
     if given is None:
         return len(usable_cores())
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
@@ -95,7 +95,7 @@ def gpu_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Output of an ended process; `code` is None if it exceeded its time limit."""
+    """Output of an ended process; `code` is None after the time limit."""
 
     code: int | None
     out: str
@@ -158,7 +158,7 @@ def answer_of(
 def end(
     process: subprocess.Popen[Any], patience_s: float = PATIENCE_S, *, apart: bool = True
 ) -> bool:
-    """Kill a process, with its group if `apart`; return whether it ended within `patience_s`."""
+    """Kill a process, with its group if `apart`; return whether it ended."""
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         if apart:
             os.killpg(process.pid, signal.SIGKILL)
@@ -251,7 +251,7 @@ class Lines:
         return line
 
     def said(self, begin: int = 0, stop: int | None = None) -> str:
-        """Return its output beside the answers, from byte `begin` to `stop`; None for the end."""
+        """Return its other output, from byte `begin` to `stop` or the end."""
         stop = self.said_bytes if stop is None else stop
         self._log.seek(begin)
         return self._log.read(stop - begin).decode("utf-8", "replace")
@@ -267,7 +267,7 @@ class Lines:
         return Ended(code=None, out="", errors=self.said()).why
 
     def close(self) -> None:
-        """Kill the process, with its group if `apart`; one that does not end is abandoned."""
+        """Kill the process, with its group if `apart`."""
         end(self.process, apart=self._apart)
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # unread input is dropped
@@ -395,7 +395,7 @@ def cpu_seconds(of: Sequence[int]) -> float:
 
 
 def pss_mb(of: Sequence[int]) -> float:
-    """Return the memory in MB of processes and their descendants, shared pages counted once."""
+    """Return the MB of processes and descendants, shared pages once."""
     total_kb = 0
     for pid in tree(of):
         try:

@@ -4,8 +4,7 @@
     c2c collect folder=runs/simulate into=tables
 
 A row is a run: the settings in which runs differ, the numbers of its summary, and its state. The
-files are in `<folder>/collected`, or in `into`; in a notebook: `c2c.runs.collect(folder)`. Complete
-and incomplete runs are both rows.
+files are in `<folder>/collected`, or in `into`; in a notebook: `c2c.runs.collect(folder)`.
 """
 
 from __future__ import annotations

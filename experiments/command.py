@@ -63,7 +63,7 @@ def command(
 
 
 def in_one_line(error: BaseException, arguments: Sequence[str] = ()) -> str | None:
-    """Return the one-line message of an error; None for a bug, which needs its traceback."""
+    """Return an error's one-line message, or None for a bug."""
     text = _told(error, arguments)
     # A name may have line breaks or a terminal's control characters.
     return (

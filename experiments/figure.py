@@ -153,7 +153,7 @@ class FigureSpec:
     beyond: bool = False
 
     def settings(self, context: Context) -> Any:
-        """Return the figure's experiment with the overrides of the context; None if it has none."""
+        """Return the figure's experiment with overrides, or None."""
         if self.experiment is None:
             if context.overrides:
                 key, _, value = context.overrides[0].partition("=")
@@ -183,7 +183,7 @@ class FigureSpec:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files of `experiments` that compute and draw it; the content key covers them too."""
+        """Files of `experiments` that compute and draw it."""
         drawn = self._drawn_by if isinstance(self.draw, str) else self.draw.__module__
         inside = imported_files([self.module, drawn])
         return inside if self.module.startswith(_WITHIN) else (*inside, self._file)
@@ -198,7 +198,7 @@ class FigureSpec:
         return Path(getfile(unwrap(_function(self.compute))))
 
     def __reduce__(self) -> Any:
-        """Pickle the figure by its name and its file, which the other process imports."""
+        """Pickle the figure by its name and its file."""
         path = None if self.module.startswith(_WITHIN) else self._file
         return _registered, (self.name, self.module, path)
 
@@ -292,7 +292,7 @@ def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> A
 def modules_with_figures(
     folder: Path = Path(__file__).parent, within: str = _WITHIN
 ) -> tuple[str, ...]:
-    """Return the modules of a folder's packages that register a figure, by their text."""
+    """Return the modules of a folder that register a figure."""
     return tuple(
         within + ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in sorted([*folder.glob("*/*.py"), *folder.glob("papers/*/*.py")])

@@ -16,7 +16,7 @@ _NAME = _ROOT.name
 
 
 def imported_files(modules: Iterable[str]) -> tuple[Path, ...]:
-    """Return the files of the modules of `experiments`, and of all that these import."""
+    """Return the files of `experiments` and of all its imports."""
     waiting, files = list(modules), set()
     while waiting:
         if (path := _file(waiting.pop())) and path not in files:

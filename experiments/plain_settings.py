@@ -81,7 +81,7 @@ def run_settings(
     *,
     goes_on: bool = False,
 ) -> int:
-    """Run a command on its settings; return the exit status, that of `work` or 0."""
+    """Run a command on its settings; return the exit status."""
 
     def run() -> int:
         return run_each(schema, arguments, work)

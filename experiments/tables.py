@@ -21,7 +21,7 @@ _PLAIN_WIDTH = 100  # if output is no terminal and COLUMNS is not set
 
 
 def console() -> Console:
-    """Return a console on standard output, as wide as the terminal, `COLUMNS` or 100 characters."""
+    """Return a console as wide as the terminal, `COLUMNS` or 100."""
     plain: Any = {"highlight": False, "emoji": False}  # an id may hold ":free:"
     terminal = Console(**plain)
     has_width = terminal.is_terminal or "COLUMNS" in os.environ
@@ -30,7 +30,7 @@ def console() -> Console:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name in a table, shortened in its middle where the column is too narrow."""
+    """A name in a table, shortened in its middle."""
 
     text: str
 

@@ -47,7 +47,7 @@ def sm_count(backend: Backend, cluster: int = 1) -> int:
 
 
 def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
-    """Return the value as a Python number of `kind`, or None if it is traced."""
+    """Return the value as a number of `kind`, or None if traced."""
     if np.ndim(value) != 0:
         raise ValueError(f"{name} of shape {np.shape(value)}: expected a scalar")
     if isinstance(value, jax.core.Tracer):
@@ -99,7 +99,7 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
 def check_activations(
     x: Any, k: int, out_dtype: Any, *, w_dtype: Any = None, rows: str = "M"
 ) -> tuple[int, str]:
-    """Return the number of rows of x and the name of the result's dtype."""
+    """Return the rows of x and the name of the result's dtype."""
     if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
         shape = getattr(x, "shape", type(x).__name__)
         raise ValueError(f"x: got {shape}, expected an array [{rows}, K]")

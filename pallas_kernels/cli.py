@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels`: backends and stored executables."""
+"""`python -m pallas_kernels`: backends, stored executables, and kernels for absent GPUs."""
 
 from __future__ import annotations
 

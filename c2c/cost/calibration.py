@@ -31,7 +31,7 @@ ASYM_LATENCY = "c2cserve.fig4a.full_gpu.asym_latency"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFit:
-    """Result of the kernel fit; `loss` is the remaining sum of squared log ratios."""
+    """Result of the fit; `loss` sums squared log ratios."""
 
     link_efficiency: float
     reduce_gbps_per_sm: float

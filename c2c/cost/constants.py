@@ -78,7 +78,7 @@ class CalibrationInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Constants of the cost model, with their sources; `host` is the part of an engine."""
+    """Constants of the cost model, with sources; `host` is an engine's."""
 
     name: str
     # HybridGEMM over weights in host memory
@@ -135,7 +135,7 @@ class Constants:
         return replace(self, **changed)
 
     def on(self, slice_: Slice) -> "Constants":
-        """Return the constants for a slice; MIG slices attain a larger share of HBM's rate."""
+        """Return the constants for a slice; MIG slices use HBM better."""
         if not slice_.is_cut:
             return self
         shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}
@@ -143,7 +143,7 @@ class Constants:
 
     @property
     def carried(self) -> Mapping[str, tuple[str, ...]]:
-        """Parts of the cost model in words, by the other chip whose constants they have."""
+        """Parts of the cost model in words, by the chip that lent them."""
         parts: dict[str, dict[str, None]] = {}
         for field_, source in self.sources.items():
             if source.chip:

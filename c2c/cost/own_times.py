@@ -62,7 +62,7 @@ def step_times(given: object, where: str) -> StepTimes:
 
 
 def timed(table: StepTable, times: StepTimes) -> StepTable:
-    """Return the costs of a model's steps with other seconds; bytes stay as they are."""
+    """Return the costs of a model's steps with other seconds."""
     prompts = _curve(times.prefill_s, len(table.prefill_attention_s))
     decodes = _curve(times.decode_s, len(table.body_s))
     return replace(

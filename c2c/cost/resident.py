@@ -187,7 +187,8 @@ def routed_time(
       active: experts with rows.
       routed: rows of all experts together; 0 takes no time.
       tiles_of: tiles of the experts' rows, by the rows of a tile in `EXPERT_ROWS`.
-      others: see `expert_layer_time`.
+      hidden, intermediate, slice_, constants, element_bytes, stored, gated: see
+        `expert_layer_time`.
     """
     sm_flops = _sm_flops(slice_, constants.expert_mma_efficiency, element_bytes)
     hbm_rate = slice_.hbm_gbps * 1e9 * constants.expert_hbm_efficiency

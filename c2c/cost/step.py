@@ -110,7 +110,7 @@ class StepTable:
 
     @property
     def decode_read_s_per_token(self) -> float:
-        """Seconds of a cached token that a decode reads, by the model and its draft."""
+        """Seconds of a cached token that a decode reads, with the draft."""
         return self.passes * self.kv_read_s_per_token + self.draft_read_s_per_token
 
     @property
@@ -157,7 +157,7 @@ def elementwise_bytes_per_token(spec: ModelSpec) -> int:
 
 
 def launched(table: StepTable, launch_s: float) -> StepTable:
-    """Return the costs of steps whose decodes the host launches kernel by kernel in `launch_s`."""
+    """Return the costs with decodes launched kernel by kernel in `launch_s`."""
     rows = np.arange(len(table.decode_attention_s))
     head_s = table.head_s.min(axis=1)[np.minimum(rows, table.max_rows)]
     gpu_s = table.body_s.min(axis=1)[rows] + head_s + table.decode_attention_s

@@ -82,5 +82,5 @@ def _reserve(
 
 @jitable
 def prefill_share(budget_left: int, prompt_left: int) -> int:
-    """Return the prompt tokens of the next request in this step (first come first served)."""
+    """Return the next request's prompt tokens in this step."""
     return min(budget_left, prompt_left)

@@ -130,7 +130,7 @@ def _algorithm_2(policy: Feedback, state: AlphaState, seen: AlphaObservation) ->
 
 
 class Roofline(NamedTuple):
-    """The variant with the least predicted step time at the share of the link (ours)."""
+    """The variant with the least predicted step time (ours)."""
 
     initial: Share = 0.0  # alpha before the first step, and for the profiling of chunks
 

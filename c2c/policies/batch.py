@@ -25,7 +25,7 @@ def joins(policy: Any, w: Any, i: int) -> bool:
 
 
 class Reserved(NamedTuple):
-    """Whole KV caches are reserved on joining; prompts in chunks share steps with decodes."""
+    """KV caches are reserved whole; prompts share steps with decodes."""
 
     @property
     def traits(self) -> BatchTraits:

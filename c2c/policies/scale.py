@@ -49,7 +49,7 @@ def _at_outstanding(
 
 
 class AtBacklog(NamedTuple):
-    """Another instance once prompts wait for `seconds` of prefill, or the batch is full (ours)."""
+    """Another instance once prompts wait for `seconds`, or the batch is full (ours)."""
 
     seconds: Annotated[float, In("(0, inf]")] = 0.5
 

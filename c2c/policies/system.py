@@ -65,7 +65,7 @@ class System(NamedTuple):
 
     @property
     def traits(self) -> Traits:
-        """Constant traits of the policies, which are asked for many times in a preparation."""
+        """Constant traits of the policies."""
         policies = tuple(getattr(self, name) for name in Traits._fields)
         try:
             return _traits(policies, tuple(map(type, policies)))
@@ -106,7 +106,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
 
 
 class Own(NamedTuple):
-    """Own arrays of the policies; a policy type's method `memory(self, fleet)` makes its own."""
+    """Own arrays of the policies, from their `memory(self, fleet)`."""
 
     route: Any = Nothing()
     place: Any = Nothing()

@@ -154,7 +154,7 @@ def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: floa
 
 
 class AsAlpha(NamedTuple):
-    """A constant variant, set by `alpha`: the first at 0, the last at 1."""
+    """A constant variant, set by `alpha` from 0 (first) to 1."""
 
 
 variant.by(AsAlpha)(_first)

@@ -60,7 +60,7 @@ class Mechanism:
 
 
 def read_gbps(context: Context) -> float:
-    """Return the rate at which a node's slices together read weights from host memory, GB/s."""
+    """Return the rate at which all slices read host memory, GB/s."""
     if context.node is None or context.node.chip is None:
         name = None if context.node is None else context.node.name
         raise SettingError(

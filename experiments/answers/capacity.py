@@ -61,12 +61,12 @@ class Capacity:
 
     @property
     def interval(self) -> Interval | None:
-        """Mean over seeds with its confidence interval; None if a seed has no value."""
+        """Mean over seeds with its confidence interval, or None."""
         return interval_of(self.met) if len(self.met) == len(self.seeds) else None
 
     @property
     def sure(self) -> float | None:
-        """Hardest value that met the targets with every seed; None if a seed has none."""
+        """Hardest value that met the targets with every seed, or None."""
         if len(self.met) < len(self.seeds):
             return None
         return min(self.met) if self.quantity.more_is_harder else max(self.met)

@@ -16,7 +16,7 @@ _CHIP, _LAYOUT, _AUTO = "hardware", "mig", {"name": "auto"}
 
 
 class Composer:
-    """Plain settings of overrides beside `fixed` ones, which is what `load` composes of both."""
+    """Plain settings of overrides beside `fixed` ones, as of `load`."""
 
     def __init__(self, fixed: Sequence[str] = (), folder: str | None = None) -> None:
         self._fixed, self._folder = fixed, folder

@@ -118,7 +118,7 @@ class FleetSpace:
         return list(every.values())
 
     def asked(self, arms: Sequence[Arm]) -> dict[str, list[int]]:
-        """Return the numbers of the arms of each chip that the command line names."""
+        """Return the arms of each chip that the command line names."""
         result: dict[str, list[int]] = {}
         for k, arm in enumerate(arms):
             if _CHIP in self.open and _CHIP in arm.params:

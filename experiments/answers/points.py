@@ -68,7 +68,7 @@ class PointRunner:
             write_json(self._out / REFUSED, self._refusals)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
-        """Read or queue a run of a configuration (plain data); `done` yields its token."""
+        """Read or queue a run of plain data; `done` yields its token."""
         if (outcome := finished(settings, code_keys(), self._keys)) is not None:
             self._known.append((token, _point(outcome)))
             return
@@ -82,7 +82,7 @@ class PointRunner:
             self._waiting[self._pool.submit(_run, dict(settings))] = token, key
 
     def done(self) -> Iterator[tuple[Any, Point]]:
-        """Yield tokens and results as runs end, until no run is queued any more."""
+        """Yield tokens and results as runs end."""
         while self._known or self._waiting:
             while self._known:
                 yield self._known.popleft()

@@ -25,7 +25,7 @@ LOADS: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 def serving(
     runs: Runs, standings: Mapping[int, Standing], part: int, given: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the fleets that serve a part of the requests, without margins, cheapest first."""
+    """Return the fleets that serve a part, cheapest first."""
     return in_order(
         _fleet(runs, Trial(arm, int(one.serves), part, 0), given)
         for arm, one in standings.items()
@@ -34,7 +34,7 @@ def serving(
 
 
 def in_order(fleets: Collection[dict[str, Any]] | Any) -> list[dict[str, Any]]:
-    """Return fleets by price, then whether they serve with longer steps, load left and TTFT."""
+    """Return fleets by price, then longer steps, load left and TTFT."""
     return sorted(
         fleets,
         key=lambda one: (

@@ -19,7 +19,7 @@ EVERY_S = 10.0  # between two lines of a log
 
 
 class Watch:
-    """View on standard error of the runs that ended, used as `with Watch(...) as watch`."""
+    """View of ended runs on standard error, a context manager."""
 
     def __init__(self, rest: Callable[[int], float], best: Callable[[], str]) -> None:
         self.done = self.asked = 0

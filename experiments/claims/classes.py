@@ -90,13 +90,13 @@ def classes() -> Mapping[str, Class]:
 
 
 def class_of(claim_id: str) -> Class | None:
-    """Return a claim's class; None if the file has none and its figure decides."""
+    """Return a claim's class, or None if its figure decides."""
     return classes().get(claim_id)
 
 
 @cache
 def reclassified() -> tuple[Reclassified, ...]:
-    """Return the classes that were changed after the freeze, each with its date and reason."""
+    """Return the classes changed after the freeze."""
     out = []
     for entry in _mapping(CLASSES_PATH).get("reclassified") or ():
         try:
@@ -148,7 +148,7 @@ def readings(system: str) -> Mapping[str, Reading]:
 
 
 def readings_of(claim_id: str) -> tuple[Reading, ...] | None:
-    """Return the readings on which a claim depends; None if nobody has written them down."""
+    """Return the readings on which a claim depends, or None."""
     system = claim_id.split(".", 1)[0]
     if system not in _systems():
         return None

@@ -235,7 +235,7 @@ def _counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def fidelity_table(rows: Sequence[Row]) -> pa.Table:
-    """Return the rows as a table, with values of varying shape as JSON text."""
+    """Return the rows as a table, odd values as JSON."""
     plain = [row.as_dict() for row in rows]
     for row in plain:
         for name in ("published", "ours", "by_seed", "by_reading"):
@@ -260,7 +260,7 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
 
 
 def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = False) -> None:
-    """Print the claims with a result, or with `everything` all claims, and the totals."""
+    """Print claims with a result, or `everything`, and totals."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
@@ -366,7 +366,7 @@ def printed(item: Claim) -> str:
 
 
 def public(row: Row) -> str:
-    """Return a row's interval over public engines as a short text; "" without one."""
+    """Return a row's interval over public engines as text, or ""."""
     if row.public is None:
         return ""
     ends = zip(row.public.low, row.public.high, strict=True)
@@ -376,7 +376,7 @@ def public(row: Row) -> str:
 
 
 def ours(row: Row) -> str:
-    """Return our value as a short text, with its unit and its range over seeds."""
+    """Return our value as text, with unit and range over seeds."""
     if row.result is None:
         return ""
     text = _amount(row.result.ours, row.claim)

@@ -58,7 +58,7 @@ class Improvement:
         return word if len(gains) > 1 else f"{word}, one seed"
 
     def cells(self) -> tuple[str, ...]:
-        """Return a table's row: what, ours, base, both values and the gain with ranges, verdict."""
+        """Return a table's row: what, ours, base, values, gain, verdict."""
         values = (self.ours_by_seed, self.base_by_seed, self.gains)
         return (
             self.what,

@@ -77,7 +77,7 @@ class Claim:
 
     @property
     def qualifier(self) -> str:
-        """Qualifier of the number, such as "up_to"; "" if it is printed as exact."""
+        """Qualifier of the number, such as "up_to", or ""."""
         words = str(self.conditions.get("qualifier", "")).replace(",", " ").split()
         word = words[0] if words else ""
         if word and word not in QUALIFIERS:
@@ -92,7 +92,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Reason why no figure answers a claim, and tests of the claim's content, `file::name`."""
+    """Reason why no figure answers a claim, and tests, `file::name`."""
 
     why: str
     tests: tuple[str, ...] = ()

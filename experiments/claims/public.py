@@ -30,7 +30,7 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """The largest ratio of highest to lowest; inf for a lowest of 0 or less."""
+        """The largest ratio of highest to lowest, or inf."""
         pairs = zip(self.low, self.high, strict=True)
         return max(high / low if low > 0 else math.inf for low, high in pairs)
 
@@ -56,7 +56,7 @@ def public_interval(claim: Claim, result: Result | None) -> Interval | None:
 
 
 def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
-    """Return how many printed numbers lie in our intervals, and how many would by chance."""
+    """Return how many numbers lie in our intervals, and how many by chance."""
     numbers = [r for r in rows if r.comparison is not None and r.comparison.ratio is not None]
     intervals: dict[str, tuple[str, Interval]] = {}
     for row in numbers:

@@ -23,7 +23,7 @@ Standing = Literal["robust", "fragile", "untried"]
 def under_readings(
     results: Iterable[Result], answers: Answers, able: Collection[str], *, everything: bool = False
 ) -> tuple[Result, ...]:
-    """Return results with our values under each alternative of the readings of their claims."""
+    """Return results with values under each alternative reading."""
     defaults = tuple(map(_valued, results))
     by_claim: dict[str, dict[str, Any]] = {result.claim_id: {} for result in defaults}
     system = defaults[0].claim_id.split(".", 1)[0]
@@ -82,7 +82,7 @@ def standing(result: Result) -> Standing:
 
 
 def readings_table(results: Sequence[Result]) -> pa.Table:
-    """Return our values under each reading and the default: claim, reading, ours (JSON), agrees."""
+    """Return our values by reading: claim, reading, ours (JSON), agrees."""
     rows = [
         {"claim": r.claim_id, "reading": name, "ours": json.dumps(ours), "agrees": agrees}
         for r in results

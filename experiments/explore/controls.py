@@ -14,7 +14,7 @@ __all__ = ["controls"]
 
 @dataclass(frozen=True, slots=True)
 class Slider:
-    """A setting's slider from `low` to `high`, logarithmic; `empty` is the text without a value."""
+    """A setting's slider, logarithmic; `empty` is the text without a value."""
 
     setting: str
     label: str

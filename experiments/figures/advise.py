@@ -24,7 +24,7 @@ def draw_advice(
     marks: Sequence[_Mark], *, loads: Sequence[float] = (), goal: float | None = None,
     title: str, caption: str,
 ) -> Figure:  # fmt: skip
-    """Draw one mark a fleet, the frontier, and a label at each chip's best."""
+    """Draw a mark a fleet, the frontier, and each chip's best."""
     figure, (axes,) = canvas(7.2, 4.4)
 
     def height(one: _Mark) -> float:

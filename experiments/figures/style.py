@@ -100,7 +100,7 @@ _LEGEND_ROW_POINTS = 13.0
 
 
 def system_colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return each system's colour and SVG dashes, which differ between systems of one colour."""
+    """Return each system's colour and SVG dashes."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         used = [colour for colour, _ in found.values()]
@@ -135,7 +135,7 @@ def canvas(
 def finish(
     figure: Figure, title: str, caption: str, legend: Axes | None = None, columns: int = 4
 ) -> Figure:
-    """Put the title above and the wrapped caption below, and keep the axes between them."""
+    """Put title and wrapped caption around the axes."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
     below_points = len(lines) * CAPTION_POINTS * 1.35 + 10

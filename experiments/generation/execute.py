@@ -68,7 +68,7 @@ class Loaded:
     _model: Model | None = field(default=None)
 
     def model(self, settings: Settings, path: Path) -> Model:
-        """Return the model of these settings, loaded if it is not the last one."""
+        """Return the model of these settings, loaded if it is another."""
         dtype, linear = settings.dtype, _linear(settings.linear)
         key = (path, dtype, settings.linear.name, settings.quantize, settings.executables,
                settings.pool)  # fmt: skip
@@ -91,7 +91,7 @@ class Loaded:
 
 
 def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
-    """Run one point into its folder, or return the results of a complete folder."""
+    """Run one point into its folder, or return a complete one's results."""
     path = settings.checkpoint or default_checkpoint()
     config = _config(settings, path)
     # Prompts are encoded before the folder is made, so that errors leave none.
@@ -255,7 +255,7 @@ def _totals(model: Model, answers: Sequence[Answer], wall_s: float) -> dict[str,
 
 
 def rate(times_s: Sequence[float]) -> float | None:
-    """Return tokens a second from the second token on; None for fewer than three tokens."""
+    """Return tokens a second from the second one on, or None."""
     if len(times_s) < 3:
         return None
     return (len(times_s) - 2) / (times_s[-1] - times_s[1])

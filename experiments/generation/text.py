@@ -127,7 +127,7 @@ def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[
 
 
 class Answer:
-    """New tokens of one prompt, and their text as far as it is final."""
+    """New tokens of one prompt, and their final text."""
 
     def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
         self.asked = asked

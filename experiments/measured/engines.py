@@ -47,7 +47,7 @@ class EngineRun:
 
     @property
     def load(self) -> str:
-        """Return the class of the load; `queued`: the engine runs fewer requests at once."""
+        """Return the load's class; `queued`: the engine runs fewer at once."""
         figures = self.measured
         if figures.ttft_s > QUEUED * self.osl * figures.tpot_s:
             return "queued"

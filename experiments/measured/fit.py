@@ -107,7 +107,7 @@ def fit_group(
     samples: Sequence[tuple[Rows, Chip]],
     unbound: float = UNBOUND_WEIGHT,
 ) -> dict[str, float]:
-    """Return the constants of a group, fitted to the samples of all chips together."""
+    """Return a group's constants, fitted to all chips' samples."""
     from scipy.optimize import minimize
 
     names = list(group.typical)
@@ -151,7 +151,7 @@ def fit_chip(
     platform: str, tables: Mapping[str, Rows], base: Constants | None = None,
     wanted: Collection[str] | None = None,
 ) -> dict[str, tuple[float, str]]:  # fmt: skip
-    """Return the constants fitted to a chip's own rows, with texts of their held-out errors."""
+    """Return the constants of a chip's own rows, with held-out errors."""
     chip = whole(platform, base)
     result: dict[str, tuple[float, str]] = {}
     ours = {
@@ -174,7 +174,7 @@ def fit_chip(
 
 
 def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
-    """Return the sections of `conf/kernels` for a chip, fitted to half of its shapes."""
+    """Return a chip's sections of `conf/kernels`, fitted to half."""
     chip, result = whole(platform), dict[str, dict[str, Any]]()
     ours = [(op, rows) for op, system, rows in op_rows(tables)
             if op.kernel and chip_of(system) == platform]  # fmt: skip
@@ -227,7 +227,7 @@ def from_others(platform: str | None, constants: Constants) -> Constants:
 
 
 def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str, float]]:
-    """Return constants of each chip as if unmeasured, fitted to the other chips together."""
+    """Return each chip's constants as if unmeasured."""
     samples = {
         platform: (op, (_halves(op, rows)[0], whole(platform)))
         for op, system, rows in op_rows(tables)

@@ -32,7 +32,7 @@ _ALIKE: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """A measured time beside the predicted one, in seconds; `what`: token, prefill or decode."""
+    """A measured time beside the predicted one, in seconds."""
 
     model: str
     chip: str

@@ -85,7 +85,7 @@ _ALLOWED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows of one file, an array a column: text as `str` objects, numbers as floats."""
+    """Rows of one file: text as `str` objects, numbers as floats."""
 
     name: str  # name of the file, without .csv
     columns: Mapping[str, np.ndarray]

@@ -292,7 +292,7 @@ def system_of(given: Mapping[str, Any]) -> SystemSpec:
 
 
 def check_address(given: Mapping[str, Any]) -> None:
-    """Refuse an address that is not free, or that is public without a key."""
+    """Refuse an address that is taken, or public without a key."""
     host, port = given["host"], given["port"]
     check_value(port, Annotated[int, In("[0, 65535]")], "port")
     try:

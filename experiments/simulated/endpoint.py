@@ -90,7 +90,7 @@ class Endpoint:
         self._is_draining = False
 
     async def listen(self) -> None:
-        """Compile the event loop if its machine code is missing, and open the socket."""
+        """Compile the event loop if needed, and open the socket."""
         self._advance(0.0, _NOBODY)
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self._connect), str(self.socket)
@@ -204,7 +204,7 @@ class Endpoint:
         self._woken.set()
 
     def ask(self, ask: say.Ask) -> None:
-        """Accept or refuse a request; its tokens and its end go to the front."""
+        """Accept or refuse a request; its tokens go to the front."""
         is_full = len(self.ledger) >= self._most
         is_real = ask.scores is not None or ask.prompt_scores is not None or ask.grammar
         if self._is_draining or is_full or is_real:

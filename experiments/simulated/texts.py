@@ -49,7 +49,7 @@ def _sources() -> Iterator[str]:
 
 
 def words_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that answers are drawn from: lower-case words after a space, else all."""
+    """Return the tokens that answers are drawn from."""
     tokens = [
         token
         for token in range(tokenizer.vocab_size)

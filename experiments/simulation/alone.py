@@ -66,7 +66,7 @@ def check_shared(cfg: DictConfig | Settings) -> None:
 
 
 def value_of(outcome: Outcome, objective: Any) -> Any:
-    """Return the objective's value in a run and print it; None without objective or requests."""
+    """Return and print the objective's value, or None."""
     # A run that served nobody has no objective, whatever the arithmetic makes of zeros.
     value = objective_of(objective, outcome.summary) if outcome.summary["finished"] else None
     if objective is not None:

@@ -84,7 +84,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Complete run: its folder, its summary, and its speed (None if it was complete before)."""
+    """Complete run: folder, summary, and speed (None if old)."""
 
     folder: Path
     summary: Mapping[str, Any]
@@ -121,7 +121,7 @@ def _digest(settings: Mapping[str, Any]) -> str:
 
 @cache
 def code_keys() -> Mapping[str, str]:
-    """Return the `source_key` of each package of `CODE`, hashed once, as the process loads it."""
+    """Return the `source_key` of each package of `CODE`."""
     return {name: source_key(name) for name in CODE}
 
 
@@ -150,7 +150,7 @@ def finished(
 
 
 def complete_folder(settings: Settings) -> Path | None:
-    """Return the folder of the complete run of these settings; None if there is none."""
+    """Return the folder of these settings' complete run, or None."""
     out = Path(settings["out"]).expanduser()
     folders = [Path(settings["folder"]).expanduser()] if settings["folder"] else sorted(
         out.glob(f"*_{_digest(settings)}")
@@ -166,7 +166,7 @@ def execute(
     after: Callable[[Outcome], None] = lambda outcome: None,  # noqa: ARG005
     keys: dict[Path, str] | None = None,
 ) -> Outcome:
-    """Run a setup into its folder, or return the outcome of a complete folder."""
+    """Run a setup into its folder, or return a complete one."""
     folder = folder_of(setup)
     settings = dict(setup.settings)
     if keys is not None:
@@ -195,7 +195,7 @@ def execute(
 
 
 def check_disk(cfg: DictConfig | Mapping[str, Any]) -> None:
-    """Raise if the disk has no room for the records of a generator's requests."""
+    """Raise if the disk has no room for a generator's records."""
     workload = cfg["workload"]
     counts = [workload.get(n) for n in ("requests", "replicas", "max_requests")]
     if workload.get("kind") == "trace" or any(type(n) is not int for n in counts):
@@ -271,7 +271,7 @@ def _simulate(
 
 
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
-    """Return the shards of a run: `shards` of the settings, fewer if chips share models."""
+    """Return the shards of a run, fewer if chips share models."""
     setting, requests = setup.settings["shards"], int(setup.workload.description["requests"])
     if setting == "auto":
         count = cluster_cores(setup.settings["code"]) if cluster_is_named() else len(usable_cores())
@@ -296,7 +296,7 @@ def _totals(setup: RunSetup, stats: RunStats) -> dict[str, Any]:
 
 
 def chosen_chunks(setup: RunSetup) -> list[dict[str, Any]]:
-    """Return the chunk of each (architecture, slice) pair; `fits` if it keeps every limit."""
+    """Return each (architecture, slice) pair's chunk; `fits` if within limits."""
     prepared = setup.prepared
     return [
         {"model": spec.name, "slice": kind.name, "tokens": choice.tokens, "fits": choice.feasible}

@@ -65,7 +65,7 @@ def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Va
 
 
 def known_fields() -> list[str]:
-    """Return the fields of a summary, from a run of two requests (half a second)."""
+    """Return the fields of a summary, from a run of two requests."""
     from c2c.config import build, load, simulate
 
     tiny = ["workload=poisson", "workload.requests=2", "catalog=dense6"]

@@ -27,7 +27,7 @@ def launch(
     init: Mapping[str, Any],
     remote: Mapping[str, Any],
 ) -> list[JobReturn]:
-    """Run the points and wait for all of them, even if one loses its process."""
+    """Run the points and wait for all, even after a loss."""
     ray = started_ray(**init)
     setup_globals()
     task = ray.remote(_run).options(**remote)

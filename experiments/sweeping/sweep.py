@@ -77,7 +77,7 @@ class Found:
 
     @property
     def status(self) -> int:
-        """Exit status: 0 if there is no error and every point has its result."""
+        """Exit status: 0 if every point has its result."""
         return int(bool(self.error) or any(p.state == "failed" for p in self.points))
 
 
@@ -90,7 +90,7 @@ def sweep(
     waiting: Callable[[Path], None] = lambda folder: None,  # noqa: ARG005
     here: Callable[[Callable[[], Settings], PointRecord], None] | None = None,
 ) -> Found | None:
-    """Run all points of a command line; return their results, None if Hydra answered alone."""
+    """Run all points; return results, None if Hydra answered alone."""
     settings = _shared(arguments, config_name)
     if settings is None:
         return None
@@ -167,7 +167,7 @@ def settings_of(shared: Shared, points: Sequence[tuple[str, ...]]) -> list[Calla
 
     @cache
     def value_of(override: str) -> Any:
-        """Return a value that may be set on composed settings; None where it may not."""
+        """Return a value for composed settings, or None."""
         key, _, text = override.partition("=")
         is_plain = re.fullmatch(r"[\w.]+", key) and "$" not in text and "?" not in text
         if not is_plain or shared.loader.get_group_options(key):

@@ -83,7 +83,7 @@ class Compiler:
         self._sharding = sharding.NamedSharding(mesh, sharding.PartitionSpec())
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that redirects output of jax and the compiler to a file."""
+        """Return a context with output of jax in a file."""
         return _stdout_to(self._printed)
 
     def compile(self, program: Program) -> tuple[Any, CodeReport]:
@@ -204,7 +204,7 @@ def _stdout_to(path: Path) -> Iterator[None]:
 
 
 def host_copies(hlo: str) -> Iterator[str]:
-    """Yield the instructions that read or write host memory by XLA, not by a kernel."""
+    """Yield the instructions that read or write host memory by XLA."""
     host: set[str] = set()
     for line in hlo.splitlines():
         match = _INSTRUCTION.match(line)

@@ -150,7 +150,7 @@ class Kernel:
         return frozenset(roots)
 
     def ways(self, block: int, names: tuple[str, ...], state: State) -> Iterator[tuple[int, State]]:
-        """Yield the blocks that may follow, and the predicates' values there (None: not known)."""
+        """Yield the blocks that may follow, with predicates' values (None: unknown)."""
         end, after = self.blocks[block]
         last = self.body[end - 1]
         decides = last.opcode.startswith("bra") and last.predicate in names
@@ -165,7 +165,7 @@ class Kernel:
                 yield to, (*state[:place], (holds, stale), *state[place + 1 :])
 
     def value(self, text: str, by: Instruction | None = None) -> Sum:
-        """Return an operand as a sum: a number, a register, or an address in brackets."""
+        """Return an operand as a sum: number, register, or address."""
         total = (0, frozenset[tuple[str, int]]())
         for term in text.strip("[] ").split(",")[0].split("+"):
             total = _plus(total, self._term(term.strip(), by))

@@ -81,7 +81,7 @@ def widths(window: Any, rows: int, *, causal: bool) -> Any:
 
 
 def stack_bounds(position: Any, length: Any, window: Any) -> Any:
-    """Return int32 [rows, 3], as a NumPy array unless a part is a jax array."""
+    """Return int32 [rows, 3], NumPy unless a part is of jax."""
     parts = (position, length, window)
     xp = jnp if any(isinstance(part, jax.Array) for part in parts) else np
     return xp.stack([xp.asarray(part) for part in parts], axis=1).astype(np.int32)

@@ -102,7 +102,7 @@ class Store:
 
 
 def store(dim: int, out_dtype: str) -> Store:
-    """Return the store of the result: 128-byte swizzled rows, through two slots if they fit."""
+    """Return the store of the result: swizzled rows, through up to two slots."""
     columns = SWIZZLE_BYTES // itemsize(out_dtype)
     pieces = dim // columns
     return Store(columns, pieces, 2 if pieces % 2 == 0 else 1)
@@ -133,7 +133,7 @@ def check_prefill(spec: Prefill, config: PrefillConfig) -> None:
 
 
 def check_decode(spec: Decode, config: DecodeConfig) -> None:
-    """Check the shared memory of one CTA, and the page against the block of keys."""
+    """Check a CTA's shared memory, and page against block."""
     fits = config.block_kv % spec.page == 0 or spec.page % config.block_kv == 0
     expect(fits, "block_kv", config.block_kv, f"a multiple or a divisor of page={spec.page}")
     check_shared_bytes(
@@ -142,12 +142,12 @@ def check_decode(spec: Decode, config: DecodeConfig) -> None:
 
 
 def choose_prefill(spec: Prefill) -> PrefillConfig:
-    """Return tiles that fit: half the head size leaves room for twice the stages."""
+    """Return tiles that fit."""
     return PrefillConfig(stages=2 if spec.dim == 128 else 4)
 
 
 def choose_decode(spec: Decode, *, sm_count: int) -> DecodeConfig:
-    """Return tiles, and the fewest splits that keep the SMs busy for full block tables."""
+    """Return tiles, and the fewest splits that keep the SMs busy."""
     config = DecodeConfig(stages=4 if spec.dim == 128 else 6)
     blocks = ceil_div(spec.table * spec.page, config.block_kv)
     splits = choose_splits(spec.batch * spec.kv_heads, blocks, sm_count)

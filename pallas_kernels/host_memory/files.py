@@ -150,7 +150,7 @@ def remove_pool(path: Path | str, *, force: bool = False) -> None:
 
     Raises:
       PoolInUseError: a process has the pool open, this one included.
-      PoolError: the file does not exist, or `path` cannot be removed.
+      PoolError: the file does not exist.
     """
     path = Path(path)
     fd = open_file(path)

@@ -75,7 +75,7 @@ def storage_shapes(
     Args:
       group: weights along K that share a scale, a multiple of 32; None: one scale a column.
       stack: leading sizes: layers, experts.
-      scale_dtype: "float32", "bfloat16" or "float16", like offset_dtype, or None there.
+      scale_dtype, offset_dtype: "float32", "bfloat16" or "float16"; None: no offsets.
 
     Raises:
       ValueError: an argument outside its range.

@@ -16,7 +16,7 @@ __all__ = ["TimedGpu", "Times"]
 
 
 class Times(NamedTuple):
-    """Measured times of one kernel over the cost model's, by tokens of its step, ascending."""
+    """Measured over modelled times of a kernel, by tokens, ascending."""
 
     kernel: str
     is_decode: bool
@@ -53,7 +53,7 @@ class TimedGpu:
         )  # fmt: skip
 
     def factor(self, kernel: str, *, is_decode: bool, tokens: int) -> float:
-        """Return a kernel's measured time over the cost model's; 1 where nothing is measured."""
+        """Return a kernel's measured over modelled time, or 1."""
         for one in self.times if tokens else ():
             if (one.kernel, one.is_decode) == (kernel, is_decode):
                 return float(np.interp(np.log(tokens), np.log(one.tokens), one.factors))

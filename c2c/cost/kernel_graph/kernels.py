@@ -90,7 +90,7 @@ class StepKernel:
 
     @property
     def is_attention(self) -> bool:
-        """True if the kernel belongs to the attention block, False if to the feed-forward block."""
+        """True for a kernel of attention, False for feed-forward."""
         return self.kind in _ATTENTION
 
 

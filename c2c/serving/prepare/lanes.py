@@ -45,7 +45,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Weights that a variant needs in a memory; equal `of` are one."""
+    """Weights that a variant needs in a memory; equal ones with one `of` are one."""
 
     source: str
     target: str

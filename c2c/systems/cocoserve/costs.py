@@ -53,7 +53,7 @@ def _operations_chip(chip: str) -> str:
 
 
 def operations_lines(chips: Sequence[str]) -> tuple[str, ...]:
-    """Return a line if the operations of the paper's chip stand for those of others."""
+    """Return a line if the paper's chip stands for others."""
     others = [name for name in chips if _operations_chip(name) != name]
     return (
         f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
@@ -84,7 +84,7 @@ def static_host_s() -> float:
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return names of the published values that these costs are fitted to; they are in-sample."""
+    """Return the published values that these costs are fitted to."""
     path = conf_dir() / "operations" / f"{OPERATIONS_CHIP}.yaml"
     constants = read_constants(path, [f.name for f in fields(OperationCosts)]) | _static()
     return frozenset(claim for _, source in constants.values() for claim in source.claims)
@@ -104,7 +104,7 @@ def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> in
 
 
 def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts) -> int:
-    """Return the bytes of whole blocks that an operation takes on its target, without KV."""
+    """Return the bytes of blocks that an operation takes on its target, without KV."""
     if operation.kind not in ("replicate", "migrate"):
         return 0
     module_bytes = module_of(spec, operation.module).allocated_bytes

@@ -15,7 +15,7 @@ __all__ = ["fastest"]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Copies of layers `begin` to `end` (excluded) on a device, with at most `most_rows` rows."""
+    """Copies of layers `begin` to `end` (excluded), for `most_rows` rows."""
 
     begin: int
     end: int
@@ -29,7 +29,7 @@ type _Shares = tuple[tuple[int, int], ...]  # device and rows, the first device 
 def fastest(
     devices: Devices, free_bytes: Mapping[int, float], *, batch: int, context: int, first: int = 0
 ) -> Placement:
-    """Return the placement with about the shortest step (0.5 %) and at most one run a device.
+    """Return a placement with a nearly shortest step and at most one run a device.
 
     Args:
       free_bytes: by device: on the first for KV, on others for copies and their KV.

@@ -70,7 +70,7 @@ class Module:
         return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in pairs)
 
     def flops(self, tokens: int) -> int:
-        """Return the operations of a prompt by its tokens, with scores of all token pairs."""
+        """Return the operations of a prompt by its tokens, all pairs scored."""
         products = 2 * tokens * sum(m.k * m.n * m.taken for m in self.matrices)
         return products + 4 * tokens * tokens * self.scores
 
@@ -132,7 +132,7 @@ def module_of(spec: ModelSpec, name: str) -> Module:
 
 
 def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
-    """Return the bytes that each module, with its KV tokens, takes on a target device."""
+    """Return the bytes of each module, with its KV, on a target."""
     kv = kv_bytes(spec, kv_tokens)
     with_kv = ("attention", LAYER, KV)
     return {
@@ -142,7 +142,7 @@ def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
 
 
 def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
-    """Return the bytes of keys and values of a number of tokens in one layer."""
+    """Return the KV bytes of so many tokens in one layer."""
     return tokens * kv_bytes_per_token(spec) // spec.layers
 
 

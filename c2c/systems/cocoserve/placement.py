@@ -52,7 +52,7 @@ class Placement:
 
     @classmethod
     def in_runs(cls, layers: int, devices: int) -> Placement:
-        """Return the placement with one run of layers on each of the first devices, evenly."""
+        """Return the placement with one run of layers on each first device."""
         runs = even_rows(layers, devices)
         return cls(tuple((d,) for d, count in enumerate(runs) for _ in range(count)))
 

@@ -63,7 +63,7 @@ def room_of(
 
 
 def in_order(room: Room, order: DeviceOrder) -> list[int]:
-    """Return the devices in the order of plans; ties in room go by index."""
+    """Return the devices in plan order, ties by index."""
     if order not in get_args(DeviceOrder):
         raise unknown_name("order", order, get_args(DeviceOrder))
     return sorted(room, key=lambda d: (-room[d] if order == "most_room" else 0, d))

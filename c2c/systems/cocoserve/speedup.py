@@ -51,7 +51,7 @@ class Estimate:
         return cls(0.0, 1.0, per_transition)
 
     def __call__(self, inverse: float, transitions: int) -> float:
-        """Return the speedup at a mean of 1/p (`inverse`) and a number of transitions."""
+        """Return the speedup at a mean of 1/p (`inverse`) and transitions."""
         return 1.0 / self.cost(inverse, transitions)
 
     def cost(self, inverse: float, transitions: int) -> float:
@@ -142,7 +142,7 @@ def transitions(placement: Placement) -> int:
 
 
 def changes(placement: Placement, batch: int) -> int:
-    """Return the number of boundaries between layers at which the partition of rows changes."""
+    """Return the boundaries at which the partition of rows changes."""
     whole = {placement.first: batch}
     parts = [whole, *placement.partitions(batch), whole]
     return sum(a != b for a, b in pairwise(parts))

@@ -66,7 +66,7 @@ class Devices:
         return (whole + table.kv_read_s_per_token * tokens) / self.spec.layers
 
     def rest_s(self, device: int, rows: int) -> float:
-        """Return the seconds of logits and host on the device where a step ends."""
+        """Return the seconds of logits and host on the last device."""
         return float(self.tables[device].head_s[rows, 0]) + self.tables[device].step_overhead_s
 
     def transfer_s(self, before: Partition, after: Partition) -> tuple[float, int]:

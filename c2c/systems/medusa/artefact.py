@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Step(NamedTuple):
-    """An allocation (`nbytes` above 0) or a free (0) to replay, by the allocation's number."""
+    """An allocation (`nbytes` above 0) or a free (0), by number."""
 
     thread: str
     allocation: int
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Conditions under which an artefact is valid; the paper has <GPU type, model type> only."""
+    """Conditions under which an artefact is valid."""
 
     gpu: str
     memory_bytes: int

@@ -45,13 +45,13 @@ class Capture:
 
 
 def module_fingerprint(device: Device, module: int) -> str:
-    """Return the hash of a module's function names, which identifies it without its image."""
+    """Return the hash of a module's function names."""
     names = sorted(device.function_name(f) for f in device.functions(module))
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
 class CapturedGraphs:
-    """Reader of a process's graphs as they are captured, one batch size after another."""
+    """Reader of a process's graphs, one batch size after another."""
 
     def __init__(
         self, recorder: Recorder, images: Mapping[int, bytes], libraries: Iterable[str] = ()

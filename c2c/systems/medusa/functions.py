@@ -12,7 +12,7 @@ __all__ = ["Found", "find_functions"]
 
 
 class Found:
-    """Functions by number of their kernel; `missing` has the reasons why others have none."""
+    """Functions by their kernel's number; `missing` has reasons for others."""
 
     def __init__(self) -> None:
         self.functions: dict[int, int] = {}

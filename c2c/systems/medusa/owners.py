@@ -45,7 +45,7 @@ class Owners:
         return self._who[k], address - (base if base >= 0 else -1 - base)
 
     def live(self, address: int) -> tuple[tuple[int, int], ...]:
-        """Return (allocation, offset) of the live allocations that contain or end at an address."""
+        """Return (allocation, offset) of live allocations at an address."""
         result: tuple[tuple[int, int], ...] = ()
         k = bisect_right(self._starts, address) - 1
         if k >= 0 and address < self._ends[k]:
@@ -75,7 +75,7 @@ class Owners:
 
 
 def first_match(events: Sequence[Event], address: int) -> int | None:
-    """Return the first allocation that ever covered an address: the wrong rule, of Fig. 6."""
+    """Return the first allocation that ever covered an address (Fig. 6, wrong)."""
     allocations = (e for e in events if not e.is_free)
     for number, event in enumerate(allocations):
         if event.address <= address < event.address + event.nbytes:

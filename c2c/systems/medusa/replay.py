@@ -15,7 +15,7 @@ TRIGGER_POOL: Final = "trigger"
 
 
 class ReplayDiffers(Exception):
-    """Error of a start or replay that differs from the captured one, with the event."""
+    """Error of a start or replay unlike the captured one."""
 
 
 def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:

@@ -92,7 +92,7 @@ def _check_apart(first: tuple[Event, ...], second: tuple[Event, ...]) -> None:
 
 
 def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, bytes]:
-    """Return contents of permanent buffers of which a word is equal in both captures."""
+    """Return contents of permanent buffers with a word equal in both captures."""
     contents = {}
     for name, one in first.contents.items():
         two = second.contents[name]

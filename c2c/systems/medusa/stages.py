@@ -40,7 +40,7 @@ class OwnStages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStart:
-    """Measured stages of one model's start on one GPU, see `conf/starts`; `models` has others'."""
+    """Measured stages of one model's start on one GPU, see `conf/starts`."""
 
     name: str
     chip: str  # file of conf/hardware
@@ -113,7 +113,7 @@ def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
 
 
 def loaded_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of weights that vLLM loads; a tied output matrix counts twice."""
+    """Return the bytes that vLLM loads; a tied matrix counts twice."""
     tied = spec.vocab * spec.hidden * spec.dtype_bytes if spec.tie_embeddings else 0
     return weight_bytes(spec) + tied
 
@@ -124,7 +124,7 @@ def graph_nodes(spec: ModelSpec, batch_sizes: int = 35) -> int:
 
 
 def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
-    """Return a model's stages on the measured GPU, from weights, batch sizes and nodes."""
+    """Return a model's stages on the measured GPU."""
     one, stages = load_spec(measured.model), measured.models.get(spec.name, measured)
     hbm = measured.hbm_gbps * 1e9
     reads_s = measured.batch_sizes * loaded_bytes(one) / hbm
@@ -170,7 +170,7 @@ def launch_s(spec: ModelSpec, measured: MeasuredStart) -> float:
 
 
 def launched_extra_s(spec: ModelSpec, measured: MeasuredStart) -> float:
-    """Return the extra seconds of a decode step without a graph on the measured GPU."""
+    """Return the extra seconds of a decode step without a graph."""
     return max(0.0, launch_s(spec, measured) - loaded_bytes(spec) / (measured.hbm_gbps * 1e9))
 
 

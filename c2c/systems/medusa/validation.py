@@ -126,7 +126,7 @@ def validate(
 def first_difference(
     original: Side, restored: Side, regions: Regions, seed: int = 0
 ) -> Difference | None:
-    """Run both sides node by node; return the first node whose writes differ, or None."""
+    """Run both sides node by node; return the first node that differs."""
     _give(original, regions, seed)
     _give(restored, regions, seed)
     pairs = zip(original.graph.nodes, restored.graph.nodes, strict=True)

@@ -38,7 +38,7 @@ class Served:
         return self.rate_rps * self.weight_bytes
 
     def most_rps(self, share: float, room_bytes: float, prompts_s: float) -> float:
-        """Return its largest rate of requests, B / (prompts + tokens x step of B)."""
+        """Return its largest rate, B / (prompts + tokens x step of B)."""
         steps_s = self.decode_s[share]
         n = max(0, min(len(steps_s), int(room_bytes // self.request_bytes)))
         rates = np.arange(1, n + 1) / (prompts_s + self.output_tokens * steps_s[:n])

@@ -64,7 +64,7 @@ class Access:
 
 
 class Traced(NamedTuple):
-    """An address that a kernel records: byte `at` of a parameter, into interval `number`."""
+    """An address that a kernel records: byte `at` of a parameter."""
 
     intervals: int
     number: int

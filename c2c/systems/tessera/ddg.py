@@ -24,7 +24,7 @@ class Dependency(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """Bytes that `source` writes in one step and `target` reads in a later one."""
+    """Bytes that `source` writes and `target` reads in a later step."""
 
     source: int
     target: int

@@ -46,7 +46,7 @@ class Costs:
     link_bytes: tuple[float, ...] = ()
 
     def at(self, size: float) -> tuple[tuple[float, ...], float]:
-        """Return a step's shares of each resource while it runs alone, and its latency."""
+        """Return a lone step's shares of each resource, and its latency."""
         grid_size = min(size, self.sizes[-1])
         more = max(1.0, size / self.sizes[-1])
         alone = more * float(np.interp(grid_size, self.sizes, self.alone_s))
@@ -112,7 +112,7 @@ class Lanes:
         return self._lane(lambda work, _: (gpu,) * len(work.names))
 
     def attention_ffn(self, attention: int) -> Lane:
-        """Return a lane with attention on one GPU and the rest on the other."""
+        """Return a lane with attention alone on one GPU."""
         return self._lane(
             lambda _, kernels: [attention if k.is_attention else 1 - attention for k in kernels]
         )

@@ -127,7 +127,7 @@ def relaxation_s(work: Work) -> float:
 
 
 def sweep(work: Work) -> Iterator[tuple[int, ...]]:
-    """Yield placements to start from: each GPU alone, then thresholds of t[k,a] / t[k,b]."""
+    """Yield placements to start from: GPUs alone, then thresholds of t[k,a] / t[k,b]."""
     kernels, count = work.times.shape
     for g in range(count):
         yield (g,) * kernels

@@ -14,7 +14,7 @@ __all__ = ["Recording", "Seen", "recording_of"]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Bytes that one access of a launch touched, relative to the start of its slice."""
+    """Bytes that one access touched, from its slice's start."""
 
     launch: int
     part: Slice
@@ -45,7 +45,7 @@ class Recording:
         return Slice(last, 0, self.program.buffers[last].nbytes)
 
     def seen(self, content: bytes, address_of: Mapping[int, int]) -> tuple[Seen, ...]:
-        """Return the bytes touched by each access that happened and has one known slice."""
+        """Return the bytes of each access that happened, with one known slice."""
         result = []
         for number, (records, offset) in enumerate(self.records):
             if not records:

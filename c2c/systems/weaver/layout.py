@@ -49,7 +49,7 @@ def pair_times(
     given: Weaving, hot: Times, cold: Times, gpus: tuple[TimedGpu, TimedGpu], node: Node,
     away: Times, *, receiver: int = 1, receivers: int = 1, link_gbps: float | None = None,
 ) -> Pair:  # fmt: skip
-    """Return the pair's times (K, N, the receiver's operators) at the batches of the cut."""
+    """Return the pair's times (K, N, the receiver's operators)."""
     count = away_of(given.rows, given.ratio / receivers)
     at_home = hot.attention_s([given.rows - receivers * count], given.context)
     remote = away.attention_s([count], given.context)

@@ -38,7 +38,7 @@ def fitted() -> dict[str, float]:
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return names of the printed numbers that `fitted` is fitted to; they are in-sample."""
+    """Return the printed numbers that `fitted` is fitted to."""
     constants = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
     return frozenset(claim for _, source in constants.values() for claim in source.claims)
 
@@ -96,7 +96,7 @@ class Times:
         )  # fmt: skip
 
     def with_prompts(self, cost: Cost) -> Cost:
-        """Return a decode step's cost with prompts in the same step, which reads weights once."""
+        """Return a decode step's cost with prompts, weights read once."""
         table, rows = self.table, np.array(cost.decode.sizes)
         tokens = np.arange(1, table.max_tokens + 1)
         once = curve(tokens, self.rest_s(tokens) - table.head_s[tokens, 0] + table.head_s[1, 0])
@@ -117,7 +117,7 @@ class Times:
         return Cost(tokens=curve(sizes, body + head[0]), decode=curve(sizes, more))
 
     def prompts(self) -> Cost:
-        """Return the cost of prompts by tokens; each token attends to about 1,000 at most."""
+        """Return prompts' cost by tokens, each attending to some 1,000."""
         table = self.table
         tokens = np.unique([1, *range(_GRID, table.max_tokens + 1, _GRID), table.max_tokens])
         pairs = tokens * np.minimum(tokens, _PAIRS) / 2

@@ -98,7 +98,7 @@ class Engine:
         self.address = ""
 
     def start(self) -> None:
-        """Start the engine with all models in host memory; wait for the loop's machine code."""
+        """Start the engine with all models in host memory."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 (this Python, our module)
                 [
@@ -188,7 +188,7 @@ def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
 
 
 def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tuple[list[A], float]:
-    """Send requests at their arrival times; return the answers and the seconds until the last."""
+    """Send requests at their times; return answers and total seconds."""
     answers: dict[int, A] = {}
     errors: list[BaseException] = []
     began_s = time.perf_counter()

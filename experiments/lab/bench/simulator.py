@@ -87,7 +87,7 @@ def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
-    """Start `c2c simulate`; return seconds to its first table and its peak memory in MB."""
+    """Start `c2c simulate`; return seconds to a table, and peak MB."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -128,7 +128,7 @@ def by_size(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_system(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over systems: the same requests, with the chips that each system needs."""
+    """Return the points over systems, each with enough chips."""
     n = max(1, settings.requests // 10)
     return [
         [
@@ -145,7 +145,7 @@ def by_system(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_instances(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over the number of instances: models and load grow with them."""
+    """Return the points over instances: models and load grow along."""
     n = max(1, settings.requests // 10)
     # On one superchip a tenth of the volume in three weeks is 0.19 requests/s.
     return [
@@ -166,7 +166,7 @@ def by_instances(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_chips(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over the number of instances with equal work for each instance."""
+    """Return the points over instances with equal work each."""
     n = max(1, settings.requests // 10)
     return [
         [
@@ -189,7 +189,7 @@ def by_cells(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_turns(settings: BenchSettings) -> list[list[str]]:
-    """Return the points where engines share slices, with few and with many of them busy."""
+    """Return the points where engines share slices."""
     return [
         [
             "catalog=dense16",

@@ -71,7 +71,7 @@ def default_settings(system: str) -> list[str]:
 
 
 def measure(settings: SystemsSettings, system: str) -> dict[str, Any]:
-    """Return the speed of a system, from its run in `settings.runs` if there is one."""
+    """Return a system's speed, from its run in `settings.runs` if any."""
     overrides = [*default_settings(system), f"seed={settings.seed}", "figures=false", "shards=1"]
 
     def of(requests: int) -> DictConfig:

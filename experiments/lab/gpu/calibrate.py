@@ -51,7 +51,7 @@ def rates(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def constants(rows: Sequence[Row]) -> dict[str, Measured]:
-    """Return the cost model's constants that rows of an H200 over PCIe determine, by name."""
+    """Return the constants that rows of an H200 over PCIe determine."""
     real = [row for row in rows if not row.get("dry_run")]
     platform, result = load_platform(NAME), {}
     if (tflops := verdicts.bound(real, "tensor_cores", "tflops")) is not None:
@@ -86,7 +86,7 @@ def constants(rows: Sequence[Row]) -> dict[str, Measured]:
 def updated(
     stored: Constants, found: Mapping[str, Measured], where: str
 ) -> tuple[dict[str, float], dict[str, Source]]:
-    """Return values and sources with measured ones replaced; `where` is added to the reason."""
+    """Return values and sources with measured ones, `where` in the reason."""
     names = [f.name for f in fields(Constants) if f.name not in ("name", "host", "sources")]
     values = {name: float(getattr(stored, name)) for name in names}
     sources = dict(stored.sources)

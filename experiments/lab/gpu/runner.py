@@ -191,7 +191,7 @@ class _Child:
 
 
 def preload(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return a case's environment; L2 promotion is asked for by a library that `link` builds."""
+    """Return a case's environment, with a library for L2 promotion."""
     if "L2_PROMOTION" not in env or settings.tiny:
         return dict(env)
     return dict(env) | {"LD_PRELOAD": str(Path(settings.folder) / "promote.so")}

@@ -83,7 +83,7 @@ def sm_rate(rows: Sequence[Row]) -> float | None:
 
 
 def copy_rate(rows: Sequence[Row]) -> float | None:
-    """Return the copy engine's rate in GB/s: the probe's, or jax's copies without a probe."""
+    """Return the copy engine's rate in GB/s."""
     probes = _of(rows, "probe", of="copy_engine", pages="runtime")
     probes = probes or _of(rows, "decode", what="bound", of="copy_engine")
     return max((row["gbps"] for row in probes), default=None)
@@ -230,7 +230,7 @@ _JUDGES: Final = (
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Return the three claims in one line: decode by both rates, the choice, the mixing."""
+    """Return the three claims in one line."""
     by_sms, by_copies, choice, mix, *_ = findings(rows)
 
     def short(one: Finding) -> str:
@@ -244,7 +244,7 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row], runs: Sequence[Mapping[str, Any]], dead: str = "") -> str:
-    """Return the page of a device: verdicts, rates, times against predictions, what was lost."""
+    """Return the page of a device."""
     name = runs[-1].get("device", "no device") if runs else "no device"
     lines = [f"# {name}", ""]
     if any(row.get("dry_run") for row in rows):

@@ -23,7 +23,7 @@ _PYTHON: Final = Path(".venv-peer-simulator/bin/python")
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot be run, or "" if it can."""
+    """Return the reason that a scenario cannot run, or ""."""
     if scenario.steps != "ours":
         return "its profiles are not in its wheel: it runs with this project's step times only"
     if (scenario.model, scenario.chip) != (MODEL, PLATFORM):

@@ -57,7 +57,7 @@ def write_predictions(
 
 
 def decode_s(table: StepTable, sequences: int, cache: int) -> float:
-    """Return the attention seconds of all layers for decodes with `cache` cached tokens each."""
+    """Return the attention seconds of decodes with `cache` tokens each."""
     calls = float(table.decode_attention_s[sequences])
     return calls + table.kv_read_s_per_token * sequences * cache
 

@@ -104,7 +104,7 @@ def compute(context: Context) -> Computed:
 
 
 def load_s(model: str, disk_gbps: float | None = None) -> float:
-    """Return the seconds of a start that pipelines a checkpoint over disk and link."""
+    """Return the seconds of a start that pipelines disk and link."""
     start = "over: [link]" if disk_gbps is None else "over: [disk, link]"
     return _started_s(model, f"[{{name: load, moves: weights, {start}}}]", disk_gbps or 1.0)
 
@@ -126,7 +126,7 @@ def store_s(model: str) -> float:
 
 
 def plain_s(model: str, found: float) -> float:
-    """Return the mean seconds of a load by safetensors, at rates fitted on `LARGE`."""
+    """Return the mean seconds of a load by safetensors, fitted on `LARGE`."""
     size = float(weight_bytes(load_spec(LARGE))) / 1e9
     disk_s, memory_s = (
         load_s(model, size / seconds) for seconds in (PLAIN_S[LARGE], PLAIN_FROM_MEMORY_S)
@@ -188,7 +188,7 @@ def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
 
 
 def active_models(models: int, rate_rps: float, seconds: float, seed: int) -> float:
-    """Return the mean number of models with an open request, drawn over 20,000 seconds."""
+    """Return the mean number of models with an open request."""
     generator = np.random.default_rng(seed)
     end_s = 20_000.0
     total = 0.0

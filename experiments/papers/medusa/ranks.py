@@ -4,7 +4,7 @@
     c2c try medusa_ranks models=[llama2_13b] world=8
 
 The first rank is captured twice and the last one once; every rank restores the same artefact.
-Emulated. Its graphs' results are compared with those of its own capture. Writes JSON with
+Emulated. Results are compared with those of each rank's own capture. Writes JSON with
 provenance to a folder in runs/bench.
 """
 

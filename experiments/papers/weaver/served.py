@@ -143,7 +143,7 @@ class Found:
 
 @cache
 def served(what: Served) -> Found:
-    """Serve a load; a woven pair is cut for the batch of a first run."""
+    """Serve a load; a woven pair is cut for a first run's batch."""
     result = _served(what)
     if what.way == "woven" and what.ratio > 0.0 and what.cut != "none" and what.ahead_s is None:
         again = replace(what, rows=max(1, round(result.batch)))
@@ -175,7 +175,7 @@ def largest_rate(what: Served) -> float:
 
 @cache
 def lengths_of(lengths: Lengths, traces: Path | None, spread: str = "geometric") -> np.ndarray:
-    """Return pairs of prompt and output tokens, [request, 2], up to the paper's longest."""
+    """Return prompt and output tokens, [request, 2], up to the paper's longest."""
     pairs = _pairs(lengths, traces, spread)
     result: np.ndarray = pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
     return result

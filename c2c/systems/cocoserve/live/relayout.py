@@ -213,7 +213,7 @@ class Relayout:
         return rest * self._slot_bytes()
 
     def _copy_positions(self) -> int:
-        """Copy positions between one pair of devices, up to a call's size; return the bytes."""
+        """Copy positions between two devices, up to a call's size; return the bytes."""
         pair, pages, slots, to, total = None, [], [], [], 0
         for stay, going in self._going.items():
             cache = self._over.kept[stay]

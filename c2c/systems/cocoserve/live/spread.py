@@ -132,7 +132,7 @@ class OverDevices(OverPools):
         return self.pools[device].nbytes + layers + ends
 
     def path_of(self, stay: Stay) -> Path:
-        """Return a new request's assigned path, else one of the paths with the fewest requests."""
+        """Return a new request's path: assigned, or with the fewest requests."""
         path = self.planned.pop(stay.request, None)
         if path is not None and self.spread.has(path):
             return path
@@ -149,7 +149,7 @@ class OverDevices(OverPools):
         super().give(stay)
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer."""
+        """Return the wanted tokens' logits, or the last layer's output."""
         call = _Call(self, laid, tokens)
         self.counts["steps"] += 1
         for devices, numbers in self._runs(laid):
@@ -184,7 +184,7 @@ class OverDevices(OverPools):
         return x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape, for all groups of rows and all devices."""
+        """Prepare the executables of a call shape for all groups and devices."""
         spec, (x, *_) = self.nameless, self.begin(laid, tokens, ahead=True)
         calls = {(laid.chunk, laid.decode_rows)}
         if laid.chunk + laid.decode_rows > 1:  # one row is all on one device

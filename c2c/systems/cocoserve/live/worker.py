@@ -106,7 +106,7 @@ class Spreading(Residents):
         return change is not None and (change.under_way is not None or not change.waits)
 
     def advance(self) -> say.Relaid | None:
-        """Copy the next piece, between two steps; return totals once the variant has changed."""
+        """Copy the next piece; return totals once the variant has changed."""
         if not self._changes:
             return None
         change = self._changes[0]

@@ -261,7 +261,7 @@ class Driver(Graphs, Peer):
         )  # fmt: skip
 
     def end_capture(self) -> int:
-        """End the capture; return its graph, whose nodes keep the order of their launches."""
+        """End the capture; return its graph in the order of launches."""
         graph = int(checked(self._d.cuStreamEndCapture, self._stream))
         self._order[graph] = list(self._captured or ())
         self._captured = None
@@ -288,7 +288,7 @@ class Driver(Graphs, Peer):
         checked(self._d.cuCtxSetCurrent, self.context)
 
     def priorities(self) -> tuple[int, int]:
-        """Return the lowest and the highest stream priority; the highest is the least number."""
+        """Return the lowest and the highest stream priority, the least number."""
         last, first = checked(self._d.cuCtxGetStreamPriorityRange)
         return int(last), int(first)
 

@@ -71,7 +71,7 @@ class Emulated(Peer):
         self._memory.release(address)
 
     def reserve(self, nbytes: int, address: int) -> int:
-        """Reserve at `address`, or behind all segments if part of it is in use."""
+        """Reserve at `address` if free, else behind all segments."""
         return self._memory.reserve(nbytes, address)
 
     def allocate_at(self, address: int, nbytes: int) -> None:
@@ -277,7 +277,7 @@ class Emulated(Peer):
         return self._add(graph, Node("fill", call))
 
     def add_child(self, graph: int, child: int) -> int:
-        """Add a child node, which runs the graph as it is at each launch."""
+        """Add a child node, which runs the graph as it is at launch."""
         return self._add(graph, Node("child", child))
 
     def add_empty(self, graph: int) -> int:
@@ -293,7 +293,7 @@ class Emulated(Peer):
         record.edges.extend(edges)
 
     def instantiate(self, graph: int) -> int:
-        """Copy nodes and edges into an executable graph; refused if they have a cycle."""
+        """Copy nodes and edges into an executable graph; cycles are refused."""
         record = self._graphs[graph]
         order_of(len(record.nodes), record.edges, self._draw)
         handle = self._new()

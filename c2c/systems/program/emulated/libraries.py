@@ -45,7 +45,7 @@ class Modules:
     _handle: int = 0
 
     def load(self, image: bytes) -> int:
-        """Load an image, with its functions in random order and each loaded on first use."""
+        """Load an image, its functions on first use in random order."""
         entries = list(entries_of(image))
         self.draw.shuffle(entries)
         module = self._new()

@@ -80,7 +80,7 @@ class StepShape:
 
 
 def flags(folder: Path) -> str:
-    """Return XLA's flags that dump HLO, buffer assignment, thunks and PTX into a folder."""
+    """Return XLA's flags that dump all parts into a folder."""
     return (
         f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=NONE "
         "--xla_dump_large_constants --xla_dump_emitter_re=ptx"
@@ -141,7 +141,7 @@ def _sharding(jax: Any, target: XlaTarget) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile a step; the arguments are a folder and optionally the step's shape as JSON."""
+    """Compile a step; arguments are a folder and a shape as JSON."""
     folder, shape = Path(arguments[0]), json.loads(arguments[1] if len(arguments) > 1 else "{}")
     if not isinstance(shape, Mapping):
         raise SettingError("shape", shape, "a JSON object")

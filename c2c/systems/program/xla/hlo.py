@@ -57,12 +57,12 @@ class Instruction:
     kind: str
 
     def attribute(self, name: str) -> str:
-        """Return the value of an attribute such as `body=%x`, or "" if it is missing."""
+        """Return the value of an attribute such as `body=%x`, or ""."""
         match = re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)
         return match[1] if match else ""
 
     def content(self) -> bytes:
-        """Return a constant's bytes; none if the text omits them or the type is unknown."""
+        """Return a constant's bytes; none if omitted or of unknown type."""
         dtype = _TYPES.get(self.kind.partition("[")[0])
         if dtype is None or "..." in self.inside:
             return b""

@@ -127,7 +127,7 @@ class Placed(OverPools):
         return self._path
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer."""
+        """Return the wanted tokens' logits, or the last layer's output."""
         x, *first = self.begin(laid, tokens)
         tables, on = self.tables(laid), {segment.device for segment in self.segments}
         stands = {d: first if d == 0 else self._stand(d, laid) for d in on}

@@ -28,7 +28,7 @@ RECORD_BYTES: Final = 16
 
 @dataclass(slots=True)
 class Interval:
-    """Lowest address that an access touched, and end of the highest; `end` 0: no access."""
+    """Lowest address of an access, and end of the highest; 0: none."""
 
     begin: int = 2**64 - 1
     end: int = 0
@@ -42,7 +42,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """16 bytes of the buffer: an access's addresses, or the coordinates of one dimension."""
+    """16 bytes of the buffer: an access's addresses, or one coordinate."""
 
     index: int  # index of the instruction in the kernel's body
     dimension: int | None = None

@@ -61,7 +61,7 @@ Operand = str | Address | Vector  # a string is a register, a name or a number
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction with its position in the module's text: line from 1, character from 0."""
+    """An instruction and its text position: line from 1, character from 0."""
 
     opcode: str
     operands: tuple[Operand, ...]

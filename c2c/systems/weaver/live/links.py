@@ -45,14 +45,14 @@ Block = tuple[Any, Any]  # keys and values, [layers, 64, kv_heads, head_dim]
 
 
 class LinkLost(RuntimeError):
-    """The other side is gone or timed out; the link is not used any more."""
+    """The other side is gone or timed out; the link is dead."""
 
 
 class Link(Protocol):
     """Sender's end of a link."""
 
     def bring(self, sequence: int, blocks: Sequence[Block]) -> bool:
-        """Send a sequence's blocks under a new id; return whether the receiver has room."""
+        """Send a sequence's blocks under a new id; return whether it fits."""
         ...
 
     def give(self, sequence: int) -> None:

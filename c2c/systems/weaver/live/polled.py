@@ -105,7 +105,7 @@ class InPieces(OnDevice):
         self._head = _cut(params.projections.get("head", params.embed.data), columns)
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer."""
+        """Return the wanted tokens' logits, or the last layer's output."""
         pool, spec = self.pool, nameless(self.spec)
         tables = jax.device_put(self.tables(laid), self.device)
         x, rows, turns = self._stage(BEGIN)(
@@ -129,7 +129,7 @@ class InPieces(OnDevice):
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Return the shape of the logits; a first step of this shape prepares its executables."""
+        """Return the logits' shape; a first step prepares its executables."""
         del tokens
         return _jax.ShapeDtypeStruct((len(laid.wanted), self.spec.vocab), jnp.float32)
 

@@ -50,7 +50,7 @@ Heads = tuple[Any, Any, Any]  # queries, keys and values of some rows
 
 
 def is_away(seed: int, request: int, ratio: float) -> bool:
-    """Return whether a request's cache goes to the receiver, at any larger ratio too."""
+    """Return whether a request's cache goes to the receiver."""
     return draw(seed, request, 0, _HOME, 0) < ratio
 
 
@@ -176,7 +176,7 @@ class Woven(SharesNothing):
         return result
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape at home, for all numbers of away rows."""
+        """Prepare a call shape's executables, for any number of away rows."""
         assert self.executables is not None
         local, spec, ahead = self.local, self._nameless, self.executables.bind_ahead
         logits = local.ready(laid, tokens)

@@ -43,7 +43,7 @@ class Host:
 
 
 def capacity_of(run: Path) -> float:
-    """Return the served requests a second of a run whose requests arrived at once."""
+    """Return the served requests a second of a burst."""
     table = served_requests(run)
     arrival_s, finished_s = (table[name].to_numpy() for name in ("arrival_s", "finished_s"))
     return len(table) / float(finished_s.max() - arrival_s.min())

@@ -49,7 +49,7 @@ class Judged:
 
     @property
     def is_noise(self) -> bool:
-        """True if the error is within `FLOORS` times the spread of the live runs."""
+        """True if the error is within `FLOORS` times the runs' spread."""
         return abs(self.error) <= FLOORS * self.floor
 
     def as_text(self) -> str:
@@ -62,7 +62,7 @@ class Judged:
 
 
 def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
-    """Return each percentile of live runs of the same requests, compared with its prediction."""
+    """Return each percentile of live runs, beside its prediction."""
     result = []
     for repeats in zip(*runs, strict=True):
         live = [one.live_s for one in repeats]
