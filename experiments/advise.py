@@ -4,31 +4,25 @@
     c2c advise workload=poisson workload.rate_rps=4 hardware=gh200,h100_sxm
     c2c advise system=c2cserve_plus,aegaeon mig=7x12gb system.max_batch=32,64
 
-Settings are those of `c2c simulate`. A sweep (a,b or range(1,9)) is compared, a single
-value is fixed. Without settings of their own, these are compared: every chip with a price
-(`hardware.gpu.usd_per_hour`), its layouts of equal slices, and `advise.systems`. A fleet serves if
-`slo.attainment` of the requests meet both targets and no queue grows without end. Kinds of fleets
-race over a sixteenth, a quarter (of at least 300 requests) and all of the requests, each with the
-fewest chips that serve, cheap ones first. After each part the dearer half is out; one that may be
-as cheap as the answer comes back, and the best kind of each chip that the command line names stays.
-Before the answer "none", those that are out run on all requests. Of fleets of one price, the first
-serves with the cost model's error, and has most load left.
+Settings are those of `c2c simulate`; a sweep (a,b or range(1,9)) is compared, a single value is
+fixed. By default every chip with a price, its layouts of equal slices, and `advise.systems` are
+compared. A fleet serves if `slo.attainment` of the requests meet both targets and no queue grows
+without end. Kinds of fleets race over a sixteenth, a quarter and all of the requests. Of fleets of
+one price, the first serves with the cost model's error, and has most load left.
 
     advise.systems=[...]    systems; default c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon
-    advise.fleets=[]        fleets of unlike chips to compare as well, files of conf/fleet
-    advise.seeds=[0,1,2]    seeds of the last part, with each of which a fleet must serve; earlier
-                            parts use the first one. Equal runs of two seeds are one
+    advise.fleets=[]        fleets of unlike chips, files of conf/fleet
+    advise.seeds=[0,1,2]    seeds of the last part, with each of which a fleet must serve
     advise.most=64          most chips of a fleet
     advise.keep=4           fewest kinds that stay in the race
-    advise.within=2         highest price that is still compared, as a multiple of the cheapest
-    advise.error=null       error of the cost model: does a fleet serve if all steps take this share
-                            longer? null: each chip's own error on held-out measurements
+    advise.within=2         highest price, as a multiple of the cheapest
+    advise.error=null       longer steps, as a share, with which a fleet should serve; null: each
+                            chip's error on held-out measurements
     advise.workers=null     number of processes; null: one a core
 
-Ctrl-C ends in the answer so far (exit status 130). Runs are folders in `<out>/points`. Run the same
-command again to resume a stopped search. The answer is a folder in `out=`, or `folder=`: a table of
-all runs (Parquet), a picture of price against load left, settings and provenance, and answer.md and
-answer.json with each fleet's price, the load at which it breaks, and the command that replays it.
+Ctrl-C ends in the answer so far (exit status 130); the same command resumes a stopped search. The
+answer is a folder in `out=`, or `folder=`: answer.md, answer.json, a table of all runs, a picture,
+settings and provenance.
 """
 
 from __future__ import annotations
@@ -89,7 +83,7 @@ class AdviseSettings:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; return the exit status: 1 if no fleet serves, 2 for invalid settings."""
+    """Run the command; return 1 if no fleet serves, 2 for invalid settings, else 0."""
     return answering(_advise, arguments, str(__doc__), sweep="")
 
 

@@ -1,4 +1,4 @@
-"""Command lines of benchmarks: settings, a run folder, errors in one line."""
+"""Command lines of benchmarks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class MeasurementSettings:
 
     Attributes:
       out: folder of the result; None for a new one in runs/bench.
-      overwrite: whether the folder may hold other files, which stay, or a measurement, which is
-        replaced.
+      overwrite: whether to replace a measurement there; other files stay.
     """
 
     out: str | None = None

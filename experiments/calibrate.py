@@ -3,10 +3,9 @@
     c2c calibrate engine run=[runs/a1,runs/a2] to=cpu_mine.yaml
     c2c replay run=runs/b fit=[cpu_mine.yaml]
 
-The file holds, for each model of the runs, the seconds of its steps, of the time between them and
-of a load. It also records the machine's deviation from the fit in each ten seconds, and the share
-of its cores that other processes used. The command refuses a machine that deviated by more than
-`drift`, or whose cores others used by more than `others`, as its costs would not be repeatable.
+The file has, for each model, the seconds of its steps, between them and of a load, and the
+machine's deviation in each ten seconds. A machine that deviated by more than `drift`, or was used
+by others by more than `others`, is refused. Its costs would not be repeatable.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class CalibrateSettings:
 
     Attributes:
       run: folder of a live run's record, or a list of them.
-      to: file to write; default steps.yaml in the folder of the first run.
-      drift: largest allowed relative deviation from the fit in any ten seconds.
-      others: largest allowed share of the cores used by other processes in any ten seconds.
+      to: file to write; default steps.yaml in the first run's folder.
+      drift: most relative deviation from the fit in any ten seconds.
+      others: most use of the cores by other processes in any ten seconds.
     """
 
     run: Any = ""

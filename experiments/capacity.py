@@ -7,16 +7,13 @@
 Settings are those of `c2c simulate`, and
 
     capacity.of=rate          rate (requests a second, or the trace's speed), models, superchips
-    capacity.seeds=[0,1,2]    seeds; the answer is the mean of their capacities, with 95 %
-                              confidence
+    capacity.seeds=[0,1,2]    seeds, for the mean with 95 % confidence
     capacity.tolerance=0.01   relative tolerance of a rate
     capacity.workers=null     number of processes; null: one a core
 
-A value meets the targets if `slo.attainment` of the requests meet both targets (failed requests do
-not) and no queue grows without end. The search is a bisection that starts at the settings' value;
-each run is a folder in `<out>/points`. Run the same command again to resume a stopped search. The
-answer is a folder in `out=`, or `folder=`: a table (Parquet), a figure, answer.json, settings and
-provenance.
+A value meets the targets if `slo.attainment` of the requests meet both and no queue grows without
+end. The same command resumes a stopped search. The answer is a folder in `out=`, or `folder=`: a
+table, a figure, answer.json, settings and provenance.
 """
 
 from __future__ import annotations

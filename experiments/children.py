@@ -1,4 +1,4 @@
-"""Child processes of a command: single runs, line-by-line dialogues, and pools."""
+"""Child processes of a command."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def usable_cores(most: int = 0) -> set[int]:
 
 
 def workers_of(given: object, field: str) -> int:
-    """Return the number of processes to use: `given`, or the number of cores for None."""
+    """Return `given`, or the number of cores for None."""
     if given is None:
         return len(usable_cores())
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
@@ -95,7 +95,7 @@ def gpu_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Output of an ended process; `code` is None if it exceeded its time limit."""
+    """Output of an ended process; `code` is None after the time limit."""
 
     code: int | None
     out: str
@@ -115,17 +115,7 @@ def run(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Ended:
-    """Run a command without input; return shortly after `limit_s` at the latest.
-
-    Its output goes to files, as a pipe stays open until all processes that inherited it end.
-
-    Args:
-      command: program and arguments.
-      limit_s: time limit in seconds; None for none.
-      env: environment; None for `environment()`.
-      apart: whether the command has its own session, which is killed with all its processes;
-        otherwise it is in the process group of this process.
-    """
+    """Run a command without input, its output to files; return shortly after `limit_s`."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(  # noqa: S603 - our own modules
             command,
@@ -168,7 +158,7 @@ def answer_of(
 def end(
     process: subprocess.Popen[Any], patience_s: float = PATIENCE_S, *, apart: bool = True
 ) -> bool:
-    """Kill a process, with its group if `apart`; return whether it ended within `patience_s`."""
+    """Kill a process, with its group if `apart`; return whether it ended."""
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         if apart:
             os.killpg(process.pid, signal.SIGKILL)
@@ -181,10 +171,7 @@ def end(
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends for any reason.
-
-    Only Linux supports this; elsewhere a worker ends with its standard input.
-    """
+    """Let the kernel kill this process when its parent ends for any reason."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -196,16 +183,7 @@ def end_with_parent() -> None:
 
 
 class Lines:
-    """Process that reads lines and answers with lines; its other output is kept.
-
-    Args:
-      command: program and arguments.
-      env: environment; None for that of this process.
-      cores: cores that it may use; None for all.
-      apart: see `run`.
-      channel: whether answers come over a descriptor that is appended to the command, apart from
-        whatever libraries print; otherwise they are its standard output.
-    """
+    """Process that reads lines and answers with lines; its other output is kept."""
 
     def __init__(
         self,
@@ -256,7 +234,7 @@ class Lines:
     def line(
         self, until: float | None = None, waiting: Callable[[], object] = lambda: None
     ) -> bytes | None:
-        """Return the next line, b"" if the process closed its output, None after the time limit."""
+        """Return the next line, b"" at the end, None after the time limit."""
         with selectors.DefaultSelector() as channel:
             channel.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
@@ -273,7 +251,7 @@ class Lines:
         return line
 
     def said(self, begin: int = 0, stop: int | None = None) -> str:
-        """Return its output beside the answers, from byte `begin` to `stop`; None for the end."""
+        """Return its other output, from byte `begin` to `stop` or the end."""
         stop = self.said_bytes if stop is None else stop
         self._log.seek(begin)
         return self._log.read(stop - begin).decode("utf-8", "replace")
@@ -289,7 +267,7 @@ class Lines:
         return Ended(code=None, out="", errors=self.said()).why
 
     def close(self) -> None:
-        """Kill the process, with its group if `apart`; one that does not end is abandoned."""
+        """Kill the process, with its group if `apart`."""
         end(self.process, apart=self._apart)
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # unread input is dropped
@@ -309,10 +287,7 @@ def worker_pool(
     *,
     lost: str = "that worked for this command was killed (out of memory?)",
 ) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of spawned processes that leave Ctrl-C to this process.
-
-    They end with the block, in the middle of their work if an error or a signal ends it.
-    """
+    """Yield a pool of spawned processes that leave Ctrl-C to this process."""
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
@@ -355,17 +330,7 @@ def gather[T](
     begin: Callable[[], None] | None = None,
     lost: str,
 ) -> list[T]:
-    """Return the results of `work` for each of `asked`, in order; an error of one ends all.
-
-    Args:
-      work: function of the arguments in one of `asked`, and of a callback that reports the share of
-        its work that is done.
-      asked: arguments, in order of their start.
-      workers: number of processes.
-      tell: called now and then with the share of each that is done, above 0 once it has begun.
-      done: called with each result as soon as it is available.
-      begin, lost: see `worker_pool`.
-    """
+    """Return the results of `work` for each of `asked`, in order; an error ends all."""
     shares = multiprocessing.get_context("spawn").Array("d", len(asked))
     with worker_pool(workers, _inherit, (shares, begin), lost=lost) as pool:
         tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(asked)]
@@ -430,7 +395,7 @@ def cpu_seconds(of: Sequence[int]) -> float:
 
 
 def pss_mb(of: Sequence[int]) -> float:
-    """Return the memory in MB of processes and their descendants, shared pages counted once."""
+    """Return the MB of processes and descendants, shared pages once."""
     total_kb = 0
     for pid in tree(of):
         try:

@@ -1,4 +1,4 @@
-"""The command `c2c` and its subcommands, each the `main(arguments)` of a module."""
+"""The command `c2c` and its subcommands."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     c2c collect folder=runs/simulate into=tables
 
 A row is a run: the settings in which runs differ, the numbers of its summary, and its state. The
-files are in `<folder>/collected`, or in `into`. In a notebook: `c2c.runs.collect(folder)`.
+files are in `<folder>/collected`, or in `into`; in a notebook: `c2c.runs.collect(folder)`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ class CollectSettings:
 
     Attributes:
       folder: folder of runs, or of one run; `folder=` may be left out.
-      into: folder for the files; None for `collected` in that folder.
-      overwrite: whether `into` may hold other files, which stay, or another table, which is
-        replaced.
+      into: folder for the files; None for `collected` in it.
+      overwrite: whether to replace a table there; other files stay.
     """
 
     folder: str = "runs/simulate"

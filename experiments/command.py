@@ -1,4 +1,4 @@
-"""Frame of every command: signals, terminals, errors in one line."""
+"""Frame of every command."""
 
 from __future__ import annotations
 
@@ -33,15 +33,7 @@ def command(
     goes_on: bool = True,
     once: bool = False,
 ) -> int:
-    """Run a command and return its exit status.
-
-    Args:
-      run: function that imports what it needs and returns the exit status.
-      arguments: arguments of the command line.
-      help_text: text that `--help` prints; None: `run` answers it.
-      goes_on: whether the same command resumes an interrupted one.
-      once: see `heeded_signals`.
-    """
+    """Run a command and return its exit status."""
     # Errors pass through Hydra without its own report, so that they have one form.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     warnings.formatwarning = _as_line
@@ -71,7 +63,7 @@ def command(
 
 
 def in_one_line(error: BaseException, arguments: Sequence[str] = ()) -> str | None:
-    """Return the one-line message of an error; None for a bug, which needs its traceback."""
+    """Return an error's one-line message, or None for a bug."""
     text = _told(error, arguments)
     # A name may have line breaks or a terminal's control characters.
     return (

@@ -5,11 +5,8 @@
     c2c estimate model=deepseek-r1 chip=b200 tp=8 engine=sglang isl=1024 osl=1024 clients=64
     c2c estimate model=llama-3.1-8b chip=h100 rate=10
 
-Weights are in HBM. Lengths are drawn from 0.8 to 1 times `isl` and `osl`. The clients of a closed
-loop (`clients=`) start at once; `rate=` is of Poisson arrivals. Beside each number is the error of
-the simulator on the nearest public runs that no constant was fitted to: those of such a model
-(dense or mixture) at this precision, within a factor of two in lengths, clients and `tp`; on this
-chip if there are three, else on any chip.
+Weights are in HBM. Lengths are 0.8 to 1 times `isl` and `osl`; clients start at once, `rate=` is
+Poisson. Beside each number is the simulator's error on the nearest public runs, held out of fits.
 """
 
 from __future__ import annotations
@@ -39,18 +36,17 @@ class EstimateSettings:
     """Settings of the estimate, as key=value on the command line.
 
     Attributes:
-      model: name (llama-3.1-8b, meta-llama/Llama-3.1-8B-Instruct, deepseek-r1) or folder with a
-        config.json.
-      chip: name of a chip (h100, h200, a100, b200, gh200), or a file of conf/hardware.
-      tp: number of chips that compute the model together.
-      ep: whether each chip has whole experts of a mixture, not a part of every one.
-      engine: engine of conf/engines, with or without a version (vllm, vllm-0.12, sglang, trtllm).
-      precision: bf16, fp8, fp8_block, nvfp4, mxfp4, int8, int4; or weights, compute and cache by
-        name, as {weights: fp8, cache: bf16}; null: the checkpoint's.
+      model: name (llama-3.1-8b, meta-llama/Llama-3.1-8B-Instruct) or folder with a config.json.
+      chip: h100, h200, a100, b200, gh200, or a file of conf/hardware.
+      tp: chips that compute the model together.
+      ep: whether each chip has whole experts of a mixture.
+      engine: engine of conf/engines (vllm, vllm-0.12, sglang, trtllm).
+      precision: bf16, fp8, fp8_block, nvfp4, mxfp4, int8, int4; or {weights: fp8, cache: bf16};
+        null: the checkpoint's.
       isl: tokens of a prompt.
       osl: tokens of an answer.
-      clients: clients of a closed loop, each with one request at a time; 0: none.
-      rate: requests a second of an open loop; 0: none. 1 client if neither is given.
+      clients: clients of a closed loop; 0: none.
+      rate: requests a second of an open loop; 0: none. Without both, 1 client.
     """
 
     model: str = "llama-3.1-8b"

@@ -1,4 +1,4 @@
-"""Settings of a figure: a file of `conf/experiment`, as its dataclass, with overrides."""
+"""Settings of a figure."""
 
 from __future__ import annotations
 
@@ -32,15 +32,7 @@ def overrides_in(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 def read_experiment[T](
     kind: type[T], name: str, overrides: Sequence[str] = (), *, quick: bool = False
 ) -> T:
-    """Return the settings in `conf/experiment/<name>.yaml`, with overrides.
-
-    Args:
-      kind: frozen dataclass, whose annotations are the allowed values (`c2c.ranges`). Its fields
-        are numbers, texts, tuples and `dict`s of them, or such dataclasses.
-      name: name of the file.
-      overrides: overrides, such as "experiment.shares.hot_rps=12".
-      quick: whether the values under `quick` in the file replace others.
-    """
+    """Return the settings in `conf/experiment/<name>.yaml`, with overrides."""
     paper, _, figure = name.rpartition("/")
     entries = read_yaml(f"experiment/{paper}", figure)
     smaller = entries.pop(_QUICK, {})
@@ -57,11 +49,7 @@ def read_experiment[T](
 
 
 def named[T](values: Mapping[str, T], name: str, field: str) -> T:
-    """Return the value of a name that another setting of the experiment gives.
-
-    Raises:
-      SettingError: `experiment.<field>` has no such name.
-    """
+    """Return the value of a name that another setting of the experiment gives."""
     if name not in values:
         raise unknown_name(f"{PREFIX}{field}", name, values)
     return values[name]

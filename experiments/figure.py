@@ -77,9 +77,8 @@ _ORDER: Final = tuple(
 class Context:
     """Settings of one figure.
 
-    `seeds`: seeds of simulated runs. `traces`: folder with the public traces as Parquet, None if
-    there is none. `overrides`: of the figure's experiment, such as "experiment.shares.hot_rps=12".
-    `progress`: callback that takes (done, total).
+    `traces`: folder with the public traces as Parquet, or None. `progress`: callback of (done,
+    total).
     """
 
     profile: Literal["quick", "full"]
@@ -113,18 +112,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """Computed content of a figure: tables, answers to claims, and texts.
+    """Computed content of a figure.
 
     Attributes:
       tables: tidy tables by name.
       results: answers to claims.
-      finding: one sentence that says what these results show, with its numbers; the title of the
-        picture and of its section in the report.
-      caption: one or two sentences, at most some 50 words, printed in the picture.
-      assumptions: sentences of their own that the report lists below the picture: setup, load,
-        readings of the paper.
-      report: rows of a table that the report folds below the picture, the header first.
-      improvements: additions to the paper's rules, where a figure compares the two.
+      finding: one sentence with the numbers; the picture's title.
+      caption: at most some 50 words, printed in the picture.
+      assumptions: sentences that the report lists below the picture.
+      report: rows of a table below the picture, the header first.
+      improvements: additions to the paper's rules.
     """
 
     tables: Mapping[str, pa.Table]
@@ -156,7 +153,7 @@ class FigureSpec:
     beyond: bool = False
 
     def settings(self, context: Context) -> Any:
-        """Return the figure's experiment with the overrides of the context; None if it has none."""
+        """Return the figure's experiment with overrides, or None."""
         if self.experiment is None:
             if context.overrides:
                 key, _, value = context.overrides[0].partition("=")
@@ -186,7 +183,7 @@ class FigureSpec:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files of `experiments` that compute and draw it; the content key covers them too."""
+        """Files of `experiments` that compute and draw it."""
         drawn = self._drawn_by if isinstance(self.draw, str) else self.draw.__module__
         inside = imported_files([self.module, drawn])
         return inside if self.module.startswith(_WITHIN) else (*inside, self._file)
@@ -201,7 +198,7 @@ class FigureSpec:
         return Path(getfile(unwrap(_function(self.compute))))
 
     def __reduce__(self) -> Any:
-        """Pickle the figure by its name and its file, which the other process imports."""
+        """Pickle the figure by its name and its file."""
         path = None if self.module.startswith(_WITHIN) else self._file
         return _registered, (self.name, self.module, path)
 
@@ -264,21 +261,15 @@ def figure[E](
 def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> Any:
     """Return a decorator that registers a function as the computation of a figure.
 
-    The function is called with the context and, if the figure has one, its experiment; what the
-    decorator returns, with the context alone.
-
         @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
                 draw=".papers.tessera.drawing.draw_online", needs=SYSTEMS, traces=(TRACE,))
         def compute(context: Context, experiment: Online) -> Computed: ...
 
     Args:
       name: name on the command line; C2CServe's figures have no prefix.
-      experiment: dataclass of its settings, whose values are in `conf/experiment`.
-      about: `title` on the page; `draw`, a function of tables and caption, or its name as
-        "module.function" (".module.function": beside the computation); `needs`, packages whose
-        source the result depends on, beside those of `experiments`; `traces`, files that it reads;
-        `profiles` in which `figures=all` includes it; `beyond`, whether no
-        paper has this figure.
+      experiment: dataclass of its settings in `conf/experiment`.
+      about: `title`; `draw`, a function or "module.function"; `needs`, packages that the result
+        depends on; `traces`; `profiles` of `figures=all`; `beyond`, whether no paper has it.
     """
 
     def keep(compute: Callable[..., Computed]) -> Compute:
@@ -301,7 +292,7 @@ def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> A
 def modules_with_figures(
     folder: Path = Path(__file__).parent, within: str = _WITHIN
 ) -> tuple[str, ...]:
-    """Return the modules of a folder's packages that register a figure, by their text."""
+    """Return the modules of a folder that register a figure."""
     return tuple(
         within + ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in sorted([*folder.glob("*/*.py"), *folder.glob("papers/*/*.py")])
@@ -331,12 +322,7 @@ def figures() -> dict[str, FigureSpec]:
 def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
     """Return the named figures, in the page's order.
 
-    "papers" stands for the profile's figures that a paper has, "all" for those beyond them too, a
-    system's name for all its figures. The prefix of C2CServe is optional: "c2cserve.fig10" is
-    "fig10".
-
-    Raises:
-      SettingError: a name does not exist, or no name is given.
+    "papers" are those of papers, "all" also those beyond; or a system's name.
     """
     specs = figures()
     words = [names] if isinstance(names, str) else list(names)

@@ -4,10 +4,8 @@
     c2c estimate --config-dir mydir engine=mine model=llama-3.1-8b chip=h100 clients=16
 
 Results are those of `vllm bench serve --save-result`, `sglang.bench_serving --output-file`, AIPerf
-(`profile_export_aiperf.json`) and GuideLLM (`benchmarks.json`), with mean TTFT, TPOT and lengths;
-a file may have several runs. Two numbers are fitted, the host's seconds of a step and those before
-a request's first step. The cost model of the chip and all else of `engine` stay. A third of the
-runs is held out, by a digest of their settings; the errors are on those.
+and GuideLLM, with mean TTFT, TPOT and lengths. The host's seconds of a step and before a request's
+first step are fitted; errors are on a held-out third.
 """
 
 from __future__ import annotations
@@ -42,9 +40,9 @@ class FitSettings:
       run: file of results, or a list of them.
       model: name of the model, or folder with a config.json.
       chip: name of the chip.
-      tp: number of chips that compute the model together.
+      tp: chips that compute the model together.
       ep: whether each chip has whole experts of a mixture.
-      engine: engine of conf/engines that the server is, whose other values stay.
+      engine: engine of conf/engines whose other values stay.
       precision: as of `c2c estimate`.
       to: folder of settings for engines/<name>.yaml.
       name: name of the new engine.
@@ -80,12 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def runs_in(path: Path) -> list[Run]:
-    """Return the runs of a file of results.
-
-    Raises:
-      SettingError: there is no such file.
-      DataError: no known result, or one without a value that is needed; names both.
-    """
+    """Return the runs of a file of results."""
     if not path.is_file():
         raise SettingError("run", str(path), f"{_FORMATS} (JSON)")
     try:
@@ -232,7 +225,7 @@ def _run(settings: FitSettings) -> None:
 
 
 def _added_s(bare_s: np.ndarray, measured_s: np.ndarray) -> float:
-    """Return the seconds, from 0, by whose addition the mean error of the logarithm is least."""
+    """Return the seconds, from 0, that make the mean error of the logarithm least."""
     tried = np.unique(np.maximum(0.0, np.append(measured_s - bare_s, 0.0)))
     losses = [np.mean(np.abs(np.log((bare_s + one) / measured_s))) for one in tried]
     return float(f"{tried[int(np.argmin(losses))]:.3g}")

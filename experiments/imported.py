@@ -1,4 +1,4 @@
-"""Files of `experiments` that a module runs, by the text of its imports."""
+"""Files of `experiments` that a module runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ _NAME = _ROOT.name
 
 
 def imported_files(modules: Iterable[str]) -> tuple[Path, ...]:
-    """Return the files of the modules of `experiments`, and of all that these import.
-
-    A string that is a module's name counts as an import, as in `-m experiments.child`.
-    """
+    """Return the files of `experiments` and of all its imports."""
     waiting, files = list(modules), set()
     while waiting:
         if (path := _file(waiting.pop())) and path not in files:

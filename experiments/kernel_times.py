@@ -7,11 +7,9 @@
         rope_q+rope_k+kv_write,attention,merge,o,-,add1+norm2,gate_up,activate,down,add2]
     c2c simulate --config-dir mydir system=tessera node=mynode
 
-Launches are told apart by their order, as libraries name kernels by tiles. `layer` lists the
-kernels of a layer in the order of their launches, `before` and `after` those around the layers. A
-launch of several kernels is `a+b`, whose time the cost model divides; a launch of none, such as a
-reduction of partial sums, is `-`, whose time counts with the launch before it. The trace has whole
-steps of one size and nothing else but what `skip` matches; each kernel gets its median.
+`layer` lists a layer's kernels in launch order, `before` and `after` those around the layers. `a+b`
+is a launch of several kernels; `-` one of none, whose time counts with the launch before. The trace
+has whole steps of one size; each kernel gets its median.
 """
 
 from __future__ import annotations
@@ -39,17 +37,17 @@ class KernelTimesSettings:
 
     Attributes:
       trace: CSV of `nsys stats -r cuda_gpu_trace -f csv`, in nanoseconds.
-      to: folder of settings with hardware/<chip>.yaml; its kernel_times/<chip>.csv is extended.
+      to: folder with hardware/<chip>.yaml; its kernel_times/<chip>.csv is extended.
       chip: name of the chip.
       model: name of the model, or a folder with its config.json.
       rows: sequences of the step.
       chunk: new tokens of each; 1: a decode step.
       context: tokens of each sequence.
       expert_bytes: bytes of an expert's weight.
-      layer: kernels of a layer, in the order of launches.
+      layer: kernels of a layer, in launch order.
       before: kernels before the first layer.
       after: kernels after the last layer.
-      skip: regular expression of names that are no launches of the step, such as copies.
+      skip: regular expression of other names, such as copies.
     """
 
     trace: str = ""

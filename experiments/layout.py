@@ -5,9 +5,9 @@
     c2c layout mig=planned workload=file workload.path=trace.csv   # the best one
     c2c layout mig=3g_4x1g before=7x12gb     # changes from one to the other
 
-Settings are those of `c2c simulate`, `gpu` (the GPU's number in nvidia-smi) and `before`
-(its present layout). An administrator of the GPU's machine can pipe the lines to a shell. With
-`before`, slices in both layouts keep serving, and the ids of the others have to be filled in.
+Settings are those of `c2c simulate`, `gpu` (the number in nvidia-smi) and `before` (its layout). An
+administrator can pipe the lines to a shell. With `before`, slices in both layouts keep serving; ids
+of the others have to be filled in.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def _print(arguments: Sequence[str]) -> int:
 def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
     """Yield the lines of a shell script that makes a layout, with comments.
 
-    Source: NVIDIA Multi-Instance GPU User Guide, "Getting Started with MIG", and
-    `nvidia-smi mig --help`: a profile's name, then after a colon the memory slice of its start.
+    Source: NVIDIA Multi-Instance GPU User Guide, "Getting Started with MIG".
     """
     platform, name = layout.platform, layout.mig.name
     if platform.partition is None:
@@ -69,10 +68,7 @@ def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
 
 
 def changing(layout: Layout, before: str, gpu: int = 0) -> Iterator[str]:
-    """Yield the lines of a shell script that changes a GPU's layout, with comments.
-
-    Comments name the slices that stay and the duration.
-    """
+    """Yield the lines of a shell script that changes a GPU's layout, with comments."""
     platform = layout.platform
     try:
         change = reconfiguration(platform, before, layout.mig)
@@ -118,11 +114,6 @@ def _origin(change: Reconfiguration) -> str:
 
 
 def _tuples(instances: Sequence[Placed]) -> str:
-    """Return the argument of `-cgi`, with start positions if slices are unlike.
-
-    Without them the driver may put a slice where the next one does not fit: 3g beside four of 1g
-    must not start at 0. Equal slices fit at any start.
-    """
     if len({one.profile.name for one in instances}) == 1:
         return ",".join(one.profile.name for one in instances)
     return ",".join(f"{one.profile.name}:{one.start}" for one in instances)

@@ -1,4 +1,4 @@
-"""Models and chips by the names that people type: `llama-3.1-8b`, `meta-llama/...`, `h200`."""
+"""Models and chips by the names that people type."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def chip_named(name: str, field: str = "chip") -> str:
 
 
 def model_of(name: str) -> ModelSpec | None:
-    """Return the shape of a model's public name or path, or None if there is none."""
+    """Return the shape of a model's public name or path, or None."""
     if Path(name).exists():
         return load_spec(name)
     plain = name.rpartition("/")[2].lower().removeprefix("meta-")

@@ -1,4 +1,4 @@
-"""Public engine runs near a question, and the error of the simulator on them."""
+"""Public engine runs near a question."""
 
 from __future__ import annotations
 
@@ -92,11 +92,7 @@ class Nearest:
 def nearest(
     errors: Sequence[RunError], *, chip: str, kind: str, precision: str, tp: int, load: Load
 ) -> Nearest:
-    """Return the held-out runs within a factor of two of a question.
-
-    Runs of the chip at the precision come first, then those of any chip at the precision, if there
-    are fewer than `ENOUGH`.
-    """
+    """Return the held-out runs within a factor of two of a question."""
     holdout = [e for e in errors if e.held_out and e.kind == kind and e.precision == precision]
     near = [
         e for e in holdout
@@ -128,11 +124,7 @@ def busiest_of(models: Mapping[str, Any]) -> str:
 
 
 def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
-    """Return the error of measured runs near a simulated one, by its model with most tokens.
-
-    Measured runs have one model in the HBM of whole chips. With several models, which may wait for
-    each other, only steps are alike, and TPOT alone has an error.
-    """
+    """Return the error of measured runs near a simulated one."""
     if any(why := [_unlike(serving, part) for part in serving.parts]):
         return f"{UNKNOWN} ({', '.join(sorted(set(filter(None, why))))})"
     if not summary["finished"]:
@@ -166,7 +158,7 @@ def _unlike(serving: ServingSetup, part: FleetPart) -> str:
 
 
 def borrowed(serving: ServingSetup) -> Iterator[str]:
-    """Yield lines on numbers of other chips that stand for those of a fleet's or a node's."""
+    """Yield lines on other chips' numbers that stand for a fleet's."""
     chips = {part.platform.name: (part.platform, part.constants) for part in serving.parts}
     layout = serving.system.layout
     gpus = () if layout is None else layout.gpus

@@ -1,4 +1,4 @@
-"""One model on one group of chips under a serving engine: its requests, simulated."""
+"""One model on one group of chips under a serving engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests of `isl` and `osl` tokens at most, by clients in a closed loop or at a rate."""
+    """Requests of `isl` and `osl` tokens, in a closed loop or at a rate."""
 
     isl: int
     osl: int
@@ -54,19 +54,13 @@ class Figures:
 
 
 def figures_of(ttft_s: float, tpot_s: float, osl: float, clients: int) -> Figures:
-    """Return the figures of a closed loop, whose clients each have one request at a time."""
+    """Return the figures of a closed loop of single requests."""
     request_s = ttft_s + (osl - 1) * tpot_s
     return Figures(ttft_s=ttft_s, tpot_s=tpot_s, tokens_s=clients * osl / request_s)
 
 
 def served(group: Group, spec: ModelSpec, engine: Engine, load: Load) -> tuple[Figures, Any]:
-    """Return the figures of a load, and the records of its requests.
-
-    All clients of a closed loop start at once, as in public benchmarks.
-
-    Raises:
-      SettingError: the model does not fit, or cannot be shared by the chips.
-    """
+    """Return the figures of a load, and the records of its requests."""
     prepared = prepared_group(group, spec, engine)
     count, loop = RATED, None
     if load.clients:
@@ -99,7 +93,6 @@ def served(group: Group, spec: ModelSpec, engine: Engine, load: Load) -> tuple[F
 
 @cache
 def _base(group: Group, chunk_tokens: int) -> ServingSetup:
-    """Return a plain engine on whole chips with a resident model, which callers replace."""
     from c2c.config import load
 
     model = "qwen3-30b-a3b" if group.apart else "llama-3-3b"

@@ -1,4 +1,4 @@
-"""Settings as key=value on a command line, parsed into a dataclass, and their help."""
+"""Settings as key=value on a command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN_LISTS = ("list[str]", "list[int]")
 
 
 class Ran(NamedTuple):
-    """Result of a command's run: its exit status, and its table, for that of a sweep."""
+    """Result of a command: its exit status, and its table for a sweep's."""
 
     table: Table | None = None
     status: int = 0
@@ -81,7 +81,7 @@ def run_settings(
     *,
     goes_on: bool = False,
 ) -> int:
-    """Run a command on its settings; return the exit status, that of `work` or 0."""
+    """Run a command on its settings; return the exit status."""
 
     def run() -> int:
         return run_each(schema, arguments, work)
@@ -95,7 +95,7 @@ def run_each(
     work: Callable[[Any], Ran | int | None],
     check: Callable[[Any], None] = lambda _: None,
 ) -> int:
-    """Run the settings of a command line or, with -m, each of its points, then print one table."""
+    """Run the settings of a command line, or with -m each point, then a table."""
 
     def read(own: Sequence[str]) -> Any:
         settings = read_settings(schema, own)
@@ -140,7 +140,7 @@ def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
 
 
 def descriptions(schema: type) -> dict[str, str]:
-    """Return the fields of a dataclass: their texts in its docstring or its bases', and ranges."""
+    """Return the fields of a dataclass with their texts and ranges."""
     texts: dict[str, str] = {}
     for base in reversed(schema.__mro__):
         texts |= _entries((inspect.getdoc(base) or "").partition("Attributes:\n")[2])

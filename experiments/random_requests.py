@@ -10,7 +10,7 @@ __all__ = ["random_requests"]
 
 
 def random_requests(count: int, *, prompt: int, new: int, vocab: int, seed: int) -> list[Request]:
-    """Return `count` requests of random tokens and lengths, from 1 to `prompt` and `new` tokens."""
+    """Return `count` requests of random tokens and lengths."""
     g = np.random.default_rng(seed)
     return [
         Request(

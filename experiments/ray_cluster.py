@@ -17,11 +17,7 @@ INSTALL_RAY = "pip install -c .ci/constraints/main.txt -c .ci/constraints/ray.tx
 
 
 def cluster_is_named() -> bool:
-    """Return whether the environment names a cluster (RAY_ADDRESS).
-
-    Raises:
-      SettingError: it does, and Ray is not installed.
-    """
+    """Return whether the environment names a cluster (RAY_ADDRESS)."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address and find_spec("ray") is None:
         raise SettingError(
@@ -36,14 +32,7 @@ def cluster_cores(code: Sequence[str]) -> int:
 
 
 def cluster_with(code: Sequence[str]) -> Any:
-    """Return the module `ray`, connected to the named cluster.
-
-    Args:
-      code: files of the user's policies, of which the cluster's machines get copies.
-
-    Raises:
-      SettingError: files of several folders, or a cluster that cannot be reached.
-    """
+    """Return the module `ray`, connected to the named cluster."""
     folders = {str(Path(file).resolve().parent) for file in code}
     if len(folders) > 1:
         raise SettingError("code", list(code), "files of one folder, for shards on a cluster")
@@ -59,7 +48,7 @@ def cluster_with(code: Sequence[str]) -> Any:
 
 
 def started_ray(**init: Any) -> Any:
-    """Return the module `ray`, connected to a cluster or to a new local Ray."""
+    """Return the module `ray`, connected to a cluster or local."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
     # Ray leaves the visibility of accelerators unchanged for tasks that need none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

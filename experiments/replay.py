@@ -2,12 +2,9 @@
 
     c2c replay run=runs/b fit=[runs/a1,runs/a2] floor=[runs/b2,runs/b3]
 
-predicts b from other runs, and prints the spread over live runs of the same requests (`floor`),
-below which no prediction can be judged.
-
-Step costs are fitted to the recorded steps of `fit`; by default to the run itself, which is then no
-prediction. The command prints TTFT, TPOT and end-to-end time, live and simulated, and writes them
-with the fit to `replay.json` in the run's folder.
+Step costs are fitted to `fit`, by default to the run itself; `floor` gives the spread over live
+runs of the same requests. Prints TTFT, TPOT and end-to-end time, and writes them with the fit to
+`replay.json` in the run's folder.
 """
 
 from __future__ import annotations
@@ -27,8 +24,7 @@ class ReplaySettings:
 
     Attributes:
       run: folder of the live run's record, `out` of `c2c serve`.
-      fit: folders of runs to fit step costs to, or one file of `c2c calibrate engine`; empty for
-        the run itself.
+      fit: folders of runs, or one file of `c2c calibrate engine`; empty for the run itself.
       floor: folders of further live runs of the same requests.
     """
 

@@ -8,8 +8,8 @@
     c2c simulate --cfg job                        # print all settings, run none
     c2c simulate --help                           # the meaning of each setting
 
-Complete runs are skipped, so the same command resumes a stopped sweep, on any launcher. The first
-run on a machine compiles the event loop (about 20 s).
+Complete runs are skipped: the same command resumes a stopped sweep. The first run on a machine
+compiles the event loop (about 20 s).
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit status.
-
-    0: every run is complete; 1: points of a sweep have no result; 2: a setting is invalid.
-    """
+    """Run the command; return 1 if points have no result, 2 for a wrong setting."""
 
     def run() -> int:
         gc.disable()  # imported objects stay; collecting among them took a tenth of a run

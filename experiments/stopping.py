@@ -1,4 +1,4 @@
-"""Signals that stop a run; the module's state is per process, as signal handlers are."""
+"""Signals that stop a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _told: list[int] = []
 
 @contextmanager
 def heeded_signals(*, once: bool = False) -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does: with crash.json and without partial files."""
+    """Let SIGTERM end a run as Ctrl-C does."""
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signal's protocol)
         if _told and once:
@@ -31,5 +31,5 @@ def heeded_signals(*, once: bool = False) -> Iterator[None]:
 
 
 def told_to_stop() -> bool:
-    """Return True if a signal came, even if a callback or finaliser swallowed its exception."""
+    """Return True if a signal came, even if its exception was swallowed."""
     return bool(_told)

@@ -1,4 +1,4 @@
-"""Tables of a terminal: no number is shortened, whatever the width."""
+"""Tables of a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN_WIDTH = 100  # if output is no terminal and COLUMNS is not set
 
 
 def console() -> Console:
-    """Return a console on standard output, as wide as the terminal, `COLUMNS` or 100 characters."""
+    """Return a console as wide as the terminal, `COLUMNS` or 100."""
     plain: Any = {"highlight": False, "emoji": False}  # an id may hold ":free:"
     terminal = Console(**plain)
     has_width = terminal.is_terminal or "COLUMNS" in os.environ
@@ -30,7 +30,7 @@ def console() -> Console:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name in a table, shortened in its middle where the column is too narrow."""
+    """A name in a table, shortened in its middle."""
 
     text: str
 
@@ -70,7 +70,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 def print_table(
     out: Console, draw: Callable[[frozenset[str]], Table], spare: Sequence[str] = ()
 ) -> None:
-    """Print a table; where it is too wide, leave out columns, then narrow the first one."""
+    """Print a table; a too wide one loses columns, then width of the first."""
     table = draw(frozenset())
     for count in range(len(spare) + 1):
         table = draw(frozenset(spare[:count]))

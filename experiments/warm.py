@@ -26,11 +26,11 @@ class WarmSettings:
     """Settings of the command line, as key=value.
 
     Attributes:
-      checkpoint: folder or GGUF file; by default the packaged SmolLM2, which is fetched.
+      checkpoint: folder or GGUF file; by default SmolLM2, which is fetched.
       dtype: as in `load`.
       linear: as in `load`.
-      context: maximum length of a sequence, prompt and new tokens.
-      executables: folder for executables; by default the one of `pallas_kernels.repository`.
+      context: most tokens of a sequence.
+      executables: folder for executables; by default `pallas_kernels.repository`'s.
     """
 
     checkpoint: str = ""

@@ -1,4 +1,4 @@
-"""GPU kernels over weights that stay in host memory; imports nothing of c2c, usable on its own."""
+"""GPU kernels over weights that stay in host memory."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

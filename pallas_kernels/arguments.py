@@ -1,4 +1,4 @@
-"""Checks of arguments that the ops share: backends, run-time scalars, layers, derivatives."""
+"""Checks of arguments that the ops share."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ INTERPRETED_SMS = 4  # interpret mode takes time for each CTA
 
 
 def resolve_backend(backend: str) -> Backend:
-    """Resolve the backend: "auto" is "sm90" if the device can run it, else "reference".
+    """Resolve "auto": "sm90" if the device can run it, else "reference".
 
     Raises:
-      ValueError: `backend` is not one of `Choice`.
-      KernelUnavailable: the default device cannot run it; names the device and what is missing.
+      ValueError: `backend` is none of `Choice`.
+      KernelUnavailable: the default device cannot run it.
     """
     if backend not in get_args(Choice):
         expected = ", ".join(get_args(Choice))
@@ -39,7 +39,7 @@ def resolve_backend(backend: str) -> Backend:
 
 
 def sm_count(backend: Backend, cluster: int = 1) -> int:
-    """Return the number of SMs of the device; without a GPU, an assumed one for argument checks."""
+    """Return the number of SMs of the device, an assumed one without a GPU."""
     if backend == "interpret":
         return max(INTERPRETED_SMS, 2 * cluster)
     first: Any = jax.devices()[0]
@@ -47,7 +47,7 @@ def sm_count(backend: Backend, cluster: int = 1) -> int:
 
 
 def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
-    """Return the value as a Python number of `kind`, or None if it is traced."""
+    """Return the value as a number of `kind`, or None if traced."""
     if np.ndim(value) != 0:
         raise ValueError(f"{name} of shape {np.shape(value)}: expected a scalar")
     if isinstance(value, jax.core.Tracer):
@@ -61,7 +61,7 @@ def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
 
 
 def layer_index(layer: Number | None, layers: int | None) -> Any:
-    """Return the index into a stack: a Python integer, or a traced int32 clamped to the stack."""
+    """Return the index into a stack: a Python integer, or a clamped traced int32."""
     if layers is None:
         if layer is not None:
             raise ValueError(f"layer={layer}: expected None, since w is one matrix and no stack")
@@ -80,9 +80,7 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
     """Return the number of working clusters: a Python integer, or a traced int32 in range.
 
     Args:
-      sm_limit: the caller's argument; None for all SMs.
-      cluster: CTAs of a cluster.
-      sm_count: SMs of the grid.
+      sm_limit: None for all SMs.
 
     Raises:
       ValueError: `sm_limit` is outside [cluster, sm_count].
@@ -101,7 +99,7 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
 def check_activations(
     x: Any, k: int, out_dtype: Any, *, w_dtype: Any = None, rows: str = "M"
 ) -> tuple[int, str]:
-    """Return the number of rows of x and the name of the result's dtype."""
+    """Return the rows of x and the name of the result's dtype."""
     if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
         shape = getattr(x, "shape", type(x).__name__)
         raise ValueError(f"x: got {shape}, expected an array [{rows}, K]")
@@ -149,7 +147,7 @@ def operand(array: Any, backend: Backend) -> jax.Array:
     """Return stored weights as an array that the backend can read; "sm90" reads them in place.
 
     Raises:
-      ValueError: a NumPy array for "sm90", which jax would copy to device memory at each call.
+      ValueError: a NumPy array for "sm90", which jax would copy.
       HostMemoryError: a jitted function closes over weights in host memory.
     """
     if isinstance(array, np.ndarray):

@@ -1,4 +1,4 @@
-"""Annotations of arrays by jaxtyping; a machine that only measures may lack it."""
+"""Annotations of arrays by jaxtyping."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any

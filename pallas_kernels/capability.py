@@ -1,4 +1,4 @@
-"""Backends that the present device can run, or the reasons why not."""
+"""Backends that the present device can run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOSAIC = "jax.experimental.pallas.mosaic_gpu"
 
 
 class KernelUnavailable(NotImplementedError):
-    """Error: the device cannot run a backend. Names it, the missing part and an alternative."""
+    """Error: the device cannot run a backend; names it, the missing part and an alternative."""
 
     def __init__(self, backend: str, reason: str, instead: tuple[str, ...]) -> None:
         there_is = f"Available here: {', '.join(instead)}." if instead else ""
@@ -42,7 +42,7 @@ class Device:
 
 # Importing this module neither touches a device nor imports jax.
 def device() -> Device:
-    """Return jax's default device. The first call initialises jax's backends."""
+    """Return jax's default device, with jax's backends initialised."""
     import jax
 
     first = jax.devices()[0]
@@ -55,7 +55,7 @@ def device() -> Device:
 
 
 def parse_compute_capability(text: str | None) -> tuple[int, int] | None:
-    """Return (major, minor), or None for a device that has none (CPU, TPU, AMD).
+    """Return (major, minor), or None for a device that has none.
 
     >>> parse_compute_capability("9.0")
     (9, 0)
@@ -74,9 +74,7 @@ def missing(
     """Return the reason why `on` cannot run `backend`; an empty string if it can.
 
     Args:
-      backend: one of `BACKENDS`.
-      on: the device, usually `device()`.
-      load: function that imports a module by name; tests replace it by a broken install.
+      load: function that imports a module by name.
 
     Raises:
       ValueError: `backend` is none of `BACKENDS`.
@@ -104,7 +102,7 @@ def missing(
 
 
 def capabilities(on: Device | None = None) -> MappingProxyType[Backend, str]:
-    """Return for every backend the reason why it cannot run; an empty string if it can.
+    """Return the reason why each backend cannot run; an empty string if it can.
 
     >>> capabilities()["reference"]
     ''
@@ -117,7 +115,7 @@ def require(backend: Backend, on: Device | None = None) -> None:
     """Check that the default device can run `backend`.
 
     Raises:
-      KernelUnavailable: it cannot; the message names the device and the missing part.
+      KernelUnavailable: it cannot.
     """
     on = device() if on is None else on
     if reason := missing(backend, on):

@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels`: backends and stored executables; kernels compiled for absent GPUs."""
+"""`python -m pallas_kernels`: backends, stored executables, and kernels for absent GPUs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ WRONG = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status.
-
-    Args:
-      arguments: words of the command line; None for those of this process.
-    """
+    """Run a command and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     text = "backends, ops, stored executables and measured rates (default)"

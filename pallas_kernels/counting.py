@@ -1,4 +1,4 @@
-"""Integer arithmetic on sizes and run-time scalars, and the deal of items to CTAs."""
+"""Integer arithmetic on sizes and run-time scalars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of sm_90 for the configuration of every kernel, checked before compilation."""
+"""Rules of sm_90 for the configuration of every kernel."""
 
 from __future__ import annotations
 
@@ -43,11 +43,7 @@ def expect(holds: bool, name: str, value: object, allowed: str) -> None:
 
 # A configuration that breaks a rule aborts the process, hangs the GPU or spills registers.
 def check_registers(warpgroups: int, compute_registers: int, load_registers: int) -> None:
-    """Check that `setmaxnreg` can give these registers to the warpgroups of a CTA.
-
-    If the sum exceeds the launch allocation, `setmaxnreg` waits for registers that are never
-    freed: the kernel hangs without a message.
-    """
+    """Check a CTA's registers for `setmaxnreg`: too large a sum hangs the kernel."""
     expect(warpgroups in LAUNCH_REGISTERS, "warpgroups", warpgroups, "1, 2, 3 or 4")
     for name, value in (
         ("compute_registers", compute_registers),
@@ -85,7 +81,7 @@ class Epilogue:
     pieces: int
 
     def walk(self, tn: int) -> tuple[Piece, ...]:
-        """Return the pieces of a tile that is `tn` columns wide, in the order they are stored."""
+        """Return the pieces of a tile of `tn` columns, in the order of stores."""
         across = tn // self.columns
         return tuple(
             Piece(
@@ -104,11 +100,7 @@ class Epilogue:
 
 
 def epilogue(warpgroup_rows: int, tn: int, itemsize: int) -> Epilogue:
-    """Return the epilogue of a warpgroup's tile of `warpgroup_rows` x `tn` elements.
-
-    A piece is one swizzled row wide. A slot is used again once all but `slots - 1` stores have left
-    it, which holds across tiles only if the pieces of a tile fill all slots equally often.
-    """
+    """Return the epilogue of a warpgroup's tile; a tile's pieces fill all slots equally often."""
     columns = SWIZZLE_BYTES // itemsize
     pieces = (warpgroup_rows // WGMMA_ROWS) * (tn // columns)
     return Epilogue(WGMMA_ROWS, columns, 2 if pieces % 2 == 0 else 1, pieces)

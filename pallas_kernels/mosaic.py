@@ -1,4 +1,4 @@
-"""Helpers of all kernels over Pallas Mosaic GPU, with the differences of interpret mode."""
+"""Helpers of all kernels over Pallas Mosaic GPU."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ class Specialised(Protocol):
 
 
 def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUParams:
-    """Return the settings of interpret mode: NaN wherever nothing was written.
-
-    Reading beyond an array's edge gives NaN too; the kernels discard what they read there.
-    """
+    """Return the settings of interpret mode: NaN wherever nothing was written."""
     return mosaic_gpu.InterpretGPUParams(
         detect_races=detect_races, out_of_bounds_reads="uninitialized", uninitialized_memory="nan"
     )
@@ -55,7 +52,7 @@ def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
 def apart(
     warpgroup: Int, config: Specialised, loads: Callable[[], None], computes: Callable[[], None]
 ) -> None:
-    """Run `loads` in the last warpgroup of a CTA, `computes` in the others; set their registers."""
+    """Run `loads` in the last warpgroup, `computes` in the others; set registers."""
 
     @pl.when(warpgroup == config.warpgroups)
     def _loads() -> None:
@@ -72,9 +69,7 @@ def drain(barrier: Ref, slots: int, used: Int) -> None:
     """Wait until the last tiles were read: a CTA must not end while a peer can still arrive.
 
     Args:
-      barrier: "empty" barriers of the ring, one per slot.
-      slots: number of slots of the ring.
-      used: number of tiles that went through the ring.
+      used: tiles that went through the ring.
     """
 
     @pl.loop(jnp.maximum(used - slots, 0), used)
@@ -88,10 +83,7 @@ def tma_add(source: Ref, target: Ref) -> None:
 
 
 def read_add_write(source: Ref, target: Ref) -> None:
-    """Add a tile as `tma_add` does, in interpret mode; exact if no other CTA adds to the target.
-
-    At a ragged edge it reads beyond the target; the store clips the excess.
-    """
+    """Add a tile as `tma_add`, in interpret mode; exact for a lone CTA."""
     source[...] = source[...] + target[...]
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(source, target)
@@ -111,14 +103,8 @@ def persistent(
     """Return a kernel with one CTA an SM, for `body` with the axes cluster, rank and warpgroup.
 
     Args:
-      body: function of the operands, the output, the global scratch if any, and the scratch.
-      out: shape and dtype of the output.
-      clusters: number of clusters in the grid.
-      cluster: CTAs of a cluster; above 1, the kernel has an axis "rank".
-      warpgroups: number of compute warpgroups; one more loads.
-      scratch: types of shared memory and barriers.
-      interpret: run on a CPU with these settings instead of compiling for the GPU.
-      global_scratch: shape and dtype of device memory that lasts for the launch, or None.
+      body: of the operands, the output, the global scratch if any, and the scratch.
+      global_scratch: shape and dtype of device memory for the launch, or None.
     """
     options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
     if cluster > 1:

@@ -1,4 +1,4 @@
-"""Error bounds of a correct GEMM against the exact product: derived, elementwise, never tuned."""
+"""Error bounds of a correct GEMM against the exact product."""
 
 from __future__ import annotations
 
@@ -40,30 +40,23 @@ def gemm_reference(
 def gemm_error_bound(
     x: Float[np.ndarray, "m k"], w: Float[np.ndarray, "k n"], out_dtype: DTypeLike
 ) -> Float[np.ndarray, "m n"]:
-    """Bound |out - ref| for products accumulated in float32 and stored in `out_dtype`.
+    """Return a bound of |out - ref| for products accumulated in float32, stored in `out_dtype`.
 
-    Write O = X W with k products in each output, S = |X| |W|, ref = the float64 product of the
-    stored inputs, and eps(t) the distance from 1 to the next number of type t.
+    With O = X W of k products, S = |X| |W|, ref in float64 and eps(t) the spacing of type t at 1:
 
-    1. A product of two inputs with p significant bits each has 2p bits. bfloat16 (8) and float16
-       (11) fit in float32 (24), so such a product is exact; one of float32 inputs is rounded once
-       more.
-    2. Adding k products in float32, in any order and any grouping, errs by at most (k - 1) u S to
-       first order, u being the error of one addition. Tensor cores may cut instead of round, so u
-       is eps(f32) and not half of it. With the rounded product of float32 inputs: k eps(f32) S in
-       both cases.
-    3. Storing the result rounds it to the output type: eps(out) |ref| (round to nearest needs
-       half).
-    4. Below the normal numbers the spacing is absolute: one smallest subnormal of the output type.
+    1. A product of two bfloat16 or float16 inputs is exact in float32; one of float32 inputs is
+       rounded once.
+    2. Sums of k products in float32, in any order, err by at most (k - 1) u S, u being eps(f32) as
+       tensor cores may cut; with the product of float32 inputs k eps(f32) S.
+    3. The output is rounded: eps(out) |ref|.
+    4. Below the normal numbers the error is one smallest subnormal of the output type.
 
-    A dataflow that adds partial sums in device memory is within the bound if it adds them in
-    float32 and rounds once; sums that live in a two-byte type are not. An overflow of the output
-    type is outside the bound.
+    Partial sums in a two-byte type, and overflow, are outside the bound.
 
     Args:
-      x: activations as the kernel read them (bfloat16, float16 or float32).
-      w: weights as the kernel read them.
-      out_dtype: type of the output.
+      x: as the kernel read them (bfloat16, float16 or float32), like w.
+      w: like x.
+      out_dtype: of the output.
 
     Returns:
       The bound of each element, float64.
@@ -86,10 +79,7 @@ def gemm_error_bound(
 def check_gemm(
     out: Float[np.ndarray, "m n"], x: Float[np.ndarray, "m k"], w: Float[np.ndarray, "k n"]
 ) -> GemmCheck:
-    """Compare a computed product with its bound and return the worst element.
-
-    NaN and infinities count as infinitely wrong. `out` must have at least one element.
-    """
+    """Compare a computed product with its bound; return the worst element, NaN and inf first."""
     reference = gemm_reference(x, w)
     bound = gemm_error_bound(x, w, out.dtype)
     error = np.abs(np.asarray(out, np.float64) - reference)

@@ -1,4 +1,4 @@
-"""Programs for ahead-of-time compilation: a function of arrays, its arguments, expected code."""
+"""Programs for ahead-of-time compilation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Argument:
 class Program:
     """One unit of compilation: an op with its shapes and its compile-time choices.
 
-    `function` takes arrays only, in the order of `arguments`, and closes over everything else. It
-    may run XLA operations around the kernel (padding, cutting), never on a host argument.
+    `function` takes the arrays of `arguments` and closes over everything else. It never runs XLA
+    operations on a host argument.
     """
 
     op: str  # the op's package, e.g. "gemm"

@@ -1,4 +1,4 @@
-"""Files of measured rates, one per device: content, reading and writing."""
+"""Files of measured rates."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ def file_name(device: str) -> str:
 
 
 def folders() -> tuple[Path, ...]:
-    """Return the folders of the files; the first has precedence.
-
-    `PALLAS_KERNELS_TUNED` names the first folder, `tuned/` in this package is the second.
-    """
+    """Return the folders of the files: `PALLAS_KERNELS_TUNED`, then this package's."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return (*((Path(folder),) if folder else ()), _PACKAGE / "tuned")
 
@@ -66,7 +63,7 @@ def read(path: Path) -> Tuned:
 
     Raises:
       OSError: the file cannot be opened.
-      ValueError: the file holds no measured rates; the message names the fault.
+      ValueError: the file holds no measured rates.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

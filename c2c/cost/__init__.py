@@ -1,4 +1,4 @@
-"""Byte counts and times of GEMMs and engine steps whose weights are streamed from host memory."""
+"""Byte counts and times of GEMMs and engine steps."""
 
 from c2c.cost.attention import (
     attention_pairs,

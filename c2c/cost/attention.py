@@ -1,4 +1,4 @@
-"""Counts behind the cost of attention: (query, key) pairs and cache positions."""
+"""Counts behind the cost of attention."""
 
 from c2c.jit import formula
 from c2c.models import CacheShape
@@ -18,12 +18,11 @@ __all__ = [
 def attention_pairs(offset: int, chunk: int, window: int) -> int:
     """Return the causal (query, key) pairs of a prefill chunk, per layer and head.
 
-    The query at position q (from 0) sees the keys of positions max(0, q - window + 1) .. q.
+    The query at position q sees the keys of max(0, q - window + 1) .. q.
 
     Args:
       offset: tokens of the prompt already in the KV cache.
-      chunk: tokens of this chunk.
-      window: sliding window in tokens; 0 = none.
+      window: sliding window in tokens; 0: none.
     """
     if window <= 0 or offset + chunk <= window:
         return chunk * offset + chunk * (chunk + 1) // 2
@@ -35,7 +34,7 @@ def attention_pairs(offset: int, chunk: int, window: int) -> int:
 
 @formula
 def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
-    """Return the number of cached tokens that the queries of a prefill chunk see."""
+    """Return the cached tokens that a prefill chunk's queries see."""
     if window <= 0 or offset + 1 <= window:
         return offset + chunk
     return window - 1 + chunk
@@ -43,7 +42,7 @@ def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
 
 @formula
 def decode_kv_tokens(length: int, window: int) -> int:
-    """Return the number of cached tokens that a decode step reads at sequence length `length`."""
+    """Return the cached tokens that a decode step reads at `length`."""
     if window <= 0 or length <= window:
         return length
     return window
@@ -51,7 +50,7 @@ def decode_kv_tokens(length: int, window: int) -> int:
 
 @formula
 def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
-    """Return the (query, key) pairs of a prefill chunk, weighted by each key's cache positions."""
+    """Return a prefill chunk's (query, key) pairs, by keys' cache positions."""
     pairs = cache.full * attention_pairs(offset, chunk, 0)
     if cache.windowed > 0:
         pairs += cache.windowed * attention_pairs(offset, chunk, cache.window)
@@ -69,10 +68,7 @@ def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def cache_places(tokens: int, cache: CacheShape) -> int:
-    """Return the number of key and value positions of a sequence, without its recurrent state.
-
-    One decode step reads the same number.
-    """
+    """Return the KV positions of a sequence, without recurrent state."""
     places = cache.full * tokens
     if cache.windowed > 0:
         places += cache.windowed * decode_kv_tokens(tokens, cache.window)

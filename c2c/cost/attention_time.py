@@ -1,4 +1,4 @@
-"""Time of one attention layer over a cache in HBM, for prefill and decode."""
+"""Time of one attention layer over a cache in HBM."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ L2_KEEPS, L2_LOSES = 0.7, 1.4
 
 
 def l2_misses(bytes_: npt.ArrayLike, l2_bytes: float) -> Values:
-    """Return the share of a working set that an L2 of this size does not hold."""
+    """Return the share of a working set that an L2 does not hold."""
     over = np.asarray(bytes_, float) / l2_bytes - L2_KEEPS
     return np.clip(over / (L2_LOSES - L2_KEEPS), 0.0, 1.0)
 
 
 def pair_s(heads: npt.ArrayLike, head_dim: float, *, slice_: Slice, constants: Constants) -> Any:
-    """Return the seconds of one (query, key) pair in all heads, at 4 operations per dimension."""
+    """Return the seconds of one (query, key) pair in all heads."""
     peak = slice_.bf16_tflops * 1e12 * constants.prefill_efficiency
     return 4.0 * np.asarray(heads, float) * head_dim / peak
 
@@ -46,12 +46,7 @@ def prefill_attention_s(
     """Return the seconds of a prefill call without its (query, key) pairs.
 
     Args:
-      tokens: total tokens of all prompts, any shape; 0 takes no time.
-      heads, kv_heads: number of query heads and of key/value heads; they broadcast with the tokens.
-      slice_: slice that runs the call.
-      constants: calibration of the chip.
-      sequences: number of prompts.
-      head_dim: size of a head.
+      tokens: total tokens of all prompts, any shape.
       element_bytes: bytes of one cache or activation element.
     """
     count = np.asarray(tokens, dtype=np.float64)
@@ -84,10 +79,7 @@ def cache_read_s(
 
     Args:
       bytes_: bytes of keys and values, any shape.
-      slice_: slice that runs the call.
-      constants: calibration of the chip.
-      repeated: True if the same cache is read repeatedly, as in benchmarks of one call, so that the
-        L2 holds the part that fits. Between the layers of a model it holds nothing.
+      repeated: whether the same cache is read repeatedly, so that the L2 holds a part.
     """
     moved = np.asarray(bytes_, float)
     from_hbm_s: Values = moved / (slice_.hbm_gbps * 1e9 * constants.decode_hbm_efficiency)

@@ -3,8 +3,7 @@
     c2c calibrate claims                # fit again, print stored and fitted values
     c2c calibrate claims --write        # and store what changed
 
-The published inputs of a fit are listed under `inputs` in `conf/calibration/<name>.yaml`, keyed by
-claim id. All other results for Fig. 4 and later figures are predictions.
+The published inputs of a fit are under `inputs` in `conf/calibration/<name>.yaml`, by claim id.
 """
 
 import argparse
@@ -32,7 +31,7 @@ ASYM_LATENCY = "c2cserve.fig4a.full_gpu.asym_latency"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFit:
-    """Result of the kernel fit; `loss` is the remaining sum of squared log ratios."""
+    """Result of the fit; `loss` sums squared log ratios."""
 
     link_efficiency: float
     reduce_gbps_per_sm: float
@@ -48,12 +47,7 @@ def fit_kernel(
     sym_s: float,
     asym_s: float,
 ) -> KernelFit:
-    """Fit link efficiency and reduction rate to one GEMM's latency under both dataflows.
-
-    Two equations in the logarithms of the two constants, with the traffic and time formulas of the
-    simulator's tables. The search ignores the link's capacity: above it the kernel's own rate would
-    have no slope. The rest of the sum of squares is that with the capacity.
-    """
+    """Fit link efficiency and reduction rate to one GEMM's latency under both dataflows."""
     from scipy.optimize import least_squares
 
     m, n, k = shape
@@ -75,9 +69,6 @@ def fit_kernel(
 
 def fit(name: str = "gh200") -> dict[str, float]:
     """Return every fitted constant of a calibration, computed from its inputs.
-
-    Switch and initialisation times are differences of printed numbers; the two kernel constants
-    are an optimisation (`fit_kernel`).
 
     Raises:
       DataError: the fit does not meet its two targets.
@@ -130,7 +121,7 @@ def store(name: str, values: Mapping[str, float]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fit, print stored and fitted values side by side, and store them if `--write` is given."""
+    """Fit, print stored and fitted values, and store them with `--write`."""
     parser = argparse.ArgumentParser(prog="c2c calibrate claims", description=__doc__)
     parser.add_argument("name", nargs="?", default="gh200")
     parser.add_argument("--write", action="store_true", help="store the fitted values")

@@ -13,12 +13,10 @@ _WIDTH = 92
 
 
 def store_constants(name: str, values: Mapping[str, float], sources: Mapping[str, Source]) -> None:
-    """Write the constants into their file and keep the text before `constants:`.
+    """Write the constants into their file; the text before `constants:` stays.
 
     Args:
-      name: name of the calibration; its file exists.
-      values: values of all constants; carried ones are not written.
-      sources: sources of all constants, in the order of the file.
+      values: of all constants; carried ones are not written.
     """
     path = calibration_path(name)
     head = path.read_text(encoding="utf-8").partition(_HEAD)[0]
@@ -54,7 +52,7 @@ def _folded(key: str, text: str) -> list[str]:
 
 
 def yaml_float(value: float) -> str:
-    """Format a number so that YAML 1.1 reads a float, which needs a decimal point.
+    """Format a number so that YAML 1.1 reads a float.
 
     >>> yaml_float(3e-06), yaml_float(0.25), yaml_float(2.0)
     ('3.0e-06', '0.25', '2.0')

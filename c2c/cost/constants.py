@@ -37,9 +37,9 @@ GENERIC = "datasheet"  # calibration of unmeasured chips; their datasheets give 
 class Source:
     """Origin of a constant.
 
-    A fitted constant names its data. `claims` are ids of published values, which are in-sample and
-    never count as reproduced. `rows` are measurements of `experiments/measured`, with the error on
-    the `held_out` ones. A `carried` constant has the value of another calibration, `chip`.
+    `claims` are ids of published values, which never count as reproduced. `rows` are measurements
+    of `experiments/measured`, with the error on the `held_out` ones. A `carried` constant has the
+    value of another calibration, `chip`.
     """
 
     kind: str
@@ -64,8 +64,7 @@ class CalibrationInputs:
     """Inputs of the fitted constants.
 
     `claims_s`: published seconds by claim id. `shape`: (M, N, K) of the GEMM timed on `platform` in
-    layout `mig`. `link`: variant of the link's capacity. The two models are, as far as we can tell,
-    the ones whose switch times were published.
+    layout `mig`.
     """
 
     platform: str
@@ -79,11 +78,7 @@ class CalibrationInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Constants of the cost model; `sources` gives the origin of each value.
-
-    `host` is the part of an engine (`c2c.cost.Engine`); without one, a captured graph launches a
-    step.
-    """
+    """Constants of the cost model, with sources; `host` is an engine's."""
 
     name: str
     # HybridGEMM over weights in host memory
@@ -140,7 +135,7 @@ class Constants:
         return replace(self, **changed)
 
     def on(self, slice_: Slice) -> "Constants":
-        """Return the constants for a slice; a MIG slice attains a larger share of its HBM rate."""
+        """Return the constants for a slice; MIG slices use HBM better."""
         if not slice_.is_cut:
             return self
         shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}
@@ -148,7 +143,7 @@ class Constants:
 
     @property
     def carried(self) -> Mapping[str, tuple[str, ...]]:
-        """Parts of the cost model in words, by the other chip whose constants they have."""
+        """Parts of the cost model in words, by the chip that lent them."""
         parts: dict[str, dict[str, None]] = {}
         for field_, source in self.sources.items():
             if source.chip:
@@ -192,8 +187,7 @@ def load_constants(name: str = "gh200") -> Constants:
 
     Raises:
       SettingError: unknown name, or a value out of range.
-      DataError: a constant or source is missing or unknown, or is carried over from a file that
-        does not define it.
+      DataError: a constant or source is missing, unknown, or carried from a file without it.
     """
     path = calibration_path(name)
     return _parse(_texts(name), name, str(path))
@@ -227,7 +221,6 @@ def _texts(name: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def _carried_from(text: str) -> tuple[str, ...]:
-    """Return the chips that a calibration carries values over from, in file order."""
     data = _yaml(text)
     entries = data.get("constants") if isinstance(data, dict) else None
     chips: dict[str, None] = {}
@@ -270,10 +263,6 @@ def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constan
 
 def read_constants(path: Path, names: Collection[str]) -> dict[str, tuple[float, Source]]:
     """Return the constants and sources of a calibration that belongs to no chip.
-
-    Args:
-      path: YAML file; each entry of `constants` has a value and a source.
-      names: names of the required constants.
 
     Raises:
       DataError: a constant or source is missing or unknown.

@@ -16,17 +16,10 @@ def max_min_rates(
 ) -> None:
     """Write the max-min fair share of `capacity` for each of the first `n` demands into `out`.
 
-    Progressive filling: the smallest demand is served in full while it is at most an equal share of
-    the remaining capacity; all larger demands get that equal share. Demands are visited by value,
-    so the result does not depend on their order, and equal demands get equal shares to the last
-    bit. Usable both interpreted and inside Numba-compiled code; allocates nothing. Quadratic in the
-    number of slices (at most 16 on a chip).
-
     Args:
-      demands: rate that each slice would draw alone, at least 0 (`inf` allowed), any unit.
-      n: number of demands that count.
-      capacity: total capacity of the link, same unit, at least 0.
-      out: output array for the shares; at least as long as `demands`, not the same array.
+      demands: rate that each slice would draw alone, at least 0 or `inf`.
+      capacity: of the link, same unit, at least 0.
+      out: output array, not `demands`.
     """
     for i in range(n):
         out[i] = -1.0  # not served yet
@@ -55,11 +48,7 @@ def max_min(demands: npt.ArrayLike, capacity: float) -> npt.NDArray[np.float64]:
     """Return the max-min fair shares of `capacity` for `demands`.
 
     Args:
-      demands: rate that each slice would draw alone, at least 0, any unit.
-      capacity: total capacity of the link, same unit.
-
-    Returns:
-      The shares, in the order of `demands`.
+      demands: rate that each slice would draw alone, at least 0; capacity in the same unit.
 
     Raises:
       SettingError: a demand or the capacity is negative or not a number.

@@ -28,18 +28,16 @@ class Engine:
     """One version of a serving engine.
 
     Attributes:
-      name, version: name and version of the engine.
       step_overhead_s: host time per step that nothing hides.
-      layer_s: time of a layer's small kernels (norms, rotary embedding, activation) at few tokens;
-        None: the calibration's.
-      request_s: time of a request before its first step: network, tokenising, scheduling.
+      layer_s: a layer's small kernels (norms, rotary embedding, activation) at few tokens; None:
+        the calibration's.
+      request_s: a request before its first step.
       memory_share: share of the GPU's memory for weights, cache and activations.
-      chunk_tokens: tokens of a step at most.
-      max_batch: requests of a step at most.
-      batch: name of its batch scheduler, a policy of `system/batch`.
-      host: host time of a step that the GPU hides, on the host that it was measured
-        on (`c2c.hardware.Host.host_factor`); none if a graph launches the step.
-      sources: source of each number.
+      chunk_tokens: most tokens of a step.
+      max_batch: most requests of a step.
+      batch: policy of `system/batch`.
+      host: host time of a step that the GPU hides; none if a graph launches it.
+      sources: of each number.
     """
 
     name: str
@@ -63,9 +61,7 @@ class Engine:
         """Return the constants of a chip with this engine's times of a step and of a layer.
 
         Args:
-          known: constants of the chip.
-          host_factor: time of the chip's host over the one that the engine was measured on;
-            None: equal.
+          host_factor: time of the chip's host over the measured one; None: equal.
         """
         changed = {"step_overhead_s": self.step_overhead_s}
         if self.layer_s is not None:
@@ -81,13 +77,12 @@ def engine_names() -> tuple[str, ...]:
 def load_engine(name: str) -> Engine:
     """Return an engine by name, or by name and version.
 
-    A name alone, such as "vllm", is its newest file; a version without a file, such as
-    "vllm-0.16", the nearest one. "-" is an unknown version. A mode of a version, such as
-    "vllm-0.5.1-eager", is chosen by its whole name alone.
+    "vllm" is its newest file, "vllm-0.16" the nearest version; a mode such as "-eager" is named
+    whole.
 
     Raises:
-      SettingError: there is no engine of this name.
-      DataError: the file does not describe an engine.
+      SettingError: no engine of this name.
+      DataError: the file describes no engine.
     """
     names = engine_names()
     if name.lower() in names:

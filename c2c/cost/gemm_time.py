@@ -16,8 +16,7 @@ __all__ = ["gemm_time", "kernel_link_gbps", "time_of"]
 def kernel_link_gbps(slice_: Slice, constants: Constants, link_gbps: ArrayLike) -> Array:
     """Return the link rate of one streaming kernel that runs alone (GB/s).
 
-    A kernel attains `link_efficiency` of its slice's cap, and at most the link's capacity. Several
-    slices together can use all of `link_gbps`, so two link-bound kernels draw more than one alone.
+    It is `link_efficiency` of its slice's cap, and at most the link's capacity.
     """
     return np.minimum(link_gbps, constants.link_efficiency * slice_.link_cap_gbps)
 
@@ -42,19 +41,13 @@ def gemm_time(
     """Return the time of a hybrid GEMM on one slice, alone on the link at `link_gbps`.
 
     Args:
-      m: rows (tokens).
-      n: output columns.
-      k: depth.
       alpha: share of columns for SymGEMM, in [0, 1].
-      slice_: MIG slice (`c2c.hardware.Slice`).
-      constants: calibration constants.
       link_gbps: capacity of the link, or this slice's share.
       tiles: tile shapes; default `KernelTiles()`.
-      sm_split: share of SMs for SymGEMM; None balances the two paths. The paper uses one number for
-        columns and SMs; they balance only if both paths cost the same a column.
+      sm_split: share of SMs for SymGEMM, the paper's alpha; None balances the two paths.
       element_bytes: bytes of one element.
       groups: equal GEMMs in one launch (experts).
-      stored: bytes of one stored weight, widened for computation; default `element_bytes`.
+      stored: bytes of one stored weight; default `element_bytes`.
     """
     tiles = KernelTiles() if tiles is None else tiles
     traffic = gemm_traffic(
@@ -91,13 +84,7 @@ def time_of(
 ) -> Prediction:
     """Return the time of a GEMM from its counted traffic.
 
-    SM time: each SM computes its share of tiles. In AsymGEMM, adding a partial tile to O
-    (reduction) does not overlap the next tile's math, because both need the accumulators. The two
-    paths run on different SMs at once, so balanced they take (work_sym + work_asym) / SMs. The
-    minimum is the longest tile of one CTA: GEMMs with fewer tiles than SMs leave SMs idle.
-
-    Source: C2CServe Fig. 4(a); that bandwidths alone do not give its crossover is derived in the
-    notes of claims c2cserve.fig4a.*.
+    Source: C2CServe Fig. 4(a), see the notes of claims c2cserve.fig4a.*.
     """
     sym_tensor_s = traffic.sym_mma_flops / rates.sm_flops
     asym_tensor_s = traffic.asym_mma_flops / rates.sm_flops

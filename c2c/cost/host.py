@@ -17,17 +17,13 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Host seconds of an engine that launches a step's kernels one after another.
-
-    Launches are asynchronous, so a step takes the longer of host and GPU. With a captured graph
-    nothing is left of them. An engine whose experts are a loop launches the kernels of each expert
-    on its own.
+    """Host seconds of an engine that launches a step's kernels one by one, beside the GPU's work.
 
     Attributes:
       layer_s: seconds of a layer.
-      expert_s: seconds of an expert of one layer, for each that the step visits.
-      visits: experts that a step visits: those with rows (hit), or all.
-      sequence_s: seconds of a sequence that gets a token, in scheduler and sampler: the GPU waits.
+      expert_s: seconds of an expert of one layer.
+      visits: experts of a step: those with rows (hit), or all.
+      sequence_s: seconds of a sequence that gets a token; the GPU waits.
     """
 
     layer_s: FromZero = 0.0

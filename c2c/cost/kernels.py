@@ -1,4 +1,4 @@
-"""Kernels over narrow weights: operand width and constants of a chip, from `conf/kernels`."""
+"""Kernels over narrow weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +18,9 @@ _KEYS = {"operand_bytes", "source", "constants"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Kernels of one precision.
+    """Kernels of one precision, with operands of `operand_bytes` on the tensor cores.
 
-    `operand_bytes` is the width of the tensor cores' operands. `constants` replace those of the
-    chip's calibration that have the same names.
+    `constants` replace those of the chip's calibration.
     """
 
     operand_bytes: float
@@ -33,7 +32,7 @@ def kernels(chip: str) -> Mapping[str, Kernel]:
     """Return the kernels of a calibration's chip by precision; none if it has no file.
 
     Raises:
-      DataError: the file does not describe kernels.
+      DataError: the file describes no kernels.
     """
     return _kernels(chip, conf_dir())
 
@@ -51,7 +50,7 @@ def _kernels(chip: str, _folder: Path) -> Mapping[str, Kernel]:
 # A chip computes in a precision if its file has a section for it. Without one, weights are widened:
 # the kernel is the 16-bit one, over the stored bytes.
 def kernel_of(constants: Constants, name: str, width: float) -> tuple[Constants, float]:
-    """Return constants and operand width of a precision; those of 16 bits if the chip lacks it."""
+    """Return constants and operand width of a precision, 16 bits by default."""
     if (kernel := kernels(constants.name).get(name)) is None:
         return constants, width
     return constants.having(kernel.constants), kernel.operand_bytes

@@ -19,15 +19,15 @@ __all__ = ["StepTimes", "step_times", "timed"]
 class StepTimes:
     """Seconds of a model's steps, alone on the link.
 
-    Curves are linear between their sizes, constant below the smallest, and go on with their last
-    slope above the largest. A step with both kinds of tokens takes the time of its prompts and as
-    much more as its decodes add to a decode step of the prompts' size.
+    Curves are linear, constant below their sizes, and go on with their last slope above. A step
+    with both kinds of tokens takes its prompts' time, and what its decodes add to a decode step of
+    that size.
 
     Attributes:
-      step_s: seconds of every step, beside the curves.
-      prefill_s: seconds of a step with so many prompt tokens alone.
-      decode_s: seconds of a step with so many decodes alone, without reads of the cache.
-      cached_token_s: seconds of each cached token that a decode reads.
+      step_s: of every step, beside the curves.
+      prefill_s: of so many prompt tokens alone.
+      decode_s: of so many decodes alone, without reads of the cache.
+      cached_token_s: of each cached token that a decode reads.
     """
 
     step_s: FromZero = 0.0
@@ -67,7 +67,7 @@ def step_times(given: object, where: str) -> StepTimes:
 
 
 def timed(table: StepTable, times: StepTimes) -> StepTable:
-    """Return the costs of a model's steps with other seconds; bytes stay as they are."""
+    """Return the costs of a model's steps with other seconds."""
     prompts = _curve(times.prefill_s, len(table.prefill_attention_s))
     decodes = _curve(times.decode_s, len(table.body_s))
     return replace(

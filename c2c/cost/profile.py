@@ -1,4 +1,4 @@
-"""Cost of candidate chunk sizes: rows of the chunk-size profiling table."""
+"""Cost of candidate chunk sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,10 @@ __all__ = ["ChunkProfile", "chunk_profile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkProfile:
-    """Profile with one entry per candidate chunk size.
+    """TTFT (in chunks of one size) and resource needs, by candidate chunk size.
 
-    `ttft_s`: time to prefill the whole prompt in chunks of this size. `hbm_gbps_needed`: HBM
-    bytes of the prefill over its TTFT target. `compute_share`: tensor-core time over the TTFT
-    target. `link_gbps_needed`: link bytes over the TTFT target.
+    `hbm_gbps_needed`: HBM bytes over the TTFT target. `compute_share`: tensor-core time over the
+    TTFT target. `link_gbps_needed`: link bytes over it.
     """
 
     chunks: npt.NDArray[np.int64]
@@ -46,28 +45,18 @@ def chunk_profile(
     rate_gbps: float | None = None,
     alpha_index: int = 0,
 ) -> ChunkProfile:
-    """Return TTFT and resource needs of candidate chunk sizes for one prompt length.
-
-    The prompt is prefilled in ceil(P / c) steps without other sequences; the last has the remaining
-    tokens and the head row. `step_time` gives the duration of a step.
+    """Return TTFT and resource needs of candidate chunk sizes for one prompt, alone.
 
     Args:
-      table: step costs of the model on its slice.
-      spec: the model.
-      slice_: the slice.
-      constants: calibration constants.
-      chunks: candidate chunk sizes; each at most `table.max_tokens`.
-      prompt_tokens: prompt length P.
-      ttft_target_s: TTFT target that needs are divided by (L_TTFT).
-      rate_gbps: link rate of the slice; None for as much as it can draw.
+      ttft_target_s: L_TTFT.
+      rate_gbps: link rate of the slice; None: as much as it can draw.
       alpha_index: column of the table.
 
     Raises:
-      SettingError: a chunk outside the table, an empty prompt or a target that is not above 0.
+      SettingError: a chunk outside the table, an empty prompt or a target not above 0.
 
-    Source: C2CServe section 6.3, BW_HBM = (gamma_X S_X + gamma_O S_O) / L_TTFT. The gammas are not
-    constants here: the numerator is the counted HBM traffic. The paper's formula is for one GEMM
-    and its target for a request; we sum over the request.
+    Source: C2CServe section 6.3, BW_HBM = (gamma_X S_X + gamma_O S_O) / L_TTFT. The gammas are
+    counted traffic; the paper's formula is for one GEMM, ours sums over the request.
     """
     sizes = np.asarray(chunks, dtype=np.int64)
     if sizes.ndim != 1 or not len(sizes) or (sizes < 1).any() or (sizes > table.max_tokens).any():

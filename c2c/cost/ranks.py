@@ -18,7 +18,7 @@ ACTIVATION_BYTES = 2  # bytes of a summed value, also if GEMMs use narrower ones
 
 
 def all_reduce_s(nbytes: npt.ArrayLike, ranks: Ranks) -> Values:
-    """Return the seconds of an all-reduce of this many bytes, any shape; 0 for no bytes."""
+    """Return the seconds of an all-reduce of so many bytes, any shape."""
     sizes = np.asarray(nbytes, np.float64)
     return np.where(
         sizes > 0, ranks.latency_s + _wire_bytes(sizes, ranks) / (ranks.gbps * 1e9), 0.0
@@ -26,16 +26,12 @@ def all_reduce_s(nbytes: npt.ArrayLike, ranks: Ranks) -> Values:
 
 
 def ranks_table(table: StepTable, spec: ModelSpec, ranks: Ranks) -> StepTable:
-    """Return the step costs of all ranks, from one rank's costs and the collectives.
+    """Return the step costs of all ranks, from one rank's and collectives that overlap nothing.
 
-    An all-reduce follows the embedding and each layer's attention and feed-forward block; each rank
-    sends its part of the logits. Nothing overlaps with a collective. Seconds are per rank; bytes
-    and the link's rate are sums over the ranks.
+    Seconds are per rank; bytes and the link's rate are sums over the ranks.
 
     Args:
       table: step costs of one rank, alone on its link.
-      spec: the whole model.
-      ranks: number of ranks and their interconnect.
     """
     n, width = ranks.count, max(spec.dtype_bytes, ACTIVATION_BYTES)
     tokens, rows = np.arange(table.max_tokens + 1.0), np.arange(table.max_rows + 1.0)

@@ -1,4 +1,4 @@
-"""Time of GEMMs over weights in HBM, as a vendor library with a menu of tile shapes."""
+"""Time of GEMMs over weights in HBM."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ MANY_WAVES: Final = 4.0
 class ResidentTime:
     """Seconds and HBM bytes of GEMMs over resident weights; fields broadcast over the inputs.
 
-    `compute_s` and `hbm_s` belong to the chosen tile; `total_s` combines them and adds the launch.
+    `compute_s` and `hbm_s` are the chosen tile's; `total_s` combines them and adds the launch.
     """
 
     total_s: Values
@@ -56,7 +56,7 @@ class ResidentTime:
 
 
 def soft_maximum(a: npt.ArrayLike, b: npt.ArrayLike) -> Values:
-    """Return the power mean of two competing times, from the larger one to 1.13 times it.
+    """Return the power mean of two competing times, up to 1.13 times the larger one.
 
     >>> float(soft_maximum(0.0, 3.0)), round(float(soft_maximum(1.0, 1.0)), 3)
     (3.0, 1.122)
@@ -85,28 +85,17 @@ def resident_gemm_time(
     tiles: Sequence[tuple[int, int]] = TILES,
     k_slices: Sequence[int] = K_SLICES,
 ) -> ResidentTime:
-    """Return the time of a GEMM with the best tile shape and split of K.
-
-    HBM moves X, W and O once each (the L2 serves the CTAs that share rows or columns) and the
-    partial sums of a split K. An SM computes its tiles one after another; the last wave takes as
-    long as the others. A tile computes 2 tm tn K operations, or waits for its operands if it has
-    too few operations per byte, and takes `gemm_tile_s` more to begin and end.
+    """Return the time of a GEMM over resident weights with the best tile shape and split of K.
 
     Args:
       m: rows; 0 takes no time. m, n and k broadcast.
       n: output columns.
       k: depth.
-      slice_: slice that runs the GEMM.
-      constants: calibration of the chip.
-      element_bytes: bytes of an operand, an element of X and W; tensor cores are faster in
-        proportion on narrower ones. O has 2 or more.
-      repeats: back-to-back runs, which reach the power limit; 0 if the caller adds that over a
-        whole step.
-      turns: number of weight matrices that such runs cycle through, of which the L2 keeps the ones
-        that fit; 0 for none, as between the layers of a model.
+      element_bytes: bytes of an element of X and W; O has 2 or more.
+      repeats: back-to-back runs, which reach the power limit; 0: the caller adds that.
+      turns: weight matrices of such runs, of which the L2 keeps some; 0: it keeps none.
       stored: bytes of one stored weight; default `element_bytes`.
-      tiles: (rows, columns) of each tile of the menu; a single one models a kernel with a fixed
-        tile.
+      tiles: (rows, columns) of each tile of the menu.
       k_slices: allowed numbers of parts of K.
     """
     rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
@@ -143,13 +132,7 @@ def resident_gemm_time(
 
 
 def throttled_s(compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants) -> Values:
-    """Return the extra compute time caused by the chip's power limit.
-
-    Args:
-      compute_s: tensor-core time at the rate of short work.
-      busy_s: time that the tensor cores have been busy without a break, this work included.
-      constants: calibration of the chip.
-    """
+    """Return the extra compute time caused by the chip's power limit."""
     onset = (np.asarray(busy_s, float) / BUSY_S) ** ONSET
     longer_s: Values = (
         np.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))
@@ -174,20 +157,14 @@ def expert_layer_time(
 ) -> ResidentTime:
     """Return the time of one MoE layer's fused experts, gate and up and then down.
 
-    Each active expert reads its weights once and has its own tiles, of one shape for the layer.
-    `expert_floor_s` covers sorting the tokens, the activation and the sum.
-
     Args:
-      tokens: tokens of the step, any shape; 0 takes no time.
+      tokens: any shape; 0 takes no time.
       hidden, intermediate: width of the model and of one expert.
-      experts, experts_per_token: number of experts, in all and per token.
-      slice_: slice that runs the layer.
-      constants: calibration of the chip.
-      element_bytes: bytes of an operand.
-      routing: distribution of tokens over experts; default: independent.
+      experts, experts_per_token: in all and per token.
+      routing: distribution over experts; default: independent.
       stored: bytes of one stored weight; default `element_bytes`.
-      over: number of GPUs that share the experts; the time is for one with a mean load.
-      gated: whether an expert has a gate beside its matrix up.
+      over: GPUs that share the experts, with a mean load.
+      gated: whether an expert has a gate.
     """
     count = np.asarray(tokens, dtype=np.float64)
     load = expert_load(count, experts, experts_per_token, routing or Routing())

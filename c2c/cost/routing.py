@@ -23,12 +23,10 @@ _FEW: Final = (0.01, 2.0)
 class Routing:
     """Distribution of tokens over experts.
 
-    `independent`: each token chooses its experts uniformly and independently. `balanced`: all
-    experts get the same number of rows, as far as possible. `power_law`: the experts' loads follow
-    a bounded Pareto distribution of exponent `skew`, above 0 and not 1; a larger `skew` gives most
-    rows to fewer experts.
+    `independent`: each token chooses uniformly. `balanced`: equal rows, as far as possible.
+    `power_law`: loads follow a bounded Pareto distribution of exponent `skew`, above 0 and not 1.
 
-    Source: the power law is aiconfigurator's (`power_law_logits`), whose measurements it describes.
+    Source: aiconfigurator (`power_law_logits`).
     """
 
     kind: Literal["independent", "balanced", "power_law"] = "independent"
@@ -56,9 +54,8 @@ def expert_load(
     """Return the number of active experts and of the tiles of their rows.
 
     Args:
-      tokens: tokens of the step, any shape.
-      experts, experts_per_token: number of experts, in all and per token.
-      routing: distribution of tokens over experts.
+      tokens: of the step, any shape.
+      experts, experts_per_token: in all and per token.
     """
     count = np.asarray(tokens, dtype=np.float64)
     routed = count * experts_per_token

@@ -14,11 +14,9 @@ __all__ = ["speculated", "tokens_a_pass"]
 def tokens_a_pass(tokens: int, acceptance: float) -> float:
     """Return the mean tokens that a pass of the model yields for one sequence.
 
-    The accepted drafts, and one token of the model's own after them.
-
     Args:
       tokens: drafted tokens that a pass verifies.
-      acceptance: probability that a drafted token is accepted where those before it were.
+      acceptance: probability that a draft is accepted where those before it were.
 
     Source: Leviathan et al., arXiv:2211.17192, equation 1.
     """
@@ -30,14 +28,10 @@ def speculated(
 ) -> StepTable:
     """Return the costs of steps that yield one token of each decode in the mean.
 
-    Such a step is a part of a pass over tokens + 1 rows a decode, and of as many steps of the draft
-    as it drafts tokens. A prompt is computed by the draft, too.
-
     Args:
       table: costs of the model, with rows for a whole pass.
       tokens: drafted tokens of a decode that a pass verifies.
-      acceptance: see `tokens_a_pass`.
-      draft: costs of the draft for as many tokens as `table`; None: drafts cost nothing.
+      draft: costs of the draft; None: none.
       draft_bytes: weights that a step of the draft reads.
     """
     passes = 1.0 / tokens_a_pass(tokens, acceptance)

@@ -1,4 +1,4 @@
-"""Cost of one engine step: a prefill chunk and decodes of one model on one slice."""
+"""Cost of one engine step of one model on one slice."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -60,19 +60,15 @@ ELEMENTWISE_KERNELS_PER_LAYER = 4
 class StepTable:
     """Step costs of a model on one slice with one dataflow, alone on the link.
 
-    `body_*[t, a]`: all layers' GEMMs, elementwise kernels and launches for t tokens (prefill chunk
-    and decodes together) at `alphas[a]`; row 0 is 0. `head_*[r, a]`: the output projection for r
-    rows that need logits; row 0 is 0. Exact for every integer, not interpolated. Attention of all
-    layers is added: `kv_read_s_per_token` per cached token read, `attn_s_per_pair` per (query, key)
-    pair of prefill, and the rest of the calls: `prefill_attention_s[t]` for t tokens of a chunk,
-    `decode_attention_s[n]` for n decoding sequences; entry 0 of both is 0. A layer with a window
-    counts the tokens in its window, see `cache`. `sparse` is what attention reads where that is
-    less than `cache`, which a sequence holds. `step_overhead_s` is added once per step.
-    Where the host of `Constants.host` takes longer, `body_*` has the rest of its time beside one
-    row of logits and the calls of attention; reads of the KV cache come on top.
-    `link_cap_gbps`: link rate of this slice alone with this kernel.
-    With speculative decoding (`c2c.cost.speculated`) a step with decodes takes `passes` of a pass
-    over `verified` more rows for each of them; what the draft reads for a token is beside it.
+    `body_*[t, a]`: all layers' GEMMs, elementwise kernels and launches for t tokens (prefill and
+    decodes) at `alphas[a]`. `head_*[r, a]`: output projection for r rows that need logits.
+    Attention of all layers is added: `kv_read_s_per_token` per cached token read, `attn_s_per_pair`
+    per (query, key) pair of prefill, `prefill_attention_s[t]` for t tokens of a chunk,
+    `decode_attention_s[n]` for n decodes. Row 0 of all is 0. `sparse` is what attention reads where
+    that is less than `cache`, which a sequence holds (a window's tokens). `step_overhead_s` is
+    added once per step. `body_*` has the host's time beyond the GPU's. `link_cap_gbps`: link rate
+    of this slice alone. With speculation a step with decodes takes `passes` of a pass over
+    `verified` more rows for each.
     """
 
     alphas: Grid
@@ -114,12 +110,12 @@ class StepTable:
 
     @property
     def decode_read_s_per_token(self) -> float:
-        """Seconds of a cached token that a decode reads, by the model and its draft."""
+        """Seconds of a cached token that a decode reads, with the draft."""
         return self.passes * self.kv_read_s_per_token + self.draft_read_s_per_token
 
     @property
     def decode_reads(self) -> float:
-        """Reads of a cached token for a token of a decode, by the model and its draft."""
+        """Reads of a cached token for a decoded one, by model and draft."""
         return self.passes + self.draft_kv_reads
 
     @property
@@ -132,7 +128,7 @@ class StepTable:
 class StepCost:
     """Duration of one step and the bytes it moves.
 
-    `alone_s` is the duration without contention, `demand_gbps` the average link rate it needs.
+    `alone_s` is without contention, `demand_gbps` the average link rate.
     """
 
     seconds: float
@@ -145,12 +141,8 @@ class StepCost:
 def elementwise_bytes_per_token(spec: ModelSpec) -> int:
     """Return the HBM bytes per token of all kernels but GEMMs and attention's KV reads.
 
-    Counted per layer, each tensor read or written once, in elements: two RMSNorms (or
-    four) that also add the residual (read x and residual, write both: 4 x hidden each), rotary
-    embedding of q and k in place (read and write), v copied into the cache (read and write),
-    attention reading q and writing its output, activation (read gate and up, write their product;
-    all chosen experts; a block without a gate counts as much).
-    Once: the embedding row written and the final norm.
+    Each tensor counts once read or written: a layer's norms with residual, rotary embedding, v into
+    the cache, attention's q and output, activation. Once: the embedding row and the final norm.
     """
     middle = spec.intermediate
     if spec.experts:
@@ -165,11 +157,7 @@ def elementwise_bytes_per_token(spec: ModelSpec) -> int:
 
 
 def launched(table: StepTable, launch_s: float) -> StepTable:
-    """Return the costs of steps whose decodes the host launches kernel by kernel in `launch_s`.
-
-    Launches are asynchronous: a step takes the longer of host and GPU, the latter without reads of
-    the KV cache. Steps without decodes do not change, as no graph launches them in any case.
-    """
+    """Return the costs with decodes launched kernel by kernel in `launch_s`."""
     rows = np.arange(len(table.decode_attention_s))
     head_s = table.head_s.min(axis=1)[np.minimum(rows, table.max_rows)]
     gpu_s = table.body_s.min(axis=1)[rows] + head_s + table.decode_attention_s
@@ -196,28 +184,19 @@ def step_table(
 ) -> StepTable:
     """Return a model's step costs on a slice for all token counts up to `max_tokens`.
 
-    `expert_load(t)` is the number of experts that a step of t tokens reads. Streamed experts run as
-    one grouped GEMM, each with the mean number of rows; resident ones as one fused kernel.
-
     Args:
-      spec: the model.
-      slice_: MIG slice.
-      constants: calibration constants.
       link_gbps: total capacity of the link.
-      max_tokens: largest prefill chunk plus decodes in a step.
-      max_rows: largest number of sequences that need logits in a step.
-      alphas: the kernel repository's column splits, in [0, 1].
-      weights: "host" streams them over the link; "hbm" keeps them resident (baselines); "staged"
-        copies each layer into HBM ahead of its use, overlapped, with all of its experts. Alpha has
-        no effect on the last two.
+      max_tokens: most tokens of a step, prefill and decodes.
+      max_rows: most sequences that need logits in a step.
+      alphas: column splits, in [0, 1].
+      weights: "host": streamed over the link; "hbm": resident; "staged": each layer, all experts
+        included, is copied ahead. Alpha affects "host" alone.
       cluster: CTAs along M that share a weight tile by multicast.
-      tiles: tile shapes of HybridGEMM; default `KernelTiles(cluster=cluster)`.
-      routing: distribution of tokens over experts; default: independent.
-      experts_over: number of GPUs that share a layer's experts; this one has their mean load.
+      routing: tokens over experts; default: independent.
+      experts_over: GPUs that share a layer's experts, with a mean load.
 
     Raises:
-      SettingError: a size, an alpha or `weights` is out of range; the model demands kernels that
-        the chip lacks, or the chip's kernels cannot read host memory.
+      SettingError: a value out of range, or kernels that the chip lacks.
     """
     split = np.asarray(alphas, dtype=np.float64)
     if split.ndim != 1 or not len(split) or not ((split >= 0) & (split <= 1)).all():
@@ -330,7 +309,6 @@ def at_best_alpha(table: StepTable, gbps: float) -> StepTable:
     """Return a table whose only alpha is the best one for each size at a rate of the link.
 
     Args:
-      table: costs of a step, alone on the link.
       gbps: the rate that the slice has beside others, 1e9 bytes/s.
     """
 
@@ -389,7 +367,6 @@ def _stored(gemm: Gemm, spec: ModelSpec) -> float:
 
 
 def _weight_bytes(gemm: Gemm, spec: ModelSpec, experts_over: int) -> float:
-    """Return the weight bytes of one kind of GEMM in all layers, with all experts held here."""
     groups = spec.experts // experts_over if gemm.kind == "expert" else 1
     return float(gemm.count * groups * gemm_bytes(spec, gemm))
 
@@ -437,21 +414,16 @@ def step_time(
     """Return the cost of one step in closed form.
 
     Args:
-      table: step costs of the model on its slice.
-      prefill_tokens: tokens of the prefill chunk.
       context_tokens: tokens of the same prompt already cached.
-      decode_seqs: sequences that decode one token in this step.
       decode_kv_tokens: cached tokens read by the decodes, the mean over layers.
-      head_rows: rows that need logits.
       alpha_index: column of the table.
-      rate_gbps: link rate of the slice; None for as much as it can draw.
+      rate_gbps: link rate of the slice; None: as much as it can draw.
 
     Returns:
-      Duration and bytes. At a rate below its average demand, a step lasts as long as the transfer
-      of its link bytes.
+      Duration and bytes; below its average demand, the time of its link bytes.
 
     Raises:
-      SettingError: more tokens or rows than the table holds, or a rate that is not above 0.
+      SettingError: more tokens or rows than the table's, or a rate not above 0.
     """
     passes = table.passes if decode_seqs > 0 else 1.0
     tokens = int(prefill_tokens / passes + 0.5) + decode_seqs * (1 + table.verified)

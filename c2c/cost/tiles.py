@@ -13,8 +13,8 @@ __all__ = ["KernelTiles", "Tiles"]
 class Tiles:
     """Tile shape of one dataflow.
 
-    `tm` x `tn` outputs a CTA, `tk` the depth of one pipeline stage, `kc` the depth of the weight
-    tile that AsymGEMM pins in shared memory (unused by SymGEMM), `stages` of the load pipeline.
+    `tm` x `tn` outputs a CTA, `tk` the depth of a stage, `kc` of AsymGEMM's pinned weight tile,
+    `stages` of the load pipeline.
     """
 
     tm: Count
@@ -33,9 +33,8 @@ class Tiles:
 class KernelTiles:
     """Tile shapes of both dataflows of a hybrid kernel; defaults are the paper's.
 
-    `cluster` CTAs along M share each weight tile of SymGEMM by TMA multicast; 1 is the paper's
-    SymGEMM, 2, 4 and 8 are the third dataflow, which fetches W once per `cluster * tm` rows.
-    Source: tm=256 follows from C2CServe Fig. 4(b) (5.37 GB is 40 reads of W for M=10240).
+    `cluster` CTAs along M share a weight tile of SymGEMM by multicast; 1 is the paper's. Source:
+    tm=256 follows from C2CServe Fig. 4(b) (5.37 GB is 40 reads of W for M=10240).
     """
 
     cluster: Annotated[int, OneOf(1, 2, 4, 8, 16)] = 1

@@ -29,8 +29,8 @@ _SUM_BYTES = 4  # of an accumulator, float32
 class Traffic:
     """Traffic and work of one GEMM; every field broadcasts over the inputs' shapes.
 
-    `*_mma_flops` are operations issued by the tensor cores, padding included; `flops` are the
-    useful ones. The `*_tile_*` fields describe the largest piece of work that one CTA cannot share.
+    `*_mma_flops` include padding; `flops` are the useful ones. `*_tile_*` describe the largest
+    piece of one CTA.
     """
 
     link_bytes: Array
@@ -51,10 +51,6 @@ class Traffic:
 def split_columns(n: ArrayLike, alpha: ArrayLike) -> tuple[Array, Array]:
     """Return (N_sym, N_asym) with N_sym = floor(alpha * N).
 
-    Args:
-      n: output columns.
-      alpha: share of the columns for SymGEMM, in [0, 1].
-
     Source: C2CServe, Algorithm 1.
     """
     n = np.asarray(n, dtype=float)
@@ -74,42 +70,23 @@ def gemm_traffic(
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
 ) -> Traffic:
-    """Count the bytes and operations of a hybrid GEMM.
+    """Return the bytes and operations of a hybrid GEMM `O[M,N] = X[M,K] W[K,N]`, W in host memory.
 
-    Link: SymGEMM reads its columns of W once per M tile (per cluster of M tiles with multicast),
-    AsymGEMM reads its columns once. The L2 does not keep host lines.
+    Link: SymGEMM reads its columns of W once per M tile (or cluster), AsymGEMM once.
 
-    HBM, SymGEMM: the `sm_count` CTAs of a wave cover a near-square block of output tiles,
-    `ceil(sqrt(sm_count))` tiles wide; X is read once per such group of columns, O written once.
+    HBM, SymGEMM: X once per near-square wave of output tiles, O once.
 
-    HBM, AsymGEMM: CTAs walk over (k slice, column strip) weight tiles, all strips of one slice
-    first. X is read once in all if one K slice of it (m x kc) stays in L2, else once per wave of
-    strips. O is stored by the first of ceil(K/kc) slices and read and written by each later one,
-    unless O and a K slice of X fit in L2 together: then only the last version reaches HBM.
-
-    X is read once in all if the whole of it fits in L2.
-
-    `O[M,N] = X[M,K] W[K,N]`: X and O in the slice's HBM, W in host memory, alpha the share of
-    output columns that go to SymGEMM. The paper states neither the order of tiles nor the
-    distribution of SMs, so work is counted in closed form. All arguments broadcast; float64 holds
-    every count here exactly (below 2**53).
+    HBM, AsymGEMM: X once if a K slice (m x kc) or X fits L2, else once per wave of strips; O once
+    per K slice, or once if it fits L2 beside one.
 
     Args:
-      m: rows (tokens), 0 allowed. Means over groups may be fractional.
-      n: output columns.
-      k: depth.
-      alpha: share of columns for SymGEMM, in [0, 1]; 0 and 1 skip a path.
-      tiles: tile shapes of both paths.
+      m: rows, 0 allowed; arguments broadcast.
+      alpha: share of columns for SymGEMM, in [0, 1].
       sm_count: SMs of the slice.
       l2_bytes: L2 share of the slice.
-      element_bytes: bytes of one element of X, W and O.
-      groups: equal GEMMs in one launch, each m x n x k (experts); L2 holds one group at a time.
+      groups: equal GEMMs in one launch; L2 holds one at a time.
 
-    Returns:
-      The counts, broadcast over the arguments, summed over the groups.
-
-    Source: C2CServe sections 3.2.1 and 5.2, Fig. 4(b). The paper does not state its L2 reuse; the
-    two rules above contain no fitted constant.
+    Source: C2CServe sections 3.2.1 and 5.2, Fig. 4(b); the rules of L2 are ours.
     """
     sym, asym = tiles.sym, tiles.asym
     e = float(element_bytes)
@@ -166,13 +143,9 @@ def gemm_traffic(
 
 
 def asym_accumulation_steps(m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Tiles) -> Array:
-    """Return the number of partial tiles that AsymGEMM adds to O, (M tile, column strip, K slice).
+    """Return the partial tiles that AsymGEMM adds to O: M tiles x column strips x K slices.
 
-    A larger `tm` means fewer, larger reductions. The paper (section 5.2.3, Fig. 8) speaks of fewer
-    HBM transactions and does not say whether it means their number or their bytes: with a pinned
-    K slice every element of O is still touched ceil(K/kc) times whatever `tm` is, so we take it
-    to be the number, each with a fixed issue cost (`Rates.output_s`). Bytes fall only
-    with `kc`, which a larger `tm` leaves less shared memory for.
+    Source: C2CServe section 5.2.3, Fig. 8; its fewer HBM transactions are taken as their number.
     """
     m, n, k = (np.asarray(v, dtype=float) for v in (m, n, k))
     return np.ceil(m / tiles.tm) * np.ceil(n / tiles.tn) * np.ceil(k / tiles.kc)
@@ -181,11 +154,7 @@ def asym_accumulation_steps(m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Til
 def onchip_bytes(
     tiles: Tiles, *, weight_stationary: bool, element_bytes: int = 2
 ) -> tuple[int, int]:
-    """Return (shared memory, accumulator registers) of one CTA, in bytes.
-
-    Shared memory is the load pipeline (X only, plus the pinned kc x tn weight tile, for the
-    weight-stationary path; X and W for the other) and the output staging.
-    """
+    """Return (shared memory, accumulator registers) of one CTA, in bytes."""
     if weight_stationary:
         loads = tiles.stages * tiles.tm * tiles.tk + tiles.kc * tiles.tn
     else:

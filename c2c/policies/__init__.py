@@ -1,4 +1,4 @@
-"""Policies: pure functions from observations to decisions, one module for each decision."""
+"""Policies: pure functions from observations to decisions."""
 
 from c2c.compiling.decision import decision, implementations, inlined, jitable, policy_name
 from c2c.compiling.decision import outside as outside_policies

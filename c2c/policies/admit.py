@@ -1,4 +1,4 @@
-"""Admission of waiting requests to the running batch, and shares of a step's token budget."""
+"""Admission of waiting requests to the running batch."""
 
 from __future__ import annotations
 
@@ -24,32 +24,26 @@ def may_join(policy: Any, need_bytes: float, room_bytes: float, batch: int, max_
     """Return True if the request at the head of the queue joins the batch now.
 
     Args:
-      policy: policy that decides.
       need_bytes: KV cache of the whole request, prompt and output.
-      room_bytes: free room of the slice for KV caches, within the model's quota.
-      batch: requests in the batch.
-      max_batch: maximum requests in the batch.
+      room_bytes: free room for KV caches, within the model's quota.
     """
 
 
 class ReserveAll(NamedTuple):
-    """Admission of a request whose whole KV cache fits, prompt and output, in a batch with room.
+    """Admission of a request whose whole KV cache fits, in a batch with room.
 
-    All of it is reserved on joining, so a running request is never preempted for memory; a request
-    that does not fit waits in order.
+    All of it is reserved, so that no running request is preempted for memory.
     """
 
 
 class WithinQuota(NamedTuple):
-    """`ReserveAll` within bounds for each model of a slice, so that none starves the others.
+    """`ReserveAll` within bounds for each model of a slice (ours).
 
-    The bounds apply from a model's second concurrent request: the first needs only room. So any
-    request that could be served without bounds is served with them. Ours.
+    They apply from a model's second concurrent request.
 
     Attributes:
-      floor: share of the slice's room for KV caches that each model leaves to each other one, with
-        or without requests.
-      ceiling: share of the slice's room for KV caches that one model may have.
+      floor: share of the slice's KV room that each model leaves to each other one.
+      ceiling: share of the slice's KV room that one model may have.
     """
 
     floor: Share = 0.05
@@ -68,11 +62,7 @@ class WithinQuota(NamedTuple):
 
 
 class WholeBatches(NamedTuple):
-    """`ReserveAll` without continuous batching: no request joins a batch that has begun to decode.
-
-    It models a server without continuous batching, such as a library's `generate` behind a queue.
-    Requests that end early leave; such a library would compute their rows on as padding.
-    """
+    """`ReserveAll` without continuous batching: no request joins a batch that decodes."""
 
     @property
     def traits(self) -> AdmitTraits:
@@ -92,5 +82,5 @@ def _reserve(
 
 @jitable
 def prefill_share(budget_left: int, prompt_left: int) -> int:
-    """Return the prompt tokens of the next request in this step (first come first served)."""
+    """Return the next request's prompt tokens in this step."""
     return min(budget_left, prompt_left)

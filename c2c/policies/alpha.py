@@ -1,4 +1,4 @@
-"""The HybridGEMM split alpha: its start value and its control at run time."""
+"""The HybridGEMM split alpha."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ALPHA = Returns(AlphaState, "an AlphaState with alpha in [0, 1]", _is_state)
 
 @decision(returns=_ALPHA)
 def adjust_alpha(policy: Any, state: AlphaState, seen: AlphaObservation) -> AlphaState:
-    """Return the next state after a step. Pure: equal arguments give equal results."""
+    """Return the next state after a step; a pure function."""
 
 
 def _free(policy: Any, link_utilisation: float) -> float:
@@ -64,11 +64,8 @@ def _free(policy: Any, link_utilisation: float) -> float:
 def link_price(policy: Any, link_utilisation: float) -> float:
     """Return the price of the link: seconds of a step that a second of the whole link counts as.
 
-    Called if the policy knows costs (`AlphaTraits.knows_costs`).
-
     Args:
-      policy: policy that decides.
-      link_utilisation: utilisation of the chip's link by all tenants over the device's last step.
+      link_utilisation: by all tenants over the device's last step.
     """
 
 
@@ -89,10 +86,9 @@ def _stay(policy: Static, state: AlphaState, seen: AlphaObservation) -> AlphaSta
 
 
 class Feedback(NamedTuple):
-    """Feedback control: a saturated link lowers alpha (more AsymGEMM), a busy HBM raises it.
+    """Feedback control: a saturated link lowers alpha in [0, 1], a busy HBM raises it.
 
-    Alpha stays in [0, 1]. Source: C2CServe, Algorithm 2; at |D| = tau the listing updates and the
-    prose does not, we keep alpha there. The paper prints none of the values.
+    Source: C2CServe, Algorithm 2; at |D| = tau alpha stays. The paper prints none of the values.
 
     Attributes:
       initial: alpha at activation.
@@ -134,11 +130,7 @@ def _algorithm_2(policy: Feedback, state: AlphaState, seen: AlphaObservation) ->
 
 
 class Roofline(NamedTuple):
-    """The variant with the least predicted step time at the available share of the link.
-
-    Ours: the controller knows the cost model and jumps to the predicted best alpha, anew at every
-    step and so for each phase and shape.
-    """
+    """The variant with the least predicted step time (ours)."""
 
     initial: Share = 0.0  # alpha before the first step, and for the profiling of chunks
 
@@ -149,15 +141,13 @@ class Roofline(NamedTuple):
 
 
 class Priced(NamedTuple):
-    """`Roofline` with a price for link time that grows with the link's utilisation u.
+    """`Roofline` with a price for link time that grows with the link's utilisation u (ours).
 
-    Ours. With `Roofline` every slice optimises its own step, so slices on a congested link slow
-    each other down. Here a second of the link counts as `price` u / (1 - u) seconds beside the
-    step's own: the shape of the delay that one more user of a queue causes to the rest.
+    A second of the link counts as `price` u / (1 - u) seconds beside the step's own.
 
     Attributes:
-      initial: alpha before the first step, and for the profiling of chunks.
-      price: price in seconds a second of link time at u = 1/2.
+      initial: alpha before the first step.
+      price: in seconds a second of link time at u = 1/2.
     """
 
     initial: Share = 0.0
@@ -196,9 +186,9 @@ def best_alpha_index(
     """Return the variant with the least predicted step time max(alone, bytes / share), plus price.
 
     Args:
-      alone_s: [A] seconds of a step for each variant with the link to itself.
-      link_bytes: [A] bytes each variant moves over the link.
-      available_gbps: link rate that this instance can expect now, 1e9 bytes/s.
+      alone_s: [A] seconds of a step with the link to itself.
+      link_bytes: [A] bytes over the link.
+      available_gbps: expected link rate, 1e9 bytes/s.
       gb_s: price in seconds for 1e9 bytes over the link.
     """
     best = 0

@@ -1,4 +1,4 @@
-"""Batch scheduler of an instance: who joins, who is in its next step, who gives up memory."""
+"""Batch scheduler of an instance."""
 
 from __future__ import annotations
 
@@ -13,29 +13,19 @@ __all__ = ["Reserved", "fill", "joins"]
 
 @decision(returns=A_CHUNK)
 def fill(policy: Any, w: Any, i: int, now_s: float) -> int:
-    """Fill the next step of instance `i`; return its maximum equal steps, at least 1.
+    """Fill the next step of instance `i`; return its most equal steps, at least 1.
 
-    Sets `step_tokens` of each prompt of the batch and `plan.decodes`: all decodes, or none. The
-    loop then adds up the step's size.
-
-    Args:
-      policy: policy that decides.
-      w: the loop, `c2c.serving.tables.state.Loop`.
-      i: the instance, which has work.
-      now_s: current time.
+    Sets `step_tokens` of each prompt of the batch and `plan.decodes`: all decodes, or none.
     """
 
 
 @decision(returns=YES_OR_NO)
 def joins(policy: Any, w: Any, i: int) -> bool:
-    """Return True if the request at the head of instance `i`'s queue would join its batch now.
-
-    It ends a run of decode steps early, and gives an instance without a batch its turn.
-    """
+    """Return True if the head of instance `i`'s queue would join its batch now."""
 
 
 class Reserved(NamedTuple):
-    """Whole KV caches are reserved on joining; prompts in chunks share steps with decodes."""
+    """KV caches are reserved whole; prompts share steps with decodes."""
 
     @property
     def traits(self) -> BatchTraits:

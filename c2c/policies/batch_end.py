@@ -1,4 +1,4 @@
-"""Turns that last until a batch has ended; then the model comes that waits longest."""
+"""Turns that last until a batch has ended."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _WITHOUT_END: Final = 1e15  # decode steps
 class BatchEnd(NamedTuple):
     """An engine keeps its turn until its batch has ended; the earliest request chooses the next.
 
-    Source: a public prototype, github.com/Zyyeric/mini-aegaeon commit c6bbeb6,
-    `scheduling/colocated.py`. Nobody may join a batch later: `system/admit=whole_batches`.
+    Source: github.com/Zyyeric/mini-aegaeon c6bbeb6, `scheduling/colocated.py`. It needs
+    `system/admit=whole_batches`.
     """
 
     @property

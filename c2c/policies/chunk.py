@@ -1,4 +1,4 @@
-"""Prefill chunk of a step: the table of C2CServe section 6.3, a fixed size, or by cost."""
+"""Prefill chunk of a step."""
 
 from __future__ import annotations
 
@@ -31,22 +31,17 @@ class ChunkChoice(NamedTuple):
 
 @decision(returns=A_CHUNK)
 def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes: int) -> int:
-    """Return the maximum prompt tokens of an instance's next step.
+    """Return the most prompt tokens of an instance's next step.
 
     Args:
-      policy: policy that decides.
-      profiled_tokens: the profiling table's choice for the (model, slice) pair.
-      backlog_tokens: prompt tokens waiting at the instance, including those of this step.
-      decodes: sequences that decode in the same step.
+      profiled_tokens: the profiling table's choice.
+      backlog_tokens: prompt tokens waiting at the instance, with those of this step.
     """
 
 
 @decision(returns=A_CHUNK)
 def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
-    """Return the largest possible chunk, given the profiling table's candidates.
-
-    The cost tables end there: the rest of a larger chunk is left for the next step.
-    """
+    """Return the largest possible chunk of the profiling table's candidates."""
 
 
 class Profiled(NamedTuple):
@@ -82,12 +77,7 @@ def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:
 
 
 class ByQueue(NamedTuple):
-    """The profiling table's chunk, scaled by the waiting prompt tokens.
-
-    The table is made for one prompt of `prompt_tokens`. If `n` times as many wait, the smallest
-    chunk that still meets the target is about `n` times the table's, since a step that streams its
-    weights takes nearly as long for a larger chunk.
-    """
+    """The profiling table's chunk, times the waiting prompt tokens over `prompt_tokens`."""
 
     prompt_tokens: Count = 1024
     limit_tokens: Count = 2048
@@ -117,17 +107,13 @@ def choose_chunk(
     """Return the smallest chunk that meets the TTFT target within the HBM and compute budgets.
 
     Args:
-      chunks: candidate sizes in tokens, [c]; the next three are [c], too.
-      ttft_s: predicted time to first token of the reference prompt for each candidate.
-      hbm_gbps: HBM bandwidth each candidate needs, 1e9 bytes/s.
-      compute_share: share of the slice's tensor-core time each candidate needs, 1 = all of it.
-      ttft_slo_s: TTFT target.
-      hbm_limit_gbps: the slice's HBM bandwidth.
+      chunks: [c] candidate sizes in tokens; the next three are [c], too.
+      hbm_gbps: HBM bandwidth, 1e9 bytes/s.
+      compute_share: share of the slice's tensor-core time, 1 = all of it.
       compute_limit: allowed `compute_share`.
 
     Returns:
-      The choice. If no candidate satisfies all limits (the paper is silent), the one with the least
-      predicted TTFT, marked infeasible; ties go to the smaller chunk.
+      The choice; if none is feasible, the one with the least TTFT, marked; ties go to the smaller.
 
     Source: C2CServe section 6.3.
     """

@@ -1,4 +1,4 @@
-"""Eviction of idle models from slices, and drains of busy slices."""
+"""Eviction of idle models from slices."""
 
 from __future__ import annotations
 
@@ -20,19 +20,13 @@ __all__ = [
 
 @decision(returns=YES_OR_NO)
 def goes_before(policy: Any, a_last_used_s: float, b_last_used_s: float) -> bool:
-    """Return True if idle model a is evicted before idle model b.
-
-    Args:
-      policy: policy that decides.
-      a_last_used_s: time at which a last had work.
-      b_last_used_s: time at which b last had work.
-    """
+    """Return True if idle model a is evicted before idle model b."""
 
 
 class LeastRecentlyUsed(NamedTuple):
     """Eviction of the idle model unused for longest.
 
-    Source: C2CServe section 6.1 step 2, which leaves the victim order open; ours is LRU.
+    Source: C2CServe section 6.1 step 2, with an open order.
     """
 
 
@@ -45,20 +39,11 @@ def _least_recently_used(
 
 @decision(returns=YES_OR_NO)
 def should_drain(policy: Any, oldest_wait_s: float) -> bool:
-    """Return True if a model waited so long for a slice that a busy one must be drained for it.
-
-    Args:
-      policy: policy that decides.
-      oldest_wait_s: waiting time of the model's first request.
-    """
+    """Return True if a busy slice must be drained for a model that waited so long."""
 
 
 class AfterWaiting(NamedTuple):
-    """Drain of a busy slice after a model waited for `after_s` seconds.
-
-    Ours: the paper evicts "inactive or low-priority" instances and leaves busy slices open;
-    without this rule a steady stream to the loaded models starves the others.
-    """
+    """Drain of a busy slice after a model waited for `after_s` seconds (ours)."""
 
     after_s: Annotated[float, In("(0, inf]")] = 10.0
 
@@ -76,11 +61,7 @@ def _after_waiting(policy: AfterWaiting, oldest_wait_s: float) -> bool:
 class ByPriority(NamedTuple):
     """`AfterWaiting` among equal priorities; less urgent requests give up their slice at once.
 
-    They are set aside at the next step boundary and continue when there is room; they keep their
-    generated tokens, and their KV cache is recomputed.
-
-    Source: C2CServe section 6.1 step 2, which evicts "inactive or low-priority" instances; the
-    mechanism is ours.
+    Source: C2CServe section 6.1 step 2; the mechanism is ours.
     """
 
     after_s: Annotated[float, In("(0, inf]")] = 10.0

@@ -36,24 +36,15 @@ def expert_worth(
     """Return the worth of an expert in HBM; the expert of least worth in all layers is evicted.
 
     Args:
-      policy: policy that decides.
-      uses: number of steps that have used it.
-      last_use: number of the last use, counted over all experts; ascending.
+      last_use: number of the last use, counted over all experts.
       in_sequence: tokens of the present sequence routed to it.
-      probability: predicted probability for the present token, 0 without a prediction.
+      probability: predicted for the present token, 0 without a prediction.
     """
 
 
 @decision(default=_no_factor, returns=A_NUMBER)
 def layer_factor(policy: Any, layer: int, now: int, layers: int) -> float:
-    """Return the factor, above 0, of a layer's worth while layer `now` runs.
-
-    Args:
-      policy: policy that decides.
-      layer: layer of the expert, from 0.
-      now: layer that runs.
-      layers: number of layers.
-    """
+    """Return the factor, above 0, of a layer's worth while layer `now` runs."""
 
 
 class AllExperts(NamedTuple):
@@ -91,8 +82,7 @@ def _longest_unused(
 class ByScore(NamedTuple):
     """Eviction of the expert that the sequence used least, sooner if its layer is far ahead.
 
-    Source: MoE-Infinity's paper, layer decay times the sequence's frequency. Ours: an expert that
-    the sequence has not used counts 0.1 of a use, so that layers are told apart among those.
+    Source: MoE-Infinity's paper. Ours: an expert not used counts 0.1 of a use.
     """
 
     @property
@@ -117,7 +107,7 @@ def _soon(policy: ByScore, layer: int, now: int, layers: int) -> float:
 class ByProbability(NamedTuple):
     """Eviction of the expert with the least predicted probability times its uses.
 
-    Source: FineMoE. Ours: 0.01 more, so that experts without a prediction are told apart.
+    Source: FineMoE. Ours: 0.01 more for all.
     """
 
 
@@ -131,7 +121,7 @@ def _probability(
 class MostVisited(NamedTuple):
     """Eviction of the expert that most steps have used.
 
-    Source: MoE-Infinity's public code (March 2026), which sorts by visits descending.
+    Source: MoE-Infinity's public code (March 2026).
     """
 
     @property
@@ -156,10 +146,8 @@ def prefetch_weight(policy: Any, probability: float, ahead: int, layers: int) ->
     """Return the prefetch weight of an expert: the largest is fetched first, 0 never.
 
     Args:
-      policy: policy that decides.
-      probability: predicted probability in its layer.
+      probability: predicted in its layer.
       ahead: layers from the running one to the expert's.
-      layers: number of layers.
     """
 
 
@@ -197,11 +185,7 @@ def _sooner(policy: ActivationTrace, probability: float, ahead: int, layers: int
 
 
 class ExpertMap(NamedTuple):
-    """Prediction of the layer `distance` ahead by the most similar stored step.
-
-    The first `distance` layers are predicted by the most similar embedding, the others by the
-    layers run so far; in each layer the likeliest experts are fetched until their probability
-    passes 1 less the similarity.
+    """Prediction of the layer `distance` ahead by the most similar stored step, or embedding.
 
     Source: FineMoE.
     """

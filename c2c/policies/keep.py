@@ -18,14 +18,9 @@ __all__ = [
 
 @decision(returns=LAYERS)
 def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
-    """Return the number of further layers that the next step leaves in HBM.
-
-    The step copies each of them ahead of its product, which costs link and HBM traffic.
+    """Return the further layers that the next step copies and leaves in HBM.
 
     Args:
-      policy: policy that decides.
-      room_bytes: free HBM of the slice.
-      layer_bytes: bytes of a layer's weights.
       left: layers of the model not yet kept.
     """
 
@@ -45,18 +40,13 @@ def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int)
 
 
 class WhileRoom(NamedTuple):
-    """Keeping of as many layers as fit beside KV caches; KV caches may reclaim the room.
-
-    Engines of a slice without room for all their weights take the room in turn: one copy for many
-    steps costs less than streaming at each step.
-
-    Ours.
+    """Keeping of as many layers as fit beside KV caches, which may reclaim the room (ours).
 
     Attributes:
-      spare_bytes: bytes of HBM left free for later requests' KV caches.
-      engines: number of a slice's engines with layers in HBM, those that ran last; 0: all.
-      displace: share of its layers in HBM from which a model may take the room of other engines'
-        layers, unless one of those stays; inf: layers are dropped for KV caches only.
+      spare_bytes: bytes of HBM left free for later KV caches.
+      engines: a slice's engines with layers in HBM, those that ran last; 0: all.
+      displace: share of its layers in HBM from which a model may take other engines' room; inf:
+        never.
     """
 
     spare_bytes: Annotated[float, In("[0, inf]")] = 0.3e9

@@ -1,4 +1,4 @@
-"""Path of a model's weights to a slice: settings of a start, read before any request arrives."""
+"""Path of a model's weights to a slice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Stream(NamedTuple):
 
     Attributes:
       cluster: CTAs along M that share a weight tile by multicast.
-      start_s: seconds to activate a model; None: the calibration's switch time.
+      start_s: seconds to activate a model; None: the calibration's.
     """
 
     cluster: Count = 1
@@ -44,7 +44,7 @@ class Resident(NamedTuple):
     """Weights are copied into HBM when the model is activated (ServerlessLLM).
 
     Attributes:
-      start_s: seconds of the engine's start beside the copy; None: the calibration's.
+      start_s: seconds of the start beside the copy; None: the calibration's.
     """
 
     start_s: FromZero | None = None
@@ -58,11 +58,8 @@ def _hbm(policy: Resident) -> Literal["hbm"]:
 class Staged(NamedTuple):
     """Weights are copied into HBM layer by layer in each step, overlapped with compute.
 
-    The usual design without a kernel that reads host memory; the copy engines copy each layer ahead
-    of its use.
-
     Attributes:
-      start_s: seconds to activate a model; None: the calibration's switch time.
+      start_s: seconds to activate a model; None: the calibration's.
     """
 
     start_s: FromZero | None = None
@@ -74,13 +71,11 @@ def _staged(policy: Staged) -> Literal["staged"]:
 
 
 class Swapped(NamedTuple):
-    """Weights are copied into HBM at each turn of the engine, over those of the engine before.
-
-    Source: Aegaeon, whose engines keep everything but weights and KV caches.
+    """Weights are copied into HBM at each turn of the engine, over those before (Aegaeon).
 
     Attributes:
-      start_s: seconds of an engine's start beside the copy; None: the calibration's.
-      ahead: whether a staging room in HBM takes the next engine's weights during a turn.
+      start_s: seconds of a start beside the copy; None: the calibration's.
+      ahead: whether the next engine's weights are copied during a turn.
     """
 
     start_s: FromZero | None = 0.0

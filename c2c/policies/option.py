@@ -1,4 +1,4 @@
-"""Options: mechanisms that act at moments of the serving loop, beside its policies."""
+"""Options: mechanisms that act at moments of the serving loop."""
 
 from __future__ import annotations
 
@@ -23,15 +23,8 @@ def _never(policy: Any, own: Any, w: Any, where: int, now_s: float) -> float:
 def on_request(policy: Any, own: Any, w: Any, slot: int, now_s: float) -> float:
     """Act on a request that has come and was routed or queued.
 
-    Args:
-      policy: the option.
-      own: its own arrays.
-      w: the loop, `c2c.serving.tables.state.Loop`.
-      slot: slot of the request.
-      now_s: current time.
-
     Returns:
-      Time at which `on_timer` is due at the latest; inf: this changes nothing.
+      Time at which `on_timer` is due at the latest; inf: no change.
     """
 
 
@@ -42,10 +35,7 @@ def on_steps(policy: Any, own: Any, w: Any, device: int, now_s: float) -> float:
 
 @decision(default=_never, returns=NEXT)
 def on_timer(policy: Any, own: Any, w: Any, open_requests: int, now_s: float) -> float:
-    """Act at a time that was asked for, or earlier; as `on_request`.
-
-    It is not asked again while no request is open, unless its traits say so.
-    """
+    """Act at a time that was asked for, or earlier; as `on_request`."""
 
 
 class NoOption(NamedTuple):
@@ -58,12 +48,7 @@ class NoOption(NamedTuple):
 
 
 class Both(NamedTuple):
-    """Two options; at each moment the first acts before the second, which may be two itself.
-
-    Attributes:
-      first: settings of an option, with its name as `policy`.
-      second: as `first`.
-    """
+    """Two options, of which the first acts before the second."""
 
     first: Any
     second: Any

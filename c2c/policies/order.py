@@ -17,11 +17,9 @@ def rank(
     """Return a request's rank at its arrival; the lowest is served first, of equals the earliest.
 
     Args:
-      policy: policy that decides.
-      arrival_s: arrival time.
-      prefill_s: seconds of its prefill, alone.
-      decode_s: seconds of all its tokens after the first, up to its limit, alone.
-      ttft_slo_s: TTFT target of its model.
+      arrival_s: on the loop's clock.
+      prefill_s: of its prefill, alone.
+      decode_s: of its other tokens, up to its limit, alone.
     """
 
 
@@ -37,11 +35,10 @@ def _first_come(
 
 
 class ShortestFirst(NamedTuple):
-    """Shortest job first: least computation first.
+    """Shortest job first.
 
     Attributes:
-      counts_answer: whether the answer counts, at the request's `max_output_tokens`; else only the
-        prompt, whose length is known.
+      counts_answer: whether the answer counts, at `max_output_tokens`.
     """
 
     counts_answer: bool = False

@@ -50,8 +50,8 @@ CANDIDATE_DTYPE = np.dtype(
 def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
     """Return S_m / TPOT_m, the link rate that a model's decode target needs, in 1e9 bytes/s.
 
-    Source: C2CServe section 6.2. Ours: S_m counts the bytes one decode step streams, so for an
-    MoE model the experts expected to be active rather than all of them.
+    Source: C2CServe section 6.2. Ours: S_m counts the bytes one decode step streams, of an MoE the
+    active experts.
     """
     return streamed_bytes / tpot_slo_s / 1e9
 
@@ -63,13 +63,10 @@ def place(
     """Return the row of the slice for a model, or -1: none fits.
 
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
-      table: record array of `CANDIDATE_DTYPE`; the first `count` rows are valid.
-      count: number of candidates.
+      table: `CANDIDATE_DTYPE`; the first `count` rows are valid.
       tokens: KV tokens of the request.
       demand_gbps: link rate that the model's decode target needs.
-      key: a non-negative integer below 2**31; random choices are pure functions of it.
+      key: an integer in [0, 2**31); the key of random choices.
     """
 
 
@@ -78,13 +75,9 @@ Rank = tuple[float, float, float, float]
 
 @decision
 def rank(policy: Any, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
-    """Return the ranks of a slice: the least is chosen, of equals the first row.
-
-    The policies below place by rank. A slice that does not fit has infinite ranks.
+    """Return the ranks of a slice: the least is chosen, of equals the first row; inf: no fit.
 
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
       row: row of `CANDIDATE_DTYPE`.
       tokens: KV tokens of the request.
       demand_gbps: link rate that the model's decode target needs.
@@ -116,15 +109,9 @@ def _least(
 class BandwidthAware(NamedTuple):
     """Placement where both the KV cache and the summed link demand fit.
 
-    A model that needs more than the whole budget is placed where nothing else is promised: it will
-    miss its decode target, but waiting would not help.
+    Order: chips with the weights; free slices; most budget left; longest unused; first row.
 
-    Order: chips that hold the weights before those that would read them from disk; free slices
-    before evictions; the chip with most budget left if its inactive models were active, too; the
-    model unused for longest; the first row.
-
-    Source: C2CServe section 6.2 (sum of S_m/TPOT_m within the link) and 6.1 step 2; the order among
-    admissible slices and the case beyond the budget are ours.
+    Source: C2CServe sections 6.2 and 6.1 step 2; the order and the case beyond the budget are ours.
 
     Attributes:
       headroom: share of the link that may be promised, in (0, 1].
@@ -152,10 +139,9 @@ def _bandwidth_aware(
 
 
 class FirstIdle(NamedTuple):
-    """A free slice, else the one unused for longest, regardless of the link.
+    """A free slice, else the one unused for longest; chips that hold the checkpoint first.
 
-    Chips that hold the checkpoint in host memory precede those that would read it from disk.
-    Source: ServerlessLLM, its startup-time scheduler, without the queueing time of either tier.
+    Source: ServerlessLLM, its startup-time scheduler.
     """
 
     @property
@@ -177,7 +163,7 @@ def _first_idle(policy: FirstIdle, own: Any, row: Any, tokens: int, demand_gbps:
 class RandomIdle(NamedTuple):
     """A uniform draw among the slices whose KV cache fits.
 
-    Source: C2CServe section 9.4.2 (the ablation; its candidate set is not given).
+    Source: C2CServe section 9.4.2; its candidate set is not given.
     """
 
     @property
@@ -219,13 +205,10 @@ _COLD_S: Final = 5.0  # weights on disk
 
 
 class LeastLoaded(NamedTuple):
-    """The slice whose engines have the fewest pending seconds.
-
-    Ours, for several engines a slice. Charges in seconds break near ties in favour of a present
-    engine, of weights in HBM, of a free place.
+    """The slice whose engines have the fewest pending seconds (ours).
 
     Attributes:
-      turns: weight of the seconds of turns to the slice's engines with work.
+      turns: weight of turns to the slice's engines with work.
     """
 
     turns: Annotated[float, In("[0, inf]")] = 0.0
@@ -256,13 +239,10 @@ def _least_loaded(policy: LeastLoaded, own: Any, row: Any, tokens: int, demand_g
 
 
 class KvPressure(NamedTuple):
-    """The slice with the smallest share of its HBM for KV caches in use, beside all weights.
-
-    A slice without room for weights and request is none, even by eviction of its idle models: the
-    model waits. Of slices that have the model, one with room precedes all others.
+    """The slice with the smallest share of its HBM for KV caches in use.
 
     Source: Prism's KV pressure ratio (arXiv 2505.04021, section 5). Its demand is the rate of
-    requests over their target; ours is the KV caches in use.
+    requests over their target; ours is KV in use.
     """
 
     @property

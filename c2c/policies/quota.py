@@ -1,4 +1,4 @@
-"""Turns by quota: prompts in groups, then decode rounds with a time quota for every batch."""
+"""Turns by quota: prompts in groups, then decode rounds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ _WITHOUT_END: Final = 1e15  # decode steps
 
 @jitable
 def round_alpha(switch_s: float, shares: float, least_slack: float, most_s: float) -> float:
-    """Return a round's overload alpha: each batch gets 1 / alpha of the tokens it needs.
-
-    Args:
-      switch_s: seconds that the round spends on switching.
-      shares: sum of 1 / n over its batches, n being the token target over the step time.
-      least_slack: least n.
-      most_s: longest quota in seconds.
-    """
+    """Return a round's overload alpha: batches get 1 / alpha of the tokens they need."""
     return max(switch_s / (least_slack * most_s) + shares, 0.5)
 
 
@@ -40,13 +33,7 @@ def quota_s(slack: float, switch_s: float, shares: float, alpha: float) -> float
     >>> round(quota_s(4.0, 1.0, 0.25, 0.5), 3)
     1.0
 
-    Args:
-      slack: n, the batch's token target over its step time.
-      switch_s, shares, alpha: values of the round, see `round_alpha`.
-
-    Source: Aegaeon, in the form that its text implies: a round lasts `alpha` times the time that
-    makes n q equal for all batches. A circulating form multiplies by alpha - shares; it gives less
-    than a seventh.
+    Source: Aegaeon, as its text implies: a round lasts `alpha` times what makes n q equal.
     """
     return switch_s / (slack * (alpha - shares))
 
@@ -55,7 +42,7 @@ class Turns(NamedTuple):
     """Memory of the policy for each instance.
 
     Attributes:
-      until: decode clock at which its turn ends; a fraction carries over to the next.
+      until: decode clock at which its turn ends.
       prompts: steps with prompt tokens in its open group.
     """
 
@@ -66,13 +53,13 @@ class Turns(NamedTuple):
 class Quota(NamedTuple):
     """Prompts first, in groups of a model, first come first served; then decodes by quotas.
 
-    Source: Aegaeon. Ours: prompts and decodes share the devices, since one GPU has no other; a
-    group is closed after `group` steps with prompts.
+    Source: Aegaeon. Ours: prompts and decodes share the devices; a group is closed after `group`
+    steps with prompts.
 
     Attributes:
-      most_s: longest quota in seconds.
+      most_s: longest quota.
       group: prompts of a model that are served before another model's older ones.
-      switch_gbps: rate of weights by which quotas reckon with a switch; inf: what it takes.
+      switch_gbps: rate of weights in a switch; inf: what it takes.
     """
 
     most_s: AboveZero = 4.0

@@ -1,4 +1,4 @@
-"""Allowed results of each decision, for policies from outside the package."""
+"""Allowed results of each decision."""
 
 from __future__ import annotations
 

@@ -39,19 +39,15 @@ def route(policy: Any, own: Any, table: Any, count: int, tokens: int) -> int:
     """Return the row of the instance for a request, or -1: place the model.
 
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
-      table: record array of `ROUTE_DTYPE`; the first `count` rows are valid.
-      count: number of active instances of the model.
-      tokens: prompt plus output tokens, which must fit the instance's KV capacity.
+      table: `ROUTE_DTYPE`; the first `count` rows are valid.
+      tokens: prompt and output.
     """
 
 
 class LeastOutstanding(NamedTuple):
-    """The instance with the fewest outstanding requests.
+    """The instance with the fewest outstanding requests, of equals the first.
 
-    Source: C2CServe section 6.1 step 1. Ours: least outstanding among a model's several instances,
-    ties to the first row; draining instances accept no requests.
+    Source: C2CServe section 6.1 step 1; the measure is ours.
     """
 
 
@@ -69,11 +65,7 @@ def _least_outstanding(
 
 
 class WhereWorkIs(NamedTuple):
-    """The instance with work for the model, on the least loaded slice.
-
-    Ours, for several engines a slice: requests of one model share each pass over its weights. An
-    idle engine is not preferred, since starting it elsewhere is nearly free.
-    """
+    """The instance with work for the model, on the least loaded slice (ours)."""
 
 
 @route.by(WhereWorkIs)
@@ -91,10 +83,7 @@ def _where_work_is(
 
 
 class EndsFirst(NamedTuple):
-    """The instance on which the request would end first without later arrivals.
-
-    Ours, for instances on unlike devices: the slower one takes a smaller part.
-    """
+    """The instance on which the request would end first without later arrivals (ours)."""
 
     @property
     def traits(self) -> RouteTraits:
@@ -116,7 +105,7 @@ def _ends_first(policy: EndsFirst, own: Any, table: Any, count: int, tokens: int
 class TogetherAtFirst(NamedTuple):
     """One batch with steps of the first variant (alpha 0), else the least outstanding instance.
 
-    Source: Tessera, whose latency policy pipelines nothing. Requests stay in their batch.
+    Source: Tessera, whose latency policy pipelines nothing.
     """
 
 

@@ -21,10 +21,8 @@ def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool
     """Return True if a model should get another instance.
 
     Args:
-      policy: policy that decides.
-      outstanding: requests at the instance chosen by routing.
       backlog_s: seconds of its prompts not prefilled yet, alone.
-      is_full: whether the request cannot join its batch now, for want of KV cache or batch size.
+      is_full: whether the request cannot join its batch now.
     """
 
 
@@ -38,7 +36,7 @@ def _never(policy: OneInstance, outstanding: int, backlog_s: float, is_full: boo
 
 
 class AtOutstanding(NamedTuple):
-    """Another instance once the least busy one has `at` outstanding requests. Ours."""
+    """Another instance once the least busy one has `at` outstanding requests (ours)."""
 
     at: Count = 32
 
@@ -51,10 +49,7 @@ def _at_outstanding(
 
 
 class AtBacklog(NamedTuple):
-    """Another instance once prompts wait for more than `seconds` of prefill, or the batch is full.
-
-    Ours. Decoding alone is no reason: it would stream the same weights over the same link twice.
-    """
+    """Another instance once prompts wait for `seconds`, or the batch is full (ours)."""
 
     seconds: Annotated[float, In("(0, inf]")] = 0.5
 

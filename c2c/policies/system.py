@@ -1,4 +1,4 @@
-"""Serving system: a policy for each decision, and its construction from settings."""
+"""Serving system: a policy for each decision."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class System(NamedTuple):
 
     @property
     def traits(self) -> Traits:
-        """Constant traits of the policies, which are asked for many times in a preparation."""
+        """Constant traits of the policies."""
         policies = tuple(getattr(self, name) for name in Traits._fields)
         try:
             return _traits(policies, tuple(map(type, policies)))
@@ -106,7 +106,7 @@ DECISIONS: Final[Mapping[str, DecisionPoint]] = {
 
 
 class Own(NamedTuple):
-    """Own arrays of the policies; a policy type's method `memory(self, fleet)` makes its own."""
+    """Own arrays of the policies, from their `memory(self, fleet)`."""
 
     route: Any = Nothing()
     place: Any = Nothing()
@@ -134,11 +134,10 @@ def make_policy(setting: str, values: Mapping[str, Any], where: str = "system") 
 
     Args:
       setting: one of `DECISIONS`.
-      values: `policy` (its name) and its fields; missing fields keep their default.
       where: prefix of setting names in errors.
 
     Raises:
-      SettingError: an unknown policy or field, a value of the wrong type or out of range.
+      SettingError: an unknown policy or field, or a wrong value.
     """
     policy = _policy(DECISIONS[setting], values, f"{where}.{setting}")
     check_policy(setting, policy, where)

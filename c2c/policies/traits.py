@@ -1,4 +1,4 @@
-"""Traits: constants of a policy, as data; a policy's type has those of its decision."""
+"""Traits: constants of a policy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RouteTraits(NamedTuple):
     """Traits of a `route` policy.
 
     Attributes:
-      reads_end_times: whether the policy reads `ends_s` of the rows.
+      reads_end_times: whether it reads `ends_s` of the rows.
     """
 
     reads_end_times: bool = False
@@ -55,11 +55,9 @@ class PlaceTraits(NamedTuple):
     """Traits of a `place` policy.
 
     Attributes:
-      link_is_promised: whether idle models are evicted until the promised link rates fit the
-        budget.
-      reads_promises: whether the policy reads `link_left_gbps`, `is_alone` and `unpromised_gbps`,
-        which cost a pass over the chip's instances; else they are not filled in.
-      link_headroom: share of the link that may be promised.
+      link_is_promised: whether idle models are evicted until promised rates fit the budget.
+      reads_promises: whether it reads `link_left_gbps`, `is_alone` and `unpromised_gbps`.
+      link_headroom: share of the link to promise.
     """
 
     link_is_promised: bool = False
@@ -71,8 +69,8 @@ class PreemptTraits(NamedTuple):
     """Traits of a `preempt` policy.
 
     Attributes:
-      look_every_s: seconds between a chip's checks for models that have waited too long.
-      sets_aside: whether requests give up their slice for a more urgent one that finds none.
+      look_every_s: between a chip's checks for models that have waited too long.
+      sets_aside: whether requests give up their slice for a more urgent one.
     """
 
     look_every_s: float
@@ -83,9 +81,9 @@ class AdmitTraits(NamedTuple):
     """Traits of an `admit` policy.
 
     Attributes:
-      kv_floor: share of a slice's room for KV caches that stays open for each of its models.
-      kv_ceiling: share of a slice's room for KV caches that one model may have.
-      joins_decodes: whether requests join a batch that decodes; else they wait until it is empty.
+      kv_floor: share of a slice's KV room that stays open for each model.
+      kv_ceiling: share of a slice's KV room for one model.
+      joins_decodes: whether requests join a batch that decodes.
     """
 
     kv_floor: float = 0.0
@@ -97,14 +95,12 @@ class TurnTraits(NamedTuple):
     """Traits of a `turn` policy.
 
     Attributes:
-      takes_turns: whether several engines of a slice may have work, one of which is chosen.
-      link_gate: share of the chip's link at which decode-only steps wait; inf: never. Such a step
-        starts while the steps under way on the chip demand less than this.
-      protected_share: share of the link up to which active engines are protected; 0: none is.
-      goes_by_order: whether the policy reads only `order` of engines' rows; the rest is then not
-        filled in. Allowed only if no step waits for the link and no engine is protected.
-      reads_token_lines: whether it reads `token_due_s` of engines' rows, which costs a pass over
-        every sequence.
+      takes_turns: whether several engines of a slice may have work.
+      link_gate: share of the link in use at which decode-only steps wait; inf: never.
+      protected_share: share of the link up to which active engines are protected.
+      goes_by_order: whether it reads only `order` of engines' rows; needs no gate and no
+        protection.
+      reads_token_lines: whether it reads `token_due_s` of engines' rows.
     """
 
     takes_turns: bool = True
@@ -118,9 +114,8 @@ class AlphaTraits(NamedTuple):
     """Traits of an `alpha` policy.
 
     Attributes:
-      initial: alpha when a model is activated. Source: C2CServe section 6.4, alpha = 0; section 6.1
-        step 4 would read it from the profiling table, as `Roofline` does at every step.
-      knows_costs: whether alpha is chosen at every step from the cost model's predictions.
+      initial: alpha of an activated model. Source: C2CServe section 6.4, alpha = 0.
+      knows_costs: whether alpha is chosen at every step from predictions.
     """
 
     initial: float = 0.0
@@ -131,9 +126,9 @@ class VaryTraits(NamedTuple):
     """Traits of a `vary` policy.
 
     Attributes:
-      follows_waits: whether it is notified of ended requests, and chooses the variant.
+      follows_waits: whether it sees ended requests, and chooses the variant.
       timer_s: first time of each chip's timer; inf: no timer.
-      caps_batch: whether it is asked for the maximum requests in a batch.
+      caps_batch: whether it bounds the requests of a batch.
     """
 
     follows_waits: bool = False
@@ -145,11 +140,10 @@ class KeepTraits(NamedTuple):
     """Traits of a `keep` policy.
 
     Attributes:
-      keeps_weights: whether any weights are ever kept.
-      engines_kept: number of a slice's engines with layers in HBM, those that ran last; 0: all.
-      displacing_share: share of its weights in HBM from which a model may take the room of others'
-        kept layers; inf: never. It then keeps its room as long as the turn policy sets
-        (`c2c.policies.stay_s`).
+      keeps_weights: whether any weights are kept.
+      engines_kept: a slice's engines with layers in HBM, those that ran last; 0: all.
+      displacing_share: share of its weights in HBM from which a model may take others' room; inf:
+        never.
     """
 
     keeps_weights: bool = True
@@ -161,8 +155,8 @@ class BatchTraits(NamedTuple):
     """Traits of a `batch` policy.
 
     Attributes:
-      is_default: whether it is `Reserved`, which the loop calls directly.
-      grows: whether KV caches are taken as answers grow; else they are reserved whole.
+      is_default: whether it is `Reserved`.
+      grows: whether KV caches grow with answers; else they are reserved whole.
     """
 
     is_default: bool = False
@@ -174,7 +168,7 @@ class OptionTraits(NamedTuple):
 
     Attributes:
       acts: whether there is one.
-      acts_when_idle: whether its timer also runs while no request is open. It must end by itself.
+      acts_when_idle: whether its timer also runs while no request is open.
     """
 
     acts: bool = True
@@ -186,8 +180,7 @@ class ExpertsTraits(NamedTuple):
 
     Attributes:
       caches_experts: whether HBM holds only some experts.
-      reads_probability: whether an expert's worth depends on its `probability`; else new
-        predictions leave the eviction order unchanged.
+      reads_probability: whether an expert's worth depends on its `probability`.
     """
 
     caches_experts: bool = True
@@ -198,9 +191,9 @@ class PrefetchTraits(NamedTuple):
     """Traits of a `prefetch` policy: stored data of past sequences, and its comparison.
 
     Attributes:
-      rows: matrices [layer, expert] of tokens routed to an expert; 0: nothing is stored.
+      rows: stored matrices [layer, expert] of routed tokens; 0: none.
       of_token: whether a matrix covers one step; else a whole sequence.
-      embedded: first layers, predicted by the requests' embeddings; 0: none.
+      embedded: first layers, predicted by embeddings; 0: none.
       ahead: layers that a prediction reaches; 0: all.
     """
 
@@ -211,11 +204,11 @@ class PrefetchTraits(NamedTuple):
 
 
 class LoadTraits(NamedTuple):
-    """Traits of a `load` policy, read before the start.
+    """Traits of a `load` policy.
 
     Attributes:
-      swaps_weights: whether the engines of a slice share one room in HBM for their weights.
-      fetches_ahead: whether the next engine's weights are copied into a second room during a turn.
+      swaps_weights: whether a slice's engines share one room for weights.
+      fetches_ahead: whether the next engine's weights are copied during a turn.
     """
 
     swaps_weights: bool = False
@@ -264,11 +257,7 @@ _BY_TYPE: Final[Mapping[type, Returns]] = {bool: YES_OR_NO, float: A_NUMBER, int
 
 
 def traits_of(kind: Any, policy: Any) -> Any:
-    """Return a policy's traits, converted to the types that compiled code reads.
-
-    Args:
-      kind: traits type.
-      policy: policy; without `traits` it has the kind's defaults.
+    """Return a policy's traits, in the types that compiled code reads.
 
     Raises:
       PolicyError: traits of another kind, or an invalid value; names file and line.

@@ -1,4 +1,4 @@
-"""Turns: choice of a slice's next engine, and steps that wait for the link."""
+"""Turns: choice of a slice's next engine."""
 
 from __future__ import annotations
 
@@ -59,10 +59,7 @@ def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
     """Return the urgency of an engine with work: the least runs next, of equals the first.
 
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
       row: row of `ENGINE_DTYPE`.
-      now_s: current time.
     """
 
 
@@ -88,16 +85,9 @@ def turn_taken(
 ) -> float:
     """Record the engine of a slice that runs next; return the decode steps left of its turn.
 
-    That many, at least one, run at once unless interrupted; by default one.
-
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
-      table: rows of `ENGINE_DTYPE`.
-      first: first row of the slice; rows of engines without requests have instance -1.
-      count: number of the slice's rows.
-      row: row of the engine that runs.
-      now_s: current time.
+      table: rows of `ENGINE_DTYPE`; instance -1: no requests.
+      first: first row of the slice.
     """
 
 
@@ -110,8 +100,7 @@ def stay_s(policy: Any, switch_s: float, kept_share: float) -> float:
     """Return the seconds for which an engine with work keeps the room it took from others' layers.
 
     Args:
-      policy: policy that decides.
-      switch_s: seconds of copying its weights.
+      switch_s: of copying its weights.
       kept_share: share of its layers in HBM.
     """
 
@@ -123,11 +112,8 @@ def token_due_s(
     """Return the time at which a sequence's next token is due; called after each of its tokens.
 
     Args:
-      policy: policy that decides.
-      first_token_s: time of its first token.
       generated: tokens so far.
-      last_token_s: time of its last token.
-      tpot_slo_s: TPOT target, seconds a token.
+      tpot_slo_s: seconds a token.
     """
 
 
@@ -136,10 +122,7 @@ def given_up_s(policy: Any, first_token_s: float, generated: int, tpot_slo_s: fl
     """Return the time after which a sequence without its next token is given up; inf: never.
 
     Args:
-      policy: policy that decides.
-      first_token_s: time of its first token.
       generated: tokens so far.
-      tpot_slo_s: TPOT target, seconds a token.
     """
 
 
@@ -174,8 +157,7 @@ def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:
 class SlackFirst(NamedTuple):
     """Prompts first, least slack to their TTFT target first; then decodes, one step each, in turn.
 
-    Source: Prism orders the prompts of a GPU's engines by slack (arXiv 2505.04021, section 5);
-    their decodes share the GPU as equals.
+    Source: Prism (arXiv 2505.04021, section 5); its decodes share the GPU as equals.
     """
 
     @property
@@ -199,25 +181,18 @@ _STAY_SHARE: Final = 0.75  # share of an engine's layers that must be in HBM for
 
 
 class GateAndTriage(NamedTuple):
-    """Prompts first, then decodes by due time; sequences beyond rescue last.
+    """Prompts first, then decodes by due time; sequences beyond rescue last (ours).
 
-    A step with prompt tokens starts at once, earliest TTFT target first. Decode-only steps wait
-    while the running steps demand the link's share `gate`. If the link cannot carry all decodes in
-    time, engines are protected in the order of requests served for each byte streamed, until their
-    demand fills 0.88 of the link. A request more than 1 s behind its due time counts no more. An
-    engine that waited `stall_s` gets a step before all others, if such steps of all unprotected
-    engines take no more than `rest` of the link. After an engine took the room of others' layers,
-    engines with their weights in HBM decode before all others for `stay` times its copy.
-
-    Ours.
+    An overloaded link protects engines by requests served a byte, up to 0.88 of it. A request more
+    than 1 s behind its due time counts no more. An engine that waited `stall_s` goes first, if such
+    steps take no more than `rest` of the link.
 
     Attributes:
-      gate: share of the link; inf: no step waits for it.
-      stall_s: minimum wait for a token before a sequence precedes all others.
-      rest: share of the link for those steps of unprotected engines. Under overload 0 lets whole
-        models wait, and inf gives each a step after `stall_s`, whatever it costs others.
-      stay: priority period of weights in HBM after others' room was taken, in multiples of the
-        copy's time; 0: none.
+      gate: share of the link in use at which decode-only steps wait; inf: none waits.
+      stall_s: wait for a token after which a sequence goes first.
+      rest: share of the link for such steps; under overload 0 lets whole models wait, inf none.
+      stay: priority of engines with weights in HBM after others' room was taken, in times of the
+        copy; 0: none.
     """
 
     gate: Annotated[float, In("(0, 1]", or_inf=True)] = 0.98

@@ -1,4 +1,4 @@
-"""Choice of an instance's step variant, if a layout has several."""
+"""Choice of an instance's step variant."""
 
 from __future__ import annotations
 
@@ -101,12 +101,8 @@ def variant(policy: Any, own: Any, chip: int, instance: int, waiting: int, now_s
     """Return the number of the variant for the step that an instance begins now.
 
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
-      chip: chip of the instance.
-      instance: instance of the step; all of its kind on the chip change together.
+      instance: all of its kind on the chip change together.
       waiting: requests there whose prompts are not computed yet.
-      now_s: current time.
     """
 
 
@@ -118,12 +114,8 @@ def note_end(
     """Record an ended request; the result is ignored.
 
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
-      chip: chip where it ended.
-      instance: instance where it ended.
-      latency_s: seconds since its arrival.
-      execution_s: seconds of its steps, each alone.
+      latency_s: since its arrival.
+      execution_s: its steps, each alone.
       is_prompt: whether its first token met the TTFT target.
       is_steady: whether the others met the TPOT target.
     """
@@ -131,10 +123,7 @@ def note_end(
 
 @decision(default=_all_rows, returns=A_COUNT)
 def most_rows(policy: Any, own: Any, instance: int, max_batch: int) -> int:
-    """Return the maximum requests in an instance's batch, at most `max_batch`.
-
-    Asked if the policy's traits say so (`caps_batch`).
-    """
+    """Return the most requests of an instance's batch, at most `max_batch`; needs `caps_batch`."""
 
 
 @decision(default=_fewest, returns=A_HOME, rows=HOME_DTYPE)
@@ -142,22 +131,14 @@ def kv_home(
     policy: Any, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
     seed: int,
 ) -> int:  # fmt: skip
-    """Return the row of the home for a sequence's KV cache, or -1: none for now.
+    """Return the row of the home for a sequence's KV cache, or -1: it waits.
 
-    Called when a request joins a batch, and for the whole batch before a change of variant; either
-    waits while a home lacks room. Default: the home with room that has the fewest sequences,
-    preferably the present one.
+    Called when a request joins a batch, and for the whole batch before a change of variant.
 
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
-      table: record array of `HOME_DTYPE`; the first `count` rows are valid.
-      count: number of homes.
-      instance: instance of the batch.
-      request: id of the request; with `seed` the key of a draw (`c2c.draws`) that no order of
-        events changes.
-      tokens: tokens of its prompt and output.
-      seed: seed of the run.
+      table: `HOME_DTYPE`; the first `count` rows are valid.
+      request: with `seed` the key of a draw (`c2c.draws`).
+      tokens: of its prompt and output.
     """
 
 
@@ -165,21 +146,15 @@ def kv_home(
 def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
     """Handle the timer of a chip; return the time at which it is due next, or inf.
 
-    A variant chosen from now on is in force at its instance's next step boundary. The policy keeps
-    periods, cool-downs and windows among its own arrays.
+    A variant is in force at its instance's next step boundary.
 
     Args:
-      policy: policy that decides.
-      own: own arrays of the policy.
-      table: record array of `WATCH_DTYPE`; the first `count` rows are valid.
-      count: number of instances of the chip.
-      chip: chip of the timer.
-      now_s: current time.
+      table: `WATCH_DTYPE`; the first `count` rows are valid.
     """
 
 
 class AsAlpha(NamedTuple):
-    """A constant variant, set by `alpha`: the first at 0, the last at 1."""
+    """A constant variant, set by `alpha` from 0 (first) to 1."""
 
 
 variant.by(AsAlpha)(_first)
@@ -190,9 +165,7 @@ kv_home.by(AsAlpha)(_fewest)
 class ByRatio(NamedTuple):
     """The first variant; a drawn share of the sequences has its KV cache at homes after the first.
 
-    Those homes have equal parts of the share. A sequence drawn for a home without room takes the
-    first home, if that has room; one drawn for the first waits. A sequence at the second of two
-    homes at one ratio is there at every larger one.
+    A sequence drawn for a home without room takes the first home, never the reverse.
 
     Source: WEAVER, section 4.3.
 
@@ -223,8 +196,7 @@ def _by_ratio(
 class ByNeed(NamedTuple):
     """The first variant; sequences leave the first home once it has little room.
 
-    A sequence is there while it has room for `spare` more of its size, else at the home with the
-    most room. Ours, for WEAVER's layout: attention leaves a hot model's GPU under load alone.
+    Ours, for WEAVER's layout.
 
     Attributes:
       spare: sequences of the same size for which the first home keeps room.
@@ -253,10 +225,8 @@ class Waits(NamedTuple):
     """Memory of `ByWait` and `ByWaiting`, a row for each chip.
 
     Attributes:
-      ends_s: end of the window.
-      requests: number of requests that ended in it.
-      latency_s: sum of their latencies.
-      execution_s: sum of their execution times.
+      latency_s: sum over requests that ended in the window.
+      execution_s: as `latency_s`.
       chosen: variant in force.
     """
 
@@ -276,12 +246,9 @@ def _no_waits(fleet: Any, window_s: float) -> Waits:
 class ByWait(NamedTuple):
     """The second variant while requests queue, else the first; decided once a window.
 
-    At the end of a window the mean latency of the requests that ended in it is divided by the mean
-    of their execution. Above the threshold they queue. Equality and windows without requests keep
-    the variant.
+    They queue if their mean latency over their mean execution is above the threshold.
 
-    Source: Tessera, section III-D, whose first variant is placed for latency, the second for
-    throughput. Ours: a band around the threshold in which the variant stays.
+    Source: Tessera, section III-D. Ours: the band.
 
     Attributes:
       window_s: W.
@@ -339,14 +306,11 @@ def _by_wait(policy: ByWait, own: Any, chip: int, instance: int, waiting: int, n
 
 
 class ByWaiting(NamedTuple):
-    """The second variant while more than `prompts` prompts wait, else the first, once a window.
-
-    Ours, beside `ByWait`: it detects a queue before its first request has ended.
+    """The second variant while more than `prompts` prompts wait, else the first (ours).
 
     Attributes:
       window_s: seconds between two decisions.
-      prompts: threshold of waiting prompts, including those of the step under way; exactly as many
-        keep the variant.
+      prompts: waiting prompts, with those of the step under way; exactly as many keep the variant.
     """
 
     window_s: AboveZero = 0.3
@@ -380,12 +344,11 @@ class Scales(NamedTuple):
     """Memory of `ByThresholds`, a row for each instance.
 
     Attributes:
-      ended: requests that ended in the period.
-      late: requests among them that missed a target.
-      slow: requests among them that missed the TPOT target.
+      late: requests of the period that missed a target.
+      slow: those that missed the TPOT target.
       copied: step from unscaled to scaled.
       moved: migrations.
-      rows: maximum requests in the batch.
+      rows: most requests in the batch.
       grid: i8[2] number of steps, and of migrations at each.
     """
 
@@ -401,18 +364,12 @@ class Scales(NamedTuple):
 class ByThresholds(NamedTuple):
     """Copies while others' memory is vacant, relief while targets are missed; one a period.
 
-    Copies are added, a step at a time, while more than `vacant` of another device's memory is free.
-    Else, while more than `late` of the requests miss a target, an instance migrates layers, then
-    copies of other instances make room on the devices, then its batch is lowered if its steps are
-    late: a smaller batch lengthens a queue.
-
-    Source: CoCoServe, sections 4 and 5, whose two conditions can hold at once; here copies come
-    first.
+    Source: CoCoServe, sections 4 and 5, whose conditions can hold at once; here copies come first.
 
     Attributes:
       period_s: seconds between two decisions.
-      vacant: T_up.
-      late: T_down.
+      vacant: T_up, share of another device's memory.
+      late: T_down, share of the requests that miss a target.
       fewer: requests by which the batch is lowered, and raised again.
       least: minimum of the batch.
     """

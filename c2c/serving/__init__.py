@@ -1,4 +1,4 @@
-"""The serving loop: state, pure step and actions, driven by the simulator or a live engine."""
+"""The serving loop: state, pure step and actions."""
 
 from c2c.serving import options
 from c2c.serving.prepare import (

@@ -1,4 +1,4 @@
-"""Rows of requests that come, and whether any device could ever serve them."""
+"""Rows of requests that come."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ __all__ = ["largest_kv", "new_request", "why_unservable"]
 
 @jitable
 def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
-    """Return the maximum KV tokens of a device for model `m`'s prompts; -1 if there is none.
-
-    The search ends at the first device that holds `enough`.
-    """
+    """Return the most KV tokens of a device for `m`'s prompts, up to `enough`; -1: none."""
     largest = -1
     for k in homes_of(fleet, m):
         chip = s.chip[fleet.home_chip[k]]
@@ -86,7 +83,7 @@ def new_request(
 
 @inlined
 def why_unservable(w: Loop, m: int, tokens: int) -> int:
-    """Return why no device can ever serve so many tokens of model `m`; FAIL_NONE: one can."""
+    """Return why no device can serve so many tokens of `m`; FAIL_NONE: one can."""
     largest = largest_kv(w.fleet, w.s, m, tokens)
     if tokens <= largest:
         return FAIL_NONE

@@ -1,4 +1,4 @@
-"""Choice of the decode instance for a request that was prefilled on a prompt-only device."""
+"""Choice of the decode instance for a prefilled request."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ def _hands(values: Mapping[type, Any]) -> bool:
 
 @apart("hand_on", needed=_hands)
 def hand_on(w: Loop, i: int, now_s: float) -> None:
-    """Hand the requests that decode on instance `i` over to decode instances.
-
-    A request that no instance takes decodes here until the next step boundary, and then asks again.
-    If `i` is a decode instance, KV caches that wait for its device may be carried there.
-    """
+    """Hand the decodes of instance `i` over to decode instances."""
     inst = w.s.instance[i]
     if w.fleet.role[inst.on_device] == DECODES:
         if w.fleet.hands_directly:

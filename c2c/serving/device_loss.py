@@ -1,4 +1,4 @@
-"""Loss and return of devices: their requests restart elsewhere, or fail; never compiled."""
+"""Loss and return of devices."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def lose_devices(w: Loop, devices: Sequence[int], now_s: float) -> None:
 
 
 def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:
-    """Clear weights and blocks in the host memory of chips that lost all devices."""
+    """Clear the host memory of chips that lost all devices."""
     for c in chips:
         for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
             s.hold[fleet.chip_home[j]].state = ABSENT

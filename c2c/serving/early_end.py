@@ -1,4 +1,4 @@
-"""Early ends of requests: reported by the backend, cancelled by the client, past their deadline."""
+"""Early ends of requests."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def expire(w: Loop, now_s: float, also_now: bool) -> None:
 
 @apart("give_up", needed=gives_up)
 def give_up(w: Loop, now_s: float) -> None:
-    """End the requests whose deadline has come, and set timer 0 to the next one."""
+    """End the requests past their deadline, and set timer 0 to the next."""
     if w.s.count[0].deadlines == 0:  # an option's timer alone: nobody is looked for
         set_timer(w.s, 0, math.inf)
         return
@@ -106,7 +106,7 @@ def on_due(w: Loop, now_s: float) -> None:
 
 @jitable
 def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
-    """End a request that no instance holds; its record counts the tokens generated so far."""
+    """End a request that no instance holds; its record counts generated tokens."""
     s.request[slot].output = s.request[slot].made
     fail(s, slot, now_s, reason)
 
@@ -134,7 +134,7 @@ def _is_in_batch(s: Serving, i: int, slot: int) -> bool:
 # A request in the step under way ends with that step, all others at once.
 @jitable
 def end_request(w: Loop, slot: int, reason: int, now_s: float) -> None:
-    """End a request for a reason, wherever it is: with its step if one computes it."""
+    """End a request for a reason, wherever it is."""
     req = w.s.request[slot]
     i = int(req.instance)
     if i < 0:
@@ -218,7 +218,7 @@ def _end_pending(w: Loop, slot: int, reason: int, now_s: float) -> None:
 
 @jitable
 def place_again(w: Loop, m: int, now_s: float) -> None:
-    """Ask for a slice for model `m` again, after the head of its queue changed."""
+    """Ask for a slice for model `m` again, with a new head of its queue."""
     model = w.s.model[m]
     claimed = int(model.claim_chip)
     if model.n_wait == 0:

@@ -1,4 +1,4 @@
-"""Events of the serving loop: a row for every kind, and one function that applies any of them."""
+"""Events of the serving loop."""
 
 from __future__ import annotations
 
@@ -128,9 +128,8 @@ class Exchange(NamedTuple):
       event: `EVENT_DTYPE` [1].
       finished: i8[n] ids of an end's finished requests.
       blocks: i8[n] keys of an arrival's blocks.
-      asked: i8[...] output: number of models evicted from host memory, then each action once with
-        its code and position. A run adds its requests: numbers of prompts and decodes, (id, first,
-        tokens) of the prompts, ids of the decodes.
+      asked: i8[...] output: models evicted from host memory, actions with code and position; of a
+        run also numbers of prompts and decodes, (id, first, tokens) and ids.
     """
 
     event: Any
@@ -285,7 +284,7 @@ def _apply(w: Loop, x: Exchange, e: Any, now_s: float) -> None:
 
 
 def apply_rare(w: Loop, kind: int, where: int, model: int, now_s: float) -> bool:
-    """Apply an event of the kinds that `take` leaves; False: weights to keep have no room."""
+    """Apply an event of the kinds that `take` leaves; False: weights have no room."""
     if kind == BACK:
         bring_back(w, where, now_s)
     elif kind == KEEP:
@@ -403,7 +402,7 @@ def take(w: Loop, x: Exchange) -> int:
     """Apply an event.
 
     Returns:
-      Count of numbers in `x.asked`; or why nothing was changed, LEFT or a negative fault.
+      Count of numbers in `x.asked`; or LEFT or a negative fault, with nothing changed.
     """
     e = x.event[0]
     if e.kind >= LOSS:
@@ -416,7 +415,7 @@ def take(w: Loop, x: Exchange) -> int:
 
 
 def take_rare(w: Loop, x: Exchange) -> int:
-    """Apply an event of the kinds that `take` leaves; returns what `take` does."""
+    """Apply an event of the kinds that `take` leaves; return as it does."""
     e = x.event[0]
     can = _begin(w, x, e)
     if can < 0:

@@ -1,4 +1,4 @@
-"""The serving loop over the port: an event in, the actions that follow from it out."""
+"""The serving loop over the port."""
 
 from __future__ import annotations
 
@@ -119,25 +119,24 @@ _FAULTS: Final[dict[int, tuple[str, str]]] = {
 
 
 def row_of(event: Event) -> tuple[int, int, int]:
-    """Return kind, place and model of an event that is of no request."""
+    """Return kind, place and model of an event without a request."""
     kind, field = _KINDS[type(event)]
     return kind, getattr(event, field), getattr(event, "model", 0)
 
 
 def is_compiled() -> bool:
-    """Return True if machine code of the step is on disk; a policy's own compiles in a moment."""
+    """Return True if machine code of the step is on disk."""
     return is_kept(take)
 
 
 class Step:
-    """The step of one fleet, interpreted or as machine code, over the arrays of a state."""
+    """The step of one fleet, interpreted or as machine code."""
 
     def __init__(self, w: Loop, *, compiled: bool) -> None:
         """Load the machine code, or compile it, which takes tens of seconds.
 
         Args:
-          w: the loop; policies' own arrays are shared by all its steps.
-          compiled: whether machine code takes the events.
+          w: the loop; policies' own arrays are shared by its steps.
 
         Raises:
           PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
@@ -299,8 +298,7 @@ def step(
     """Return the state after an event and the actions that follow from it, interpreted.
 
     Args:
-      donate: whether the step may reuse the arrays of `state` instead of copying them; the caller
-        must not use `state` again.
+      donate: whether the step may reuse the arrays of `state`.
 
     Raises:
       BackendError: the event cannot follow from what was asked.

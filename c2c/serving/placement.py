@@ -1,4 +1,4 @@
-"""Placement of an inactive model on a slice: candidates, eviction, drains, claims."""
+"""Placement of an inactive model on a slice."""
 
 from __future__ import annotations
 
@@ -57,10 +57,7 @@ __all__ = [
 
 @jitable
 def reserved_gbps(fleet: Fleet, s: Serving, c: int) -> tuple[float, float]:
-    """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m over loaded models.
-
-    The first value counts models with work, the second all.
-    """
+    """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m."""
     busy, total = 0.0, 0.0
     first = s.device[s.chip[c].first].first
     for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
@@ -83,7 +80,7 @@ def _engine_s(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def device_load_s(fleet: Fleet, s: Serving, d: int) -> float:
-    """Return the pending seconds of device `d`'s engines: a decode step each, and their prompts."""
+    """Return the pending seconds of device `d`: a decode step each, and prompts."""
     total = 0.0
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         if s.instance[i].state != FREE and is_in_use(s, i):
@@ -125,7 +122,7 @@ def _activate(w: Loop, m: int, i: int, now_s: float) -> None:
 
 @jitable
 def make_active(w: Loop, m: int, i: int, now_s: float) -> None:
-    """Assign instance `i`, which is free or idle, to model `m`, and make room for it."""
+    """Assign free or idle instance `i` to model `m`, and make room for it."""
     inst = w.s.instance[i]
     demand = w.fleet.deployment[m].demand_gbps
     if inst.state != FREE:
@@ -151,10 +148,7 @@ def make_active(w: Loop, m: int, i: int, now_s: float) -> None:
 
 @jitable
 def place_on(w: Loop, m: int, d: int) -> int:
-    """Return the instance of device `d` that model `m` would get, or -1.
-
-    In order of preference: its present instance, a free one, an idle one.
-    """
+    """Return device `d`'s instance for model `m`, or -1."""
     free = -1
     first = w.s.device[d].first
     for i in range(first, first + w.fleet.residents):
@@ -254,12 +248,9 @@ def _choose(w: Loop, m: int, tokens: int, only_chip: int, decodes: bool) -> int:
 
 @jitable
 def start_active(w: Loop) -> None:
-    """Activate models before the first event, in the order of the catalog.
+    """Activate models before the first event, in the catalog's order, where they displace nothing.
 
-    Placement chooses the slice; a model is skipped if it would evict another or exceed the link's
-    budget. If devices have roles, each model gets one of each role.
-
-    Source: C2CServe section 6.2, whose order is not given; a catalog lists popular models first.
+    Source: C2CServe section 6.2, whose order is not given.
     """
     w.s.count[0].to_start = 0
     for m in range(len(w.s.model)):
@@ -281,7 +272,7 @@ def start_active(w: Loop) -> None:
 
 @jitable
 def open_lanes(w: Loop, m: int, c: int, kind: int) -> None:
-    """Open model `m` on the free lanes of chip `c`; of one kind, or of all if `kind` is -1."""
+    """Open model `m` on chip `c`'s free lanes of a kind; -1: all."""
     for d in range(w.s.chip[c].last - 1, w.s.chip[c].first - 1, -1):  # the first is found first
         i = w.s.device[d].first
         holds = w.fleet.kv_capacity[w.fleet.deployment[m].arch, w.s.device[d].kind] > 0
@@ -303,7 +294,7 @@ def _needs_no_room(fleet: Fleet, rules: Rules, c: Any, m: int) -> bool:
 
 @jitable
 def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int:
-    """Assign model `m` an instance on a chip that holds its weights; return -1 if none fits."""
+    """Assign model `m` an instance where its weights are; -1: none fits."""
     row = _choose(w, m, tokens, only_chip, False)
     if row < 0:
         return -1
@@ -320,10 +311,7 @@ def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int
 
 @jitable
 def place_ahead(w: Loop, m: int) -> int:
-    """Return the instance that model `m`, which has no requests, would get; or -1.
-
-    It is free, or another idle model's, on a device with room for the model.
-    """
+    """Return the instance that model `m` without requests would get, or -1."""
     row = _choose(w, m, 1, -1, False)
     if row < 0:
         return -1
@@ -333,7 +321,7 @@ def place_ahead(w: Loop, m: int) -> int:
 
 @jitable
 def place_decodes(w: Loop, m: int, tokens: int, at: int, now_s: float) -> int:
-    """Return the instance on a decode-only device where model `m` would be placed; or -1."""
+    """Return the decode-only instance where model `m` would be placed, or -1."""
     if at < 0:
         row = _choose(w, m, tokens, -1, True)
         return int(w.s.candidates[row].instance) if row >= 0 else -1
@@ -377,7 +365,7 @@ def _place_head(w: Loop, m: int, c: int, now_s: float) -> bool:
 
 @jitable
 def place_pending(w: Loop, c: int, now_s: float) -> None:
-    """Assign the idle slices of chip `c` to pending models, longest wait first."""
+    """Assign chip `c`'s idle slices to pending models, longest wait first."""
     if w.s.chip[c].n_waiting == 0:
         return
     claim = w.s.chip[c].claim
@@ -397,13 +385,10 @@ def place_pending(w: Loop, c: int, now_s: float) -> None:
 
 @jitable
 def make_room(w: Loop, c: int, now_s: float) -> int:
-    """Drain the least busy instance of chip `c` if a model has waited too long for a slice.
-
-    The model claims the chip: no other model is placed there before it. The check runs only at
-    intervals, since waiting times change slowly.
+    """Drain the least busy instance of chip `c` if a model, which claims the chip, waited too long.
 
     Returns:
-      The instance if it has nothing to finish, so is idle now; else -1.
+      The instance if it is idle now; else -1.
     """
     chip = w.s.chip[c]
     if w.s.count[0].pending == 0 or now_s < chip.next_look_s:

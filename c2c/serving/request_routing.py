@@ -50,7 +50,7 @@ def _find_ends(fleet: Fleet, s: Serving, n: int, slot: int) -> None:
 
 @inlined
 def routed(w: Loop, m: int, slot: int, decodes: bool) -> int:
-    """Return the instance for a request of model `m`; -1 if the model must be placed."""
+    """Return the instance for a request of model `m`; -1: place the model."""
     if w.s.model[m].active < 0:
         return -1
     n = _routes(w.fleet, w.s, m, decodes)
@@ -63,7 +63,7 @@ def routed(w: Loop, m: int, slot: int, decodes: bool) -> int:
 
 @inlined
 def is_too_busy(w: Loop, i: int, slot: int) -> bool:
-    """Return True if the model of instance `i` needs another instance for a request."""
+    """Return True if instance `i`'s model needs another instance."""
     inst, req = w.s.instance[i], w.s.request[slot]
     backlog_s = inst.backlog * w.fleet.costs.prompt_s[pair_of(w.fleet, w.s, i)]
     need = request_bytes(w.fleet, w.s, i, req.prompt + req.output)
@@ -76,7 +76,7 @@ def is_too_busy(w: Loop, i: int, slot: int) -> bool:
 
 @jitable
 def any_active(fleet: Fleet, s: Serving, m: int, tokens: int) -> int:
-    """Return an instance of model `m` that accepts a new request of so many tokens, or -1."""
+    """Return an instance of model `m` with room for a request of so many tokens, or -1."""
     i = s.model[m].active
     while i >= 0:
         inst = s.instance[i]
@@ -89,7 +89,7 @@ def any_active(fleet: Fleet, s: Serving, m: int, tokens: int) -> int:
 
 @jitable
 def has_active(fleet: Fleet, s: Serving, m: int) -> bool:
-    """Return True if an instance of model `m` that computes prompts is active."""
+    """Return True if a prompt instance of model `m` is active."""
     i = s.model[m].active
     while i >= 0 and fleet.role[s.instance[i].on_device] == DECODES:
         i = s.instance[i].next_same

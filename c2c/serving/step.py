@@ -1,4 +1,4 @@
-"""Pure step of the serving loop: state changes of an event and the resulting actions."""
+"""Pure step of the serving loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def on_arrival(
 ) -> None:
     """Handle an arrival: route it to an active instance, place its model, or queue it.
 
-    `ends_by_s` is the request's deadline; inf: it has none.
+    `ends_by_s` is its deadline; inf: none.
 
     Source: C2CServe section 6.1, steps 1 and 2.
     """
@@ -65,7 +65,7 @@ def on_arrival(
 
 @jitable
 def on_ready(w: Loop, d: int, now_s: float) -> None:
-    """Handle the end of a load on device `d`: serve the requests that wait for the model."""
+    """Handle the end of a load on device `d`."""
     i = int(w.s.plan[d].instance)
     m, c = w.s.instance[i].model, w.s.instance[i].chip
     arrived(w.s, entry_of(w.fleet, m, c))
@@ -79,7 +79,7 @@ def on_ready(w: Loop, d: int, now_s: float) -> None:
 
 @inlined
 def on_step_end(w: Loop, d: int, now_s: float) -> None:
-    """Handle the end of the reported steps on device `d`: account, control alpha, continue."""
+    """Handle the end of reported steps on device `d`."""
     account_step(w, d)
     if w.fleet.gives_up:
         leave_late(w, d, now_s)
@@ -88,7 +88,7 @@ def on_step_end(w: Loop, d: int, now_s: float) -> None:
 
 @apart("carried", needed=goes_directly)
 def on_carried(w: Loop, slot: int, now_s: float) -> None:
-    """Handle the arrival of a KV cache at the instance that decodes its request."""
+    """Handle the arrival of a KV cache at its decode instance."""
     req = w.s.request[slot]
     i = int(req.held_by)
     req.held_by = -1

@@ -1,4 +1,4 @@
-"""Requests of a step report: those that ended with the step, and those that end after it."""
+"""Requests of a step report."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def _is_among(finished: Any, request_id: int) -> bool:
 
 @jitable
 def ends_prompt(s: Serving, slot: int) -> bool:
-    """Return True if the step computes the last of a request's prompt, and so its first token."""
+    """Return True if the step computes the last of a request's prompt."""
     req = s.request[slot]
     return bool(req.step_tokens > 0 and req.prefilled + req.step_tokens >= req.prompt)
 
 
 @jitable
 def most_steps(s: Serving, d: int) -> int:
-    """Return the maximum steps that device `d` may report: until its first request ends."""
+    """Return the most steps that device `d` may report."""
     i = s.plan[d].instance
     if s.plan[d].prefill > 0 or s.instance[i].n_decode == 0:
         return 1
@@ -64,7 +64,7 @@ def most_steps(s: Serving, d: int) -> int:
 
 @jitable
 def not_in_step(s: Serving, d: int, finished: Any) -> int:
-    """Return the first finished request that got no token in the step of device `d`, or -1."""
+    """Return the first finished request without a token of device `d`'s step, or -1."""
     i = s.plan[d].instance
     for k in range(len(finished)):
         is_there = False
@@ -80,11 +80,7 @@ def not_in_step(s: Serving, d: int, finished: Any) -> int:
 
 @jitable
 def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
-    """Shorten the requests that a report lists as finished to their generated tokens.
-
-    The end of the step then ends them as if their length had been known; with known lengths nothing
-    changes. The backend is notified of requests that end by their length without being reported.
-    """
+    """Shorten the requests that a report lists as finished."""
     steps = s.report[d].steps
     i = s.plan[d].instance
     inst = s.instance[i]
@@ -109,7 +105,7 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
 
 @jitable
 def shorten_decode(fleet: Fleet, s: Serving, i: int, k: int, tokens: int) -> None:
-    """Take so many tokens from the answer of decode `k` of instance `i`."""
+    """Take so many tokens from decode `k`'s answer on instance `i`."""
     shorten(fleet, s, i, int(s.decoding[i, k, SLOT]), tokens)
     s.decoding[i, k, ENDS_AT] -= tokens
     s.decoding[i, k, LENGTH] -= tokens
@@ -117,7 +113,7 @@ def shorten_decode(fleet: Fleet, s: Serving, i: int, k: int, tokens: int) -> Non
 
 @jitable
 def shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    """Take so many tokens from the answer of a request of instance `i`, and their room."""
+    """Take so many tokens, and their room, from an answer of instance `i`."""
     req = s.request[slot]
     before = reserved_places(fleet, s, i, slot)
     req.output -= tokens
@@ -128,7 +124,7 @@ def shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
 
 @jitable
 def take_leaving(w: Loop, d: int, finished: Any, now_s: float) -> None:
-    """End the requests that waited only for the end of the step of device `d`."""
+    """End the requests that waited for the end of device `d`'s step."""
     i = w.s.plan[d].instance
     k = 0
     while k < batch_size(w.s, i):
@@ -168,10 +164,7 @@ def _note_last(w: Loop, i: int, slot: int) -> None:
 
 @jitable
 def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
-    """End a request that had joined a batch, and whose KV cache nothing uses any more.
-
-    Its row has the reason (`ending`).
-    """
+    """End a request that had joined a batch and whose KV cache nothing uses."""
     req = w.s.request[slot]
     i = req.instance
     inst = w.s.instance[i]

@@ -1,4 +1,4 @@
-"""Idle instances, and room in instances: who waits gets them."""
+"""Idle instances, and room in instances."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ __all__ = ["after_idle", "after_leaving", "clear_slice", "go_elsewhere", "go_on"
 
 @jitable
 def serve_pending(w: Loop, m: int) -> bool:
-    """Send the pending requests of model `m` to an active instance, if there is one.
-
-    Needed after a drain in vain, or if another instance has become active: nothing else would place
-    the model again.
-    """
+    """Send model `m`'s pending requests to an active instance, if any."""
     model = w.s.model[m]
     if model.n_wait == 0 or model.active < 0:
         return False
@@ -46,7 +42,7 @@ def serve_pending(w: Loop, m: int) -> bool:
 
 @jitable
 def clear_slice(w: Loop, m: int, now_s: float) -> None:
-    """Let less urgent requests give way for model `m`, which found no slice."""
+    """Let less urgent requests give way for model `m`."""
     i = clear_for(w, m)
     if i >= 0:
         before = int(w.s.instance[i].model)
@@ -59,7 +55,7 @@ def clear_slice(w: Loop, m: int, now_s: float) -> None:
 
 @jitable
 def go_elsewhere(w: Loop, m: int, now_s: float) -> None:
-    """Place model `m`, whose requests have lost their slice: another one may be free."""
+    """Place model `m` again after the loss of its slice."""
     if w.s.model[m].n_wait > 0 and not has_active(w.fleet, w.s, m):
         head = w.s.request[w.s.model[m].wait_head]
         try_place(w, m, head.prompt + head.output, -1, now_s)
@@ -67,7 +63,7 @@ def go_elsewhere(w: Loop, m: int, now_s: float) -> None:
 
 @jitable
 def after_idle(w: Loop, i: int, now_s: float) -> None:
-    """Offer the slice of instance `i`, which has no work any more, to pending models."""
+    """Offer the slice of idle instance `i` to pending models."""
     inst = w.s.instance[i]
     m = int(inst.model)
     was_draining = inst.draining != 0
@@ -82,7 +78,7 @@ def after_idle(w: Loop, i: int, now_s: float) -> None:
 
 @jitable
 def after_leaving(w: Loop, i: int, now_s: float) -> None:
-    """Offer the room of requests that left instance `i` between its steps to other requests."""
+    """Offer the room of requests that left instance `i` to others."""
     inst = w.s.instance[i]
     d = inst.on_device
     is_empty = batch_size(w.s, i) == 0 and not holds_on(w.fleet, w.s, i)
@@ -114,7 +110,7 @@ def _newest_stuck(w: Loop, d: int) -> int:
 
 @apart("free_stuck", needed=lambda values: values[Rules].traits.batch.grows)
 def free_stuck(w: Loop, d: int, now_s: float) -> None:
-    """Let the newest requests of device `d` give way until one of its engines can go on."""
+    """Let the newest requests of device `d` give way until an engine can go on."""
     i = _newest_stuck(w, d)
     while i >= 0:
         preempt(w, i, 0)
@@ -124,7 +120,7 @@ def free_stuck(w: Loop, d: int, now_s: float) -> None:
 
 @inlined
 def go_on(w: Loop, i: int, now_s: float) -> None:
-    """Turn the device of instance `i`, which has ended a load or a step, to what is next."""
+    """Turn the device of instance `i`, after a load or a step, to what is next."""
     ask(w.s, w.s.instance[i].on_device)
     is_idle = not settle(w, i, now_s)
     if is_idle and (w.s.chip[w.s.instance[i].chip].n_waiting > 0 or w.s.instance[i].draining != 0):

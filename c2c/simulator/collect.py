@@ -1,4 +1,4 @@
-"""Simulation of a setup in memory: records in arrival order, and totals."""
+"""Simulation of a setup in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Collected", "estimate", "simulate_in_memory"]
 
 
 class Collected(NamedTuple):
-    """Results of a run: records by id, totals, and the first phases of the timeline."""
+    """Results of a run: records by id, totals, first phases."""
 
     records: Any  # recarray of RECORD_DTYPE, sorted by id
     stats: RunStats
@@ -35,11 +35,8 @@ def simulate_in_memory(
     """Simulate a workload and return every record.
 
     Args:
-      serving: serving setup; a `Prepared` saves the cost tables on repeated runs.
-      workload: workload, whose models are the setup's deployments in the same order.
-      compiled: whether to run machine code; False interprets the same code, with the same result,
-        much slower.
-      timeline_rows: maximum phases to keep.
+      serving: a `Prepared` saves the cost tables on repeated runs.
+      compiled: False interprets the same code, much slower.
     """
     prepared = prepare(serving) if isinstance(serving, ServingSetup) else serving
     simulation = Simulation.start(
@@ -57,12 +54,6 @@ def simulate_in_memory(
 
 
 def estimate(prepared: Prepared, workload: Workload, *, compiled: bool = True) -> Mapping[str, Any]:
-    """Return the summary of a workload, served to rate a layout for `mig=planned`.
-
-    Args:
-      prepared: prepared setup with that layout.
-      workload: workload to serve.
-      compiled: as for `simulate_in_memory`.
-    """
+    """Return the summary of a workload, served to rate a layout for `mig=planned`."""
     records = simulate_in_memory(prepared, workload, compiled=compiled).records
     return summarise(requests_table(prepared, records))

@@ -1,4 +1,4 @@
-"""Event loop: arrivals and phase ends in time order, the same code interpreted and compiled."""
+"""Event loop: arrivals and phase ends in time order."""
 
 from __future__ import annotations
 
@@ -57,17 +57,16 @@ class Arrivals(NamedTuple):
 
     Attributes:
       arrival_s, model, prompt, output, ids: [n].
-      limit: i8[n] tokens up to which an answer may grow, for which memory is reserved; empty: as
-        many as it has.
-      priority: i8[n]; empty: those of the models.
+      limit: i8[n] most tokens of an answer; empty: as many as it has.
+      priority: i8[n]; empty: the models'.
       deadline_s, cancel_s: f8[n] from the arrival until it is given up, and until its client
-        leaves; inf: never. Empty: as the models say.
-      calls_tool: i8[n] 1: its answer ends in a call of a tool; empty: no answer does.
-      block_at, block_count: [n] index of each request's first block in `block_keys`, and number of
-        its blocks; empty without a prefix cache.
-      prompt_blocks: [n] number of blocks of its prompt.
+        leaves; inf: never; empty: the models'.
+      calls_tool: i8[n] 1: its answer ends in a call; empty: none does.
+      block_at, block_count: [n] first block in `block_keys`, and number; empty without a prefix
+        cache.
+      prompt_blocks: [n] blocks of its prompt.
       block_keys: i8[blocks], see `c2c.workloads.RequestBlock`.
-      until: i8[groups] end of each group's arrivals; one entry: the whole fleet is one group.
+      until: i8[groups] end of each group's arrivals.
     """
 
     arrival_s: Any
@@ -195,16 +194,9 @@ def drive(
     clients: Clients,
     sessions: Sessions,
 ) -> int:
-    """Run until the block of arrivals is used up (and, after the last block, all work is done).
+    """Run until the block of arrivals is used up (after the last one, until all work is done).
 
-    Order: by time; at equal times phase ends come before failures and timers (deadlines, chips'),
-    and these before arrivals; phase ends by device number and before those of the chip's wires,
-    arrivals as in the block. In a closed loop a request or session of the block arrives when a
-    client is free, and a turn of a session after those that it waits for. Timers of chips are
-    answered while something is under way or to come.
-
-    Groups of chips that share no model run one after another, each to the end of the block: one
-    group's state fits the processor's caches, a large fleet's does not.
+    Order: by time, then phase ends by device, wires, failures and timers, arrivals as in the block.
     """
     fleet, rules, state = w.fleet, w.rules, w.s
     arrival_s = a.arrival_s

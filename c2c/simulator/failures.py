@@ -1,4 +1,4 @@
-"""Failures and repairs of chips and hosts: their times, and their effect on a chip's phases."""
+"""Failures and repairs of chips and hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FailureRow:
     """A failure of a chip, as it occurred.
 
     Attributes:
-      back_s: time at which the chip served again; inf: the run ended before.
+      back_s: time at which the chip served again; inf: never.
     """
 
     chip: int
@@ -35,15 +35,7 @@ class FailureRow:
 
 
 class FailureSchedule:
-    """Failures of a run, drawn and scheduled, chip by chip or host by host.
-
-    Failures of a chip or a host depend only on the seed and its number, so separately simulated
-    parts of a fleet have the same failures as the whole.
-
-    Args:
-      prepared: prepared setup of the run.
-      chips: chips that may fail.
-    """
+    """Failures of a run, by seed and number of the chip or host."""
 
     def __init__(self, prepared: Prepared, chips: NDArray[np.int64]) -> None:
         self._settings = prepared.setup.failures
@@ -102,10 +94,7 @@ class FailureSchedule:
 
 
 def has_steps_done(world: World, d: int, now_s: float) -> bool:
-    """Return True if device `d` runs steps and some are done; the run then ends with these.
-
-    Clients keep the tokens that a run produced before the failure.
-    """
+    """Return True if device `d` runs steps and some are done."""
     p = world.phase[d]
     if world.busy[d] == 0 or p.is_load != 0 or p.works != 0:
         return False
@@ -119,7 +108,7 @@ def has_steps_done(world: World, d: int, now_s: float) -> bool:
 
 
 def lose_phase(rules: Rules, state: Serving, world: World, d: int, now_s: float) -> None:
-    """End the phase of device `d`, whose chip has failed: traffic counts, results are lost."""
+    """End the phase of device `d` after a failure: traffic counts."""
     p, c = world.phase[d], state.device[d].chip
     if world.busy[d] == 0:
         return

@@ -1,4 +1,4 @@
-"""Answers that end before their limits: the simulated machine alone knows their lengths."""
+"""Answers that end before their limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _to_length(s: Serving, i: int, k: int) -> int:
 
 @apart("run_steps", needed=_cuts_runs)
 def run_steps(w: Loop, machine: Machine, d: int) -> int:
-    """Return the steps of device `d`'s run: to the end of the first answer at most."""
+    """Return the steps of device `d`'s run, to the end of the first answer."""
     plan = w.s.plan[d]
     steps = min(int(plan.steps), machine.most_steps)
     for k in range(plan.decodes):
@@ -41,7 +41,7 @@ def end_by_length(
     machine: Machine,  # noqa: ARG001 (which says that it is needed)
     d: int,
 ) -> None:
-    """Cut the limits of the requests whose answers end with the steps of device `d`."""
+    """Cut the limits of requests that end with device `d`'s steps."""
     plan, steps = w.s.plan[d], w.s.report[d].steps
     i = int(plan.instance)
     for k in range(plan.decodes):

@@ -1,4 +1,4 @@
-"""Simulated hardware of a prepared setup: link, HBM, disk, activation times."""
+"""Simulated hardware of a prepared setup."""
 
 from __future__ import annotations
 
@@ -34,12 +34,7 @@ _INTERPRETED_LAYERS = 16  # more are walked sooner by code that has to be compil
 
 
 def build_machine(prepared: Prepared) -> Machine:
-    """Return the constants of the simulated hardware.
-
-    Activation of a model in host memory takes the switch time of C2CServe (nothing is copied), or
-    for a system with resident weights its engine initialisation plus the copy over the link,
-    which competes with whatever else uses the link.
-    """
+    """Return the constants of the simulated hardware."""
     setup = prepared.setup
     where = weights_in(setup.system.load)
     streams = where != "hbm"
@@ -107,7 +102,6 @@ def build_machine(prepared: Prepared) -> Machine:
 
 
 def _way_on(ways: Sequence[Way], resources: Sequence[str]) -> np.ndarray:
-    """Return the resource indices of each way between memories, -1 for none."""
     result = np.full((len(ways), DRAWS), -1, np.int64)
     for row, way in zip(result, ways, strict=True):
         row[: len(way.resources)] = [resources.index(name) for name in way.resources]

@@ -1,4 +1,4 @@
-"""Progress of the requests that have not ended, read from the serving loop's state."""
+"""Progress of the requests that have not ended."""
 
 from __future__ import annotations
 

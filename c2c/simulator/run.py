@@ -1,4 +1,4 @@
-"""Driver of the event loop over blocks of arrivals, with bounded memory."""
+"""Driver of the event loop over blocks of arrivals."""
 
 from __future__ import annotations
 
@@ -53,10 +53,7 @@ Incident = Cancelled | DeviceLost | DeviceBack | BlocksLost | Weights
 
 @dataclass(slots=True)
 class Simulation:
-    """One run: state and world, which it owns, and the phases kept for the timeline.
-
-    Two simulations in one process share nothing but read-only tables.
-    """
+    """One run: state and world, and phases for the timeline."""
 
     prepared: Prepared
     rules: Rules
@@ -92,9 +89,9 @@ class Simulation:
         """Return a simulation at time 0.
 
         Args:
-          loop: clients of a closed loop; None: requests arrive at their times.
-          models: models that get requests; None: all.
-          incidents: cancels, losses of devices and blocks, and pins of weights, by time.
+          loop: clients of a closed loop; None: an open one.
+          models: those that get requests; None: all.
+          incidents: cancels, losses and pins, by time.
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
         failures = FailureSchedule(prepared, prepared.chips_of(models))
@@ -134,14 +131,11 @@ class Simulation:
         """Simulate a block of arrivals and pass finished requests to `on_records` (copies).
 
         Args:
-          block: the next requests; may be empty.
-          is_last: whether no block follows, so that the run continues until all work is done.
-          until_s: time up to which everything happens, and whose records are passed; None: that of
-            the last arrival, and records are passed when there are many.
+          is_last: whether to run until all work is done.
+          until_s: end, up to which records are passed; None: the last arrival.
 
         Raises:
           PolicyError: a policy from outside the package failed.
-          RuntimeError: a request was lost, which is a bug.
         """
         self._allow(block)
         order, until = self._by_group(block)
@@ -238,11 +232,6 @@ class Simulation:
         )
 
     def _by_group(self, block: RequestBlock) -> tuple[Any, NDArray[np.int64]]:
-        """Return the order in which the block is served, and the end of each group's requests.
-
-        All chips are served together, in the order of time, if they share clients, timers, or a
-        timeline that is not full yet.
-        """
         groups, world = len(self.ranges.first_chip), self.world
         is_common = (
             len(self.clients.free_s) > 0
@@ -296,7 +285,7 @@ class Simulation:
         return min(others_s, float(timers.min())) if others_s < np.inf else np.inf
 
     def cancel(self, request: int, at_s: float, on_records: Callable[[Any], None]) -> None:
-        """End a request whose client leaves now, if it has not ended; `at_s` as `feed`'s."""
+        """End a request whose client leaves; `at_s` as `feed`'s."""
         leaves = Cancelled(at_s=at_s, request_id=request)
         insort(self.incidents, leaves, key=lambda incident: incident.at_s)
         self._look_outside()
@@ -388,7 +377,7 @@ class Simulation:
         return self.world.timeline[:rows].copy()
 
     def take_timeline(self) -> Any:
-        """Return the phases kept since the last call, and make room for further ones."""
+        """Return the phases kept since the last call."""
         rows = self.timeline()
         self.world.n_timeline[0] = 0
         return rows
@@ -416,8 +405,8 @@ def run_blocks(
     """Simulate all blocks to the end.
 
     Args:
-      on_records: called with record arrays (`c2c.serving.RECORD_DTYPE`) in order of completion.
-      on_progress: called after each block with (requests arrived, simulated seconds).
+      on_records: called with arrays of `c2c.serving.RECORD_DTYPE`, in order of completion.
+      on_progress: called with (requests arrived, simulated seconds).
     """
     waiting: RequestBlock | None = None
     blocks = _whole_sessions(blocks)

@@ -1,4 +1,4 @@
-"""Shards of a run that never interact: assignment to processes, and merging of results."""
+"""Shards of a run that never interact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shard:
 
     Attributes:
       models: indices in the catalog, ascending.
-      parts: the same models in groups; each group's records are in a file of their own.
+      parts: the same models in groups, each with a file.
     """
 
     models: NDArray[np.int64]
@@ -37,13 +37,10 @@ class Shard:
 def split(
     prepared: Prepared, workload: Workload, *, shards: int, requests: int, part_rows: int
 ) -> tuple[Shard, ...]:
-    """Divide the models into at most `shards` shards of about equal load.
-
-    Equal settings give equal shards.
+    """Divide the models into at most `shards` shards of about equal load, always alike.
 
     Args:
-      requests: number of requests of the whole run.
-      part_rows: approximate maximum of requests in a part.
+      part_rows: most requests in a part, about.
     """
     load = _load(workload, len(prepared.fleet.deployment))
     group = groups_of(prepared)
@@ -62,7 +59,7 @@ def split(
 def dealt(
     blocks: Iterable[RequestBlock], shards: Sequence[Shard]
 ) -> Iterator[tuple[int, RequestBlock]]:
-    """Yield each block's requests by shard, with its number, under their ids in the whole run."""
+    """Yield each block's requests by shard, with their ids in the whole run."""
     shard_of = np.zeros(sum(len(shard.models) for shard in shards), np.int64)
     for k, shard in enumerate(shards):
         shard_of[shard.models] = k
@@ -75,7 +72,7 @@ def dealt(
 
 
 def by_part(part_of: NDArray[np.int64], count: int) -> Iterator[tuple[int, Any]]:
-    """Yield the parts that have rows, with an index of their rows in ascending order."""
+    """Yield the parts that have rows, with their ascending index."""
     if count == 1:
         yield 0, slice(None)
         return
@@ -87,7 +84,7 @@ def by_part(part_of: NDArray[np.int64], count: int) -> Iterator[tuple[int, Any]]
 
 
 def merged_stats(stats: Sequence[RunStats]) -> RunStats:
-    """Return the totals of a run from those of its shards, each of which counts its own chips."""
+    """Return the totals of a run from those of its shards."""
     values = {}
     for field in fields(RunStats):
         column = [getattr(s, field.name) for s in stats]

@@ -1,4 +1,4 @@
-"""Short interpreted trial of policies from outside the package, before long work."""
+"""Short interpreted trial of policies from outside the package."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _REQUESTS = 60
 
 def try_policies(prepared: Prepared, workload: Workload, requests: int = _REQUESTS) -> None:
     """Simulate the first requests with the interpreter, if any policy is from outside the package.
-
-    The trial finds a mistake at once and names its line, before compilation or a long run.
 
     Raises:
       PolicyError: a policy failed; names it, file, line and reason.

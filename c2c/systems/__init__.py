@@ -1,1 +1,1 @@
-"""Mechanisms of other systems, each a package that composes what lies below."""
+"""Mechanisms of other systems."""

@@ -1,4 +1,4 @@
-"""Interface of a mechanism: a package, plug-in or user's file that fills a part of a system."""
+"""Interface of a mechanism, which fills a part of a system."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ class Context:
     Attributes:
       system: system as filled so far.
       platform: hardware at its scale; for a node, its first GPU.
-      node: GPUs with links between them; None: the run has no node.
-      deployments: all models of the catalog.
-      constants: constants of the cost model.
-      run: all settings of the run as plain data, such as `link`.
-      settings: the mechanism's own settings, an instance of `Mechanism.settings`.
+      node: GPUs with links; None: no node.
+      run: settings of the run as plain data.
+      settings: the mechanism's own, an instance of `Mechanism.settings`.
     """
 
     system: SystemSpec
@@ -40,21 +38,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """A mechanism: the constant `SYSTEM` of a module.
-
-    A run selects it by `system.<part>={mechanism: <module>, ...}`, with its settings as further
-    keys, or by `system.<part>=<module>` and `<module>/<way>`.
+    """A mechanism, the constant `SYSTEM` of a module; `system.<part>=<module>` selects it.
 
     Attributes:
-      part: part of the system that it fills; it may change others as well.
+      part: part of the system that it fills.
       settings: dataclass of its settings; it checks their values.
       prepare: function that returns the system with the part filled.
-      ways: allowed values of the setting `way`; empty: there is no such setting.
-      notes: function that returns lines to print with the run, such as one on a substitute value.
-      worker: module of the live workers that serve it, if its lanes have `layers` and `paths`; "":
-        only the simulator does.
-      over_chips: whether a layout lies over the run's own chips, not over a node's GPUs. Each model
-        then has a spec of its name, which tells those of one spec apart.
+      ways: allowed values of the setting `way`; empty: no such setting.
+      notes: function that returns lines to print with the run.
+      worker: module of its live workers; "": only the simulator serves it.
+      over_chips: whether a layout lies over the run's own chips, not a node's GPUs.
     """
 
     part: Literal["start", "layout"]
@@ -67,11 +60,7 @@ class Mechanism:
 
 
 def read_gbps(context: Context) -> float:
-    """Return the rate at which a node's slices together read weights from host memory, GB/s.
-
-    Raises:
-      SettingError: a node of whole GPUs, each with a link of its own.
-    """
+    """Return the rate at which all slices read host memory, GB/s."""
     if context.node is None or context.node.chip is None:
         name = None if context.node is None else context.node.name
         raise SettingError(

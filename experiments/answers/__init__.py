@@ -1,1 +1,1 @@
-"""Searches over several runs: the capacity of a fleet, and the cheapest fleet for a workload."""
+"""Searches over several runs."""

@@ -1,4 +1,4 @@
-"""Answer of `c2c advise`: a sentence, a table for the console and a page."""
+"""Answer of `c2c advise`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,7 @@ def advice(
     fleets: Sequence[Mapping[str, Any]], left: Sequence[Mapping[str, Any]],
     *, kinds: int, most: int, goal: float,
 ) -> str:  # fmt: skip
-    """Return the answer in one sentence.
-
-    Args:
-      fleets: fleets that serve, best first.
-      left: kinds that do not serve, best first, see `left_out`.
-      kinds: number of kinds that were compared.
-      most: largest number of chips of a fleet.
-      goal: share of requests that must be on target.
-    """
+    """Return the answer in one sentence."""
     goal_text = f"{100 * goal:g} %"
     if not fleets:
         none = (
@@ -64,7 +56,7 @@ def advice(
 
 
 def with_load(fleet: Mapping[str, Any]) -> str:
-    """Return how much load a fleet serves, as a multiple such as 2x; "" if not searched."""
+    """Return the load that a fleet serves, such as 2x; "" if not searched."""
     if "serves_load" not in fleet:
         return ""
     at_least = ">= " if fleet["breaks_at_load"] is None else ""
@@ -117,7 +109,7 @@ def _fails(row: Mapping[str, Any]) -> dict[str, str]:
 def print_fleets(
     out: Console, fleets: Sequence[Mapping[str, Any]], failing: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Print a table of fleets that serve and of others that do not; no number is shortened."""
+    """Print a table of fleets, serving or not; no number is shortened."""
     rows = [*map(_cells, fleets), *map(_fails, failing)]
     print_table(out, partial(_table, rows), spare=SPARE)
 

@@ -13,17 +13,14 @@ __all__ = ["Bracket", "bracket_of", "next_values"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
-    """Hardest value that met the targets, and easiest one that missed them; None if none did."""
+    """Hardest value that met the targets, and easiest miss, or None."""
 
     met: float | None
     missed: float | None
 
 
 def bracket_of(quantity: Quantity, tried: Mapping[float, bool]) -> Bracket:
-    """Return the bracket of the values tried so far.
-
-    By chance a harder value may meet targets that an easier one missed: the easiest miss counts.
-    """
+    """Return the bracket of the values tried so far."""
     order = sorted(tried, reverse=not quantity.more_is_harder)
     missed = next((value for value in order if not tried[value]), None)
     easier = order if missed is None else order[: order.index(missed)]
@@ -33,7 +30,7 @@ def bracket_of(quantity: Quantity, tried: Mapping[float, bool]) -> Bracket:
 def next_values(
     quantity: Quantity, tried: Mapping[float, bool], tolerance: float, count: int
 ) -> list[float]:
-    """Return the values to try next, at most `count`; none if the bracket is narrow enough."""
+    """Return the values to try next, at most `count`; none if narrow enough."""
     if not tried:
         return [quantity.start]
     bracket = bracket_of(quantity, tried)

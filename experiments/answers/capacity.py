@@ -1,4 +1,4 @@
-"""Capacity of a fleet within its targets: one bisection a seed, with common random numbers."""
+"""Capacity of a fleet within its targets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One run: its seed, the value of the quantity, and whether the run met the targets."""
+    """One run: seed, value of the quantity, and whether it met the targets."""
 
     seed: int
     value: float
@@ -45,10 +45,8 @@ class Capacity:
     """Answer of a search: one bracket a seed, and all runs.
 
     Attributes:
-      quantity: quantity whose capacity was searched.
-      seeds: seeds of the runs.
-      brackets: bracket of each seed.
-      tried: all runs.
+      quantity: the searched one.
+      brackets: of each seed.
     """
 
     quantity: Quantity
@@ -63,19 +61,19 @@ class Capacity:
 
     @property
     def interval(self) -> Interval | None:
-        """Mean over seeds with its confidence interval; None if a seed has no value."""
+        """Mean over seeds with its confidence interval, or None."""
         return interval_of(self.met) if len(self.met) == len(self.seeds) else None
 
     @property
     def sure(self) -> float | None:
-        """Hardest value that met the targets with every seed; None if a seed has none."""
+        """Hardest value that met the targets with every seed, or None."""
         if len(self.met) < len(self.seeds):
             return None
         return min(self.met) if self.quantity.more_is_harder else max(self.met)
 
     @property
     def is_open(self) -> bool:
-        """True if a seed met its targets at all values tried, so that no limit was found."""
+        """True if a seed met its targets at all values, so that no limit was found."""
         return any(b.missed is None for b in self.brackets)
 
     @property
@@ -100,20 +98,7 @@ def find_capacity(
     workers: int,
     on_point: Callable[[Tried], None],
 ) -> Capacity:
-    """Bisect the quantity for each seed; the runs are computed in parallel processes.
-
-    A value meets the targets if at least `slo.attainment` of the requests met both targets and
-    no queue grew without end. A value that cannot be set up (models that do not fit) misses them.
-
-    Args:
-      setup: validated setup at which the search begins.
-      settings: settings of `setup`, from which those of each run are made.
-      quantity: quantity to vary.
-      seeds: seeds of the workload; each has a capacity of its own.
-      tolerance: see `next_values`.
-      workers: number of processes.
-      on_point: called with each run that ended.
-    """
+    """Bisect the quantity for each seed; the runs are computed in parallel processes."""
     tried: list[Tried] = []
     ahead = max(1, workers // len(seeds))
     with PointRunner(workers) as runner:

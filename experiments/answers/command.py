@@ -1,4 +1,4 @@
-"""Command lines of searches: the settings of `c2c simulate`, and a group of their own."""
+"""Command lines of searches."""
 
 from __future__ import annotations
 
@@ -35,14 +35,7 @@ def answering(
     *,
     sweep: str = SWEEP,
 ) -> int:
-    """Run a command and return its exit status, 2 for invalid settings.
-
-    Args:
-      work: command; it takes the settings and the user's `--config-dir`, or None.
-      arguments: arguments of the command line.
-      help_text: text that `--help` prints.
-      sweep: option that makes `group=a,b` a sweep, for the hint of an error.
-    """
+    """Run a command and return its exit status, 2 for invalid settings."""
 
     def run() -> int:
         words = spelled(with_own_settings(arguments))
@@ -57,11 +50,7 @@ def answering(
 
 
 def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the command's own settings, `<group>.<key>=<value>`, and the other arguments.
-
-    Raises:
-      SettingError: a key is unknown, or a value has the wrong type.
-    """
+    """Return the command's own settings, `<group>.<key>=<value>`, and the other arguments."""
     assignments = [a for a in arguments if a.startswith(f"{group}.")]
     merged: Any = OmegaConf.create({group: OmegaConf.structured(schema)})
     for argument in assignments:
@@ -82,11 +71,7 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
 
 
 def refuse_seed(group: str, seeds: Sequence[int], given: Sequence[str]) -> None:
-    """Validate the seeds of a search, which replace the `seed` of a run.
-
-    Raises:
-      SettingError: a seed is negative or repeated, or `seed` is set as well.
-    """
+    """Validate the seeds of a search, which replace the `seed` of a run."""
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise SettingError(f"{group}.seeds", seeds, "whole numbers from 0 on, each once")
     if seed := [a for a in given if a.startswith("seed=")]:
@@ -98,20 +83,7 @@ def answer_folder(
     group: str, asked: Any, setup: RunSetup, names: Sequence[object], *,
     packages: Sequence[str], files: Sequence[str], **more: Any,
 ) -> Iterator[tuple[RunDir, Path, dict[str, Any]]]:  # fmt: skip
-    """Open the run folder of an answer; yield it, its path and an earlier answer, {} if none.
-
-    Args:
-      group: name of the command and of its settings.
-      asked: the command's own settings; `workers` is left out of the content key.
-      setup: setup of a run.
-      names: parts of the folder's name if the settings name none; a digest of the settings follows.
-      packages: packages whose sources the answer depends on.
-      files: names of the files that the answer consists of.
-      more: further values that the answer depends on.
-
-    Raises:
-      SettingError: the folder cannot be written, or holds another answer.
-    """
+    """Open the run folder of an answer; yield it, its path and an earlier answer."""
     settings = setup.settings
     record = {
         "command": group,

@@ -16,21 +16,14 @@ _CHIP, _LAYOUT, _AUTO = "hardware", "mig", {"name": "auto"}
 
 
 class Composer:
-    """Plain settings of overrides beside `fixed` ones, which is what `load` composes of both.
-
-    Overrides that change different groups are composed apart, once, and combined.
-    """
+    """Plain settings of overrides beside `fixed` ones, as of `load`."""
 
     def __init__(self, fixed: Sequence[str] = (), folder: str | None = None) -> None:
         self._fixed, self._folder = fixed, folder
         self._cached: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def composed(self, words: tuple[str, ...]) -> dict[str, Any]:
-        """Return the settings; they are shared and must not be changed.
-
-        Raises:
-          SettingError: as `load`.
-        """
+        """Return the settings; they are shared and must not be changed."""
         if words in self._cached:
             return self._cached[words]
         try:
@@ -70,5 +63,4 @@ class Composer:
 
 
 def _touched(words: tuple[str, ...], changed: Mapping[str, Any]) -> set[str]:
-    """Return the groups that the words change, and those that they set to the values before."""
     return {re.split(r"[./@=]", word.lstrip("+~"))[0] for word in words} | changed.keys()

@@ -1,4 +1,4 @@
-"""Fleets that a search compares: chips, layouts, systems, and any setting that is swept."""
+"""Fleets that a search compares."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Arm:
 
     Attributes:
       params: values of the settings in which kinds differ.
-      usd_per_hour: price of one chip, or of all chips of a fleet of unlike chips or of a node.
-      power_w: largest power of the same chips; None if no file states it.
-      chip, layout, system: their names; "" for a layout of a node or of unlike chips.
+      usd_per_hour: of one chip, or of all of a fleet of unlike chips or a node.
+      power_w: largest power of the same chips; None if unknown.
+      chip, layout, system: names; "" for a layout of a node or unlike chips.
     """
 
     params: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Arm:
 
     @property
     def draws(self) -> str:
-        """Settings apart from chips and layout, on which it depends whether runs draw by a seed."""
+        """Settings apart from chips and layout, by which runs draw by a seed or not."""
         rest = {k: v for k, v in self.params.items() if k not in (_CHIP, _LAYOUT)}
         return replace(self, params=rest).name
 
@@ -74,13 +74,7 @@ class Arm:
 
 
 class FleetSpace:
-    """All kinds of fleets that a command line leaves open, and the settings of their runs.
-
-    A setting with one value is fixed, a sweep (`system.max_batch=64,256`) is compared. Without a
-    setting of their own, these are compared: `systems`, every chip that has a price, each chip's
-    layouts of equal slices, and `fleets` of unlike chips. `unpriced` has the chips that `arms` left
-    out.
-    """
+    """All kinds of fleets that a command line leaves open."""
 
     def __init__(
         self,
@@ -104,11 +98,7 @@ class FleetSpace:
         self._composed = Composer(self.fixed, folder).composed
 
     def arms(self) -> list[Arm]:
-        """Return every kind of fleet.
-
-        Raises:
-          SettingError: a choice does not exist, or a chip has no price.
-        """
+        """Return every kind of fleet."""
         every: dict[str, Arm] = {}
         rest = {k: v for k, v in self.open.items() if k not in (_CHIP, _LAYOUT, _FLEET)}
         tried: set[str] = set()
@@ -128,7 +118,7 @@ class FleetSpace:
         return list(every.values())
 
     def asked(self, arms: Sequence[Arm]) -> dict[str, list[int]]:
-        """Return the numbers of the arms of each chip that the command line names."""
+        """Return the arms of each chip that the command line names."""
         result: dict[str, list[int]] = {}
         for k, arm in enumerate(arms):
             if _CHIP in self.open and _CHIP in arm.params:
@@ -136,15 +126,7 @@ class FleetSpace:
         return result
 
     def settings(self, params: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run's settings as plain data.
-
-        Args:
-          params: `params` of an arm.
-          more: values of settings that choose no file, by name.
-
-        Raises:
-          SettingError: the settings contradict one another.
-        """
+        """Return a run's settings as plain data."""
         plain = copy.deepcopy(self._composed(_words(params)))
         for key, value in more.items():
             *parents, last = key.split(".")

@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Mean, and half the width of its two-sided interval; `half` is None for a single value."""
+    """Mean, and half of its two-sided interval, None for a single value."""
 
     mean: float
     half: float | None

@@ -1,4 +1,4 @@
-"""Kinds of fleets that do not serve: the best run of each, and the reason."""
+"""Kinds of fleets that do not serve."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ def left_out(
     arms: Sequence[Arm], standings: Mapping[int, Standing], found: Mapping[Trial, Point],
     serving: set[int],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row for each kind that is not told as serving, the best one first.
-
-    A row has the kind's best run, of those with most requests: the fleet and its price, `met`
-    (share on target) of `requests`, `out` (reason why the race ended for it) and `error`; and
-    `binds` and `text` of the verdict with the most chips.
-    """
+    """Return a row for each kind that does not serve, the best one first."""
     rows = []
     for k, standing in standings.items():
         if k in serving:
@@ -63,7 +58,7 @@ def _row(
 
 
 def why(row: Mapping[str, Any]) -> str:
-    """Return the reason why a kind does not serve: its error, or the race's, and its bottleneck."""
+    """Return the reason why a kind does not serve."""
     if row["error"]:
         return str(row["error"])
     return f"{row['out']}{f'; bottleneck: {BINDS[row["binds"]]}' if row['binds'] else ''}"

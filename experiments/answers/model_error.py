@@ -1,4 +1,4 @@
-"""Error of the cost model by chip, on public measurements that no constant was fitted to."""
+"""Error of the cost model by chip."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ BF16: Final = frozenset(
 
 
 def held_out_error(platform: str) -> tuple[float, str]:
-    """Return the relative error to expect of a chip's step times, and its reason as text.
-
-    For a chip with measurements, its own or those of the chip that its constants are from, this is
-    the 90th percentile of |predicted / measured - 1| of the operation that is predicted worst, in
-    BF16. Only rows for which the project promises an error count. For any other chip it is the
-    largest such error among the chips that no constant was fitted to.
-    """
+    """Return the relative error to expect of a chip's step times, with its reason."""
     first = next(iter(GROUPS[0].typical))
     source = load_constants(calibration_for(platform)).sources[first]
     errors, unseen = _errors()

@@ -1,4 +1,4 @@
-"""Runs in worker processes, each in its own run folder; complete runs are only read."""
+"""Runs in worker processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REFUSED = "refused.json"  # beside the runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Result of a run: folder and summary, or an error. `was_there`: it was complete before."""
+    """Result of a run: folder and summary, or an error."""
 
     folder: Path | None
     summary: Mapping[str, Any]
@@ -38,7 +38,7 @@ class Point:
 
 
 def needs_compiling(setup: RunSetup) -> bool:
-    """Return whether one run should go first and compile the machine code that all runs share."""
+    """Return whether one run should compile the machine code before the others."""
     return prefers_compiled(setup) and not is_compiled()
 
 
@@ -68,10 +68,7 @@ class PointRunner:
             write_json(self._out / REFUSED, self._refusals)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
-        """Read or queue a run of a configuration (plain data); `done` yields its token.
-
-        Until a run is queued, invalid settings are found here: a process starts in a second.
-        """
+        """Read or queue a run of plain data; `done` yields its token."""
         if (outcome := finished(settings, code_keys(), self._keys)) is not None:
             self._known.append((token, _point(outcome)))
             return
@@ -85,7 +82,7 @@ class PointRunner:
             self._waiting[self._pool.submit(_run, dict(settings))] = token, key
 
     def done(self) -> Iterator[tuple[Any, Point]]:
-        """Yield tokens and results as runs end, until no run is queued any more."""
+        """Yield tokens and results as runs end."""
         while self._known or self._waiting:
             while self._known:
                 yield self._known.popleft()

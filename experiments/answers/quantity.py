@@ -1,4 +1,4 @@
-"""Quantities of a capacity search: arrival rate, number of models, size of the fleet."""
+"""Quantities of a capacity search."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ class Quantity:
     """Quantity that a capacity search varies.
 
     Attributes:
-      name: value of the setting `capacity.of`.
-      unit: unit of its values, as printed.
-      is_whole: True if it has whole numbers only.
-      more_is_harder: True if a larger value is harder to serve, False if a smaller one is.
-      start: value in the settings, at which the search begins.
+      is_whole: whether it has whole numbers only.
+      more_is_harder: whether a larger value is harder to serve.
+      start: value at which the search begins.
       lowest, highest: bounds of the search.
     """
 
@@ -40,12 +38,7 @@ class Quantity:
 
 
 def quantity_of(name: str, setup: RunSetup) -> Quantity:
-    """Return the quantity with this name, starting at its value in the settings.
-
-    Raises:
-      SettingError: the quantity does not exist, the workload has no rate, or each id of a trace
-        has a model of its own.
-    """
+    """Return the quantity with this name, starting at its value in the settings."""
     if name == "rate":
         rate = _rate_rps(setup)
         return Quantity(
@@ -79,11 +72,7 @@ def quantity_of(name: str, setup: RunSetup) -> Quantity:
 def with_value(
     settings: Mapping[str, Any], quantity: Quantity, value: float, seed: int
 ) -> dict[str, Any]:
-    """Return the settings of a run with this value of a quantity.
-
-    Arrivals keep their pattern at each rate: a seed's Poisson process has the same gaps in units
-    of its mean, and a trace is compressed. All values of a seed hence share random numbers.
-    """
+    """Return the settings of a run with this value of a quantity."""
     changed = deepcopy(dict(settings))
     changed["seed"] = seed
     workload = changed["workload"]
@@ -99,7 +88,7 @@ def with_value(
 
 
 def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -> str:
-    """Return the setting of a run with this value; "" for models, which are a catalog."""
+    """Return the setting of a run with this value; "" for models."""
     changed = with_value(settings, quantity, value, 0)
     if quantity.name == "rate":
         kind = "rate_rps" if changed["workload"]["kind"] in _STEADY else "compression"

@@ -20,7 +20,7 @@ DEAR, SAME = "dearer than others that serve", "more chips change nothing"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Run that the race asks for: index of the arm, chips, `part` in requests, and seed."""
+    """Run that the race asks for: arm, chips, `part` in requests, and seed."""
 
     arm: int
     chips: int
@@ -33,10 +33,8 @@ class Outcome:
     """Outcome of a run: targets met or missed, or the error of invalid settings.
 
     Attributes:
-      meets: True if the fleet serves.
-      missed: requests that missed a target.
-      latencies: latencies that more chips would lower, if they helped.
-      error: error of invalid settings, "" for none.
+      latencies: those that more chips would lower, if they helped.
+      error: of invalid settings, "" for none.
     """
 
     meets: bool
@@ -56,11 +54,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Standing:
-    """Standing of an arm within a part: the most chips that fail, and the fewest that serve.
-
-    `out` is the reason why the arm is out of the race, and `last` the outcome with the most chips
-    that fail; more chips may work.
-    """
+    """Standing of an arm within a part: most chips that fail, fewest that serve."""
 
     part: int
     start: int
@@ -98,28 +92,7 @@ def race(
     may_miss: float = 0.0,
     standings: dict[int, Standing] | None = None,
 ) -> dict[int, Standing]:
-    """Return the standing of each arm in the last part that it reached.
-
-    Cheap fleets run first. An arm is out if its next number of chips costs more than `within` times
-    the cheapest fleet that serves, or if more chips change nothing. A fleet is assumed to serve
-    whatever a smaller one of its kind serves, and the beginning of what it serves: an arm that an
-    early part left out comes back if it may yet be as cheap as the answer.
-
-    Args:
-      arms: kinds of fleets.
-      parts: sizes of the parts in requests, ascending.
-      serve: function that runs trials; equal trials have equal outcomes.
-      seeds: seeds of the last part, with each of which a fleet must meet the targets. Earlier parts
-        use the first one.
-      most: largest number of chips of a fleet.
-      keep: smallest number of arms that stay in after a part.
-      within: largest price of a fleet that is still sized, as a multiple of the cheapest.
-      named: groups of arms; if none of a group serves the last part, its best arms are sized there
-        at any price.
-      may_miss: requests that may miss a target. An arm that has more misses on an early part with
-        any number of chips cannot serve the last part.
-      standings: mapping to fill, for a caller that may interrupt the race.
-    """
+    """Return the standing of each arm in the last part that it reached."""
     standings = {} if standings is None else standings
     always = {arm for group in named for arm in group}
 
@@ -241,7 +214,7 @@ def _best(standings: dict[int, Standing], arms: Sequence[Arm]) -> float:
 
 
 def _next(standing: Standing, limit: int) -> int | None:
-    """Return the number of chips to try next; None if all up to the limit fail."""
+    """Return the number of chips to try next, or None."""
     low = standing.fails + 1
     if standing.serves < math.inf:
         if not standing.fails and standing.serves == standing.start > 1:

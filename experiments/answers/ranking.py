@@ -1,4 +1,4 @@
-"""Fleets that serve: price, latencies, and their margins in load and in the cost model's error."""
+"""Fleets that serve: price, latencies and margins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOADS: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 def serving(
     runs: Runs, standings: Mapping[int, Standing], part: int, given: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the fleets that serve a part of the requests, without margins, cheapest first."""
+    """Return the fleets that serve a part, cheapest first."""
     return in_order(
         _fleet(runs, Trial(arm, int(one.serves), part, 0), given)
         for arm, one in standings.items()
@@ -34,7 +34,7 @@ def serving(
 
 
 def in_order(fleets: Collection[dict[str, Any]] | Any) -> list[dict[str, Any]]:
-    """Return fleets by price, then whether they serve with longer steps, load left and TTFT."""
+    """Return fleets by price, then longer steps, load left and TTFT."""
     return sorted(
         fleets,
         key=lambda one: (
@@ -45,11 +45,7 @@ def in_order(fleets: Collection[dict[str, Any]] | Any) -> list[dict[str, Any]]:
 
 
 def told(fleets: Sequence[dict[str, Any]], named: Collection[str]) -> list[dict[str, Any]]:
-    """Return the fleets whose margins are searched.
-
-    These are the `MOST_TOLD` cheapest ones, all of the lowest price, the best of each chip, and of
-    chips in `named` all of their lowest price.
-    """
+    """Return the fleets whose margins are searched."""
     lowest: dict[str, float] = {}
     chosen = []
     for k, one in enumerate(fleets):
@@ -110,11 +106,7 @@ def _quoted(word: str) -> str:
 def add_margins(
     runs: Runs, fleets: Sequence[dict[str, Any]], base: RunSetup, error: float | None
 ) -> None:
-    """Add to each fleet the load at which it breaks, and the result with longer steps.
-
-    All fleets are searched side by side, by bisection, as more load never mends a fleet. What a
-    fleet has is true at any time, also if the search is interrupted.
-    """
+    """Add each fleet's load at which it breaks, and the result with longer steps."""
     settings: list[dict[str, Any]] = []
     slower: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for one in fleets:

@@ -1,4 +1,4 @@
-"""Answer of a capacity search, in one line and in numbers."""
+"""Answer of a capacity search."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answer_line(capacity: Capacity, setup: RunSetup) -> str:
 
 
 def caution(capacity: Capacity, setup: RunSetup) -> str:
-    """Return a note about a workload too short to show a growing queue, or ""."""
+    """Return a note about a too short workload, or ""."""
     middle = capacity.interval
     if capacity.quantity.name != "rate" or middle is None:
         return ""

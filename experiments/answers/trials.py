@@ -38,10 +38,7 @@ class Runs:
         return self.space.settings(self.arms[trial.arm].params, more)
 
     def serve(self, asked: Sequence[Trial]) -> list[Outcome]:
-        """Return the outcomes of trials; a trial runs once, and a system without chance one seed.
-
-        One trial of each system shows whether a second seed changes anything.
-        """
+        """Return the outcomes of trials, each run once; a system without chance has one seed."""
         first = self.all_seeds[0]
         later = {self._chance(t): t for t in asked if t.seed != first}
         self._run_new([t for t in asked if t.seed == first])

@@ -1,4 +1,4 @@
-"""Live view of a search: runs, the best so far and the time left; sparse lines in a log."""
+"""Live view of a search."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ EVERY_S = 10.0  # between two lines of a log
 
 
 class Watch:
-    """View on standard error of the runs that ended, used as `with Watch(...) as watch`.
-
-    Args:
-      rest: function of the number of runs under way; it returns the number to be expected beside
-        them.
-      best: function that returns the best answer so far.
-    """
+    """View of ended runs on standard error, a context manager."""
 
     def __init__(self, rest: Callable[[int], float], best: Callable[[], str]) -> None:
         self.done = self.asked = 0
@@ -64,7 +58,6 @@ class Watch:
         return self.asked + round(max(0.0, self.rest(self.asked - self.done)))
 
     def _line(self) -> str:
-        """Return the number of runs and the seconds that are left, at the speed so far."""
         expected, now = self._expected(), time.monotonic()
         line = f"{self.done} of about {expected} runs after {now - self._began:.0f} s"
         if self.done < 2:

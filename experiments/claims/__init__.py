@@ -1,4 +1,4 @@
-"""Claims: the papers' printed numbers as data, and comparison of our results with them."""
+"""Claims: the papers' printed numbers as data."""
 
 from experiments.claims.compare import Comparison, Result, Sample, answer, compare
 from experiments.claims.fidelity import (

@@ -1,4 +1,4 @@
-"""Files that supplement the claims: members of orders, and reasons for misses."""
+"""Files that supplement the claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen classes of claims (`classes.yaml`), and readings of settings that papers leave open."""
+"""Frozen classes of claims (`classes.yaml`)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ ClassName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Class:
-    """A claim's class.
-
-    `of` holds the claims that it repeats or follows from, `knob` the setting that it calibrates.
-    """
+    """A claim's class, with claims that it repeats or the setting that it calibrates."""
 
     name: ClassName
     of: tuple[str, ...] = ()
@@ -51,7 +48,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclassified:
-    """A change of a claim's class after the freeze, with its former class, date and reason."""
+    """A change of a claim's class after the freeze."""
 
     claim: str
     was: ClassName
@@ -61,7 +58,7 @@ class Reclassified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A setting that a paper leaves open: our default by a rule, and at least two alternatives."""
+    """A setting that a paper leaves open: our default, and other alternatives."""
 
     name: str
     asks: str
@@ -73,11 +70,7 @@ class Reading:
 
 @cache
 def classes() -> Mapping[str, Class]:
-    """Return the classes by claim id: of all claims of some systems, of some claims of others.
-
-    Raises:
-      DataError: a claim of the former systems is missing; a claim is named twice or does not exist.
-    """
+    """Return the classes by claim id."""
     out: dict[str, Class] = {}
     systems = _mapping(CLASSES_PATH)
     systems.pop("reclassified", None)
@@ -97,13 +90,13 @@ def classes() -> Mapping[str, Class]:
 
 
 def class_of(claim_id: str) -> Class | None:
-    """Return a claim's class; None if the file has none and its figure decides."""
+    """Return a claim's class, or None if its figure decides."""
     return classes().get(claim_id)
 
 
 @cache
 def reclassified() -> tuple[Reclassified, ...]:
-    """Return the classes that were changed after the freeze, each with its date and reason."""
+    """Return the classes changed after the freeze."""
     out = []
     for entry in _mapping(CLASSES_PATH).get("reclassified") or ():
         try:
@@ -129,12 +122,7 @@ def relabelled() -> frozenset[str]:
 
 @cache
 def readings(system: str) -> Mapping[str, Reading]:
-    """Return a system's readings by name.
-
-    Raises:
-      SettingError: the system has no readings.
-      DataError: an entry has no rule, fewer than two alternatives, or an unknown claim.
-    """
+    """Return a system's readings by name."""
     systems = _systems()
     if system not in systems:
         raise SettingError("system", system, f"one of {', '.join(systems)}")
@@ -160,7 +148,7 @@ def readings(system: str) -> Mapping[str, Reading]:
 
 
 def readings_of(claim_id: str) -> tuple[Reading, ...] | None:
-    """Return the readings on which a claim depends; None if nobody has written them down."""
+    """Return the readings on which a claim depends, or None."""
     system = claim_id.split(".", 1)[0]
     if system not in _systems():
         return None

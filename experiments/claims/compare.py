@@ -24,20 +24,14 @@ class Result:
     """Our answer to a claim.
 
     Attributes:
-      claim_id: id of the claim.
-      ours: our value in the shape of the claim's: a number, [low, high] (or one number inside), or
-        a mapping; for predicates the values that `predicate_holds` accepts. Before
-        `under_readings`, a function that returns it.
-      unit: unit of the claim.
-      sample: "in-sample" if the claim, or numbers from which it follows by arithmetic, were inputs;
-        "identity" if it is arithmetic of public inputs alone, such as bytes of a shape, so that any
-        model would agree; else "out-of-sample".
-      link_variant: variant of the link's rate; "": independent of it.
-      note: remark for the report.
-      by_seed: values of each seed alone, like `ours`; empty if no seed enters or one was used.
-      by_model: values of each model alone, if the paper names none and `ours` is their mean.
-      by_reading: values under each alternative of settings that the paper leaves open
-        (`under_readings`).
+      ours: a number, [low, high] (or one inside), a mapping, or values of a predicate; before
+        `under_readings` a function.
+      sample: "in-sample" (an input of a fit), "identity" (arithmetic of public inputs) or
+        "out-of-sample".
+      link_variant: "": independent of it.
+      by_seed: values of each seed, like `ours`.
+      by_model: values of each model, if the paper names none and `ours` is their mean.
+      by_reading: values under each alternative of open settings.
     """
 
     claim_id: str
@@ -57,7 +51,7 @@ class Result:
 def answer(
     claim_id: str, ours: Any, note: str = "", sample: Sample = "out-of-sample", **more: Any
 ) -> Result:
-    """Return a result in the claim's own unit; `more` holds further fields of `Result`."""
+    """Return a result in the claim's unit; `more` are fields of `Result`."""
     unit = claim(claim_id).unit
     return Result(claim_id=claim_id, ours=ours, unit=unit, sample=sample, note=note, **more)
 
@@ -67,14 +61,12 @@ class Comparison:
     """Comparison of a result with its claim.
 
     Attributes:
-      ratio: ours over published, the worst of several; None for predicates.
-      within_20: whether all numbers are within 20% (large shares by their complement, see
-        `compare`); None without numbers.
-      agrees: whether the result is within 20%, on the right side of a bound, or the predicate
-        holds, and neither `in_band` nor `apart` applies.
-      in_band: whether a trend holds for `ours` but not with every seed, so that its effect is no
-        larger than the variation between seeds.
-      apart: models that do not agree alone although their mean, `ours`, agrees.
+      ratio: ours over published, the worst of several.
+      within_20: whether all numbers are within 20%, see `compare`; None without numbers.
+      agrees: within 20%, on the bound's right side, or a predicate holds; not `in_band`, not
+        `apart`.
+      in_band: whether a trend holds for `ours` but not with every seed.
+      apart: models that do not agree alone although their mean does.
     """
 
     ratio: float | None
@@ -87,21 +79,11 @@ class Comparison:
 def compare(claim: Claim, result: Result) -> Comparison:
     """Compare a result with its claim.
 
-    A number agrees if it is within 20% of the printed one; a bound (at_least, less_than, ...) if
-    ours is on the right side. "up_to" is the printed maximum, compared with our maximum. A range
-    agrees end by end with our range, or with one number inside it or within 20% of the nearer end.
-    All parts of a mapping must agree.
+    A number agrees within 20%; a bound if ours is on its right side.
 
-    A share between 50 and 100 percent is compared by its complement to 100: 20% of 95 would be 19
-    points, and anything from 76 would agree. Ours must be within 20% of the complement or within
-    one percentage point, whichever is more. Gains have no such complement and stay numbers.
+    Shares from 50 to 100 percent compare complements: 20%, or one percentage point.
 
-    A trend (a claim without a number to divide by) must also hold with each seed of `by_seed`. A
-    mean over models agrees only if each value of `by_model` does: the mean of two wrong answers is
-    no answer.
-
-    Raises:
-      SettingError: ids or units differ, or `ours` lacks the shape of the claim's value.
+    Trends must hold with each seed, means with each model.
     """
     if result.claim_id != claim.id:
         raise SettingError("claim_id", result.claim_id, claim.id)

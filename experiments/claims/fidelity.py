@@ -1,4 +1,4 @@
-"""Fidelity table: every claim beside our result, and the totals."""
+"""Fidelity table: every claim beside our result."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Row:
 
     @property
     def agrees(self) -> bool | None:
-        """True if our result agrees, and for an order all its members; None without a result."""
+        """True if our result, or all members of an order, agree; None without a result."""
         if self.comparison is None:
             return None
         return self.comparison.agrees and not self.missing_members
@@ -142,16 +142,7 @@ def fidelity_rows(
     results: Sequence[Result],
     in_sample: AbstractSet[str],
 ) -> list[Row]:
-    """Return one row per claim, in the order of the claims.
-
-    Args:
-      claims: all claims by id.
-      results: our results; the first one for a claim counts.
-      in_sample: claims to which some constant was fitted; they are never out-of-sample.
-
-    Raises:
-      SettingError: a result for an unknown claim, or one that does not fit its claim.
-    """
+    """Return one row per claim, in the order of the claims."""
     first: dict[str, Result] = {}
     explained, reasons, orders = explanations(), reasons_of_misses(), members_of_orders()
     for result in results:
@@ -193,10 +184,7 @@ def fidelity_rows(
 
 
 def totals(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return counts by status, agreements, null models and misses as plain data.
-
-    "trends" are claims without a number to divide by: predicates, orders, yes or no.
-    """
+    """Return counts by status, agreements, null models and misses as plain data."""
     counted = Counter(row.status for row in rows)
     out: dict[str, Any] = {"claims": len(rows), **{s: counted[s] for s in STATUSES}}
     for status, key in ANSWERED.items():
@@ -247,7 +235,7 @@ def _counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def fidelity_table(rows: Sequence[Row]) -> pa.Table:
-    """Return the rows as a table, with values of varying shape as JSON text."""
+    """Return the rows as a table, odd values as JSON."""
     plain = [row.as_dict() for row in rows]
     for row in plain:
         for name in ("published", "ours", "by_seed", "by_reading"):
@@ -272,7 +260,7 @@ def fidelity_table(rows: Sequence[Row]) -> pa.Table:
 
 
 def print_fidelity(rows: Sequence[Row], console: Console, *, everything: bool = False) -> None:
-    """Print the claims with a result, or with `everything` all claims, and the totals."""
+    """Print claims with a result, or `everything`, and totals."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
@@ -378,7 +366,7 @@ def printed(item: Claim) -> str:
 
 
 def public(row: Row) -> str:
-    """Return a row's interval over public engines as a short text; "" without one."""
+    """Return a row's interval over public engines as text, or ""."""
     if row.public is None:
         return ""
     ends = zip(row.public.low, row.public.high, strict=True)
@@ -388,7 +376,7 @@ def public(row: Row) -> str:
 
 
 def ours(row: Row) -> str:
-    """Return our value as a short text, with its unit and its range over seeds."""
+    """Return our value as text, with unit and range over seeds."""
     if row.result is None:
         return ""
     text = _amount(row.result.ours, row.claim)

@@ -1,4 +1,4 @@
-"""Improvements over the paper's rules: one quantity under two rules, seed by seed."""
+"""Improvements over the paper's rules."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ class Improvement:
     """One quantity under our rule and under the rule that it would replace, on equal requests.
 
     Attributes:
-      what: name of the quantity, and the workload.
-      unit: unit of the values.
-      better: direction of an improvement, "less" or "more".
-      ours, base: names of the two rules; `base` is the paper's, or the best opponent.
-      ours_by_seed, base_by_seed: values, one per seed, in the same order.
+      better: "less" or "more".
+      ours_by_seed, base_by_seed: one per seed, in the same order.
     """
 
     what: str
@@ -52,11 +49,7 @@ class Improvement:
 
     @property
     def verdict(self) -> str:
-        """Verdict "better" or "worse" if all seeds agree, else "no difference".
-
-        Both rules serve the same requests, so a difference with one sign for every seed exceeds the
-        variation between seeds.
-        """
+        """Verdict "better" or "worse" if all seeds agree, else "no difference"."""
         gains = self.gains
         noise = ROUNDING * max(map(abs, self.base_by_seed))
         if min(gains) <= noise and max(gains) >= -noise:
@@ -65,7 +58,7 @@ class Improvement:
         return word if len(gains) > 1 else f"{word}, one seed"
 
     def cells(self) -> tuple[str, ...]:
-        """Return a table's row: what, ours, base, both values and the gain with ranges, verdict."""
+        """Return a table's row: what, ours, base, values, gain, verdict."""
         values = (self.ours_by_seed, self.base_by_seed, self.gains)
         return (
             self.what,
@@ -84,15 +77,7 @@ def improvements_of(
     where: Callable[[Mapping[str, Any]], str],
     by: str = "system",
 ) -> tuple[Improvement, ...]:
-    """Return the improvements of rules over others, one per quantity, pair and workload.
-
-    Args:
-      rows: rows of a figure, one per rule, workload and seed; each has `seed`.
-      pairs: values of the column `by`: our rule, and the rule that it is compared with.
-      columns: column of the rows -> (name, unit, better direction).
-      where: function that returns a row's workload in words; rows of equal words form a group.
-      by: column that names the rule.
-    """
+    """Return the improvements of rules over others, one per quantity, pair and workload."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(where(row), []).append(row)

@@ -53,10 +53,9 @@ QUALIFIERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One printed statement of a paper.
+    """One printed statement of a paper, as in `claims.yaml`.
 
     `value` is a number, [low, high], a mapping, or a predicate such as "increasing in N".
-    `conditions` are the paper's for this statement. Field names are those of `claims.yaml`.
     """
 
     id: str
@@ -78,7 +77,7 @@ class Claim:
 
     @property
     def qualifier(self) -> str:
-        """Qualifier of the number, such as "up_to"; "" if it is printed as exact."""
+        """Qualifier of the number, such as "up_to", or ""."""
         words = str(self.conditions.get("qualifier", "")).replace(",", " ").split()
         word = words[0] if words else ""
         if word and word not in QUALIFIERS:
@@ -87,13 +86,13 @@ class Claim:
 
     @property
     def is_informational(self) -> bool:
-        """True for a constant of the paper's setup (a version, a count of GPUs), not a result."""
+        """True for a constant of the paper's setup, not a result."""
         return self.kind == "constant"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Reason why no figure answers a claim, and tests of the claim's content, `file::name`."""
+    """Reason why no figure answers a claim, and tests, `file::name`."""
 
     why: str
     tests: tuple[str, ...] = ()
@@ -101,11 +100,7 @@ class Explanation:
 
 @cache
 def explanations() -> dict[str, Explanation]:
-    """Return the explanations by claim id.
-
-    Raises:
-      DataError: an entry has no reason, or is of no claim.
-    """
+    """Return the explanations by claim id."""
     entries = yaml.load(EXPLAINED_PATH.read_bytes(), Loader=_loader())  # noqa: S506 (a safe one)
     result = {}
     for name, entry in entries.items():
@@ -144,11 +139,7 @@ def load_claims() -> dict[str, Claim]:
 
 
 def claim(claim_id: str) -> Claim:
-    """Return one claim.
-
-    Raises:
-      SettingError: there is no claim with that id; names the closest ids.
-    """
+    """Return one claim."""
     claims = load_claims()
     if claim_id not in claims:
         near = ", ".join(get_close_matches(claim_id, claims, n=3)) or "see claims.yaml"

@@ -1,4 +1,4 @@
-"""Null models: numbers of a paper that agree with one constant, or with no effect."""
+"""Null models: numbers of a paper that agree with one constant."""
 
 from __future__ import annotations
 
@@ -31,17 +31,7 @@ class Answered(Protocol):
 
 
 def beside(rows: Sequence[Answered]) -> dict[str, Any]:
-    """Return agreements of our results and of null models, and our errors.
-
-    Args:
-      rows: rows of one paper and sample; those without a number are left out.
-
-    Returns:
-      numbers (count), agree (ours), constant_agree (the best constant of each unit),
-      no_effect_agree (ratios of 1, gains of 0; other units have none), rank_correlation (Spearman,
-      ours with printed, for each unit with enough numbers), median_error (ours, as a share of the
-      printed value), and constants by unit.
-    """
+    """Return agreements of our results and of null models, and our errors."""
     answers = [
         row for row in rows if row.comparison is not None and row.comparison.ratio is not None
     ]
@@ -72,10 +62,6 @@ def beside(rows: Sequence[Answered]) -> dict[str, Any]:
 
 
 def _best_constant(claims: Sequence[Claim]) -> tuple[float, int]:
-    """Return the constant with which most claims of a unit agree, and their number.
-
-    It is chosen with all printed values in view, an advantage that our model does not have.
-    """
     printed = {value for claim in claims for value in _numbers(claim.value)}
     # Agreements change only at the ends of the interval that agrees with a printed number.
     ends = {value * (1.0 + side * TOLERANCE) for value in printed for side in (-1, 0, 1)}

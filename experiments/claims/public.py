@@ -1,4 +1,4 @@
-"""Intervals of our values over readings: the public engines and schedulers of baselines."""
+"""Intervals of our values over readings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ __all__ = ["Interval", "intervals_beside", "public_interval"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Lowest and highest of our values over all readings, for each printed number of a claim.
-
-    A number has one end, a printed range two. Without readings that change it, low equals high.
-    """
+    """Lowest and highest of our values over all readings, for each printed number."""
 
     printed: tuple[float, ...]
     low: tuple[float, ...]
@@ -33,7 +30,7 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """The largest ratio of highest to lowest; inf if a lowest one is not above 0."""
+        """The largest ratio of highest to lowest, or inf."""
         pairs = zip(self.low, self.high, strict=True)
         return max(high / low if low > 0 else math.inf for low, high in pairs)
 
@@ -44,7 +41,7 @@ class Interval:
 
 
 def public_interval(claim: Claim, result: Result | None) -> Interval | None:
-    """Return the interval of a result over its readings; None if they are not all computed."""
+    """Return the interval of a result over its readings, or None."""
     if result is None or claim.system not in computed_in_full():
         return None
     printed = _ends(claim.value)
@@ -59,10 +56,7 @@ def public_interval(claim: Claim, result: Result | None) -> Interval | None:
 
 
 def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
-    """Return how many printed numbers lie in our intervals, and how many would by chance.
-
-    By chance: the mean over the other printed values of the same unit and shape, for each interval.
-    """
+    """Return how many numbers lie in our intervals, and how many by chance."""
     numbers = [r for r in rows if r.comparison is not None and r.comparison.ratio is not None]
     intervals: dict[str, tuple[str, Interval]] = {}
     for row in numbers:

@@ -1,4 +1,4 @@
-"""Results under other readings, the alternatives of settings that a paper leaves open."""
+"""Results under other readings."""
 
 from __future__ import annotations
 
@@ -23,18 +23,7 @@ Standing = Literal["robust", "fragile", "untried"]
 def under_readings(
     results: Iterable[Result], answers: Answers, able: Collection[str], *, everything: bool = False
 ) -> tuple[Result, ...]:
-    """Return results with our values under each alternative of the readings of their claims.
-
-    An alternative is computed only for predicted claims that depend on its reading and agree under
-    all earlier alternatives. Results whose `ours` is a function are computed only if asked for.
-
-    Args:
-      results: results with every reading's default, all of one system.
-      answers: function that accepts one reading by its name and returns results, or none if the
-        alternative cannot be computed.
-      able: names of readings that `answers` accepts.
-      everything: whether to compute alternatives also for claims that do not agree.
-    """
+    """Return results with values under each alternative reading."""
     defaults = tuple(map(_valued, results))
     by_claim: dict[str, dict[str, Any]] = {result.claim_id: {} for result in defaults}
     system = defaults[0].claim_id.split(".", 1)[0]
@@ -55,16 +44,7 @@ def under_readings(
 def under_all(
     answers: Answers, names: Sequence[str], system: str, *, together: int | None = None
 ) -> tuple[Result, ...]:
-    """Return results with our values under combinations of some readings.
-
-    A claim has the combinations of the readings that name it, others at their default.
-
-    Args:
-      answers: function that accepts a value of each reading by its name.
-      names: names of the readings.
-      system: their system.
-      together: readings at most that differ from their default at once; None: any number.
-    """
+    """Return results with our values under combinations of some readings."""
     choices = [readings(system)[name] for name in names]
     defaults = tuple(map(_valued, answers(**{r.name: r.default for r in choices})))
     by_claim: dict[str, dict[str, Any]] = {result.claim_id: {} for result in defaults}
@@ -90,12 +70,7 @@ def _valued(result: Result) -> Result:
 
 
 def standing(result: Result) -> Standing:
-    """Return the robustness of an agreeing result under the readings of its claim.
-
-    `robust`: it agrees under every alternative, or nothing is left open. `fragile`: it does not
-    agree under a computed alternative. `untried`: an alternative was not computed, or its system
-    has no readings in `readings.yaml`.
-    """
+    """Return `robust`, `fragile` or `untried`: an agreeing result under its claim's readings."""
     answers = _answers(result)
     if not all(answers.values()):
         return "fragile"
@@ -107,7 +82,7 @@ def standing(result: Result) -> Standing:
 
 
 def readings_table(results: Sequence[Result]) -> pa.Table:
-    """Return our values under each reading and the default: claim, reading, ours (JSON), agrees."""
+    """Return our values by reading: claim, reading, ours (JSON), agrees."""
     rows = [
         {"claim": r.claim_id, "reading": name, "ours": json.dumps(ours), "agrees": agrees}
         for r in results

@@ -1,4 +1,4 @@
-"""Summary of a reproduction: one line a paper with its counts, and one for all."""
+"""Summary of a reproduction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["abstracts", "print_summary"]
 
 
 def abstracts(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the claims of each paper's abstract that have a result, as a Markdown table."""
+    """Return the abstracts' claims with a result, as Markdown."""
     tables: dict[str, list[str]] = {}
     for row in rows:
         if row.claim.where.startswith("Abstract") and row.comparison is not None:
@@ -35,7 +35,7 @@ _ABSTRACT_HEAD = ("| the abstract | printed | ours | |", "| --- | --- | --- | --
 
 
 def print_summary(rows: Sequence[Row], console: Console) -> None:
-    """Print how many claims agree: for each paper with a result, then for all papers."""
+    """Print how many claims agree, by paper and in all."""
     from rich.table import Table
 
     answered = [row for row in rows if row.comparison is not None]

@@ -21,19 +21,7 @@ _ORDER = re.compile(r"^(\w+)?\s*(<=|>=|~=|<|>)\s*(\w+)\b(?: \(.*\))?$")
 
 
 def predicate_holds(predicate: str, key: str, ours: Mapping[str, Any]) -> bool:
-    """Return whether a printed predicate holds for our values.
-
-    Args:
-      predicate: text of the claim for `key`.
-      key: name of the quantity that the text describes.
-      ours: our values by name. For "increasing in N", `ours[key]` is the series over growing N. For
-        "< sym", `ours[key]` and `ours["sym"]` are numbers. For "asym < sym", `ours[key]` is a
-        mapping of both. For "decreasing faster than solo", `ours[key]` and `ours["solo"]` are
-        series over the same points, and the relative changes from first to last are compared. A
-        bool is the answer itself, for texts that need the figure's own code.
-
-    Raises:
-      SettingError: the text has no known form, or values that it needs are missing.
+    """Return whether a printed predicate, such as "< sym", holds for our values by name.
 
     >>> predicate_holds("< sym", "asym", {"asym": 4.0, "sym": 16.4})
     True

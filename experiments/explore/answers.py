@@ -1,4 +1,4 @@
-"""Answers to the page: settings to simulated runs, their pictures and their command line."""
+"""Answers to the page."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     """State of the page's controls.
 
     Attributes:
-      systems: one system or two.
       choices: files by group, such as hardware.
-      numbers: values by setting.
-      more: further settings, as on a command line.
       path: file of the trace; "": none.
     """
 
@@ -66,11 +63,7 @@ class Answers:
         self._simulated = lru_cache(16)(self._run)
 
     def answer(self, asked: Asked) -> dict[str, Any]:
-        """Return the pictures as HTML, the command line that replays them, and the seconds taken.
-
-        Raises:
-          SettingError: settings that no system can have.
-        """
+        """Return the pictures as HTML, their command line, and the seconds taken."""
         began_s = time.perf_counter()
         systems, words, numbers = _settings(asked)
         colours, models = system_colours(systems), dict[str, str]()

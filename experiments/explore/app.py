@@ -1,4 +1,4 @@
-"""Web application of the page: the page, its answers, traces dropped onto it."""
+"""Web application of the page."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ _HERE: Final = ["127.0.0.1", "localhost"]
 
 
 def make_app(most: int) -> Starlette:
-    """Return the application, for at most this many requests a run.
-
-    Pages of other sites cannot use it: their requests have another host, or headers that a browser
-    asks about first.
-    """
+    """Return the application, for at most this many requests a run."""
     page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
     answers, folder = Answers(most), TemporaryDirectory(prefix="c2c-explore-")
     one_at_a_time = asyncio.Lock()

@@ -1,6 +1,6 @@
 """A page whose pictures follow its controls: latencies, attainment, link and slices of two systems.
 
-c2c explore              # prints the page's address; Ctrl-C ends it
+c2c explore                     # prints the page's address; Ctrl-C ends it
 c2c explore port=9000 most=20000
 """
 
@@ -24,7 +24,7 @@ class Settings:
     """Settings of the page.
 
     Attributes:
-      port: port of this machine; 0: any free one.
+      port: 0: any free one.
       most: most requests of a run.
     """
 

@@ -1,4 +1,4 @@
-"""Controls of the page, as data for its script: choices of files, sliders of numbers."""
+"""Controls of the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["controls"]
 
 @dataclass(frozen=True, slots=True)
 class Slider:
-    """A setting's slider from `low` to `high`, logarithmic; `empty` is the text without a value."""
+    """A setting's slider, logarithmic; `empty` is the text without a value."""
 
     setting: str
     label: str

@@ -1,4 +1,4 @@
-"""Pictures of a run over time: the link's use, and the models on each slice."""
+"""Pictures of a run over time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model_colours(result: SimulationResult) -> dict[str, str]:
 
 
 def time_charts(result: SimulationResult, colours: Mapping[str, str], colour: str) -> str:
-    """Return SVG pictures, the link's use in `colour` and the models by slice, with a legend."""
+    """Return SVG pictures: the link's use, and models by slice, with a legend."""
     phases, run, prepared = result.phases, result.summary["run"], result.setup.prepared
     end_s = float(run["end_s"])
     if phases.num_rows == result.setup.timeline_rows:  # later phases were not kept
@@ -69,7 +69,7 @@ def time_charts(result: SimulationResult, colours: Mapping[str, str], colour: st
 
 
 def _groups(result: SimulationResult) -> Iterator[tuple[int, str, Floats, Floats, Floats]]:
-    """Yield the phases of each slice by model, starts apart: start, end, link's rate, in order."""
+    """Yield the phases of each slice by model: start, end, link's rate."""
     phases = result.phases
     codes, names = codes_of(phases, "model")
     kinds, kind_names = codes_of(phases, "kind")

@@ -1,1 +1,1 @@
-"""Drawing of figures: tables in, matplotlib figures out. Other packages compute the tables."""
+"""Drawing of figures: tables in, matplotlib figures out."""

@@ -1,4 +1,4 @@
-"""Price of compared fleets against the load that they have left, or against their attainment."""
+"""Price of compared fleets against the load that they have left."""
 
 from __future__ import annotations
 
@@ -24,16 +24,7 @@ def draw_advice(
     marks: Sequence[_Mark], *, loads: Sequence[float] = (), goal: float | None = None,
     title: str, caption: str,
 ) -> Figure:  # fmt: skip
-    """Draw one mark a fleet, the frontier of those that serve, and a label at each chip's best.
-
-    Args:
-      marks: fleets, best first: chips, chip, system, usd_per_hour, and serves_load or met; one
-        without serves_load does not serve.
-      loads: multiples of the load that were tried, for an axis of the load left; () for met.
-      goal: share of requests that must be on target, as a line; None for none.
-      title: title above the axes.
-      caption: text below the axes.
-    """
+    """Draw a mark a fleet, the frontier, and each chip's best."""
     figure, (axes,) = canvas(7.2, 4.4)
 
     def height(one: _Mark) -> float:

@@ -1,4 +1,4 @@
-"""Share of requests within targets by load, with the capacity found."""
+"""Share of requests within targets by load."""
 
 from __future__ import annotations
 
@@ -20,17 +20,7 @@ def draw_capacity(
     title: str,
     caption: str,
 ) -> Figure:
-    """Draw the runs of a search.
-
-    Args:
-      table: table of runs from `experiments.answers.capacity.tried_table`.
-      quantity: name of the quantity's column.
-      unit: unit of its values.
-      wanted: share of the requests that must meet both targets.
-      found: answer, and lower and upper end of its interval; None for no answer.
-      title: title above the axes.
-      caption: text below the axes.
-    """
+    """Draw the runs of a search."""
     figure, (axes,) = canvas(6.4, 3.8)
     rows = [r for r in table.to_pylist() if r["attainment_both"] is not None]
     seeds = sorted({r["seed"] for r in rows})

@@ -1,4 +1,4 @@
-"""Predicted numbers over the printed ones, a row a paper."""
+"""Predicted numbers over the printed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted against measured times, one panel for each chip, with logarithmic axes."""
+"""Predicted against measured times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Compared(Protocol):
 
 
 def draw_measured(rows: Sequence[Compared]) -> Figure:
-    """Draw every row: filled marks were fitted to, open marks were not; the line is equality."""
+    """Draw every row: filled marks were fitted to, open marks were not."""
     chips = sorted({row.chip for row in rows})
     kinds = list(dict.fromkeys(_kind(row.op) for row in rows))
     down = math.ceil(len(chips) / _COLUMNS)

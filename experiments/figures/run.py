@@ -1,4 +1,4 @@
-"""Figures of one run: TTFT over time, and the distributions of TTFT and TPOT."""
+"""Figures of one run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw_run(requests: pa.Table, caption: str) -> dict[str, Figure]:
-    """Return the figures of a run by file name.
-
-    Args:
-      requests: table with `c2c.metrics.SUMMARY_COLUMNS`.
-      caption: description of the run, including its link variant.
-    """
+    """Return the figures of a run by file name."""
     arrival = _numbers(requests, "arrival_s")
     first, last = _numbers(requests, "first_token_s"), _numbers(requests, "finished_s")
     ttft = ttft_s(arrival, first)

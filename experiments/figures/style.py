@@ -1,4 +1,4 @@
-"""Style of all figures: colours safe for colour-blind readers, room for a caption."""
+"""Style of all figures."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _LEGEND_ROW_POINTS = 13.0
 
 
 def system_colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return each system's colour and SVG dashes, which differ between systems of one colour."""
+    """Return each system's colour and SVG dashes."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         used = [colour for colour, _ in found.values()]
@@ -112,11 +112,7 @@ def system_colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 @contextmanager
 def look(finding: str = "") -> Iterator[None]:
-    """Use the style inside the block, whatever the user's matplotlibrc.
-
-    Args:
-      finding: what the picture shows, in a sentence; it is the title in place of the topic.
-    """
+    """Use the style inside the block, whatever the user's matplotlibrc."""
     token = _finding.set(finding)
     try:
         with mpl.rc_context():
@@ -139,15 +135,7 @@ def canvas(
 def finish(
     figure: Figure, title: str, caption: str, legend: Axes | None = None, columns: int = 4
 ) -> Figure:
-    """Put the title above and the wrapped caption below, and keep the axes between them.
-
-    Args:
-      figure: figure with a constrained layout.
-      title: topic of the picture, its title unless `look` has a finding.
-      caption: text below the axes.
-      legend: axes whose legend is shown once for all panels, below the title; None for none.
-      columns: columns of that legend.
-    """
+    """Put title and wrapped caption around the axes."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(caption, width=int(width * 72 / (CAPTION_POINTS * 0.56)))
     below_points = len(lines) * CAPTION_POINTS * 1.35 + 10
@@ -181,7 +169,7 @@ def mark_published(
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write names right of the last points (x, y, name, colour) of lines, none over another."""
+    """Write names right of lines' last points (x, y, name, colour), apart."""
     axes.figure.draw_without_rendering()  # type: ignore[union-attr]
     right = max(x for x, *_ in ends)
     places = sorted(
@@ -197,7 +185,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
 
 
 def beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], step: float) -> float:
-    """Return the x position of a system's bar, among those of its model around the model's tick."""
+    """Return the x position of a system's bar around its model's tick."""
     models = list(dict.fromkeys(r["model"] for r in rows))
     here = [r["system"] for r in rows if r["model"] == row["model"]]
     return models.index(row["model"]) + step * (here.index(row["system"]) - (len(here) - 1) / 2)
@@ -215,7 +203,7 @@ def draw_table(
     below: Sequence[Sequence[str]],
     widths: Sequence[float],
 ) -> None:
-    """Draw a table with a small second line in each cell; `widths` are shares of the row."""
+    """Draw a table with a small second line a cell; `widths` are shares."""
     axes.axis("off")
     axes.set(xlim=(0, 1), ylim=(len(cells) + 1, 0))
     edges = [sum(widths[:i]) / sum(widths) for i in range(len(widths))]

@@ -1,4 +1,4 @@
-"""Text generation from the command line: settings, prompts, run folders, console output."""
+"""Text generation from the command line."""
 
 from experiments.generation.overrides import protected
 from experiments.generation.schema import GenerateConf, register

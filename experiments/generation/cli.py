@@ -1,4 +1,4 @@
-"""Command line of `c2c generate`: one text, a batch, or a sweep."""
+"""Command line of `c2c generate`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ CONFIG = "generate"
 
 
 def run_command_line(given: Sequence[str]) -> int:
-    """Generate text by the given arguments; return the exit status.
-
-    Raises:
-      SettingError: a setting is invalid.
-      DataError: a file cannot be used.
-      BrokenPipeError: standard output was closed.
-    """
+    """Generate text by the given arguments; return the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Text shows a replacement character rather than an escape code.
         sys.stdout.reconfigure(errors="replace")

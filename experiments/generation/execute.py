@@ -1,4 +1,4 @@
-"""Generation into a run folder: streamed text, then a table, statistics and texts."""
+"""Generation into a run folder."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Screen:
     """Callbacks that display a run's progress.
 
     Attributes:
-      note: called with a remark for the user.
-      started: called with the encoded prompts once the model is loaded.
-      piece: called with a prompt's index and its new text.
-      token: called with the number of tokens drawn so far, over all prompts.
+      note: a remark for the user.
+      started: the encoded prompts, once the model is loaded.
+      piece: a prompt's index and its new text.
+      token: number of tokens drawn so far.
       stopped: returns True if the run has to stop.
     """
 
@@ -52,9 +52,7 @@ class Generated:
     """Complete run.
 
     Attributes:
-      folder: run folder.
-      texts: generated text of each prompt.
-      statistics: times and counts of the run; None if it was complete before.
+      statistics: times and counts; None if it was complete before.
     """
 
     folder: Path
@@ -64,18 +62,13 @@ class Generated:
 
 @dataclass(slots=True)
 class Loaded:
-    """Model of the last run, shared by points of a sweep that need the same one."""
+    """Model of the last run, shared by points that need it."""
 
     _key: tuple[Any, ...] | None = field(default=None)
     _model: Model | None = field(default=None)
 
     def model(self, settings: Settings, path: Path) -> Model:
-        """Return the model of these settings, loaded if it is not the last one.
-
-        Raises:
-          SettingError: a setting is not supported.
-          DataError: the checkpoint cannot be used.
-        """
+        """Return the model of these settings, loaded if it is another."""
         dtype, linear = settings.dtype, _linear(settings.linear)
         key = (path, dtype, settings.linear.name, settings.quantize, settings.executables,
                settings.pool)  # fmt: skip
@@ -98,12 +91,7 @@ class Loaded:
 
 
 def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
-    """Run one point into its folder, or return the results of a complete folder.
-
-    Raises:
-      SettingError: a setting is invalid for this checkpoint, or the folder cannot be used.
-      DataError: the checkpoint cannot be used.
-    """
+    """Run one point into its folder, or return a complete one's results."""
     path = settings.checkpoint or default_checkpoint()
     config = _config(settings, path)
     # Prompts are encoded before the folder is made, so that errors leave none.
@@ -267,10 +255,7 @@ def _totals(model: Model, answers: Sequence[Answer], wall_s: float) -> dict[str,
 
 
 def rate(times_s: Sequence[float]) -> float | None:
-    """Return tokens a second from the second token on; None for fewer than three tokens.
-
-    Code for the prompt and for decoding may be compiled up to the second token.
-    """
+    """Return tokens a second from the second one on, or None."""
     if len(times_s) < 3:
         return None
     return (len(times_s) - 2) / (times_s[-1] - times_s[1])

@@ -1,4 +1,4 @@
-"""Quoting of texts on the command line, most of which Hydra's grammar would cut or refuse."""
+"""Quoting of texts on the command line for Hydra's grammar."""
 
 from __future__ import annotations
 
@@ -23,10 +23,6 @@ def protected(arguments: Sequence[str]) -> list[str]:
 
     >>> protected(["prompt=Well, it's = {fine}", "seed=1"])
     ["prompt='Well, it\\'s = {fine}'", 'seed=1']
-
-    Args:
-      arguments: arguments from the shell. `prompt` and `system` are texts; `stop` is a JSON list, a
-        number or a text. Paths are quoted too, except in a sweep, where commas may separate them.
     """
     swept = is_sweep(arguments)
     return [_protected(argument, swept=swept) for argument in options_first(arguments)]

@@ -28,14 +28,11 @@ _loaded: list[Loaded] = []  # model of this process's last run, for the next one
 
 
 class PipeClosed(BaseException):
-    """Standard output was closed. Not an `Exception`, which Hydra would report itself."""
+    """Standard output was closed; no `Exception`, which Hydra would report itself."""
 
 
 def generate_point(cfg: DictConfig) -> None:
-    """Generate text by a configuration.
-
-    A sweep records errors of a point and goes on with the others.
-    """
+    """Generate text by a configuration."""
     hydra = HydraConfig.get()
     try:
         if hydra.mode is RunMode.MULTIRUN:

@@ -1,4 +1,4 @@
-"""Prompts from the command line, standard input or files, each with its own settings."""
+"""Prompts from the command line."""
 
 from __future__ import annotations
 
@@ -42,14 +42,9 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 class Prompt:
     """One text to continue or to answer, with its settings.
 
-    `temperature` to `seed` are those of `c2c.transformer.Sampling`.
-
     Attributes:
-      text: the prompt.
-      system: system message; None for the template's own.
-      chat: whether the checkpoint's chat template is applied; "auto" applies it to sentences and
-        to prompts with a system message, if there is one.
-      max_new_tokens: most tokens of the answer.
+      system: None for the template's own.
+      chat: whether the chat template is applied; "auto": to sentences, if there is one.
       stop: texts and token ids that end the answer.
       stop_at_eos: whether the checkpoint's own end tokens end it.
     """
@@ -99,10 +94,7 @@ class Prompt:
 
 
 def text_of(name: str, given: str) -> str:
-    """Return the text of a setting: `-` reads standard input, `@file` a file, `@@` is a plain @.
-
-    One newline at the end of a file is left out.
-    """
+    """Return the text of a setting: `-` is standard input, `@file` a file, `@@` an @."""
     if given != "-" and not given.startswith("@"):
         return given
     if given.startswith("@@"):

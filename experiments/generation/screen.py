@@ -21,7 +21,7 @@ _HEAD = 72  # characters of a prompt in a heading
 
 
 class Display:
-    """Display of one run: a single text is streamed, several are printed in order at the end."""
+    """Display of one run: a single text is streamed, several are printed at the end."""
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
@@ -54,7 +54,7 @@ class Display:
         self._texts = []
 
     def show(self, found: Generated, prompts: Sequence[str]) -> None:
-        """Print the texts of a run that was complete before, or the statistics of a new one."""
+        """Print the texts of a run complete before, or a new one's statistics."""
         if found.statistics is None:
             for number, text in enumerate(found.texts):
                 head = _heading(number + 1, prompts[number]) if len(prompts) > 1 else ""

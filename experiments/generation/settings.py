@@ -1,4 +1,4 @@
-"""Settings of a run, validated before a checkpoint is opened."""
+"""Settings of a run."""
 
 from __future__ import annotations
 
@@ -32,20 +32,16 @@ class Settings:
     """Settings of one run.
 
     Attributes:
-      given: settings as written, for the run folder.
-      prompts: prompts to generate from.
-      checkpoint: folder or file; None for the default checkpoint.
-      dtype: type of parameters and activations, or "auto".
-      linear: multiplication of projections.
-      quantize: quantisation of projections on load; None for none.
+      checkpoint: folder or file; None for the default.
+      dtype: of parameters and activations, or "auto".
+      quantize: on load; None for none.
       executables: folder of compiled code, or "auto"; None for none.
       pool: file of weights that processes share; None for none.
-      rows: largest batch.
-      cache_tokens: tokens of a batch's KV cache; None for enough for all rows.
-      out: folder in which run folders are made.
-      folder: run folder, in place of one in `out`; None for none.
+      cache_tokens: of a batch's KV cache; None for enough.
+      out: folder of run folders.
+      folder: run folder; None for one in `out`.
       resume: whether a complete run is kept.
-      overwrite: whether the folder may hold other files, or another run's results.
+      overwrite: whether the folder may hold another run's results.
     """
 
     given: Mapping[str, Any]
@@ -65,16 +61,7 @@ class Settings:
 
 
 def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
-    """Validate a composed configuration and return its settings.
-
-    Args:
-      cfg: configuration composed by Hydra.
-      swept: True for a point of a sweep, which keeps complete runs by default.
-
-    Raises:
-      SettingError: a setting is invalid.
-      DataError: a file of prompts cannot be used.
-    """
+    """Validate a composed configuration and return its settings."""
     values: Any = OmegaConf.to_container(cfg, resolve=True)
     check_fields(values, "", GenerateConf)
     resume = values["resume"]

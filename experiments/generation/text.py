@@ -1,4 +1,4 @@
-"""Conversion of prompts to token ids, and of new ids to text."""
+"""Conversion of prompts to token ids."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ class Asked:
     """Encoded prompt.
 
     Attributes:
-      prompt: source of the tokens.
-      ids: token ids.
-      chat: whether the chat template was applied.
-      new: most tokens to draw: `max_new_tokens`, within the model's context.
+      new: most tokens to draw, within the model's context.
       stops: tokens that end the text and are left out of it.
-      eos: members of `stops` that are the checkpoint's own end tokens.
+      eos: those that are the checkpoint's own.
     """
 
     prompt: Prompt
@@ -45,12 +42,7 @@ def tokenizer_of(model: Model) -> Tokenizer:
 
 
 def asked(model: Model, prompt: Prompt) -> Asked:
-    """Return a prompt encoded for a model.
-
-    Raises:
-      SettingError: the prompt exceeds the model's context, or a stop is not a token.
-      DataError: there is no chat template, or it refuses the messages.
-    """
+    """Return a prompt encoded for a model."""
     tokenizer = tokenizer_of(model)
     ids, chat = encoded(tokenizer, prompt)
     context = model.context
@@ -76,12 +68,7 @@ def asked(model: Model, prompt: Prompt) -> Asked:
 
 
 def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
-    """Return a prompt's tokens, and whether the chat template was applied.
-
-    Raises:
-      SettingError: a system message without a chat template.
-      DataError: there is no chat template, or it refuses the messages.
-    """
+    """Return a prompt's tokens, and whether the chat template was applied."""
     chat = prompt.chat == "true" or (
         prompt.chat == "auto"
         and tokenizer.chat_template is not None
@@ -98,11 +85,7 @@ def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
 
 
 def wanted_of(prompts: Sequence[Prompt], spec: ModelSpec, tokenizer: Tokenizer | None) -> Wanted:
-    """Return the shapes that a single prompt will run, to compile them ahead.
-
-    There are none for several prompts, which share steps, and none if rotary frequencies depend on
-    the length, as every length then has its own shapes.
-    """
+    """Return the shapes that a single prompt will run, to compile them ahead."""
     if len(prompts) != 1 or tokenizer is None or depends_on_length(spec):
         return Wanted(buckets=())
     (prompt,) = prompts
@@ -144,7 +127,7 @@ def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[
 
 
 class Answer:
-    """New tokens of one prompt, and their text as far as it is final."""
+    """New tokens of one prompt, and their final text."""
 
     def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
         self.asked = asked
@@ -168,7 +151,7 @@ class Answer:
         return self._stop.found
 
     def push(self, token: int, at_s: float) -> str:
-        """Append a token; return the new text, and set `ended` if the token is the last."""
+        """Append a token; return the new text, and set `ended` at the last."""
         self.tokens.append(token)
         self.times_s.append(at_s)
         piece = ""

@@ -1,1 +1,1 @@
-"""Benchmarks, measurements on a GPU and peers: for developers of c2c."""
+"""Benchmarks, measurements on a GPU and peers."""

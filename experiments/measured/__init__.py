@@ -1,1 +1,1 @@
-"""Comparison of the cost model with public measurements: `c2c bench measured`."""
+"""Comparison of the cost model with public measurements."""

@@ -42,7 +42,7 @@ def shipped() -> set[str]:
 
 
 def whole(platform: str, constants: Constants | None = None) -> Chip:
-    """Return the undivided chip of a platform; its own calibration if `constants` is None."""
+    """Return the undivided chip of a platform, by default its calibration."""
     hardware = load_platform(platform)
     return Chip(
         platform=platform,

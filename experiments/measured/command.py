@@ -1,4 +1,4 @@
-"""Comparison of the cost model with public measurements. Takes a minute.
+"""Comparison of the cost model with public measurements.
 
     c2c bench measured                # the project's own rows
     c2c bench measured data=<folder>  # other files with the same columns
@@ -6,9 +6,8 @@
     c2c bench measured fit=true       # fit the files in conf again
     c2c bench measured page=true      # and write the engines' errors to docs/measured.md
 
-Predicts every row with the constants of its chip. Prints the errors by chip, operation and size,
-in-sample and held-out rows apart. The simulator replays runs of whole engines. Rows of chips
-without a platform are counted by name and left out. Writes JSON, Parquet and a figure with
+Takes a minute. Predicts every row with the constants of its chip. Prints the errors by chip,
+operation and size, in-sample and held-out rows apart. Writes JSON, Parquet and a figure with
 provenance to a folder in runs/bench.
 """
 
@@ -59,12 +58,10 @@ class MeasuredSettings(MeasurementSettings):
 
     Attributes:
       data: folder of measurements; None: the project's own.
-      fit: first fit the constants to half of the rows of `data` and store them in conf, or in
-        `data`.
-      engines: replay whole engines with the simulator; four minutes for the project's own runs.
-      page: store the engines' errors, for `c2c estimate`, and the table of docs/measured.md.
-      jointly: treat each chip as unmeasured with constants fitted to the other chips together, not
-        with the medians of theirs; takes minutes more.
+      fit: first fit the constants to half of the rows and store them in conf, or in `data`.
+      engines: replay whole engines with the simulator (four minutes).
+      page: store the engines' errors, for `c2c estimate` and docs/measured.md.
+      jointly: fit each chip's constants to the other chips together, not by medians (minutes).
     """
 
     data: str | None = None

@@ -1,4 +1,4 @@
-"""Comparison of predictions with measurements: rows, and errors of groups of rows."""
+"""Comparison of predictions with measurements."""
 
 from __future__ import annotations
 
@@ -27,12 +27,8 @@ class Comparison:
     """A measurement and its prediction, in microseconds.
 
     Attributes:
-      chip: name of the platform.
-      op: name of the measured operation.
-      size: size class of the row.
-      in_sample: constants of this chip were fitted to this row.
-      is_bound: the project promises an error bound for such rows.
-      measured_us, predicted_us: measured and predicted time.
+      in_sample: whether constants were fitted to this row.
+      is_bound: whether the project promises an error bound.
     """
 
     chip: str
@@ -64,14 +60,7 @@ class Skipped:
 def compare(
     tables: Mapping[str, Rows], own: Mapping[str, Rows], skipped: Skipped
 ) -> list[Comparison]:
-    """Return every row of the operations with its prediction.
-
-    Args:
-      tables: rows by file, of any folder.
-      own: the project's rows; constants were fitted to half of them, as those of a user's chip were
-        to half of its rows.
-      skipped: counter of skipped rows, to which this adds.
-    """
+    """Return every row of the operations with its prediction."""
     ours = shipped()
     entries = [*op_rows(own), *(x for x in op_rows(tables) if chip_of(x[1]) not in ours)]
     seen = {(op.name, key) for op, _, rows in entries for key in _identities(op, rows)}
@@ -119,10 +108,7 @@ def _is_fitted(op: Op, chip: Chip) -> bool:
 def unseen_chips(
     tables: Mapping[str, Rows], ops: Collection[str] = FITTED_OPS, *, jointly: bool = False
 ) -> dict[tuple[str, str], Error | None]:
-    """Return the errors on each fitted chip's bound rows, with the chip treated as unmeasured.
-
-    Its constants come from the other fitted chips; only datasheet values are its own.
-    """
+    """Return the errors on each fitted chip as if unmeasured."""
     generic, result = load_constants(GENERIC), {}
     groups = {g.op: g for g in GROUPS if g.op in ops}
     joint = {name: fit_jointly(g, tables) for name, g in groups.items()} if jointly else {}
@@ -147,7 +133,7 @@ def unseen_chips(
 def errors_by(
     rows: list[Comparison], *names: str
 ) -> dict[tuple[Any, ...], tuple[Error | None, Error | None]]:
-    """Return the errors (in sample, held out) of each group of rows with equal fields `names`."""
+    """Return the errors (in sample, held out) by `names`."""
     groups: dict[tuple[Any, ...], list[Comparison]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, n) for n in names), []).append(row)

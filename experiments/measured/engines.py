@@ -1,4 +1,4 @@
-"""Public runs of whole engines in closed loops, and their figures as the simulator has them."""
+"""Public runs of whole engines in closed loops."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EngineRun:
 
     @property
     def load(self) -> str:
-        """Return the class of the load; `queued`: the engine runs fewer requests at once."""
+        """Return the load's class; `queued`: the engine runs fewer at once."""
         figures = self.measured
         if figures.ttft_s > QUEUED * self.osl * figures.tpot_s:
             return "queued"
@@ -55,7 +55,7 @@ class EngineRun:
 
 
 def runs_of(rows: Rows) -> Iterator[tuple[EngineRun | None, str]]:
-    """Yield each row as a run and "", or None and the unknown chip, model or precision."""
+    """Yield each row as a run and "", or None and the unknown name."""
     for i, key in enumerate(rows.keys(SETTING)):
         row = {name: rows[name][i] for name in rows.columns}
         platform, spec = chip_of(row["system"]), spec_of(row["model"])
@@ -83,10 +83,7 @@ def engine_of(run: EngineRun) -> Engine:
 
 
 def run_figures(run: EngineRun, engine: Engine | None = None) -> Figures | None:
-    """Return the simulated figures of a run; None if it is refused, as it does not fit.
-
-    `engine` replaces the run's own, as fits do.
-    """
+    """Return the simulated figures of a run, or None if it does not fit."""
     group = Group(platform=run.platform, tp=run.tp, apart=run.ep > 1)
     load = Load(isl=run.isl, osl=run.osl, clients=run.concurrency)
     try:

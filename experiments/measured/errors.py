@@ -11,7 +11,7 @@ __all__ = ["Error", "error_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """Errors of `count` predictions: median and 90th percentile of |p/m - 1|, mean of p/m - 1."""
+    """Errors of `count` predictions: median, 90th percentile and mean of p/m - 1."""
 
     count: int
     median: float

@@ -1,4 +1,4 @@
-"""Fit of the chips' constants to half of their rows, stored with the error on the others."""
+"""Fit of the chips' constants to half of their rows."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ __all__ = [
 class Group:
     """Constants that are fitted together.
 
-    `typical` maps each constant to its prior: value, and standard deviation of the logarithm (of
-    an efficiency: of the logit).
+    `typical`: each constant's prior, value and deviation of the logarithm (of an efficiency:
+    logit).
     """
 
     op: str
@@ -107,16 +107,7 @@ def fit_group(
     samples: Sequence[tuple[Rows, Chip]],
     unbound: float = UNBOUND_WEIGHT,
 ) -> dict[str, float]:
-    """Return the constants of a group, fitted to the samples of all chips together.
-
-    The descent takes differences of the cost model itself, in units of the priors' spread.
-
-    Args:
-      group: constants that are fitted.
-      op: operation of the samples.
-      samples: rows of each chip, all chips of equal weight.
-      unbound: weight of rows without an error bound.
-    """
+    """Return a group's constants, fitted to all chips' samples."""
     from scipy.optimize import minimize
 
     names = list(group.typical)
@@ -160,11 +151,7 @@ def fit_chip(
     platform: str, tables: Mapping[str, Rows], base: Constants | None = None,
     wanted: Collection[str] | None = None,
 ) -> dict[str, tuple[float, str]]:  # fmt: skip
-    """Return the constants fitted to a chip's own rows, with texts of their held-out errors.
-
-    Others are those of `base`, or of the chip's calibration. Groups without a wanted constant are
-    left out; None: all are wanted.
-    """
+    """Return the constants of a chip's own rows, with held-out errors."""
     chip = whole(platform, base)
     result: dict[str, tuple[float, str]] = {}
     ours = {
@@ -187,10 +174,7 @@ def fit_chip(
 
 
 def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
-    """Return the sections of `conf/kernels` for a chip, fitted to half of its shapes.
-
-    A precision with rows of two operand widths, such as MXFP4's, has the narrower one.
-    """
+    """Return a chip's sections of `conf/kernels`, fitted to half."""
     chip, result = whole(platform), dict[str, dict[str, Any]]()
     ours = [(op, rows) for op, system, rows in op_rows(tables)
             if op.kernel and chip_of(system) == platform]  # fmt: skip
@@ -243,10 +227,7 @@ def from_others(platform: str | None, constants: Constants) -> Constants:
 
 
 def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str, float]]:
-    """Return constants of each chip as if unmeasured, fitted to the other chips together.
-
-    Each chip has the same weight, with half of its shapes.
-    """
+    """Return each chip's constants as if unmeasured."""
     samples = {
         platform: (op, (_halves(op, rows)[0], whole(platform)))
         for op, system, rows in op_rows(tables)
@@ -263,7 +244,7 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
 
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:
-    """Fit and store the files of chips with rows, then that of chips without; return the log."""
+    """Fit and store the files of chips with rows, then of the others."""
     lines = []
     systems = {chip_of(s) for _, s, _ in op_rows(tables)}
     for platform in sorted(s for s in systems if s):
@@ -284,14 +265,7 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
 
 
 def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
-    """Fit chips of a user's folder to its rows, and write their calibrations; return the log.
-
-    Constants that no row determines are carried from the chip's base or the unmeasured chip.
-
-    Raises:
-      SettingError: no rows of a chip of the folder, rows of a chip of the project, or a group with
-        fewer rows than constants.
-    """
+    """Fit a user's chips to their rows, and write calibrations; return the log."""
     names = {path.stem for path in (folder / "hardware").glob("*.yaml")} - shipped()
     chips = sorted({str(system) for _, system, _ in op_rows(tables)})
     if not chips or not set(chips) <= names:
@@ -324,12 +298,7 @@ def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
 
 
 def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
-    """Fit the seconds of a step, of a layer and before the first step of each engine with runs.
-
-    Each token takes a step, so TPOT is linear in the first two: one replay of each run does. The
-    fit uses half of the settings (see `is_held_out`) without runs whose clients queue; the text has
-    the error of TPOT on the others.
-    """
+    """Fit each engine's seconds of a step, of a layer and before the first step."""
     from scipy.optimize import minimize
 
     runs: dict[str, list[tuple[EngineRun, Figures, Engine]]] = {}
@@ -380,7 +349,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
 
 
 def store_engines(rows: Rows) -> list[str]:
-    """Fit and store each engine's part of a step, a layer and a request; return the log."""
+    """Fit and store each engine's parts; return the log."""
     lines = []
     for engine, (values, source) in fit_engines(rows).items():
         path = conf_dir() / "engines" / f"{engine}.yaml"

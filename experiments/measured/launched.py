@@ -1,4 +1,4 @@
-"""Public rows of engines that launch kernels one by one, and their times by the cost model."""
+"""Public rows of engines that launch kernels one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALIKE: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """A measured time beside the predicted one, in seconds; `what`: token, prefill or decode."""
+    """A measured time beside the predicted one, in seconds."""
 
     model: str
     chip: str
@@ -110,11 +110,6 @@ def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
 def _steps_s(
     model: str, chip: str, engine: Engine, prompt: int, batches: np.ndarray, context: float
 ) -> tuple[list[float], list[float]]:
-    """Return the seconds of a step of all prompts, and of a decode step, by batch.
-
-    Prompts of a batch attend to their own tokens only: their attention is that of one prompt, as
-    often as there are prompts.
-    """
     spec, machine = shapes()[model], _chip(chip)
     platform = load_platform(machine.platform)
     constants = engine.constants(machine.constants, platform.host.host_factor)

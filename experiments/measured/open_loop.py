@@ -1,4 +1,4 @@
-"""Replay of public runs under Poisson arrivals, with the requests that their client drew."""
+"""Replay of public runs under Poisson arrivals."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ capacity above saturation."""
 class OpenRun:
     """One row: an engine, its chip and model, its client's requests and measured figures.
 
-    `figures` has the names of `FIGURES`. `like` is the engine of `conf/engines` whose host seconds
-    a step the replay uses.
+    `like` is the engine of `conf/engines` whose host seconds the replay uses.
     """
 
     platform: str
@@ -63,11 +62,7 @@ def open_runs(rows: Rows) -> Iterator[OpenRun]:
 
 
 def requests_of(run: OpenRun) -> RequestBlock:
-    """Return the requests of a run, as `sglang.bench_serving` draws them from its seed.
-
-    Raises:
-      DataError: the drawn tokens differ from the run's counts.
-    """
+    """Return the requests of a run, as `sglang.bench_serving` draws them from its seed."""
     drawn = np.random.RandomState(run.seed)  # the generator of the client
     prompt = drawn.randint(1, run.prompt_most + 1, size=run.requests)
     output = drawn.randint(0, run.output_most + 1, size=run.requests)

@@ -30,18 +30,12 @@ class Op:
     """One kind of measured call.
 
     Attributes:
-      name: name of the operation, as tables print it.
-      file: name of its file, without .csv.
-      chip_column: column with the chip's name.
-      measured: column of the measured microseconds.
-      shape: columns that identify a shape. All rows of a shape, on every chip, are in the same
-        half: fitted or held out.
-      predict: function that returns microseconds of one chip's rows, in NumPy or jax.numpy.
-      classes: function that returns the size class of each row.
-      is_bound: function that returns, by row, whether the project promises an error bound; other
-        errors are only reported.
-      keep: function that returns, by row, whether it belongs to this operation.
-      kernel: precision of `conf/kernels` whose constants it has; "": those of the calibration.
+      shape: columns of a shape, whose rows are all fitted or all held out.
+      predict: returns microseconds, in NumPy or jax.numpy.
+      classes: returns the size class of each row.
+      is_bound: returns whether each row has an error bound.
+      keep: returns whether each row belongs here.
+      kernel: precision of `conf/kernels`; "": the calibration.
     """
 
     name: str
@@ -165,7 +159,7 @@ def is_held_out(key: str) -> bool:
 
 
 def op_rows(tables: Mapping[str, Rows]) -> Iterator[tuple[Op, str, Rows]]:
-    """Yield each operation with the rows of one chip and the chip's name in their file."""
+    """Yield each operation with one chip's rows and its name there."""
     for op in OPS:
         if op.file not in tables:
             continue

@@ -1,4 +1,4 @@
-"""Predictions of the cost model for each measured call, in microseconds."""
+"""Predictions of the cost model for each measured call."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> np.ndarray:
 
 
 def moe_us(rows: Rows, chip: Chip) -> np.ndarray:
-    """Return the predicted microseconds of fused experts on one chip; NaN for unknown models."""
+    """Return the microseconds of fused experts; NaN for unknown models."""
     parts = []
     for model, distribution in sorted(set(zip(rows["model"], rows["distribution"], strict=True))):
         spec, routing = spec_of(model), _routing(distribution)
@@ -128,7 +128,7 @@ def _routing(distribution: str) -> Routing | None:
 
 
 def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
-    """Return the predicted microseconds of one product of a layer; NaN for unknown models."""
+    """Return the microseconds of a layer's product; NaN for unknown models."""
     parts = []
     for model in sorted(set(rows["model"])):
         if (spec := spec_of(model)) is None:

@@ -1,4 +1,4 @@
-"""Reader of measurement files: CSV with the columns of `experiments/measured`."""
+"""Reader of measurement files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _ALLOWED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows of one file, an array a column: text as `str` objects, numbers as floats."""
+    """Rows of one file: text as `str` objects, numbers as floats."""
 
     name: str  # name of the file, without .csv
     columns: Mapping[str, np.ndarray]
@@ -111,12 +111,7 @@ class Rows:
 
 
 def read_folder(folder: Path) -> dict[str, Rows]:
-    """Return the rows of every known file in a folder, by the file's name without .csv.
-
-    Raises:
-      SettingError: there is no such folder, or it has none of the files.
-      DataError: a file cannot be used; the error names file, row and column.
-    """
+    """Return the rows of every known file in a folder, by name."""
     if not folder.is_dir():
         raise SettingError("data", str(folder), "a folder")
     result = {

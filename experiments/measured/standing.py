@@ -1,4 +1,4 @@
-"""Standing table of public engine runs: errors by group, the page's table, the stored errors."""
+"""Standing table of public engine runs."""
 
 from __future__ import annotations
 

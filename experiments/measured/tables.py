@@ -21,7 +21,7 @@ _ERRORS = ("rows", "med", "p90", "bias")
 
 
 def op_table(rows: list[Comparison]) -> Table:
-    """Return the errors by chip, operation and size, and of all rows with a bound together."""
+    """Return the errors by chip, operation and size, and of all bound rows."""
     table = _table("predicted against measured, errors in percent", ("chip", "operation", "size"))
     by_size = errors_by(rows, "chip", "op", "size")
     bound = errors_by([r for r in rows if r.is_bound], "chip", "op")

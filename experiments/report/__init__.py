@@ -1,4 +1,4 @@
-"""Report of a reproduction: a page of figures with their verdicts, and a page of all claims."""
+"""Report of a reproduction."""
 
 from experiments.report.cards import Entry
 from experiments.report.pages import PAGES, report_pages

@@ -1,4 +1,4 @@
-"""Tables of the page of claims: rows of cells, the header first."""
+"""Tables of the page of claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures on the page: groups by paper, each figure with its verdict, claims, picture and files."""
+"""Figures on the page, by paper."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ Badge = Literal["agrees", "mixed", "misses", "no prediction", "ours"]
 class Entry:
     """Figure of the report: texts of its registration and of its figure.json.
 
-    `paper`: system whose paper has the figure, or "". `claims`: ids of the claims that it answers.
-    `experiment`: its settings, if it has any. `report`: rows of a table, the header first.
+    `paper`: system whose paper has the figure, or "". `report`: rows of a table, the header first.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Pages of a reproduction: the figures with their verdicts, and all claims with their audit."""
+"""Pages of a reproduction."""
 
 from __future__ import annotations
 
@@ -34,17 +34,7 @@ def report_pages(
     improvements: Sequence[Improvement] = (),
     results: Path = RESULTS,
 ) -> dict[str, str]:
-    """Return the text of each page, self-contained HTML, by file name.
-
-    Args:
-      out: folder with one folder for each figure.
-      entries: figures, in the page's order.
-      rows: rows of the fidelity table.
-      provenance: see `c2c.runs.provenance`.
-      profile: quick or full.
-      improvements: gains of our rules over the paper's.
-      results: folder of `make gpu`, with one folder for each device.
-    """
+    """Return the text of each page, self-contained HTML, by file name."""
     cards = cards_of(out, entries, rows)
     summary = totals(rows)
     environment = Environment(

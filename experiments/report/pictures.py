@@ -1,4 +1,4 @@
-"""Pictures of the report: a figure's SVG without its title and caption, and a thumbnail."""
+"""Pictures of the report."""
 
 from __future__ import annotations
 

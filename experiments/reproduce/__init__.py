@@ -1,1 +1,1 @@
-"""Reproduction of the papers' figures, and comparison with their numbers; see `command`."""
+"""Reproduction of the papers' figures."""

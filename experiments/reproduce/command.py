@@ -63,12 +63,7 @@ def context_of(settings: dict[str, object], overrides: Sequence[str] = ()) -> Co
 
 
 def run(settings: dict[str, object], overrides: Sequence[str] = ()) -> int:
-    """Make the figures and the report; return the exit status, 1 if a figure failed, else 0.
-
-    Args:
-      settings: settings of the command.
-      overrides: overrides of the figures' experiments.
-    """
+    """Make the figures and the report; return 1 if a figure failed, else 0."""
     context = context_of(settings, overrides)
     if settings["claims"] not in CLAIMS:
         raise SettingError("claims", settings["claims"], f"one of {', '.join(CLAIMS)}")
@@ -121,10 +116,7 @@ def _short(override: str) -> str:
 
 
 def settings_of(arguments: list[str]) -> dict[str, object]:
-    """Return the settings of a command line.
-
-    The figures themselves run outside Hydra's main, because they compose configurations.
-    """
+    """Return the settings of a command line."""
     result: dict[str, object] = {}
 
     @hydra.main(config_path=str(conf_dir()), config_name="reproduce", version_base="1.3")
@@ -140,7 +132,7 @@ def settings_of(arguments: list[str]) -> dict[str, object]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command line; return the exit status. See the module's docstring."""
+    """Run the command line; return the exit status."""
 
     def work() -> int:
         words = as_lists(with_own_settings(arguments))

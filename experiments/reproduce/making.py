@@ -38,8 +38,7 @@ CONF_FOLDERS = (
 class Outcome:
     """Outcome of one figure.
 
-    `seconds` is wall time, `cpu_s` CPU time of the figure's process, independent of other load.
-    `reused` is true if the figure was up to date. `error` is "" unless it failed.
+    `cpu_s`: CPU time of the figure's process; `error` is "" unless it failed.
     """
 
     name: str
@@ -67,7 +66,7 @@ def make_all(
     workers: int,
     advance: Show,
 ) -> None:
-    """Make figures, those with most work first; with one worker in this process, in their order."""
+    """Make figures, those with most work first if workers are several."""
     seconds_of = cpu_seconds(context.profile)
     works = {spec.name: seconds_of.get(spec.name, _UNKNOWN_S) for spec in specs}
     if min(workers, len(specs)) > 1:
@@ -113,11 +112,7 @@ def cpu_seconds(profile: str) -> dict[str, float]:
 
 
 class Tally:
-    """Progress of several figures, each weighed by its known CPU-seconds.
-
-    A figure that was up to date does not count. A running one counts by the time since its start,
-    at the pace of the ended ones, and by the share of its work that it reports, if any.
-    """
+    """Progress of several figures, each weighed by its known CPU-seconds."""
 
     def __init__(self, works: Mapping[str, float], workers: int, advance: Show) -> None:
         self._works, self._workers, self._advance = dict(works), workers, advance
@@ -193,7 +188,7 @@ def told(context: Context) -> dict[str, Any]:
 def make_figure(
     spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
 ) -> Outcome:
-    """Make one figure in its folder; a failure is in the outcome and in crash.json there."""
+    """Make one figure in its folder; a failure is in crash.json there."""
     start, start_cpu = time.perf_counter(), time.process_time()
     reused, error = False, ""
     try:

@@ -1,4 +1,4 @@
-"""Reproduction run: compute, draw and store figures, compare all claims, write the report."""
+"""Reproduction run: compute, draw and store figures."""
 
 from __future__ import annotations
 
@@ -48,26 +48,7 @@ def reproduce(
     console: Console | None = None,
     workers: int = 1,
 ) -> tuple[list[Outcome], list[Row]]:
-    """Make the figures and the fidelity table under `out`.
-
-    A figure that fails leaves crash.json in its folder and does not stop the others. The fidelity
-    table also counts figures that `out` holds from earlier calls, as long as they are up to date.
-
-    Args:
-      specs: figures to make.
-      context: settings of the figures.
-      out: folder of the results: one folder per figure, and fidelity.json, fidelity.parquet,
-        index.html, claims.html.
-      resume: whether to keep figures whose inputs have not changed.
-      overwrite: whether to replace figures and a report of other settings in `out`.
-      claims: table of claims to print before the summary: "compared", "all", "abstracts", or
-        "summary" for none.
-      console: console to print to; None: standard output.
-      workers: number of processes that make figures; 1: this process makes them.
-
-    Returns:
-      One outcome per figure, in order of completion, and one row per claim.
-    """
+    """Make the figures and the fidelity table under `out`."""
     mpl.use("Agg")
     # without a terminal (a log, CI) rich assumes 80 columns, too few for claim ids
     console = console or (Console() if Console().is_terminal else Console(width=165))

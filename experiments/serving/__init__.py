@@ -1,1 +1,1 @@
-"""Live engine as a command: settings, processes, recorded runs and their simulation."""
+"""Live engine as a command."""

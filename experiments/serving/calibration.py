@@ -1,4 +1,4 @@
-"""Calibration of step times on recorded steps: by shape, and by growth with the KV cache."""
+"""Calibration of step times on recorded steps."""
 
 from __future__ import annotations
 
@@ -23,24 +23,21 @@ _TRIMS = 3  # rounds that leave out steps 3 standard deviations off
 class StepFit:
     """Costs of a model's steps, seconds.
 
-    A decode step takes a + c x (positions attended to), with one a for each row class: rows are
-    padded to the class, so their real number has no term. A step with prompt tokens is a sum of
-    calls, each padded to one of the budgets. A step after another model's takes more: it was not
-    begun ahead, and the processor's caches hold the other model.
+    A decode step takes a + c x (positions attended to), one a for each row class.
 
     Attributes:
-      rows_s: time of a decode step, by row class.
-      kv_s: additional time for each position attended to.
-      chunk_s: time of a call with a chunk of a prompt, by its padded tokens.
-      turn_s: additional time of a step after another model's.
-      turns: number of steps after another model's.
-      outside_s: mean time before a decode step that is no turn.
-      turn_outside_s: additional time before a decode step that is a turn.
-      prompt_outside_s: mean time before a step with prompt tokens, without that of a turn.
-      load_s: mean time of a load of weights from memory onto a worker; 0 if there was none.
-      cold_load_s: mean time of a load of weights from disk; 0 if there was none.
+      rows_s: of a decode step, by row class.
+      kv_s: for each position attended to.
+      chunk_s: of a call with a chunk of a prompt, by its padded tokens.
+      turn_s: more, after another model's step.
+      turns: steps after another model's.
+      outside_s: mean before a decode step that is no turn.
+      turn_outside_s: more, before one that is a turn.
+      prompt_outside_s: mean before a step with prompt tokens, without a turn's.
+      load_s: mean of a load from memory; 0: none.
+      cold_load_s: mean of a load from disk; 0: none.
       residual: standard deviation of decode steps around the fit, over their mean.
-      steps: number of steps that were fitted.
+      steps: fitted steps.
     """
 
     rows_s: Mapping[int, float]
@@ -142,10 +139,6 @@ def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _above_zero(x: np.ndarray, y: np.ndarray, first: int) -> tuple[np.ndarray, float]:
-    """Return the fit, with 0 for columns from `first` on that the data do not determine.
-
-    Such a column gets a negative coefficient, or makes one of the first columns 0 or negative.
-    """
     mask = np.array([k < first or bool(x[:, k].any()) for k in range(x.shape[1])])
     while True:
         fit, residual = _least_squares(x[:, mask], y)
@@ -165,16 +158,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequence[int]) -> Prepared:
-    """Return the setup with measured step costs in place of the cost model's.
-
-    Args:
-      prepared: setup of the run.
-      fits: step costs by model.
-      budgets: chunk sizes in tokens that the run's workers cut prompts into.
-
-    Raises:
-      DataError: a model was not measured.
-    """
+    """Return the setup with measured step costs in place of the cost model's."""
     fleet, costs = prepared.fleet, prepared.fleet.costs
     body, overhead, kv = costs.body_s.copy(), costs.overhead_s.copy(), costs.kv_read_s.copy()
     decode, prompt = costs.decode_s.copy(), costs.prompt_s.copy()

@@ -1,4 +1,4 @@
-"""Start of the serving processes from settings, and their end on a signal."""
+"""Start of the serving processes from settings."""
 
 from __future__ import annotations
 
@@ -37,12 +37,7 @@ _FRONT_S = 10.0  # a front that ends sooner is not replaced: the next one would 
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status.
-
-    Raises:
-      SettingError: a setting is invalid.
-      DataError: no model can be served, or a process did not start.
-    """
+    """Serve until SIGTERM or SIGINT; return the exit status."""
     register()
     settings = settings_of(load(overrides_of(arguments), "serve"))
     log_to_stderr()
@@ -137,7 +132,6 @@ def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSetting
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows compiled shapes on a bar, which appears with the first."""
     with contextlib.ExitStack() as shown:
         bars: list[Callable[[float], None]] = []
 

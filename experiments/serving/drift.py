@@ -1,4 +1,4 @@
-"""Deviations of a run from the fit of its step costs: by time (a machine drifts) and by shape."""
+"""Deviations of a run from the fit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Drift:
     """Deviation of decode steps from the fit, by window of ten seconds.
 
     Attributes:
-      windows: number of windows with enough steps.
-      worst: largest relative deviation of a window from the fit.
+      windows: those with enough steps.
+      worst: largest relative deviation.
       usual: median relative deviation.
     """
 
@@ -36,13 +36,11 @@ class Shape:
     """Recorded and fitted seconds of steps of one shape.
 
     Attributes:
-      model: name of the model.
-      kind: "decode", or "prompt" for steps with chunks of prompts, with or without decodes.
+      kind: "decode", or "prompt" for steps with chunks of prompts.
       size: rows of a decode step, or padded tokens of all chunks.
-      steps: number of steps of this shape.
-      live_s: mean seconds of device and host.
-      fitted_s: mean seconds by the fit.
-      is_seen: True if the fit was made with steps of this shape.
+      live_s: mean, of device and host.
+      fitted_s: mean, by the fit.
+      is_seen: whether the fit had steps of this shape.
     """
 
     model: str
@@ -110,7 +108,7 @@ def _usual(c: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _fitted_s(c: Mapping[str, np.ndarray], fits: Mapping[str, StepFit]) -> np.ndarray:
-    """Return the fitted seconds of each step; 0 if the fit has not seen its rows or chunks."""
+    """Return the fitted seconds of each step; 0 if unseen."""
     out = np.zeros(len(c["model"]))
     for model, fit in fits.items():
         for k in np.flatnonzero((c["model"] == model) & (c["number"] >= 0)):

@@ -20,13 +20,7 @@ _FRONT_S = 60.0  # limit of a front's start
 
 
 def begin_front(module: str, *arguments: object, key: str | None) -> subprocess.Popen[bytes]:
-    """Start the process of a front.
-
-    Args:
-      module: Python module to run.
-      arguments: arguments of the module.
-      key: API key that requests need; None for no key.
-    """
+    """Start the process of a front."""
     return subprocess.Popen(  # noqa: S603 (this Python, our module)
         [sys.executable, "-m", module, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -45,11 +39,7 @@ async def end_front(front: subprocess.Popen[bytes]) -> None:
 
 
 async def until_ready(front: subprocess.Popen[bytes], url: str) -> None:
-    """Wait until a front accepts requests.
-
-    Raises:
-      DataError: the front ended, or took too long to start.
-    """
+    """Wait until a front accepts requests."""
 
     def is_ready() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Inputs of a live run, for a replay: arrivals, cancellations and lost devices."""
+"""Inputs of a live run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ __all__ = ["Inputs", "inputs_from"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Inputs of a run; a request's id is its index in the order of arrival.
+    """Inputs of a run; a request's id is its index by arrival.
 
     Attributes:
-      arrivals: arrivals of all requests.
-      lengths: output tokens of each request; of an unfinished one, its limit of output tokens.
-      cancel_s: time from each request's arrival to its cancellation; inf: none.
-      others: all other events, in order of time.
+      lengths: output tokens; of an unfinished request, its limit.
+      cancel_s: from each arrival; inf: none.
+      others: all other events, by time.
       served: records of the finished requests.
     """
 

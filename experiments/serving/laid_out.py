@@ -1,4 +1,4 @@
-"""Systems that lay a model out over several devices, prepared for the given checkpoints."""
+"""Systems that lay a model out over several devices."""
 
 from __future__ import annotations
 

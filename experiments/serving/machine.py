@@ -1,4 +1,4 @@
-"""Machine of a live run: its processor, and the share of cores that other processes used."""
+"""Machine of a live run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MACHINE = "machine.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRecord:
-    """Machine of a run. `others`: share of cores that other processes used, per ten seconds."""
+    """Machine of a run; `others`: share of cores that other processes used, per ten seconds."""
 
     cpu: str
     cores: int
@@ -33,11 +33,7 @@ def write_machine(folder: Path, others: Sequence[float]) -> None:
 
 
 def read_machine(folder: Path) -> MachineRecord:
-    """Return the machine's record of a run.
-
-    Raises:
-      DataError: the file is missing or damaged.
-    """
+    """Return the machine's record of a run."""
     try:
         fields = json.loads((folder / MACHINE).read_text("utf-8"))
         return MachineRecord(

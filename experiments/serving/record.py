@@ -1,4 +1,4 @@
-"""Files of a live run: requests in the simulator's form, steps, inputs, settings, catalog."""
+"""Files of a live run."""
 
 from __future__ import annotations
 

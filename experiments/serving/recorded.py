@@ -1,4 +1,4 @@
-"""Replay of a live run with the recorded seconds of each plan, under a virtual clock."""
+"""Replay of a live run with each plan's recorded seconds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retold:
-    """Records of the replay, number of its plans, and number of plans equal to the recorded."""
+    """Records of the replay, its plans, and those equal to the recorded."""
 
     requests: pa.Table
     plans: int
@@ -146,7 +146,6 @@ class _Recorded:
 
 
 def _plans(steps: pa.Table) -> dict[int, deque[_Plan]]:
-    """Return the recorded plans of each worker, in order."""
     result: dict[int, deque[_Plan]] = {}
     under_way: dict[int, list[dict[str, Any]]] = {}
     for row in steps.to_pylist():
@@ -189,18 +188,7 @@ def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
 
 
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
-    """Run the loop over the inputs of a live run and the recorded seconds of its plans.
-
-    The loop decides anew. A difference to the live run means that it depends on more than events.
-
-    Args:
-      prepared: setup of the run.
-      inputs: inputs of the run.
-      steps: recorded steps and loads of the run.
-
-    Raises:
-      DataError: the loop asks for plans that were not recorded.
-    """
+    """Run the loop over a live run's inputs and recorded seconds."""
     world = _Recorded(prepared, inputs, steps)
     records = _records_of(prepared, world)
     return Retold(requests=inputs.of_served(records), plans=world.plans, equal=world.equal)

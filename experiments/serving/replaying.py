@@ -1,4 +1,4 @@
-"""Simulation of a live run's requests, and comparison of both by percentiles."""
+"""Simulation of a live run's requests."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ _SHARES = (50, 95, 99)
 class Comparison:
     """One percentile of a latency, live and simulated, seconds.
 
-    `floor`: spread over live runs of the same requests, as largest / smallest - 1; None if there
-    is one run.
+    `floor`: spread over live runs of the same requests, largest / smallest - 1, or None.
     """
 
     name: str
@@ -57,20 +56,12 @@ class Comparison:
 
 
 def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
-    """Return the step costs by model, fitted to these runs.
-
-    Raises:
-      DataError: a run has no record, or too few steps.
-    """
+    """Return the step costs by model, fitted to these runs."""
     return fit_steps([_table(run / STEPS) for run in runs])
 
 
 def prepared_of(run: Path) -> tuple[Prepared, Options]:
-    """Return a run's setup of the serving loop, and the options of its workers.
-
-    Raises:
-      DataError: the record is damaged, a checkpoint is gone, or a worker had several devices.
-    """
+    """Return a run's setup of the serving loop, and the options of its workers."""
     try:
         settings = json.loads((run / SETTINGS).read_text("utf-8"))
         listed = json.loads((run / CATALOG).read_text("utf-8"))["models"]
@@ -99,11 +90,7 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
 
 
 def served_requests(run: Path) -> pa.Table:
-    """Return the finished requests of a run, by arrival.
-
-    Raises:
-      DataError: no request was finished.
-    """
+    """Return the finished requests of a run, by arrival."""
     table = _table(run / REQUESTS)
     table = table.filter(pa.array(np.asarray(table["status"].to_pylist()) == "finished"))
     if not len(table):
@@ -117,11 +104,7 @@ def recorded_steps(run: Path) -> pa.Table:
 
 
 def inputs_of(run: Path, prepared: Prepared) -> Inputs:
-    """Return the inputs of a run's engine.
-
-    Raises:
-      DataError: the record is missing, or no request was finished.
-    """
+    """Return the inputs of a run's engine."""
     names = [d.name for d in prepared.setup.deployments]
     return inputs_from(_table(run / INPUTS), _table(run / REQUESTS), names)
 
@@ -129,13 +112,7 @@ def inputs_of(run: Path, prepared: Prepared) -> Inputs:
 def replay(
     prepared: Prepared, inputs: Inputs, fits: Mapping[str, StepFit] | None = None
 ) -> pa.Table:
-    """Simulate the inputs of a live run; return records of its finished requests, by arrival.
-
-    Args:
-      prepared: setup of the run, with its step costs.
-      inputs: inputs of the run.
-      fits: costs of loads and turns, by model; None for loads without time.
-    """
+    """Simulate the inputs of a live run; return records of its finished requests, by arrival."""
     model_fits = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
     load_s = np.array([0.0 if fit is None else fit.load_s for fit in model_fits])
     cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in model_fits])
@@ -152,13 +129,12 @@ def replay(
 
 
 def _turn_s(fits: Sequence[StepFit]) -> float:
-    """Return the mean seconds that a turn adds; the simulator has one value for all models."""
     total = sum(fit.turns * (fit.turn_s + fit.turn_outside_s) for fit in fits)
     return total / max(1, sum(fit.turns for fit in fits))
 
 
 def records_of(prepared: Prepared, machine: Machine, inputs: Inputs) -> pa.Table:
-    """Simulate the inputs of a live run; return the records of all its requests, by id."""
+    """Simulate a live run's inputs; return all requests' records, by id."""
     simulation = Simulation.start(prepared, machine, incidents=inputs.others)
     parts: list[np.ndarray] = []
     simulation.feed(inputs.block(), parts.append, is_last=True)
@@ -169,13 +145,7 @@ def records_of(prepared: Prepared, machine: Machine, inputs: Inputs) -> pa.Table
 def compare(
     live: pa.Table, simulated: pa.Table, again: Sequence[pa.Table] = ()
 ) -> list[Comparison]:
-    """Return the percentiles of TTFT, TPOT and end-to-end time, live and simulated.
-
-    Args:
-      live: records of the live run.
-      simulated: records of the same requests, simulated.
-      again: records of further live runs of the same requests.
-    """
+    """Return the percentiles of TTFT, TPOT and end-to-end time, live and simulated."""
     ours, theirs = _figures(live), _figures(simulated)
     runs = [ours, *map(_figures, again)]
     result = []

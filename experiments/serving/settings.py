@@ -50,58 +50,50 @@ class ServeConf:
     """Settings of `conf/serve.yaml`, as key=value on the command line.
 
     Attributes:
-      catalog_folder: models to serve, `catalog=` on the command line: a checkpoint (a folder with a
-        config.json, or a GGUF file), a folder of checkpoints, or Hugging Face's cache; null for
-        SmolLM2, fetched once.
-      host: address to listen at; any address but a loopback one needs a key.
+      catalog_folder: `catalog=` on the command line: a checkpoint (a folder with a config.json, or
+        a GGUF file), a folder of them, or Hugging Face's cache; null for SmolLM2, fetched once.
+      host: address to listen at; any but a loopback one needs a key.
       port: port to listen at; 0 for a free one.
-      key: API key that requests need; null for no key.
-      workers: number of processes that compute; each is a device of the fleet.
-      devices: GPUs or MIG instances of the workers: a list of UUIDs, auto for those that NVML
-        lists, one a worker, or null for the devices that jax finds.
-      rows: row classes of a step; the last one is the largest batch of a model.
-      budgets: sizes in prompt tokens that a call is padded to.
-      context: most tokens of a request, unless the model's own context is shorter; null for the
-        longest context of the models.
-      pool_bytes: KV cache of each worker; null for the need of all rows of all models, up to a
-        quarter of the memory for all workers together.
-      memory_fraction: share of a worker's memory (of its device, or its part of the host's) for
-        its weights and its KV cache, in place of pool_bytes. Steps compute in the rest.
-      weights_bytes: host memory for weights; models beyond it are loaded on demand, and others are
-        evicted. null if all models of the catalog fit.
+      key: API key that requests need; null for none.
+      workers: number of processes that compute.
+      devices: GPUs or MIG instances of the workers: UUIDs, auto (NVML's, one a worker), or null
+        (jax's).
+      rows: row classes of a step; the last one is a model's largest batch.
+      budgets: prompt tokens that a call is padded to.
+      context: most tokens of a request; null for the models' own.
+      pool_bytes: KV cache of each worker; null for all rows of all models, up to a quarter of the
+        memory.
+      memory_fraction: share of a worker's memory for weights and KV cache, in place of pool_bytes.
+      weights_bytes: host memory for weights, loaded on demand; null if all models fit.
       dtype: type of parameters, activations, keys and values.
-      linear_strategy: storage of weights, `linear=` on the command line: staged (one copy for all
-        workers) or reference (a copy for each worker).
-      ahead: 1 if a worker begins the next of several decode steps before it reads the last tokens;
-        a prompt that arrives then waits for one more step. 0 for one step at a time.
+      linear_strategy: `linear=` on the command line: staged (one copy of weights for all workers)
+        or reference (a copy each).
+      ahead: 1: a worker begins the next decode step before it reads the last tokens; 0: one step at
+        a time.
       executables: folder of compiled code, auto, or none.
       pools: folder of weights in the form that workers map; null for a temporary one.
-      add_from: folder of checkpoints that `POST /v1/models` may add while the engine serves. Any
-        model can then be removed by `DELETE /v1/models/<name>`. null for a fixed catalog.
-      sampling: defaults of a request's sampling: neutral, or checkpoint (temperature, top_p, top_k,
-        min_p and repetition_penalty of its generation_config.json).
+      add_from: folder of checkpoints that `POST /v1/models` may add (and `DELETE /v1/models/<name>`
+        remove); null for a fixed catalog.
+      sampling: defaults: neutral, or checkpoint (its generation_config.json).
       choices: most choices of one request (`n` times its prompts); more get HTTP 400.
-      origins: web pages whose scripts may use the API (CORS), such as `[http://localhost:3000]`;
-        `["*"]` for all.
+      origins: web pages that may use the API (CORS), such as `[http://localhost:3000]`; `["*"]` for
+        all.
       max_open: most open requests; further ones get HTTP 429.
-      retries: losses of a worker in a row, without a token between, that a request survives.
-      patience: processes of a worker in a row that may end without work before it is given up.
+      retries: losses of a worker in a row that a request survives without a token.
+      patience: processes of a worker in a row that may end without work.
       has_spare: whether a spare process replaces a lost one at once.
       hang_s: silence after which a computing worker is killed.
-      start_s: silence after which a starting worker, which may compile, is killed.
-      drain_s: time that open requests have after SIGTERM.
+      start_s: silence after which a starting worker is killed.
+      drain_s: time of open requests after SIGTERM.
       ttft_slo_s: TTFT target that policies see.
       tpot_slo_s: TPOT target that policies see.
-      constants: constants of the cost model that policies predict with, from `conf/calibration`.
-      busy_poll: whether the scheduler polls for a worker's report around its predicted time, as
-        long as the core is otherwise idle; false for a scheduler that sleeps.
-      out: folder for the record of the run (requests, steps, inputs); null for no record.
-      compiled: whether the loop's step runs as machine code, which is compiled in the background if
-        needed; false for an interpreted step, for a debugger.
-      system: system from `conf/system`, as for the simulator. With a layout each worker has as many
-        devices as the layout has GPUs.
-      node: node from `conf/node` of a system with a layout, by which policies predict.
-      catalog: the simulator's catalog that such a system names; it is not read.
+      constants: cost model that policies predict with, from `conf/calibration`.
+      busy_poll: whether the scheduler polls around a report's predicted time; false: it sleeps.
+      out: folder for the record of the run; null for none.
+      compiled: whether the loop's step runs as machine code; false for a debugger.
+      system: system from `conf/system`; each worker has as many devices as its layout.
+      node: node from `conf/node` of a system with a layout.
+      catalog: the simulator's catalog of such a system; it is not read.
     """
 
     catalog_folder: str | None = None
@@ -186,11 +178,7 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
 
 
 def settings_of(cfg: DictConfig) -> Settings:
-    """Validate a composed configuration and return its settings.
-
-    Raises:
-      SettingError: a setting is invalid.
-    """
+    """Validate a composed configuration and return its settings."""
     values: Any = OmegaConf.to_container(cfg, resolve=True)
     check_fields(values, "", ServeConf)
     check_value(values["linear_strategy"], Literal["staged", "reference"], "linear")
@@ -304,14 +292,7 @@ def system_of(given: Mapping[str, Any]) -> SystemSpec:
 
 
 def check_address(given: Mapping[str, Any]) -> None:
-    """Refuse an address that is not free, or that is public without a key.
-
-    Args:
-      given: settings with host, port and key.
-
-    Raises:
-      SettingError: the host, port or key is invalid.
-    """
+    """Refuse an address that is taken, or public without a key."""
     host, port = given["host"], given["port"]
     check_value(port, Annotated[int, In("[0, 65535]")], "port")
     try:

@@ -1,4 +1,4 @@
-"""File of fitted step costs, written by `c2c calibrate engine`, read by `c2c replay`."""
+"""File of fitted step costs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ def write_steps(path: Path, fits: Mapping[str, StepFit], about: Mapping[str, Any
 
 
 def read_steps(path: Path) -> dict[str, StepFit]:
-    """Return the step costs of a file, by model.
-
-    Raises:
-      DataError: the file holds no step costs.
-    """
+    """Return the step costs of a file, by model."""
     try:
         models = yaml.safe_load(path.read_text("utf-8"))["models"]
         return {str(name): _fit(entry) for name, entry in models.items()}

@@ -1,1 +1,1 @@
-"""OpenAI's API with simulated times, to test gateways and autoscalers without GPUs."""
+"""OpenAI's API with simulated times."""

@@ -3,8 +3,7 @@
     c2c serve simulated=true system=c2cserve_plus hardware=gh200 mig=7x12gb
     c2c serve simulated=true catalog=dense16 superchips=4 speed=10 port=8123
 
-All settings of c2c simulate apply besides those below; layouts and policies are planned for
-the workload. A header of a request makes its answer fail:
+All settings of c2c simulate apply besides those below. A header of a request makes its answer fail:
 
     x-simulated-fault: status=503            # an error at once; 400 to 599
     x-simulated-fault: delay_s=2, stall_s=5  # before the request, and after the first piece
@@ -44,12 +43,12 @@ class EndpointConf:
 
     Attributes:
       simulated: true; else the live engine serves.
-      host: address to listen at; any but this machine's own needs a key.
-      port: port to listen at; 0 for any free one.
-      key: API key that requests must carry; null: none.
+      host: address to listen at; any but a loopback one needs a key.
+      port: port to listen at; 0 for a free one.
+      key: API key that requests need; null: none.
       speed: simulated seconds a second.
-      max_open: requests at the same time; further ones get 429.
-      answer_tokens: median length of an answer, capped by its request; null: always the cap.
+      max_open: most open requests; further ones get 429.
+      answer_tokens: median length of an answer, up to its cap; null: the cap.
       answer_spread: standard deviation of the logarithm of that length.
       tokenizer: checkpoint folder with a tokenizer; null: one trained on this package's sources.
     """
@@ -66,12 +65,7 @@ class EndpointConf:
 
 
 def serve_simulated(arguments: Sequence[str]) -> int:
-    """Serve until SIGINT or SIGTERM; return the exit status.
-
-    Raises:
-      SettingError: a setting is not allowed.
-      DataError: a file cannot be used, or the front did not start or has ended.
-    """
+    """Serve until SIGINT or SIGTERM; return the exit status."""
     names = {field.name for field in fields(EndpointConf)}
     endpoint_words = [a for a in arguments if a.partition("=")[0] in names or a in ("--help", "-h")]
     conf: EndpointConf = read_settings(EndpointConf, endpoint_words)

@@ -1,4 +1,4 @@
-"""Scheduler of a simulated endpoint, between the front and the simulated world."""
+"""Scheduler of a simulated endpoint."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ class Answers:
     """Lengths and tokens of answers.
 
     Attributes:
-      tokens: median length; None: as long as a request allows.
+      tokens: median; None: as long as allowed.
       spread: standard deviation of the length's logarithm.
-      words: tokens that answers are drawn from.
-      seed: seed of lengths and tokens.
     """
 
     tokens: int | None
@@ -66,17 +64,7 @@ class Answers:
 
 
 class Endpoint:
-    """Serves the front over a Unix socket as `c2c.engine.Engine` does, from a simulated fleet.
-
-    Simulated time runs `speed` times as fast as the clock. If the simulation cannot keep up, it is
-    behind: answers come late, and `/live` reports the delay.
-
-    Args:
-      setup: the run; layouts and policies were planned for its workload.
-      answers: lengths and tokens of answers.
-      speed: simulated seconds a second.
-      most: requests at the same time; further ones get 429.
-    """
+    """Serves the front over a Unix socket as `c2c.engine.Engine` does, from a simulated fleet."""
 
     def __init__(self, setup: RunSetup, answers: Answers, *, speed: float, most: int) -> None:
         prepared = setup.prepared
@@ -102,7 +90,7 @@ class Endpoint:
         self._is_draining = False
 
     async def listen(self) -> None:
-        """Compile the event loop if its machine code is missing, and open the socket."""
+        """Compile the event loop if needed, and open the socket."""
         self._advance(0.0, _NOBODY)
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self._connect), str(self.socket)
@@ -216,7 +204,7 @@ class Endpoint:
         self._woken.set()
 
     def ask(self, ask: say.Ask) -> None:
-        """Accept or refuse a request; its tokens and its end go to the front."""
+        """Accept or refuse a request; its tokens go to the front."""
         is_full = len(self.ledger) >= self._most
         is_real = ask.scores is not None or ask.prompt_scores is not None or ask.grammar
         if self._is_draining or is_full or is_real:

@@ -1,4 +1,4 @@
-"""Faults that a client of a simulated endpoint requests: middleware of the front."""
+"""Faults that a client of a simulated endpoint requests."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Fault:
     """A fault of one answer.
 
     Attributes:
-      status: HTTP status of an error that is the answer; 0: none.
-      delay_s: delay before the request is processed.
-      stall_s: delay after the first piece of the answer's body.
-      cut_after: pieces of the body after which the connection ends; -1: it does not.
+      status: HTTP status that is the answer; 0: none.
+      delay_s: before the request is processed.
+      stall_s: after the first piece of the body.
+      cut_after: pieces of the body before the connection ends; -1: all.
     """
 
     status: int = 0
@@ -100,4 +100,4 @@ class Faults:
 
 
 class _Cut(BaseException):
-    """The rest of an answer must not be sent. The application's handlers do not catch this."""
+    """The rest of an answer must not be sent; no handler catches this."""

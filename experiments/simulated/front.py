@@ -1,7 +1,4 @@
-"""Front of a simulated endpoint, in a process of its own, with the API key of C2C_KEY.
-
-python -m experiments.simulated.front <socket> <host> <port> <at once> <tokenizer>
-"""
+"""Front of a simulated endpoint, with the API key of C2C_KEY."""
 
 from __future__ import annotations
 

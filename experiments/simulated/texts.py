@@ -1,4 +1,4 @@
-"""Texts of a simulated endpoint: a tokenizer without a checkpoint, or a checkpoint's."""
+"""Texts of a simulated endpoint."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ _VOCAB = 8192
 
 
 def read_tokenizer(folder: Path | None) -> Tokenizer:
-    """Return the tokenizer of a checkpoint's folder; None: one trained on this package's sources.
-
-    The latter is a byte-level BPE of 8,192 tokens, each of about four characters of English.
-    """
+    """Return the tokenizer of a folder; None: one trained on this package's sources."""
     if folder is not None:
         return tokenizer_from_folder(folder)
     backend = tokenizers.Tokenizer(models.BPE())
@@ -52,7 +49,7 @@ def _sources() -> Iterator[str]:
 
 
 def words_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that answers are drawn from: lower-case words after a space, else all."""
+    """Return the tokens that answers are drawn from."""
     tokens = [
         token
         for token in range(tokenizer.vocab_size)

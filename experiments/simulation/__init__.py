@@ -1,4 +1,4 @@
-"""One simulated run as a folder: execution, console output, points of a sweep."""
+"""One simulated run as a folder."""
 
 from experiments.simulation.execute import CODE, Outcome, code_keys, execute, finished, folder_of
 

@@ -1,4 +1,4 @@
-"""One run outside a sweep, and what a run shows."""
+"""One run outside a sweep."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_shared(cfg: DictConfig | Settings) -> None:
 
 
 def value_of(outcome: Outcome, objective: Any) -> Any:
-    """Return the objective's value in a run and print it; None without objective or requests."""
+    """Return and print the objective's value, or None."""
     # A run that served nobody has no objective, whatever the arithmetic makes of zeros.
     value = objective_of(objective, outcome.summary) if outcome.summary["finished"] else None
     if objective is not None:
@@ -78,11 +78,7 @@ def show(
     setup: RunSetup, out: Console, shown: Literal["all", "verdict", "none"],
     keys: dict[Path, str] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Run one point; print its settings before, and its tables as soon as they are known.
-
-    A point of a sweep shows its verdict alone, as the sweep ends in a table; in a process beside
-    others, nothing.
-    """
+    """Run one point; print its settings, and its tables as they are known."""
     with ExitStack() as drawn:
         bars: list[Callable[[float], None]] = []
 

@@ -1,4 +1,4 @@
-"""Command line of `c2c simulate` with options: sweeps, help, settings of one's own."""
+"""Command line of `c2c simulate` with options."""
 
 from __future__ import annotations
 
@@ -33,13 +33,7 @@ HELP, OWN = frozenset({"-h", "--help"}), "--config-dir="
 
 
 def run_command_line(given: Sequence[str]) -> int:
-    """Run a command line; return the exit status, see `c2c simulate`.
-
-    Raises:
-      SettingError: a setting is not allowed.
-      DataError: a file cannot be used.
-      HydraException, OmegaConfBaseException: a setting cannot be parsed or composed.
-    """
+    """Run a command line; return the exit status, see `c2c simulate`."""
     raised: list[Exception] = []
 
     def point(cfg: DictConfig) -> None:

@@ -1,4 +1,4 @@
-"""Simulation of a checked setup into a run folder: streamed records, then the summary."""
+"""Simulation of a checked setup into a run folder."""
 
 from __future__ import annotations
 
@@ -59,14 +59,12 @@ class Speed:
     """Wall seconds of a run by part; with several processes, the parts of the slowest one.
 
     Attributes:
-      requests: number of requests that arrived.
-      shards: number of processes that simulated.
       generate_s: making or reading the requests.
       events_s: the event loop, policies included.
-      records_s: writing records to `requests.parquet`.
-      simulate_s: these three together, and the start of processes.
-      summary_s: reading the records back, summary and timeline.
-      compiled: True for machine code, False for the interpreter.
+      records_s: writing `requests.parquet`.
+      simulate_s: these three, and the start of processes.
+      summary_s: reading back, summary and timeline.
+      compiled: whether it was machine code.
     """
 
     requests: int
@@ -86,7 +84,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Complete run: its folder, its summary, and its speed (None if it was complete before)."""
+    """Complete run: folder, summary, and speed (None if old)."""
 
     folder: Path
     summary: Mapping[str, Any]
@@ -99,11 +97,7 @@ class Outcome:
 
 
 def folder_of(setup: RunSetup) -> Path:
-    """Return the run's folder: `folder`, or one in `out` named after the settings.
-
-    The name does not depend on the contents of traces or code: a run whose inputs have changed
-    replaces the earlier one.
-    """
+    """Return the run's folder: `folder`, or one in `out` named after the settings."""
     s = setup.settings
     if s["folder"]:
         return Path(s["folder"]).expanduser()
@@ -127,20 +121,14 @@ def _digest(settings: Mapping[str, Any]) -> str:
 
 @cache
 def code_keys() -> Mapping[str, str]:
-    """Return the `source_key` of each package of `CODE`, hashed once, as the process loads it."""
+    """Return the `source_key` of each package of `CODE`."""
     return {name: source_key(name) for name in CODE}
 
 
 def finished(
     settings: Mapping[str, Any], code: Mapping[str, str], keys: dict[Path, str] | None = None
 ) -> Outcome | None:
-    """Return the outcome of a complete run, read without building the run; None if there is none.
-
-    Args:
-      settings: settings of the run as in `RunSetup.settings`, with a folder in `out`.
-      code: `code_keys`, or others to compare with.
-      keys: known `file_key` by path, to which new ones are added; None: all files are hashed.
-    """
+    """Return the outcome of a complete run, or None, without building the run."""
     keys = {} if keys is None else keys
     out = Path(settings["out"]).expanduser()
     if settings["folder"] or not settings["resume"]:
@@ -162,7 +150,7 @@ def finished(
 
 
 def complete_folder(settings: Settings) -> Path | None:
-    """Return the folder of the complete run of these settings; None if there is none."""
+    """Return the folder of these settings' complete run, or None."""
     out = Path(settings["out"]).expanduser()
     folders = [Path(settings["folder"]).expanduser()] if settings["folder"] else sorted(
         out.glob(f"*_{_digest(settings)}")
@@ -178,18 +166,7 @@ def execute(
     after: Callable[[Outcome], None] = lambda outcome: None,  # noqa: ARG005
     keys: dict[Path, str] | None = None,
 ) -> Outcome:
-    """Run a setup into its folder, or return the outcome of a complete folder.
-
-    Args:
-      setup: checked setup of the run.
-      before: called at the start of a run, with True if it is compiled.
-      on_progress: called with the number of requests that have arrived so far.
-      after: called with the outcome once the summary is on disk, before figures are drawn.
-      keys: as of `finished`.
-
-    Raises:
-      SettingError: the folder cannot be used.
-    """
+    """Run a setup into its folder, or return a complete one."""
     folder = folder_of(setup)
     settings = dict(setup.settings)
     if keys is not None:
@@ -218,10 +195,7 @@ def execute(
 
 
 def check_disk(cfg: DictConfig | Mapping[str, Any]) -> None:
-    """Raise if the disk has no room for the records of a generator's requests.
-
-    The check comes before the requests are counted, which takes time; other faults are found later.
-    """
+    """Raise if the disk has no room for a generator's records."""
     workload = cfg["workload"]
     counts = [workload.get(n) for n in ("requests", "replicas", "max_requests")]
     if workload.get("kind") == "trace" or any(type(n) is not int for n in counts):
@@ -297,7 +271,7 @@ def _simulate(
 
 
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
-    """Return the shards of a run: `shards` of the settings, fewer if chips share models."""
+    """Return the shards of a run, fewer if chips share models."""
     setting, requests = setup.settings["shards"], int(setup.workload.description["requests"])
     if setting == "auto":
         count = cluster_cores(setup.settings["code"]) if cluster_is_named() else len(usable_cores())
@@ -322,7 +296,7 @@ def _totals(setup: RunSetup, stats: RunStats) -> dict[str, Any]:
 
 
 def chosen_chunks(setup: RunSetup) -> list[dict[str, Any]]:
-    """Return the chunk of each (architecture, slice) pair; `fits` if it keeps every limit."""
+    """Return each (architecture, slice) pair's chunk; `fits` if within limits."""
     prepared = setup.prepared
     return [
         {"model": spec.name, "slice": kind.name, "tokens": choice.tokens, "fits": choice.feasible}

@@ -13,11 +13,7 @@ _OPTIONS = {"M_TRIM_THRESHOLD": (-1, -1), "M_ARENA_MAX": (-8, 1), "M_MMAP_MAX": 
 
 
 def keep_freed_memory() -> None:
-    """Make this process reuse the memory that it frees from now on; no effect without glibc.
-
-    By default, the pages of a freed array go back to the system and are faulted in again one by
-    one, zeroed: on a virtual machine that took longer than the computation on them.
-    """
+    """Make this process reuse the memory that it frees, with glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return

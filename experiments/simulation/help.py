@@ -1,4 +1,4 @@
-"""Help of `c2c simulate`: settings with present values and their dataclasses' descriptions."""
+"""Help of `c2c simulate`."""
 
 from __future__ import annotations
 

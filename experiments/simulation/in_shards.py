@@ -1,4 +1,4 @@
-"""Simulation of a run's shards: in processes of this machine, or on a cluster of Ray."""
+"""Simulation of a run's shards."""
 
 from __future__ import annotations
 
@@ -38,11 +38,7 @@ def serve_in_shards(
     compiled: bool,
     on_progress: Callable[[float], None],
 ) -> Served:
-    """Simulate each shard in a process of its own and merge the totals.
-
-    The requests are made or read here, once, and go to each shard's file. If RAY_ADDRESS names a
-    cluster, the shards are its tasks, which need none of this machine's files.
-    """
+    """Simulate each shard in a process of its own and merge the totals."""
     total = float(setup.workload.description["requests"])
 
     def tell(shares: Sequence[float]) -> None:
@@ -90,7 +86,6 @@ def _on_cluster(
     compiled: bool,
     tell: Callable[[Sequence[float]], None],
 ) -> list[Served]:
-    """Return the results of shards as tasks of Ray, which repeats those of a lost machine."""
     ray = cluster_with(code)
     node = ray.get_runtime_context().get_node_id()
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
@@ -146,7 +141,7 @@ def _away(
     shares: Any,
     k: int,
 ) -> tuple[Served, list[bytes]]:
-    """Simulate a shard on a machine that shares no files; return its result and record files."""
+    """Simulate a shard on a machine that shares no files."""
     if source_key("c2c") != version:
         raise DataError(f"c2c on {platform.node()}", "another version than this machine's")
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Measured latencies of a trace's requests, beside the simulated ones."""
+"""Measured latencies of a trace's requests."""
 
 from __future__ import annotations
 

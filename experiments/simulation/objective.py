@@ -1,8 +1,8 @@
 """Objective of a run for a sweeper: a field of its summary, or arithmetic on several.
 
 `ttft_p99_s`, `attainment_both`, `run_utilisation_link_mean`: the path in summary.json joined by
-`_`, a unit last. `objective='ttft_p99_s + 2 * tpot_p99_s'` and `max(a, b)` work too; a list has
-several objectives. Nothing is evaluated as Python.
+`_`. `objective='ttft_p99_s + 2 * tpot_p99_s'` and `max(a, b)` work too; a list has several
+objectives.
 """
 
 from __future__ import annotations
@@ -56,11 +56,7 @@ def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None
 
 
 def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Value, ...]:
-    """Return the value of the objective, or a value for each of a list of objectives.
-
-    A field without a value (the TTFT of a run in which nothing finished), a division by zero and
-    the like give None, as does an objective of None.
-    """
+    """Return the value of the objective, or a list of them."""
     if objective is None:
         return None
     fields = summary_fields(summary)
@@ -69,7 +65,7 @@ def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Va
 
 
 def known_fields() -> list[str]:
-    """Return the fields of a summary, from a run of two requests (half a second)."""
+    """Return the fields of a summary, from a run of two requests."""
     from c2c.config import build, load, simulate
 
     tiny = ["workload=poisson", "workload.requests=2", "catalog=dense6"]

@@ -1,4 +1,4 @@
-"""`--config-dir mydir`: the user's own settings and policies, outside the package."""
+"""`--config-dir mydir`: the user's own settings and policies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,7 @@ _FLAGS = ("--config-dir", "-cd")
 
 
 def with_own_settings(arguments: Sequence[str]) -> list[str]:
-    """Register a command line's `--config-dir`; return the command line for Hydra.
-
-    The folder is searched for settings beside `conf/`. Python files in its `system/` may define
-    policies, which `system/mine.yaml` then names. Every run has those files as its `code` and the
-    folder as its `conf`, so that workers of a sweep find both.
-
-    Raises:
-      SettingError: the folder does not exist.
-      PolicyError: a file cannot be imported.
-    """
+    """Register a command line's `--config-dir`; return the command line for Hydra."""
     rest: list[str] = []
     folder: str | None = None
     words = iter(arguments)

@@ -1,4 +1,4 @@
-"""One point: a single run, or a run of a sweep in any process of its launcher."""
+"""One point: a single run, or a run of a sweep."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ POLL_S = 0.2
 
 
 def simulate_point(cfg: DictConfig) -> Any:
-    """Simulate a configuration; return the objective's value, None without one.
-
-    In a sweep, errors are recorded and None is returned, so that other points go on.
-    """
+    """Simulate a configuration; return the objective's value, None without one."""
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:
         return simulate_composed(cfg)
@@ -43,7 +40,7 @@ def simulate_point(cfg: DictConfig) -> Any:
 
 
 def simulate_here(settings: Callable[[], Settings], point: PointRecord) -> None:
-    """Simulate a point of a sweep in the process of its command; a complete one is only read."""
+    """Simulate a point of a sweep in the command's process."""
     keys = _keys_of(point.at)
     try:
         plain = settings()

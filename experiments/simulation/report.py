@@ -1,4 +1,4 @@
-"""Console output of a run: settings before its start, tables after its end."""
+"""Console output of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MODELS_SHOWN = 8
 
 
 def print_setup(out: Console, setup: RunSetup) -> None:
-    """Print the system, fleet and workload of a run, and the choices made for the user."""
+    """Print the system, fleet and workload of a run."""
     serving, prepared = setup.serving, setup.prepared
     out.print(f"[bold]{serving.system.name}[/] on {serving.fleet_name}, seed {setup.seed}")
     first = 0
@@ -120,7 +120,7 @@ def _part_line(part: Mapping[str, Any]) -> str:
 
 
 def print_outcome(out: Console, setup: RunSetup, outcome: Outcome) -> None:
-    """Print the summary of a run: use of the machine, latencies, their error, the verdict last."""
+    """Print the summary of a run, the verdict last."""
     summary, run = outcome.summary, outcome.summary["run"]
     print_trimmed(out, _machine_table(summary, run, outcome))
     if prefix := run.get("prefix"):

@@ -1,4 +1,4 @@
-"""Table of several runs, after a sweep or of any folder, from one reading of the folders."""
+"""Table of several runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATES = {"complete": "", "failed": "error", "kept": "skipped", "elsewhere": "m
 
 
 def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
-    """Print a line for each point of a sweep, with a column for each varying override."""
+    """Print a line for each point, with a column for each varying override."""
     shared = set.intersection(*(set(point.overrides) for point in points))
     varying = [dict(o.partition("=")[::2] for o in p.overrides if o not in shared) for p in points]
     point_runs = [
@@ -63,15 +63,7 @@ def print_runs(
     settings: Sequence[Mapping[str, Any]] | None = None,
     states: Sequence[str] | None = None,
 ) -> None:
-    """Print a table of `c2c.runs.tidy`, a line a run, then the errors of runs without a result.
-
-    Args:
-      out: console to print on.
-      table: the runs.
-      title: title of the table.
-      settings: settings of each run that get a column; None for those in which the runs differ.
-      states: texts of the last column; None for the status of each run.
-    """
+    """Print a table of `c2c.runs.tidy`, then errors."""
     rows = table.to_pylist()
     if settings is None:
         columns = sorted(settings_columns(table), key=lambda name: not name.endswith(".name"))
@@ -121,10 +113,6 @@ def _place(value: Any) -> tuple[float, str]:
 def _with_layout(
     settings: Sequence[Mapping[str, Any]], layouts: Sequence[str | None]
 ) -> list[Mapping[str, Any]]:
-    """Return settings with the layout of each run as `mig`, if layouts differ.
-
-    A layout has the word `mig` was set to behind it if another run would look equal.
-    """
     if len({layout for layout in layouts if layout}) < 2:
         return list(settings)
     words = [str(values.get("mig", "")) for values in settings]

@@ -1,4 +1,4 @@
-"""Simulation of a run's models, all or those of a shard, in this process."""
+"""Simulation of a run's models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Served", "serve", "serve_shard"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Totals of a run, the first phases, and the seconds of the slowest process."""
+    """Totals of a run, first phases, and the slowest process's seconds."""
 
     stats: RunStats
     timeline: Any  # TIMELINE_DTYPE
@@ -74,15 +74,7 @@ def serve(
     on_progress: Callable[[float], None],
     shard: Shard | None = None,
 ) -> Served:
-    """Simulate a run and stream its records to disk.
-
-    Args:
-      setup: setup of the run.
-      files: file of the records, or one file for each of the shard's parts.
-      compiled: True for machine code, False for the interpreter.
-      on_progress: called with the number of requests of all models that have arrived so far.
-      shard: models to serve, of which all requests are; None for all.
-    """
+    """Simulate a run and stream its records to disk."""
     prepared = setup.prepared
     simulation = Simulation.start(
         prepared,
@@ -133,17 +125,7 @@ def serve_shard(
     compiled: bool,
     on_progress: Callable[[float], None],
 ) -> Served:
-    """Simulate a shard in a process of its own.
-
-    Args:
-      code: files of the user's policies, which the setup names.
-      setup: pickled setup of the run, without its requests.
-      shard: models to serve.
-      requests: pickled blocks of the shard's requests.
-      files: as of `serve`.
-      compiled: as of `serve`.
-      on_progress: called with the share of the run that is done.
-    """
+    """Simulate a shard in a process of its own."""
     load_code(code)
     whole: RunSetup = pickle.loads(setup)  # noqa: S301 (ours, as are the blocks)
     total = max(1, int(whole.workload.description["requests"]))

@@ -34,7 +34,6 @@ class _Tracker(Callback):
         self._project, self._begun_s = project, 0.0
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002
-        """Note the time."""
         self._begun_s = time.time()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:  # noqa: ARG002

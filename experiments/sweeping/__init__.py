@@ -1,4 +1,4 @@
-"""Sweeps on any of Hydra's launchers; the state of every point is read from folders."""
+"""Sweeps on any of Hydra's launchers."""
 
 from experiments.sweeping.arguments import (
     check_arguments,

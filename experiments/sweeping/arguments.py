@@ -48,18 +48,7 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 def check_arguments(
     arguments: Sequence[str], single: str = "folder", many: str = "out", sweep: str = SWEEP
 ) -> None:
-    """Raise for an argument that this command would ignore.
-
-    Args:
-      arguments: arguments of the command line.
-      single: setting for the folder of one run.
-      many: setting for the folder of several runs.
-      sweep: flag that makes `group=a,b` a run of each choice.
-
-    Raises:
-      SettingError: one of Hydra's own folders, with the setting to use instead; an unknown option;
-        several choices of a group in one list.
-    """
+    """Raise for an argument that this command would ignore."""
     parser = get_args_parser()
     parser.error = _not_understood  # type: ignore[method-assign]
     parser.parse_args(list(arguments))
@@ -96,13 +85,6 @@ def grid(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[t
 
     >>> grid(["seed=0,1", "link=measured"])
     [('seed=0', 'link=measured'), ('seed=1', 'link=measured')]
-
-    Args:
-      overrides: overrides, some with several values.
-      loader: Hydra's loader, which lists the choices of `group=glob(...)`.
-
-    Raises:
-      SettingError: an interval, or a pattern that no choice matches.
     """
     choices: dict[str, list[str]] = {}
     for override in OverridesParser.create(config_loader=loader).parse_overrides([*overrides]):

@@ -1,4 +1,4 @@
-"""Grid sweep: all combinations of the values of a command line, in batches for a launcher."""
+"""Grid sweep: all combinations of values."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ def run_grid(
     max_batch_size: int | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> list[Sequence[JobReturn]]:
-    """Run all points of a grid; return the results of each batch.
-
-    The launcher composes each point. So that a wrong setting is found before any work, one point
-    of each combination of groups is composed here.
-    """
+    """Run all points of a grid; return the results of each batch."""
     points = grid([*(f"{k}={v}" for k, v in (params or {}).items()), *arguments], loader)
     _check(points, config, loader)
     size = max_batch_size or len(points)

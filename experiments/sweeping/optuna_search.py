@@ -1,4 +1,4 @@
-"""Search by Optuna as a sweep: it proposes points, a launcher runs them, `objective` rates them."""
+"""Search by Optuna as a sweep."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ type Launch = Callable[..., Sequence[JobReturn]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """Settings of `hydra.sweeper`, with the names of Hydra's published plug-in.
+    """Settings of `hydra.sweeper`, as in Hydra's published plug-in.
 
     Attributes:
       n_trials: total number of points.
-      n_jobs: number of points at the same time.
+      n_jobs: points at the same time.
       directions: "minimize" or "maximize" for each objective.
       sampler: Optuna's sampler.
-      storage: URL of a database for the study; None keeps it in memory.
-      study_name: name of the study in the database; None lets Optuna choose.
-      params: search space in addition to that of the command line.
+      storage: URL of a database for the study; None: memory.
+      study_name: name of the study there; None: Optuna's choice.
+      params: search space beside the command line's.
     """
 
     n_trials: int
@@ -71,15 +71,7 @@ class SearchSettings:
 def search(
     settings: SearchSettings, arguments: Sequence[str], launch: Launch, folder: str
 ) -> optuna.Study:
-    """Run `n_trials` trials and write the best to the sweep's folder.
-
-    Proposals depend on the sampler's seed and on earlier values alone, so a repeated search finds
-    its points complete.
-
-    Raises:
-      SettingError: there is nothing to search, or no direction for each objective.
-      EmptySearch: every point failed, or lacks a value of an objective.
-    """
+    """Run `n_trials` trials and write the best to the sweep's folder."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     texts = [*(f"{k}={v}" for k, v in settings.params.items()), *arguments]
     space, fixed = space_of(texts)

@@ -1,4 +1,4 @@
-"""Sweeps of commands whose settings are one dataclass: points in turn, then one table of all."""
+"""Sweeps of commands whose settings are one dataclass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILES: Final = ("out", "write")  # settings that name a result, of which each p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A point of a sweep: its settings, and those that differ between points, as text."""
+    """A point of a sweep: settings, and those that differ, as text."""
 
     settings: Any
     varied: dict[str, str]
@@ -32,15 +32,7 @@ class Point:
 
 
 def plain_points(arguments: Sequence[str], read: Callable[[Sequence[str]], Any]) -> list[Point]:
-    """Return the points of a command line with -m; all are read before any work.
-
-    Args:
-      arguments: settings as key=value, some with several values after commas.
-      read: function that returns the settings of one point.
-
-    Raises:
-      SettingError: a point's settings are invalid.
-    """
+    """Return the points of a command line with -m."""
     parser = OverridesParser.create()
     rows = [
         {one.key_or_group: json.dumps(one.value()) for one in parser.parse_overrides([*point])}
@@ -60,7 +52,7 @@ def plain_points(arguments: Sequence[str], read: Callable[[Sequence[str]], Any])
 
 
 def joined(points: Sequence[Point], tables: Sequence[Table | None]) -> Table:
-    """Return the rows of all points' tables, with the settings in which the points differ."""
+    """Return all points' rows, with the settings that differ."""
     heads = {c.header: c for table in tables if table for c in table.columns}
     result = Table(title="all points", title_justify="left", box=SIMPLE_HEAD)
     for name in points[0].varied:

@@ -1,4 +1,4 @@
-"""Records of a sweep's points, for the command that started the sweep."""
+"""Records of a sweep's points."""
 
 from __future__ import annotations
 
@@ -21,14 +21,9 @@ class PointRecord:
     """State of a point.
 
     Attributes:
-      number: number in the sweep, from 0.
-      overrides: settings of the point, as overrides.
-      state: `begun`, also if it was killed; `made`; `kept` if it was complete before; `elsewhere`
-        if another process makes it; `failed`.
-      folder: its run folder; None while it is unknown.
-      key: key of the run's inputs, if another process makes it.
-      error: error in one line; "" for none.
-      at: the sweep's folder.
+      state: `begun` (or killed), `made`, `kept` (complete before), `elsewhere` or `failed`.
+      key: of the run's inputs, if it is elsewhere.
+      error: in one line; "" for none.
     """
 
     number: int

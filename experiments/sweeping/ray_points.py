@@ -1,4 +1,4 @@
-"""Points of a sweep as Ray tasks, on this machine or a cluster that shares a file system."""
+"""Points of a sweep as Ray tasks over a shared file system."""
 
 from __future__ import annotations
 
@@ -27,17 +27,7 @@ def launch(
     init: Mapping[str, Any],
     remote: Mapping[str, Any],
 ) -> list[JobReturn]:
-    """Run the points and wait for all of them, even if one loses its process.
-
-    Args:
-      job_overrides: overrides of each point.
-      first: number of the first point.
-      hydra_context: Hydra's context.
-      task_function: function that runs a point.
-      config: configuration of the sweep.
-      init: arguments of `ray.init`; `address` names a cluster, without it Ray starts here.
-      remote: options of a task, such as num_cpus.
-    """
+    """Run the points and wait for all, even after a loss."""
     ray = started_ray(**init)
     setup_globals()
     task = ray.remote(_run).options(**remote)

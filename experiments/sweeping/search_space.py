@@ -1,4 +1,4 @@
-"""Search space for Optuna, from the sweeps on a command line: choice, range or interval."""
+"""Search space for Optuna."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ def space_of(overrides: Sequence[str]) -> tuple[dict[str, BaseDistribution], lis
 
 
 def choices_of(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Return the values of swept overrides, by key, and the fixed overrides.
-
-    Raises:
-      SettingError: a sweep is an interval, which is not a list of values.
-    """
+    """Return the values of swept overrides, by key, and the fixed overrides."""
     space, fixed = space_of(overrides)
     choices: dict[str, list[Any]] = {}
     for key, one in space.items():

@@ -1,4 +1,4 @@
-"""Sweep on the chosen launcher and sweeper; its result is then read from folders."""
+"""Sweep on the chosen launcher and sweeper."""
 
 from __future__ import annotations
 
@@ -67,9 +67,8 @@ class Found:
     """Result of a sweep, read from its folders.
 
     Attributes:
-      points: points in order; one that never began is `failed`.
-      error: error that ended the launcher, the sweeper or a search without a result; "" for none.
-      at: the sweep's folder.
+      points: in order; one that never began is `failed`.
+      error: that of launcher, sweeper or search; "" for none.
     """
 
     points: tuple[PointRecord, ...]
@@ -78,7 +77,7 @@ class Found:
 
     @property
     def status(self) -> int:
-        """Exit status: 0 if there is no error and every point has its result."""
+        """Exit status: 0 if every point has its result."""
         return int(bool(self.error) or any(p.state == "failed" for p in self.points))
 
 
@@ -91,22 +90,7 @@ def sweep(
     waiting: Callable[[Path], None] = lambda folder: None,  # noqa: ARG005
     here: Callable[[Callable[[], Settings], PointRecord], None] | None = None,
 ) -> Found | None:
-    """Run all points of a command line; return their results, None if Hydra answered alone.
-
-    Args:
-      task: function that runs a point, importable, since launchers pickle it by name. It calls
-        `begin`, then `finish` or `fail`, and returns the point's objective.
-      arguments: arguments of the command line.
-      config_name: name of the primary configuration.
-      check: raises SettingError for settings that are not allowed, before anything is written.
-      waiting: called with a folder that another process still works in.
-      here: function that runs a point of a grid in this process, on a function that returns its
-        settings and the record that it finishes; None: Hydra's launcher calls `task` there, too.
-
-    Raises:
-      SettingError: a setting is not allowed.
-      HydraException, OmegaConfBaseException: a setting cannot be parsed or composed.
-    """
+    """Run all points; return results, None if Hydra answered alone."""
     settings = _shared(arguments, config_name)
     if settings is None:
         return None
@@ -167,13 +151,7 @@ def _expected(settings: Shared, arguments: Sequence[str]) -> list[tuple[str, ...
 
 
 def settings_of(shared: Shared, points: Sequence[tuple[str, ...]]) -> list[Callable[[], Settings]]:
-    """Return functions that return each point's settings; equal but for plain values compose once.
-
-    The functions raise SettingError for values that are not allowed.
-
-    Raises:
-      SettingError, HydraException, OmegaConfBaseException: settings that cannot be composed.
-    """
+    """Return functions that return each point's settings."""
     master = OmegaConf.create({"hydra": shared.hydra})
     parser = OverridesParser.create(config_loader=shared.loader)
 
@@ -189,7 +167,7 @@ def settings_of(shared: Shared, points: Sequence[tuple[str, ...]]) -> list[Calla
 
     @cache
     def value_of(override: str) -> Any:
-        """Return a value that may be set on composed settings; None where it may not."""
+        """Return a value for composed settings, or None."""
         key, _, text = override.partition("=")
         is_plain = re.fullmatch(r"[\w.]+", key) and "$" not in text and "?" not in text
         if not is_plain or shared.loader.get_group_options(key):

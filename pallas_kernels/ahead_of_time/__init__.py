@@ -1,4 +1,4 @@
-"""Compilation for absent GPUs: targets, the compiler, and rules of its machine code."""
+"""Compilation for absent GPUs."""
 
 from pallas_kernels.ahead_of_time.compiler import Compiler, host_copies, missing, prepare
 from pallas_kernels.ahead_of_time.report import CodeReport, problems

@@ -30,10 +30,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile, print a line for each program, and return the exit status.
-
-    The status is 3 if a program breaks a rule, 2 if the compiler is not installed.
-    """
+    """Compile, print a line a program; return 3 if a rule is broken, 2 without a compiler."""
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels.ahead_of_time")
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="default: all")
     parser.add_argument("--op", action="append", choices=OPS, help="default: all")

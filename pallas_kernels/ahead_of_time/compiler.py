@@ -1,4 +1,4 @@
-"""Compilation of programs for an absent GPU, and the parsing of the compiler's output."""
+"""Compilation of programs for an absent GPU."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ _HOST = "S(5)"  # how XLA writes host memory
 
 
 def missing() -> str:
-    """Return the compiler's packages that are not installed; an empty string if none.
-
-    The assembler's wheels (nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-nvdisasm) are not looked
-    for, since a CUDA toolkit may stand in for them.
-    """
+    """Return the compiler's missing packages, the assembler's aside; an empty string if none."""
     lacking = [wheel for module, wheel in _MODULES.items() if not _there(module)]
     return f"{' and '.join(lacking)} not installed (make aot)" if lacking else ""
 
@@ -57,16 +53,7 @@ def _there(module: str) -> bool:
 
 
 def prepare(dump: Path) -> None:
-    """Configure the compiler's output for `Compiler`, before the first compilation.
-
-    Not MOSAIC_GPU_DUMP_TO: it also writes 50 MB of passes for each kernel, a third of the time.
-
-    The compiler reads its settings from the environment at its first use, so this precedes any
-    compilation, in a separate process.
-
-    Args:
-      dump: folder for the compiler's output, used by this process only.
-    """
+    """Configure the compiler's output into `dump`, before the first compilation of the process."""
     os.environ |= {
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
         **{
@@ -96,24 +83,16 @@ class Compiler:
         self._sharding = sharding.NamedSharding(mesh, sharding.PartitionSpec())
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that redirects output of jax and the compiler to a file."""
+        """Return a context with output of jax in a file."""
         return _stdout_to(self._printed)
 
     def compile(self, program: Program) -> tuple[Any, CodeReport]:
-        """Return the executable and its report.
-
-        Raises:
-          Exception: any error of the compiler.
-        """
+        """Return the executable and its report."""
         compiled, report, _ = self._compile(program)
         return compiled, report
 
     def check(self, program: Program) -> tuple[CodeReport, tuple[str, ...]]:
-        """Compile, and return the executable's report and its faults.
-
-        Raises:
-          Exception: any error of the compiler.
-        """
+        """Compile, and return the executable's report and its faults."""
         _, report, lowered = self._compile(program)
         broken = (text for part in self._parts(lowered) for text in findings(*part))
         return report, (*problems(program, report), *broken)
@@ -194,11 +173,6 @@ def _sections(kernel: str) -> tuple[str, str, str]:
 
 
 def _register_sums(ptx: str, launched: int) -> tuple[int, int]:
-    """Return the registers that a CTA's warpgroups ask for, and those it is launched with.
-
-    Both for one thread of each warpgroup. One warpgroup loads and gives registers up, the others
-    compute; (0, 0) where `setmaxnreg` is not used.
-    """
     counts: dict[str, list[int]] = {"inc": [], "dec": []}
     for kind, count in _SET_REGISTERS.findall(ptx):
         counts[kind].append(int(count))
@@ -230,11 +204,7 @@ def _stdout_to(path: Path) -> Iterator[None]:
 
 
 def host_copies(hlo: str) -> Iterator[str]:
-    """Yield the instructions of an optimised module that take or give an array in host memory.
-
-    Kernels may, and what only hands a buffer on (tuples, loops, calls). Anything else reads host
-    memory by XLA: a copy to the device, or a computation.
-    """
+    """Yield the instructions that read or write host memory by XLA."""
     host: set[str] = set()
     for line in hlo.splitlines():
         match = _INSTRUCTION.match(line)

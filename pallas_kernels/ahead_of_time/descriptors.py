@@ -57,7 +57,7 @@ class Descriptor:
 
 
 def descriptors(kernel: Any) -> tuple[Descriptor, ...]:
-    """Return the descriptors of a lowered kernel (an MLIR module), in its parameter's order."""
+    """Return the descriptors of a lowered kernel, in parameter order."""
     from jaxlib.mlir import ir
 
     maps: list[Descriptor] = []
@@ -81,7 +81,6 @@ def descriptors(kernel: Any) -> tuple[Descriptor, ...]:
 
 
 def _stored(array: Any) -> tuple[int, ...]:
-    """The numbers that are stored in a local array, one an element, in order."""
     pointers = [use.owner for use in array.uses]
     stores = {
         int(pointer.attributes["rawConstantIndices"][0]): use.owner.operands[0]

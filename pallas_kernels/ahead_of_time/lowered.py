@@ -1,4 +1,4 @@
-"""Lowering of programs to the compiler's input, without a GPU."""
+"""Lowering of programs to the compiler's input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONFIG = "mhlo.backend_config"
 
 
 def lower(program: Program, sharding: Any) -> Any:
-    """Return a program lowered for devices of a CUDA target, its host arguments marked as such."""
+    """Return a program lowered for a CUDA target, host arguments marked."""
     jax: Any = import_module("jax")  # several of its functions are untyped
 
     def abstract(argument: Argument) -> Any:
@@ -34,7 +34,7 @@ def lower(program: Program, sharding: Any) -> Any:
 
 
 def kernels(module: Any) -> Iterator[Any]:
-    """Yield the kernels of a module, in which they are bytecode, each as a separate module."""
+    """Yield the kernels of a module, each as a separate module."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 

@@ -1,4 +1,4 @@
-"""PTX of one kernel as data: instructions, their order of execution, and addresses as sums."""
+"""PTX of one kernel as data."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ class Kernel:
 
     Attributes:
       text: from its first line on.
-      body: instructions in order.
-      labels: index of the next instruction, by name of the label.
+      labels: index of the next instruction, by label.
     """
 
     text: str
@@ -151,7 +150,7 @@ class Kernel:
         return frozenset(roots)
 
     def ways(self, block: int, names: tuple[str, ...], state: State) -> Iterator[tuple[int, State]]:
-        """Yield the blocks that may follow, and the predicates' values there (None: not known)."""
+        """Yield the blocks that may follow, with predicates' values (None: unknown)."""
         end, after = self.blocks[block]
         last = self.body[end - 1]
         decides = last.opcode.startswith("bra") and last.predicate in names
@@ -166,7 +165,7 @@ class Kernel:
                 yield to, (*state[:place], (holds, stale), *state[place + 1 :])
 
     def value(self, text: str, by: Instruction | None = None) -> Sum:
-        """Return an operand as a sum: a number, a register, or an address in brackets."""
+        """Return an operand as a sum: number, register, or address."""
         total = (0, frozenset[tuple[str, int]]())
         for term in text.strip("[] ").split(",")[0].split("+"):
             total = _plus(total, self._term(term.strip(), by))
@@ -200,7 +199,7 @@ class Kernel:
         return self._known[key]
 
     def _computed(self, one: Instruction) -> Sum | None:
-        """Return the result of an instruction as a sum of others; None if it is no sum."""
+        """Return an instruction's result as a sum of others, or None."""
         kind = one.opcode.partition(".")[0]
         if one.predicate or kind not in (
             "mov",
@@ -237,7 +236,7 @@ def kernels(text: str) -> tuple[Kernel, ...]:
     """Return the kernels of a module.
 
     Raises:
-      ValueError: a statement is unknown; names the line.
+      ValueError: an unknown statement; names the line.
     """
     begins = [match.start() for match in re.finditer(r"^.*\.entry\s", text, re.MULTILINE)]
     return tuple(
@@ -346,15 +345,11 @@ def follow[E](
 ) -> Iterator[tuple[Instruction, str]]:
     """Yield what a step finds on some path, with its instruction.
 
-    Forward over basic blocks until nothing changes: a fact holds where it does on one path to it.
-    A path takes branches on one predicate alike, unless what the predicate is computed from is
-    written in between. What is found must be found for each predicate, and for each two of them.
+    A fact holds where it does on one path; a path takes branches on one predicate alike.
 
     Args:
-      kernel: kernel whose paths to follow.
       events: input of the step, by index of its instruction.
-      step: from the facts before an event to those after it, and what is wrong, or nothing.
-      start: facts at the kernel's begin.
+      step: from facts before an event to those after it, and what is wrong.
     """
     faults = _follow(kernel, events, step, start, ())
     for number in (1, 2):

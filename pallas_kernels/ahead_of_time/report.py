@@ -1,4 +1,4 @@
-"""Report of a compiled program, and rules for its machine code."""
+"""Report of a compiled program."""
 
 from __future__ import annotations
 

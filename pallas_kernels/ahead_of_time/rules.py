@@ -65,7 +65,7 @@ def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Co
 
 
 def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Descriptor | None:
-    """Return the descriptor of an address: they are 128 bytes apart in one parameter."""
+    """Return the descriptor of an address, 128 bytes apart."""
     offset, names = kernel.value(operand)
     is_parameter = len(names) == 1 and all("_param_" in name for name, _ in names)
     return (
@@ -472,7 +472,7 @@ RULES = {
 
 
 def findings(ptx: str, descriptors: Sequence[Descriptor], code: str) -> tuple[str, ...]:
-    """Return the violations in a kernel: the rule, the line of PTX and the fault."""
+    """Return a kernel's violations: rule, line of PTX, fault."""
     (kernel,) = kernels(ptx)
     messages = [
         f"{name}, line {one.line} of the kernel, {one.opcode}: {fault}"

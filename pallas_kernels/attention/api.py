@@ -1,4 +1,4 @@
-"""Public functions of attention: check the arguments, choose a kernel, launch."""
+"""Public functions of attention."""
 
 from __future__ import annotations
 
@@ -39,35 +39,29 @@ def prefill_attention(
 ) -> jax.Array:
     """Attend from T queries of each row to S keys: a prompt, or one chunk of it over its past.
 
-    Query t of row b is at position q_offset[b] + t, key s at position s. The query sees key s
-    if s < kv_lengths[b], and with `causal` if s is not beyond its position, and with `window` if s
-    is one of the last `window` positions up to its own. A query that sees no key gives 0. Scores
-    are scaled by 1 / sqrt(D); scale q for another factor.
+    Query t of row b is at position q_offset[b] + t, key s at s. It sees key s if s < kv_lengths[b],
+    with `causal` if s is not beyond it, with `window` if s is one of the last `window` positions. A
+    query that sees no key gives 0. Scores are scaled by 1 / sqrt(D).
 
-    Query heads h of [g * Hq / Hkv, (g + 1) * Hq / Hkv) share KV head g. `window`, `q_offset` and
-    `kv_lengths` are run-time values: changing them does not recompile. NumPy and Python numbers are
-    checked, arrays of jax are clamped to their range.
+    Query heads [g * Hq / Hkv, (g + 1) * Hq / Hkv) share KV head g. `window`, `q_offset` and
+    `kv_lengths` do not recompile. NumPy and Python numbers are checked, jax arrays clamped.
 
     Args:
-      q: queries [B, T, Hq, D], bf16, f16 or (reference only) f32.
-      k: keys [B, S, Hkv, D] of the same dtype; values beyond `kv_lengths` may be anything, NaN too.
-      v: values, like k.
-      causal: True if a query sees no key beyond its own position.
+      q: [B, T, Hq, D], bf16, f16 or (reference only) f32.
+      k: [B, S, Hkv, D] of the same dtype; values beyond `kv_lengths` may be NaN.
+      v: like k.
+      causal: whether a query sees no key beyond its position.
       window: positions that a query sees, its own included, from 1; None for all. Needs `causal`.
-      q_offset: position of the first query, any whole number below 2**30 in magnitude, one for all
-        rows or int32 [B]; negative where the keys begin after the queries.
+      q_offset: position of the first query, below 2**30 in magnitude, one for all rows or int32
+        [B]; negative where the keys begin after the queries.
       kv_lengths: keys of each row, from 0 to S, likewise; S by default.
       config: tiles instead of `choose_prefill`.
-      backend: "auto" is "sm90" if it can run and supports the sizes (D of 64 or 128), else
-        "reference"; "sm90" raises rather than fall back. "interpret" runs the kernel step by step
-        on a CPU.
-
-    Returns:
-      The rows in the dtype of q.
+      backend: "auto" is "sm90" if it can run and D is 64 or 128, else "reference"; "sm90" raises
+        rather than fall back; "interpret" runs the kernel on a CPU.
 
     Raises:
-      ValueError: an argument is outside its range, or the kernel does not support these sizes.
-      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
+      ValueError: an argument outside its range, or sizes that the kernel does not support.
+      KernelUnavailable: the device cannot run `backend`.
       NotImplementedError: it is differentiated.
     """
     checks.check_arrays(
@@ -103,25 +97,16 @@ def paged_prefill_attention(
 ) -> jax.Array:
     """Attend causally from T queries of each row to its keys in pages.
 
-    As `prefill_attention`; key s of row b is row s % page of page block_tables[b, s // page]. The
-    reference reads the pages that a query sees in place. The kernel supports no block tables:
-    for it all pages of the tables are gathered first.
+    As `prefill_attention`; key s of row b is row s % page of page block_tables[b, s // page]. For
+    the kernel all pages of the tables are gathered first.
 
     Args:
-      q: queries, bf16, f16 or (reference only) f32.
-      k_pages: pool of pages [P, page, Hkv, D] of the same dtype; rows beyond a length may be
-        anything, NaN included.
-      v_pages: values, like k_pages.
+      q: bf16, f16 or (reference only) f32.
+      k_pages: [P, page, Hkv, D] of the same dtype; rows beyond a length may be NaN.
       block_tables: page numbers below P; entries beyond a row's length are not followed.
-      q_offset: position of the first query, as `prefill_attention`.
       kv_lengths: keys of each row, from 0 to max_pages * page, one for all or int32 [B].
       window: as `prefill_attention`.
-      soft_cap: scores s become soft_cap * tanh(s / soft_cap), above 0, compiled in, by the
-        reference alone; None for no cap.
-      backend: as `prefill_attention`.
-
-    Returns:
-      The rows in the dtype of q.
+      soft_cap: scores s become soft_cap * tanh(s / soft_cap), above 0, by the reference alone.
 
     Raises:
       ValueError: as `prefill_attention`.
@@ -155,27 +140,21 @@ def decode_attention(
     """Attend from the newest token of each sequence to all its keys in pages.
 
     Token i of sequence b is row i % page of page block_tables[b, i // page]. The query is token
-    lengths[b] - 1; it sees the last `window` tokens, or all. A sequence of length 0 gives 0.
+    lengths[b] - 1. Length 0 gives 0.
 
     Args:
-      q: one query a sequence [B, Hq, D], bf16, f16 or (reference only) f32.
-      k_pages: pool of pages [P, page, Hkv, D] of the same dtype; rows beyond a length may be
-        anything, NaN included.
-      v_pages: values, like k_pages.
-      block_tables: page numbers below P; entries beyond a sequence's length are not read.
-      lengths: tokens of each sequence, from 0 to max_pages * page, one for all or int32 [B].
+      q: [B, Hq, D], bf16, f16 or (reference only) f32.
+      k_pages: [P, page, Hkv, D] of the same dtype; rows beyond a length may be NaN.
+      block_tables: page numbers below P; entries beyond a length are not read.
+      lengths: tokens, from 0 to max_pages * page, one for all or int32 [B].
       window: tokens that a query sees, its own included, from 1; None for all.
-      soft_cap: as `paged_prefill_attention`.
       config: tiles and splits instead of `choose_decode`.
       backend: "auto" is "sm90" if it can run and supports the sizes (D of 64 or 128, pages of 16,
-        32 or a multiple of 64 tokens, up to 64 query heads per KV head), else "reference".
-
-    Returns:
-      The rows in the dtype of q.
+        32 or a multiple of 64, up to 64 query heads per KV head), else "reference".
 
     Raises:
-      ValueError: an argument is outside its range, or sizes that the kernel does not support.
-      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
+      ValueError: an argument outside its range, or sizes that the kernel does not support.
+      KernelUnavailable: the device cannot run `backend`.
       NotImplementedError: it is differentiated.
     """
     _check_pages(q, (3, "[B, Hq, D]"), k_pages, v_pages, block_tables)

@@ -1,4 +1,4 @@
-"""Checks of the arguments, and the int32 array of run-time arguments for the kernels."""
+"""Checks of the arguments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,7 @@ _DTYPES = (*INPUT_DTYPES, "float32")  # the reference takes float32 too
 
 
 def check_arrays(**arrays: tuple[Any, int, str]) -> None:
-    """Check that all arrays are in device memory, with their ranks and one dtype.
-
-    Args:
-      arrays: (array, rank, names of its axes) by argument name.
-
-    Raises:
-      ValueError: an array does not match; the message names it.
-    """
+    """Check (array, rank, names of axes) by name: device memory, rank, one dtype."""
     dtypes: dict[str, str] = {}
     for name, (array, rank, axes) in arrays.items():
         if not isinstance(array, jax.Array | np.ndarray) or array.ndim != rank:
@@ -51,14 +44,7 @@ def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
 
 
 def per_row(name: str, value: Any, rows: int, low: int, high: int) -> Any:
-    """Return an int32 vector with one number per batch row, each in [low, high].
-
-    NumPy and Python numbers are checked. jax arrays, which may be traced or pending, are clamped
-    instead.
-
-    Raises:
-      ValueError: shape or type is wrong, or a checked number is outside the range.
-    """
+    """Return int32, a number a row in [low, high]; jax arrays are clamped."""
     if isinstance(value, jax.Array):
         shape, kind = value.shape, np.dtype(value.dtype).kind
     else:
@@ -95,7 +81,7 @@ def widths(window: Any, rows: int, *, causal: bool) -> Any:
 
 
 def stack_bounds(position: Any, length: Any, window: Any) -> Any:
-    """Return int32 [rows, 3], as a NumPy array unless a part is a jax array."""
+    """Return int32 [rows, 3], NumPy unless a part is of jax."""
     parts = (position, length, window)
     xp = jnp if any(isinstance(part, jax.Array) for part in parts) else np
     return xp.stack([xp.asarray(part) for part in parts], axis=1).astype(np.int32)

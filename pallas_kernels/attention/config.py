@@ -1,4 +1,4 @@
-"""Compile-time configuration of the two kernels: hardware rules that it must keep, its choice."""
+"""Compile-time configuration of the two kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REDUCTION_BYTES = 2048  # what Mosaic sets aside for maxima and sums over a row
 class PrefillConfig:
     """Tiles of the prefill kernel: two compute warpgroups of 64 queries each, one that loads.
 
-    `stages` is the depth of the ring of K and of V tiles, `block_kv` keys each.
+    Rings of K and V have `stages` tiles of `block_kv` keys.
     """
 
     block_kv: int = 128
@@ -57,7 +57,7 @@ class PrefillConfig:
 class DecodeConfig:
     """Tiles of the decode kernel: one compute warpgroup, one that loads.
 
-    `splits` CTAs share the keys of one sequence and KV head; their partial results are merged.
+    `splits` CTAs share the keys of one sequence and KV head; their results are merged.
     """
 
     block_kv: int = 64
@@ -102,7 +102,7 @@ class Store:
 
 
 def store(dim: int, out_dtype: str) -> Store:
-    """Return the store of the result: 128-byte swizzled rows, through two slots if they fit."""
+    """Return the store of the result: swizzled rows, through up to two slots."""
     columns = SWIZZLE_BYTES // itemsize(out_dtype)
     pieces = dim // columns
     return Store(columns, pieces, 2 if pieces % 2 == 0 else 1)
@@ -133,11 +133,7 @@ def check_prefill(spec: Prefill, config: PrefillConfig) -> None:
 
 
 def check_decode(spec: Decode, config: DecodeConfig) -> None:
-    """Check the shared memory of one CTA, and the page against the block of keys.
-
-    Raises:
-      ValueError: it exceeds `hopper.SHARED_BYTES_LIMIT`, or page and block do not divide.
-    """
+    """Check a CTA's shared memory, and page against block."""
     fits = config.block_kv % spec.page == 0 or spec.page % config.block_kv == 0
     expect(fits, "block_kv", config.block_kv, f"a multiple or a divisor of page={spec.page}")
     check_shared_bytes(
@@ -146,17 +142,12 @@ def check_decode(spec: Decode, config: DecodeConfig) -> None:
 
 
 def choose_prefill(spec: Prefill) -> PrefillConfig:
-    """Return tiles that fit: half the head size leaves room for twice the stages."""
+    """Return tiles that fit."""
     return PrefillConfig(stages=2 if spec.dim == 128 else 4)
 
 
 def choose_decode(spec: Decode, *, sm_count: int) -> DecodeConfig:
-    """Return tiles and the number of CTAs that share one sequence and KV head.
-
-    A CTA fills an SM (`decode_shared_bytes`), so the launch runs in waves of `sm_count`. The
-    smallest number of splits that keeps the SMs busy on average is taken, counted for sequences
-    that fill their block table.
-    """
+    """Return tiles, and the fewest splits that keep the SMs busy."""
     config = DecodeConfig(stages=4 if spec.dim == 128 else 6)
     blocks = ceil_div(spec.table * spec.page, config.block_kv)
     splits = choose_splits(spec.batch * spec.kv_heads, blocks, sm_count)

@@ -1,4 +1,4 @@
-"""One CTA's view in either attention kernel: its range of keys, its buffers and barriers."""
+"""One CTA's view in either attention kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pallas_kernels.mosaic import Ref, drain, plgpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
-    """Shared memory and barriers by name; K and V have rings of equally many slots."""
+    """Shared memory and barriers by name."""
 
     q_s: Ref
     k_s: Ref
@@ -32,7 +32,7 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """A CTA's share of a batch row's keys, and the arrays in global memory."""
+    """A CTA's share of a batch row's keys."""
 
     row: Int  # of the batch
     head: Int

@@ -1,4 +1,4 @@
-"""Launch of attention on checked arrays: padding, kernel or reference, cutting, merge."""
+"""Launch of attention on checked arrays."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run_paged_prefill(
     *,
     launch: Launch,
 ) -> jax.Array:
-    """Read the pages in place (the reference), or gather all pages of the tables for a kernel."""
+    """Read the pages in place (reference), or gather them for a kernel."""
     if launch.backend == "reference":
         done = reference.paged_prefill(
             q, k_pages, v_pages, tables, bounds, soft_cap=launch.soft_cap

@@ -1,4 +1,4 @@
-"""Online softmax of one warpgroup, for both kernels: 64 rows, keys block by block."""
+"""Online softmax of one warpgroup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Product = Callable[[Value, Value, Ref, Callable[[], None]], Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Bounds of the keys that a row may see: below `length`, and near its own position."""
+    """Bounds of the keys that a row may see."""
 
     length: Int
     first_row: Int  # position of the warpgroup's first row
@@ -65,10 +65,7 @@ def start(dim: int) -> tuple[Value, Value, Value]:
 def weighed(
     scores: Value, first_key: Int, bounds: Bounds, carry: tuple[Value, Value, Value], scale: float
 ) -> tuple[Value, tuple[Value, Value, Value]]:
-    """Return the weights of a block of keys, and the carry of `start` rescaled to them.
-
-    The sums of weights include the block; its values are still to be added.
-    """
+    """Return the weights of a block of keys, and the rescaled carry."""
     acc, maximum, total = carry
     weights, factor, maximum = update(masked(scores, first_key, bounds), maximum, scale)
     acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
@@ -110,10 +107,7 @@ def update(scores: Value, maximum: Value, scale: float) -> tuple[Value, Value, V
 
 
 def zero_beyond(tile: Ref, first_key: Int, length: Int) -> None:
-    """Zero the rows of a V tile in shared memory that lie beyond the length.
-
-    Their weight is 0, but memory that was never written may hold NaN, and 0 * NaN is NaN.
-    """
+    """Zero the rows of a V tile beyond the length: 0 * NaN is NaN."""
 
     @pl.when(first_key + tile.shape[0] > length)
     def _clean() -> None:
@@ -166,7 +160,7 @@ def finish(acc: Value, maximum: Value, total: Value) -> tuple[Value, Value]:
 
 
 def write(value: Value, staging: Ref, target: Callable[[int], Ref], how: Store) -> None:
-    """Round 64 rows and write them by TMA in pieces of columns; TMA clips at the edge."""
+    """Round 64 rows and write them by TMA, which clips at the edge."""
     for piece in range(how.pieces):
         slot = staging.at[piece % how.slots]
         plgpu.wait_smem_to_gmem(how.slots - 1, wait_read_only=True)

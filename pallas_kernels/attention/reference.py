@@ -1,4 +1,4 @@
-"""Reference attention in jax.numpy: any device, any head size; the backend of CPUs."""
+"""Reference attention in jax.numpy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def paged_prefill(
     *,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Return causal attention over keys in pages, of which it gathers those that a query sees."""
+    """Return causal attention over keys in pages, gathered where seen."""
     page = k_pages.shape[1]
     fetch, block = _from_pages(k_pages, v_pages, tables)
     keys = tables.shape[1] * page

@@ -1,4 +1,4 @@
-"""Paged decode attention for Hopper (Mosaic GPU): one query a sequence, KV split over CTAs."""
+"""Paged decode attention for Hopper (Mosaic GPU)."""
 
 from __future__ import annotations
 
@@ -36,21 +36,14 @@ def build(
 ) -> Kernel:
     """Return `kernel(bounds, tables, q, k_pages, v_pages) -> (out, lse)`.
 
-    Args:
-      spec: sizes and types.
-      config: tiles and splits.
-      interpret: run on a CPU with these settings instead of compiling for the GPU.
-
     Returns:
-      A function of `bounds`, int32 [batch, 3] with (position of the query, length, window) of each
-      sequence, of `tables`, int32 [batch, table], of q[batch * kv_heads, group, dim] and of the
-      pages [pages, page, kv_heads, dim]. `out` is [splits * batch * kv_heads, group, dim] in
-      `spec.out_dtype`, `lse` float32 [splits * batch * kv_heads, 64], the first `group` of which
-      count.
+      A function of `bounds`, int32 [batch, 3] (position of the query, length, window), `tables`,
+      int32 [batch, table], q[batch * kv_heads, group, dim] and pages [pages, page, kv_heads, dim].
+      `out` is [splits * batch * kv_heads, group, dim] in `spec.out_dtype`, `lse` float32 [splits *
+      batch * kv_heads, 64], of which the first `group` count.
 
     Raises:
-      ValueError: the configuration needs more shared memory than a CTA has, or block and page do
-        not fit.
+      ValueError: too much shared memory, or block and page do not fit.
     """
     check_decode(spec, config)
     sequences = spec.batch * spec.kv_heads
@@ -133,18 +126,14 @@ class Cta(Walk):
 
     @property
     def all_rows(self) -> Any:
-        """The rows of the group, and those beyond it in the box.
-
-        The group may be smaller than the box of 64 rows: TMA fills and clips, if jax lets a slice
-        reach over the edge, which it does where it cannot see the start.
-        """
+        """The rows of the group, and the rest of the box of 64, which TMA clips."""
         return pl.ds(rem(self.row, 1), GROUP_ROWS)
 
 
 def share_of(
     config: DecodeConfig, split: Int, length: Int, position: Int, window: Int
 ) -> tuple[Int, Int, Int]:
-    """Return (first block, number of blocks) of a split's share of the keys, and the last's end."""
+    """Return (first block, number of blocks) of a split, and the last's end."""
     begin, total = online.key_range(
         length, position, position, window, causal=True, block=config.block_kv
     )

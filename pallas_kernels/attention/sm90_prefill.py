@@ -1,4 +1,4 @@
-"""Flash attention for Hopper (Mosaic GPU): a CTA computes 128 queries of one head."""
+"""Flash attention for Hopper (Mosaic GPU)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def build(
 ) -> Kernel:
     """Return `kernel(bounds, q, k, v) -> out`; bounds are (offset, length, window) of each row.
 
-    Source: FlashAttention-3 (warp specialisation, two warpgroups in turns). Ours: run-time offset,
-    lengths and window, rows without keys, memory that was never written.
+    Source: FlashAttention-3 (warp specialisation, two warpgroups in turns).
     """
     check_prefill(spec, config)
     tiles = ceil_div(spec.queries, config.tile)

@@ -122,7 +122,7 @@ def check_kernel_sizes(dim: int, dtype: str, out_dtype: str) -> None:
 def page_problem(page: int) -> str | None:
     """Return the reason why the decode kernel does not support this page size, or None.
 
-    A block of keys must be a whole number of pages, or a page a whole number of blocks.
+    One of page and block must be a whole number of the other.
 
     >>> page_problem(16) is None, page_problem(256) is None
     (True, True)

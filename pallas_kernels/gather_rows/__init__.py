@@ -1,4 +1,4 @@
-"""Embedding lookup over the link: rows of a table in host memory, fetched by index."""
+"""Embedding lookup over the link."""
 
 from pallas_kernels.gather_rows.api import gather_rows
 from pallas_kernels.gather_rows.specs import DTYPES, GatherRows

@@ -29,26 +29,22 @@ def gather_rows(
 ) -> jax.Array:
     """Fetch rows of a table that stays in host memory, as an embedding layer does.
 
-    Rows cross the link as they are stored, once for each id. `ids` and `sm_limit` are run-time
-    values: changing them does not recompile, and inside `jit` they may be traced. A concrete value
-    is checked here; a traced one is clamped.
+    Rows cross the link once for each id. `ids` and `sm_limit` do not recompile; concrete values are
+    checked, traced ones clamped.
 
     Args:
-      table: [V, C], `HostArray` or array in host or device memory, of a type of `DTYPES`. A row
-        must be a multiple of 16 bytes: pad C.
-      ids: integers [T], T from 1: indices of rows, in [0, V).
-      sm_limit: SMs the launch may use, from 1 to the device's number, which is the default.
+      table: [V, C], `HostArray` or array, of a type of `DTYPES`; a row is a multiple of 16 bytes.
+      ids: integers [T], T from 1, in [0, V).
+      sm_limit: SMs of the launch, from 1; all by default.
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
-        back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
-        "reference" is jax.numpy, which on a GPU copies the whole table to device memory (on a CPU
-        it copies nothing).
+        back; "interpret" runs the kernel on a CPU; "reference" copies the whole table to a GPU.
 
     Returns:
       The rows [T, C], in device memory; bit for bit those of the table.
 
     Raises:
-      ValueError: an argument is outside its range; the message names it, its value and the range.
-      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
+      ValueError: an argument outside its range.
+      KernelUnavailable: the device cannot run `backend`.
       NotImplementedError: it is differentiated.
     """
     chosen = resolve_backend(backend)
@@ -84,7 +80,7 @@ def launch(
     is_reference: bool = False,
     interpret: Any = None,
 ) -> jax.Array:
-    """Run the kernel on int32 ids and the number of working CTAs, or the same in jax.numpy."""
+    """Run the kernel on int32 ids, or the same in jax.numpy."""
     if is_reference:
         return table[jnp.clip(ids, 0, spec.rows - 1)]
     from pallas_kernels.gather_rows import sm90

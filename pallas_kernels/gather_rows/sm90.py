@@ -1,4 +1,4 @@
-"""Gather kernel for Hopper (Mosaic GPU): bulk copies in and out, no computation."""
+"""Gather kernel for Hopper (Mosaic GPU)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GEMM core with its exact counts and predicted times; dataflows, operands and rows combine."""
+"""The GEMM core with its exact counts and predicted times."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

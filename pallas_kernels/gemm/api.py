@@ -1,4 +1,4 @@
-"""Configuration and plan of a launch from the caller's arguments, common to the GEMM ops."""
+"""Configuration and plan of a launch from the caller's arguments."""
 
 from __future__ import annotations
 
@@ -51,24 +51,15 @@ def multiply(
     """Choose the arguments that the caller left open, and launch.
 
     Args:
-      op: name of the public function.
-      gemm: sizes and types.
-      x: activations, checked.
-      w: stored weights, checked.
-      columns: columns of the result.
       alpha: share of the columns for SymGEMM; None for the best one.
       sm_split: SMs for SymGEMM, or None.
       sm_limit: SMs of the launch, or None.
-      layer: index into a stack; None for a single matrix.
+      layer: index into a stack; None for a matrix.
       cluster: CTAs of a cluster; None to choose it.
       config: tiles and grid; None to choose them.
-      backend: backend to run on.
-      scales: scales of quantised weights; None for others.
-      offsets: offsets of quantised weights, or None.
-      group_sizes: rows of each expert, checked; None without experts.
 
     Raises:
-      ValueError: an argument is outside its range; the message names it, its value and the range.
+      ValueError: an argument outside its range.
     """
     if alpha is None and sm_split is not None:
         raise ValueError(f"alpha=None: expected a number, since sm_split={sm_split} is given")
@@ -111,13 +102,10 @@ def plan_launch(
     sm_limit: Number | None = None,
     layer: Number | None = None,
 ) -> Plan:
-    """Convert the run-time arguments of an op into the scalars of a launch.
-
-    Returns:
-      Python integers if all arguments are concrete, int32 arrays if one is traced.
+    """Return the run-time scalars of a launch: Python integers, or int32 arrays if one is traced.
 
     Raises:
-      ValueError: a concrete argument is outside its range, or a path with columns gets no SM.
+      ValueError: a concrete argument outside its range, or a path with columns and no SM.
     """
     sizes = counts(config, gemm)
     whole = config.clusters * config.cluster

@@ -1,4 +1,4 @@
-"""Compile-time configuration of the kernel, and the hardware rules that it must keep."""
+"""Compile-time configuration of the kernel."""
 
 from __future__ import annotations
 
@@ -41,25 +41,18 @@ _BARRIER = 8  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Tile sizes, pipeline depths and the launch grid. Changing any of them recompiles.
+    """Tile sizes, pipeline depths and the launch grid, all compiled in.
 
-    A CTA makes `tm` x `tn` outputs at a time with `warpgroups` compute warpgroups, which share the
-    rows of a tile (its columns where weights are quantised); one more warpgroup issues the loads.
-    With `ping_pong` each of them makes whole tiles, in turn, so that one rounds and stores its tile
-    while the tensor cores have those of another.
-    A K step needs a W tile of tk x tn and tk / `x_columns` X tiles of tm x x_columns. Shared memory
-    holds `x_stages` X tiles and `w_stages` W tiles:
+    A CTA makes `tm` x `tn` outputs at a time; a K step is a W tile of tk x tn and tk / `x_columns`
+    X tiles of tm x x_columns, in `w_stages` and `x_stages` slots.
 
-    - in SymGEMM W runs `w_ahead` K steps ahead, to hide the latency of the link. A cluster makes
-      `cluster * tm` rows with one reading of W.
-    - in AsymGEMM they are the `kc` rows of W of a K pass. Without `asym` the kernel has none.
+    - SymGEMM: W runs `w_ahead` K steps ahead, once for the `cluster * tm` rows of a cluster.
+    - AsymGEMM (`asym`): W's slots are the `kc` rows of a K pass.
 
-    `stagger` shortens the first K pass of AsymGEMM by a different amount in each cluster, so that
-    they do not all refill their W tiles at the same moment. If K needs more than one pass, the
-    boundaries of the passes, and so the last bits of the result, then depend on the SM split.
+    `warpgroups` share a tile, or take tiles in turn (`ping_pong`). `stagger` shortens the first of
+    several K passes by cluster: the last bits then depend on the SM split.
 
-    `sm_count` is the size of the persistent grid: one CTA per SM. CTAs beyond the device's SMs
-    start when the others end; the result stays right and the time doubles.
+    `sm_count` is the size of the persistent grid, one CTA per SM.
     """
 
     tm: int = 256
@@ -121,7 +114,7 @@ class Config:
 
     @property
     def w_ahead(self) -> int:
-        """K steps by which SymGEMM loads W ahead of X: slots of W beyond those of X."""
+        """K steps by which SymGEMM loads W ahead of X."""
         return max(0, self.w_stages - -(-self.x_stages // self.x_steps))
 
     @property
@@ -149,14 +142,14 @@ _DEFAULTS = MappingProxyType({field.name: field.default for field in fields(Conf
 
 
 def accumulator(config: Config, gemm: Gemm) -> tuple[int, int]:
-    """Return the shape of a warpgroup's accumulator: rows x columns of O, or of its transpose."""
+    """Return the shape of a warpgroup's accumulator, O's or its transpose's."""
     if gemm.transposed:
         return config.warpgroup_columns, config.tm
     return config.warpgroup_rows, config.tn
 
 
 def o_epilogue(config: Config, gemm: Gemm) -> Epilogue:
-    """Return the epilogue of a warpgroup's part of a tile of O: pieces of its accumulator."""
+    """Return the epilogue of a warpgroup's part of a tile of O."""
     if not gemm.transposed:
         return epilogue(config.warpgroup_rows, config.tn, gemm.out_itemsize)
     rows = min(config.tm, SWIZZLE_BYTES // gemm.out_itemsize)  # a slot has the bytes of one of sums
@@ -171,21 +164,14 @@ def sums_epilogue(config: Config, gemm: Gemm) -> Epilogue:
 
 
 def sums_apart(config: Config, gemm: Gemm) -> bool:
-    """Return True if AsymGEMM adds partial sums in separate memory, False if in a float32 O.
-
-    Sums of tiles that are stored by rows, or transposed, are always separate.
-    """
+    """Return True if AsymGEMM adds partial sums outside of a float32 O."""
     if gemm.k <= config.kc or not config.asym:
         return False
     return gemm.out_dtype != "float32" or gemm.transposed or gemm.experts is not None
 
 
 def piece_size(config: Config, gemm: Gemm) -> int:
-    """Return the number of weights along K with one scale within every K step.
-
-    Partial sums of K steps within one group are scaled when the group ends. If groups are smaller,
-    or do not end with K steps, the partial sums of each piece are scaled.
-    """
+    """Return the weights along K with one scale within every K step."""
     return config.tk if gemm.groups == 1 else math.gcd(gemm.group_size, config.tk)
 
 
@@ -195,17 +181,12 @@ def scales_pieces(config: Config, gemm: Gemm) -> bool:
 
 
 def sum_size(config: Config, gemm: Gemm) -> int:
-    """Return the number of columns of X that are summed for the product with an offset."""
+    """Return the columns of X that are summed for an offset's product."""
     return piece_size(config, gemm) if scales_pieces(config, gemm) else gemm.group_size
 
 
 def scales_weights(config: Config, gemm: Gemm) -> bool:
-    """Return True if weights are scaled and rounded before the product, to save registers.
-
-    A column's only scale is applied to the finished sum. With groups, the partial sum of a group is
-    scaled in float32 and added to the sum: two accumulators. If they do not fit (256 rows), the
-    weights are scaled in float32 and rounded to the type of X before the product.
-    """
+    """Return True if weights are scaled and rounded before the product, to save registers."""
     return gemm.groups > 1 and config.tm * config.warpgroup_columns > _TWO_ACCUMULATORS
 
 
@@ -213,8 +194,7 @@ def scales_weights(config: Config, gemm: Gemm) -> bool:
 class Rings:
     """Slots in shared memory.
 
-    Scales are in blocks of `scale_rows` groups, which are `scale_steps` whole K steps; a column's
-    only scale is a block for all of K. Sums of X, for offsets, are in as many blocks.
+    A block of scales has `scale_rows` groups for `scale_steps` whole K steps.
     """
 
     x: int
@@ -232,12 +212,7 @@ class Rings:
 
 
 def rings(config: Config, gemm: Gemm) -> Rings:
-    """Return the slots of a CTA.
-
-    In SymGEMM each CTA of a cluster loads and multicasts whole rows of scales, since a part of one
-    may be too short for TMA. Every CTA loads a column's only scale. AsymGEMM keeps scales as long
-    as their W tiles, and in SymGEMM loading W never waits for one of them.
-    """
+    """Return the slots of a CTA."""
     k_steps = -(-gemm.k // config.tk)
     rows, steps = 1, k_steps
     if gemm.groups > 1:

@@ -19,11 +19,8 @@ def piece(stored: Any, number: int, *, kind: Kind, dtype: Any, width: int) -> An
     """Convert one of the contiguous pieces of K in a tile [rows, stored columns].
 
     Args:
-      stored: tile in registers, in the kind's storage type.
       number: index of the piece along K.
-      kind: kind of the weights.
-      dtype: type of X.
-      width: weights of a piece; for int4 a divisor of 64, half a block.
+      width: weights of a piece; for int4 a divisor of 64.
     """
     first = number * width
     if kind != "int4":
@@ -46,7 +43,7 @@ def widest(kind: Kind) -> int:
 
 
 def scaled(weights: Any, scale: Any) -> Any:
-    """Multiply the rows of a piece by their scales, in float32, and round to the piece's type."""
+    """Multiply the rows of a piece by their scales, in float32, and round."""
     product = weights.astype(jnp.float32) * lax.broadcast_in_dim(scale, weights.shape, (0,))
     return product.astype(weights.dtype)
 
@@ -56,8 +53,7 @@ def operand(weights: Any, detour: Ref | None, column: int) -> Any:
     """Return the left operand of wgmma: in registers, or in shared memory for interpret mode.
 
     Args:
-      weights: a piece in registers.
-      detour: tile in shared memory with the rows of the piece; None for registers.
+      detour: tile with the rows of the piece; None for registers.
       column: first column of the piece in the tile.
     """
     if detour is None:

@@ -1,4 +1,4 @@
-"""One CTA's view of the kernel: its position in the launch, its tiles, buffers and barriers."""
+"""One CTA's view of the kernel."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ def by_flow(is_sym: Any, sym: Callable[[], None], asym: Callable[[], None]) -> N
 class Ring:
     """Slots in shared memory with their barriers; slot = number of the tile mod size.
 
-    "full" means that a slot's tile has arrived, "empty" that all compute warpgroups have read it:
-    those of the whole cluster if the tile is multicast. If warpgroups take tiles in turn, each has
-    its own "full" (a barrier must be waited for in each of its phases), and only the reader of a
-    tile arrives at "empty".
+    "full": the tile has arrived; "empty": all compute warpgroups (of the cluster) have read it.
     """
 
     size: int
@@ -71,7 +68,7 @@ class Ring:
         pl.when(number >= self.size)(lambda: self._at_empty(plgpu.barrier_wait, self.slot(number)))
 
     def drain(self, used: Int) -> None:
-        """Wait until the last of `used` tiles were read: a peer may still arrive until then."""
+        """Wait until the last of `used` tiles were read."""
 
         @pl.loop(jnp.maximum(used - self.size, 0), used)
         def _(number: Int) -> None:
@@ -120,7 +117,7 @@ class Cta:
         return self.rows.at.is_sym
 
     def copy(self, source: Ref, target: Ref, arrived: Ref, shared_in: str | None) -> None:
-        """Load a tile; one that the cluster shares in a dataflow is multicast there, in parts."""
+        """Load a tile, multicast in parts if the cluster shares it."""
 
         def one(**options: str) -> Callable[[], None]:
             return lambda: plgpu.copy_gmem_to_smem(source, target, arrived, **options)
@@ -135,7 +132,7 @@ class Cta:
             by_flow(self.is_sym, one(), multicast)
 
     def w_tile(self, item: Item, k_step: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
-        """Pair a tk x tn piece of an item's strip with its slot, in `w_copies` parts."""
+        """Pair a tk x tn piece of an item's strip with its slot."""
         tn, layout, block = self.config.tn, self.gemm.w_layout, PACK_MULTIPLE
         stored, matrix = _stored(self.gemm, self.config.tk), of_expert(self.w, item)
         if layout == "tiles":
@@ -204,7 +201,7 @@ def of_expert(array: Ref, item: Item) -> Ref:
 
 
 def w_copies(config: Config, gemm: Gemm) -> int:
-    """Return the number of copies for a tile of W: one, or one per 64 columns if tile-major."""
+    """Return the copies for a tile of W: one, or one per 64 columns if tile-major."""
     return config.tn // PACK_MULTIPLE if gemm.w_layout == "tiles" else 1
 
 
@@ -274,11 +271,7 @@ def _tiles(gemm: Gemm, config: Config) -> dict[str, Any]:
 
 
 def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
-    """Full and empty of each ring that there is.
-
-    A tile that is multicast in one dataflow is free when all CTAs of the cluster have read theirs,
-    in both: they walk together anyway. "empty" is one barrier if as many warpgroups read a tile.
-    """
+    """Full and empty of each ring; a multicast tile is freed by all CTAs."""
     sizes = rings(config, gemm)
 
     def ring(name: str, copies: int, *, readers: tuple[int, int], shared: bool) -> Any:
@@ -337,11 +330,6 @@ def _sums_staging(gemm: Gemm, config: Config) -> Any:
 
 
 def _any_rows(columns: int, out: Any) -> tuple[Any, ...]:
-    """Transforms of a staging tile from which TMA can store any rows.
-
-    Tiles of one row are swizzled; layout inference finds no transposed layout for wider ones, which
-    stay in plain order.
-    """
     if columns * out.itemsize > SWIZZLE_BYTES:
         return ()
     return plgpu.TilingTransform((1, columns)), plgpu.SwizzleTransform(SWIZZLE_BYTES)

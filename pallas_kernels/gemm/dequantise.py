@@ -1,4 +1,4 @@
-"""Sums of a section with quantised weights: read into registers, converted, multiplied, scaled."""
+"""Sums of a section with quantised weights."""
 
 from __future__ import annotations
 
@@ -76,11 +76,6 @@ def _of_groups(cta: Cta, section: Section) -> Any:
 
 
 def _of_pieces(cta: Cta, section: Section) -> Any:
-    """Scale the sums of each piece of a K step.
-
-    The products of a piece end before their sums are scaled; meanwhile the tensor cores compute
-    products of the other warpgroup.
-    """
     config, steps = cta.config, cta.rings.scale_steps
     width = piece_size(config, cta.gemm)
     pieces_of_step, pieces_of_group = config.tk // width, cta.gemm.group_size // width
@@ -124,11 +119,7 @@ def _of_pieces(cta: Cta, section: Section) -> Any:
 
 
 def _done(cta: Cta, add: Callable[[Any], Any], total: Any) -> Any:
-    """Return `add(total)`, added before the next product begins.
-
-    The compiler would postpone additions until after the products of other pieces, whose sums then
-    exceed the registers of large tiles. A loop that it does not know to run once prevents that.
-    """
+    """Return `add(total)`, in a loop that the compiler cannot postpone."""
     if cta.config.tm <= WGMMA_ROWS:
         return add(total)
     once = jnp.minimum(cta.rows.at.plan.active_clusters, 1)  # there is no item without a cluster
@@ -151,12 +142,7 @@ def _groups(cta: Cta, section: Section) -> tuple[Int, Int, Int]:
 def _multiply(
     cta: Cta, section: Section, acc: Ref, first: Int, steps: Int, scale: Any | None
 ) -> None:
-    """Add the products of some K steps of a section to `acc`.
-
-    A product reads its weights from registers until it is done, so a step waits for its products:
-    the next step overwrites those registers. Meanwhile the tensor cores compute products of the
-    other warpgroup.
-    """
+    """Add the products of some K steps, each done before its registers change."""
     config, x_steps = cta.config, cta.config.x_steps
     kind = cta.gemm.quantised.kind  # type: ignore[union-attr]
 

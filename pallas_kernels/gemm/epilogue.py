@@ -1,4 +1,4 @@
-"""Epilogue: rounding and storing of a warpgroup's sums, to O or as partial sums."""
+"""Epilogue: rounding and storing of a warpgroup's sums."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 # Pieces go through staging slots in shared memory. Tiles of quantised weights are transposed on the
 # way to O; partial sums keep the layout of the tensor cores, in float32.
 def store_section(cta: Cta, acc: Any, section: Section) -> None:
-    """Store a warpgroup's sums of a section.
-
-    Sums of SymGEMM are finished. Sums of a K pass of AsymGEMM are added to the earlier ones; the
-    last pass rounds the total and writes it to O.
-    """
+    """Store a warpgroup's sums of a section; AsymGEMM adds those of its K passes."""
     item, number = section.strip, section.which
     top = cta.rows.tile_top(item, section.row_tile)
     whole = functools.partial(_part, acc)

@@ -1,4 +1,4 @@
-"""Choice of configuration and alpha by the predicted time, from measured rates if there are any."""
+"""Choice of configuration and alpha by the predicted time."""
 
 from __future__ import annotations
 
@@ -77,14 +77,12 @@ def choose(
     """Return the configuration for `gemm` with the smallest predicted time.
 
     Args:
-      gemm: sizes and types.
-      machine: rates of the device; an H200 by default.
       sm_count: SMs of the launch; all by default.
       cluster: CTAs along M that share a W tile; None to choose it.
-      alpha: share of the columns for SymGEMM; None means the best one for each configuration.
+      alpha: share of the columns for SymGEMM; None for the best of each configuration.
 
     Raises:
-      ValueError: an argument is outside its range.
+      ValueError: an argument outside its range.
     """
     return choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha).config
 
@@ -97,12 +95,7 @@ def choice(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> Chosen:
-    """Return configuration and alpha; arguments as for `choose`.
-
-    The best of the `candidates` at eight steps of alpha. Of those within 1% of the
-    fastest, those that leave most room on the other resources (within 10%); of them the one that
-    adds the fewest partial sums, then the one with the smallest cluster.
-    """
+    """Return configuration and alpha within 1% of the fastest; arguments as for `choose`."""
     machine = machine_for() if machine is None else machine
     if sm_count is not None:
         expect(sm_count >= 1, "sm_count", sm_count, "a number above 0")
@@ -124,7 +117,7 @@ def explain(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> str:
-    """Return a text of a few lines with the result of `choice`, its time and its rates."""
+    """Return a short text of `choice`'s result, time and rates."""
     machine = machine_for() if machine is None else machine
     best = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
     c = best.config
@@ -140,11 +133,7 @@ def explain(
 
 
 def candidates(gemm: Gemm, machine: Machine, cluster: int | None = None) -> Iterator[Config]:
-    """Yield configurations for every allowed cluster, if they fit.
-
-    Configurations are those of `FAMILY`; for quantised weights and for experts the one by the rules
-    of `tiles`.
-    """
+    """Yield configurations for every allowed cluster, if they fit."""
     for size in CLUSTERS if cluster is None else (cluster,):
         if size > machine.sm_count:
             continue
@@ -162,10 +151,7 @@ def candidates(gemm: Gemm, machine: Machine, cluster: int | None = None) -> Iter
 
 
 def smallest_cluster(rows: int, tm: int = 256) -> int:
-    """Return the smallest cluster with one reading of W for so many rows; 8 if none has.
-
-    A cluster with more CTAs than row tiles would occupy idle SMs.
-    """
+    """Return the smallest cluster with one reading of W for so many rows, or 8."""
     return next((c for c in CLUSTERS if c * tm >= rows), CLUSTERS[-1])
 
 

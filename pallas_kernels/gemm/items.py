@@ -1,4 +1,4 @@
-"""The walk over a CTA's share of a launch, common to the load and compute warpgroups."""
+"""The walk over a CTA's share of a launch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from pallas_kernels.gemm.rows import Item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A warpgroup's unit of summation: some K steps of one tile of O.
-
-    Flags that are constant in a kernel are Python bools, so that they generate no code.
-    """
+    """A warpgroup's unit of summation: K steps of a tile; constant flags are Python bools."""
 
     item: Int  # its number among this CTA's
     strip: Item  # whose W it is

@@ -1,4 +1,4 @@
-"""Launch of a chosen configuration: block tables, padding, the kernel or the reference."""
+"""Launch of a chosen configuration."""
 
 from __future__ import annotations
 
@@ -32,16 +32,12 @@ def launch(
     """Pad x, run the kernel (the reference if there is no `config`), cut the result.
 
     Args:
-      x: activations, without padding.
-      w: weights of shape `gemm.w_shape`.
+      x: without padding.
+      w: of shape `gemm.w_shape`.
       scalars: int32, `Plan.scalars`.
-      scales: scales of quantised weights, of shape `gemm.scales_shape`; None for others.
-      offsets: offsets of the shape of `scales`, or None.
-      group_sizes: int32 [gemm.experts], rows of each expert; None without experts.
-      gemm: sizes and types.
+      scales: of `gemm.scales_shape`, like offsets, or None.
+      group_sizes: int32 [gemm.experts], or None.
       config: tiles and grid.
-      interpret: settings of interpret mode, or None.
-      columns: columns of the result, without padding.
     """
     rows = x.shape[0]
     x = jnp.pad(x, ((0, gemm.x_rows - rows), (0, gemm.k - x.shape[1])))
@@ -64,10 +60,7 @@ def launch(
 
 
 def tables_of(group_sizes: Any, gemm: Gemm, config: Config, xp: Any = jnp) -> tuple[list[Any], Any]:
-    """Return the kernel's view of the group sizes: a block table and three counts.
-
-    The table has the blocks of SymGEMM, then one block for each expert with rows.
-    """
+    """Return the block table of SymGEMM, then of experts with rows, and three counts."""
     table, with_expert, blocks = block_table(group_sizes, gemm.m, config.block_rows, xp=xp)
     whole, experts, _ = block_table(group_sizes, gemm.m, whole_rows(gemm.m), xp=xp)
     return [xp.concatenate([table, whole])], xp.stack([with_expert, blocks, experts])

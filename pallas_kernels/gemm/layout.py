@@ -1,4 +1,4 @@
-"""Layouts of stored weights: tile-major matrices, and int4 two to a byte."""
+"""Layouts of stored weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pallas_kernels.gemm.specs import PACK_BLOCK, PACK_MULTIPLE
 
 
 def tile_major(w: Any) -> Any:
-    """Return a copy of [.., N, K] as [.., N / 64, K / 64, 64, 64] with contiguous tiles."""
+    """Return [.., N, K] as contiguous tiles [.., N / 64, K / 64, 64, 64]."""
     *stack, n, k = w.shape
     block = PACK_MULTIPLE
     tiles = w.reshape(*stack, n // block, block, k // block, block).swapaxes(-3, -2)
@@ -25,7 +25,7 @@ def row_major(w: Any) -> Any:
 
 
 def pack_int4(values: np.ndarray) -> np.ndarray:
-    """Pack int8 numbers from -8 to 7, [.., K], two to a byte: [.., K / 2]; K in whole blocks."""
+    """Pack int8 numbers from -8 to 7, [.., K], to [.., K / 2]; K in whole blocks."""
     halves = values.reshape(*values.shape[:-1], -1, 2, PACK_BLOCK // 2)
     packed = (halves[..., 0, :] & 0x0F) | (halves[..., 1, :] << 4)
     return packed.astype(np.int8).reshape(*values.shape[:-1], -1)

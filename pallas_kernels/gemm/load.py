@@ -48,11 +48,6 @@ def load(cta: Cta) -> None:
 
 
 def _w_tiles_at(cta: Cta, section: Section, step: Int, all_tiles: Int) -> tuple[Int, Int]:
-    """Return the numbers of the W tiles to load at a step: from the first to behind the last.
-
-    SymGEMM: the one that is `w_ahead` steps ahead, and at the first step all up to it. AsymGEMM:
-    those of the pass, at the first step of its first tile of rows.
-    """
     ahead, tile = cta.config.w_ahead, section.w + step
     begin = jnp.where(tile == 0, 0, tile + ahead)
     end = jnp.minimum(tile + ahead + 1, all_tiles)

@@ -18,7 +18,7 @@ DEFAULT_DEVICE = "NVIDIA H200"
 class Machine:
     """Rates and sizes of one device, with their source.
 
-    Rates are sustained ones; _gbps is 1e9 bytes a second in one direction (HBM: read plus written).
+    Rates are sustained; _gbps is 1e9 bytes/s in one direction (HBM: read plus written).
     """
 
     device: str  # jax's device_kind; names the file of tuned results
@@ -62,10 +62,7 @@ class Machine:
         )
 
     def with_sms(self, sm_count: int) -> Machine:
-        """Return the machine for a launch on `sm_count` of its SMs.
-
-        Tensor cores and L2 ports scale with the SMs; link and HBM stay whole, as with `sm_limit`.
-        """
+        """Return the machine for `sm_count` SMs; link and HBM stay whole."""
         if sm_count == self.sm_count:
             return self
         share = sm_count / self.sm_count
@@ -138,15 +135,13 @@ _RATES = tuple(f.name for f in fields(Machine) if f.name not in ("device", "sm_c
 def machine_for(
     device: str = DEFAULT_DEVICE, *, sm_count: int | None = None, measured: bool = True
 ) -> Machine:
-    """Return the rates and sizes of a device: measured values, else the datasheet's.
+    """Return the rates and sizes of a device: measured, else the datasheet's, else an H200's.
 
-    A MIG slice ("<device> MIG 1g.18gb") has its share, by SMs, of HBM and L2; its share of the link
-    is unknown until measured. An unknown device is treated as an H200, and its `source` says so.
+    A MIG slice ("<device> MIG 1g.18gb") has its share, by SMs, of HBM and L2.
 
     Args:
       device: jax's device_kind.
-      sm_count: SMs of the device or of the launch; the datasheet's by default.
-      measured: False to ignore measured values.
+      sm_count: SMs of the device or of the launch.
     """
     device_kind = max((kind for kind in MACHINES if device.startswith(kind)), key=len, default=None)
     whole = MACHINES[device_kind or DEFAULT_DEVICE]

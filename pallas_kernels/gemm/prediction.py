@@ -1,4 +1,4 @@
-"""Predicted time of a launch: the slowest of link, HBM, L2 and the busiest CTA."""
+"""Predicted time of a launch."""
 
 from __future__ import annotations
 
@@ -29,23 +29,16 @@ _WARPGROUP_THREADS = 128
 def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Prediction:
     """Predict a launch.
 
-    - link: all of W at the link's rate, and no faster than the CTA with the most loads: it has at
-      most its shared memory for W in flight per latency, and its share of the L2's ports.
+    - link: W at the link's rate, at most shared memory for W per latency and its share of L2 ports.
     - HBM, L2: the bytes of `launch_traffic`; L2 ports scale with the working SMs.
-    - tensor, issue: the busiest CTA, whose step takes the longest of its tensor time, `step_s` and
-      its share of the latency of an X tile: a slot is loaded again when the next step begins, so
-      that one tile less than the stages is in flight. An output takes another `tile_s`, and no less
-      than its bytes at the SM's port: 64 KiB in 0.55 us, for which the accumulators wait; with
-      `ping_pong` tensor work goes on, except for the last output.
+    - tensor, issue: the busiest CTA, whose step takes the longest of tensor time, `step_s` and an X
+      tile's latency. An output takes `tile_s` more, or its bytes at the SM's port.
 
-    Not measured yet. It assumes full overlap of all resources, so it is a lower bound if its rates
-    are right. It needs no jax, and is vectorised over alpha or any other field of a plan.
+    All resources overlap: a lower bound if the rates are right.
 
     Args:
-      gemm: sizes and types; experts are assumed to have equally many rows.
-      config: tiles.
+      gemm: sizes and types; experts have equally many rows.
       plan: concrete integers, or NumPy arrays that broadcast.
-      machine: rates.
     """
     moved = launch_traffic(gemm, config, plan, l2_bytes=machine.l2_bytes)
     active = np.asarray(plan.active_clusters, np.float64)
@@ -104,10 +97,8 @@ def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) 
     """Return the plans of a launch for an array of alphas, with the balanced SM split.
 
     Args:
-      gemm: sizes and types.
-      config: tiles and grid.
       alphas: shares of the columns for SymGEMM.
-      sm_limit: SMs of the launch; default all of the configuration's.
+      sm_limit: SMs of the launch; all by default.
     """
     return sharing.traced_plan(
         config,
@@ -121,11 +112,7 @@ def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) 
 
 
 def equals(predictions: Sequence[Prediction]) -> np.ndarray:
-    """Return the mask of equally good launches in the flattened predictions.
-
-    Of those within `MARGIN` of the fastest, the ones that leave most room on other resources
-    (within `ROOM`: W is not read twice needlessly); of them, the ones that add fewest partial sums.
-    """
+    """Return the mask of equally good launches in the flattened predictions."""
     times, totals, sums = (
         np.concatenate([np.atleast_1d(key(one)) for one in predictions])
         for key in (
@@ -140,10 +127,7 @@ def equals(predictions: Sequence[Prediction]) -> np.ndarray:
 
 
 def best_of(prediction: Prediction) -> int:
-    """Return the index of the best launch: the smallest sum of the `equals`.
-
-    Ties go to the last one, which for rising alphas has the largest share of SymGEMM.
-    """
+    """Return the index of the best launch, of equals the last."""
     good = equals((prediction,))
     totals = np.broadcast_to(prediction.sum_s, np.shape(prediction.time_s))[good]
     return int(good[len(totals) - 1 - np.argmin(totals[::-1])])
@@ -153,16 +137,7 @@ def best_of(prediction: Prediction) -> int:
 def best_alpha(
     gemm: Gemm, config: Config, machine: Machine, *, sm_limit: int | None = None
 ) -> float:
-    """Return the alpha with the smallest predicted time, a whole number of strips.
-
-    If several are equally fast, the best of the `equals`.
-
-    Args:
-      gemm: sizes and types.
-      config: tiles and grid.
-      machine: rates.
-      sm_limit: SMs of the launch; default all of the configuration's.
-    """
+    """Return the alpha with the smallest predicted time, a whole number of strips."""
     strips = counts(config, gemm).strips
     alphas = reachable(np.linspace(0, 1, min(strips + 1, _ALPHAS)), config, gemm, sm_limit)
     return float(
@@ -173,11 +148,7 @@ def best_alpha(
 def reachable(
     alphas: Iterable[float], config: Config, gemm: Gemm, sm_limit: int | None = None
 ) -> np.ndarray:
-    """Return the distinct alphas after rounding to whole strips; only 1.0 for a single strip.
-
-    A single cluster runs one path, so mixtures are dropped, and an alpha that it can run is added.
-    A kernel without AsymGEMM has 1.0.
-    """
+    """Return the distinct alphas of whole strips that the launch can run."""
     if not config.asym:
         return np.ones(1)
     strips = counts(config, gemm).strips

@@ -69,14 +69,10 @@ def program(
 ) -> Program:
     """Return one launch as a program: operands and run-time scalars in, the product out.
 
-    Weights, scales and offsets are in host memory; `Argument` of int4 weights is the packed array.
+    Weights, scales and offsets are in host memory; int4 weights are the packed array.
 
     Args:
-      name: name of the program.
-      gemm: packed sizes and types.
-      config: tiles and grid.
-      rows: rows of x and of the result; None for those of `gemm`.
-      columns: columns of the result; None for those of `gemm`.
+      rows: of x and of the result; those and `columns` default to `gemm`'s.
     """
     rows, columns = rows or gemm.m, columns or gemm.n
     # Added by TMA are the sums of passes between the first, which stores, and where they are apart

@@ -28,10 +28,7 @@ def matmul(
     offsets: Float[Array, ...] | None = None,
     group_sizes: Int[Array, " e"] | None = None,
 ) -> Float[Array, "rows n"]:
-    """Return the product, accumulated in float32 and rounded once.
-
-    Experts without rows are not touched, and the work grows with the rows, not with the experts.
-    """
+    """Return the product, accumulated in float32 and rounded once."""
     if group_sizes is None:
         return _one(gemm, x, *_matrix(gemm, (w, scales, offsets), layer)).astype(gemm.out_dtype)
 
@@ -112,11 +109,7 @@ def _matrix(gemm: Gemm, arrays: tuple[Any, ...], number: jax.Array | int) -> tup
 
 
 def _stored_of(stack: jax.Array, number: jax.Array | int) -> jax.Array:
-    """Return one matrix of a stack.
-
-    XLA on a CPU converts a whole fp8 stack before slicing it, but slices bytes directly. The
-    barriers keep it from converting the whole stack to bytes before a loop over layers.
-    """
+    """Return one matrix of a stack; barriers keep XLA from conversion of the whole stack."""
     if stack.dtype.itemsize != 1 or jnp.issubdtype(stack.dtype, jnp.integer):
         whole: jax.Array = lax.dynamic_index_in_dim(stack, number, keepdims=False)
         return whole

@@ -1,4 +1,4 @@
-"""Rows of a work item: its matrix or expert, and the first rows of its tiles."""
+"""Rows of a work item."""
 
 from __future__ import annotations
 
@@ -78,10 +78,7 @@ class OneMatrix:
     at: Place
 
     def items(self) -> Int:
-        """Number of this cluster's items.
-
-        SymGEMM: (block of rows, strip) pairs. AsymGEMM: groups of strips.
-        """
+        """Number of this cluster's items: (block of rows, strip) pairs, or groups of strips."""
         position = self.at
         return position.share(
             where(
@@ -92,13 +89,7 @@ class OneMatrix:
         )
 
     def item(self, number: Int) -> Item:
-        """Return one item.
-
-        SymGEMM: a single tile of this CTA. Neighbours in time share a strip of W: if the L2 keeps
-        host lines, they hit. AsymGEMM: a strip with all rows of a matrix. In the last group some
-        CTAs may have a strip beyond N: they load zeros, TMA clips their stores, and they still
-        multicast their share of X.
-        """
+        """Return one item: a tile of this CTA, or a strip with all rows."""
         position, item = self.at, self.at.number(number)
         blocks = position.sizes.row_clusters
         tile = rem(item, blocks) * position.config.cluster + position.rank
@@ -122,7 +113,7 @@ class OneMatrix:
         columns: Any,
         emit: Any,
     ) -> None:
-        """Write the item's rows of a staged piece, whose first row is row `top` of O."""
+        """Write the item's rows of a staged piece, from row `top` of O."""
         emit(slot, o.at[pl.ds(top, slot.shape[0]), columns])
 
 
@@ -137,16 +128,13 @@ class OfExperts(OneMatrix):
     experts: Int  # with rows
 
     def items(self) -> Int:
-        """SymGEMM: (block of an expert, strip) pairs. AsymGEMM: (expert, group of strips) pairs."""
+        """(block or expert, strip or group of strips) pairs."""
         position = self.at
         sym, asym = self.expert_blocks * position.plan.sym_strips, self.experts * position.groups
         return position.share(where(position.is_sym, sym, asym))
 
     def item(self, number: Int) -> Item:
-        """SymGEMM: a tile of an expert's block.
-
-        AsymGEMM: a strip with all rows of an expert; neighbours in time share X.
-        """
+        """A tile of an expert's block, or a strip with all rows of an expert."""
         position, item = self.at, self.at.number(number)
         strips = jnp.maximum(position.plan.sym_strips, 1)
         if position.is_sym is True:
@@ -167,10 +155,7 @@ class OfExperts(OneMatrix):
         )
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
-        """Return the first row of X of an item's tile; tiles are consecutive from a multiple of 8.
-
-        The compiler needs the multiple to load such tiles into swizzled shared memory.
-        """
+        """Return the first row of X of an item's tile, from a multiple of 8."""
         return pl.multiple_of(item.top + row_tile * self.at.config.tm, ROW_MULTIPLE)
 
     def empty_items(self) -> Int:
@@ -185,10 +170,7 @@ class OfExperts(OneMatrix):
         return self._tile(self.expert_blocks * strips + item, strips)
 
     def write(self, item: Item, slot: Ref, o: Ref, top: Int, columns: Any, emit: Any) -> None:
-        """Write those rows of the piece that are the item's.
-
-        A TMA store has a fixed shape, so n rows leave as the powers of two that n is the sum of.
-        """
+        """Write the item's rows of the piece, in powers of two for TMA."""
         rows = slot.shape[0]
         start = jnp.maximum(item.begin - top, 0)
         number = jnp.maximum(jnp.minimum(item.end - top, rows) - start, 0)

@@ -1,4 +1,4 @@
-"""Schedule of the persistent launch: arithmetic shared by kernel, counts and tests."""
+"""Schedule of the persistent launch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from pallas_kernels.gemm.specs import ROW_MULTIPLE, Gemm
 class Plan:
     """Run-time scalars of a launch, in the kernel's order.
 
-    Columns are divided into strips of tn. The first `sym_strips` go to SymGEMM, the others to
-    AsymGEMM. The first `sym_clusters` of the `active_clusters` run SymGEMM, and each takes every
-    `sym_clusters`-th (block of rows, strip); the n others run AsymGEMM and each takes every n-th
-    (matrix, group of neighbouring strips), one strip for each of its CTAs. Clusters from
-    `active_clusters` up do nothing (an emulated slice). Integers here are Python's or traced int32.
+    The first `sym_strips` strips of tn columns go to SymGEMM, the others to AsymGEMM. The first
+    `sym_clusters` of the `active_clusters` run SymGEMM, the others AsymGEMM, each its items in
+    turn. Further clusters do nothing (an emulated slice). Integers are Python's or traced int32.
     """
 
     sym_strips: Int
@@ -61,10 +59,7 @@ def counts(config: Config, gemm: Gemm) -> Counts:
 
 
 def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int:
-    """Return the number of K steps in the first pass of AsymGEMM in its `cluster`-th cluster.
-
-    It has full length if one pass covers K: a second one would read and write sums again.
-    """
+    """Return the K steps of the first pass of AsymGEMM's `cluster`-th cluster."""
     if k_steps <= config.w_stages:
         return k_steps
     if not config.stagger:
@@ -78,12 +73,7 @@ def passes(config: Config, k_steps: int, first: Int) -> Int:
 
 
 def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
-    """Return the shape of the device memory in which AsymGEMM adds partial sums, in float32.
-
-    Each CTA that can have a strip has a tile of all rows and one strip, which it reuses for its
-    next one, in the layout of the tensor cores (transposed for quantised weights). None without
-    separate sums.
-    """
+    """Return the shape of AsymGEMM's float32 sums in device memory; None without separate sums."""
     if not sums_apart(config, gemm):
         return None
     sizes = counts(config, gemm)
@@ -110,21 +100,14 @@ FIELDS = tuple(Block.__dataclass_fields__)
 
 
 def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULTIPLE) -> int:
-    """Return the largest number of blocks for any group sizes.
-
-    A group of r > 0 rows has at most (r + row_multiple - 1 + block_rows - 1) / block_rows of them;
-    there are at most min(experts + 1, t) groups with rows.
-    """
+    """Return the largest number of blocks for any group sizes."""
     groups = min(experts + 1, t)
     slack = row_multiple - 1 + block_rows - 1
     return (t + groups * slack) // block_rows
 
 
 def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
-    """Return the end row of each group, the rows of no expert being the last group.
-
-    Sizes below zero count as zero, and rows behind t are cut off: every value is launchable.
-    """
+    """Return the end row of each group, rows of no expert last; all launchable."""
     ends = xp.minimum(xp.cumsum(xp.clip(group_sizes, 0, t)), t)
     return xp.append(ends, t).astype(np.int32)
 
@@ -132,13 +115,7 @@ def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
 def block_table(
     group_sizes: Any, t: int, block_rows: int, *, row_multiple: int = ROW_MULTIPLE, xp: Any
 ) -> tuple[Any, Any, Any]:
-    """Cut every group into blocks.
-
-    A block is `cluster * tm` rows of one matrix. Experts own consecutive rows of X; the first block
-    of each begins at its first row rounded down to a multiple of 8, where TMA can begin to load.
-    The up to seven rows before belong to another expert: they are computed and not stored. The rows
-    behind the last expert form one more group, which has no W and whose output is zero.
-    """
+    """Return groups in blocks of `cluster * tm` rows from a multiple of 8."""
     ends = boundaries(group_sizes, t, xp)
     begins = xp.append(xp.zeros(1, np.int32), ends[:-1])
     bases = begins // row_multiple * row_multiple
@@ -154,17 +131,12 @@ def block_table(
 
 
 def whole_rows(t: int) -> int:
-    """Return the rows of a block that holds all of an expert's rows, at any first row."""
+    """Return the rows of a block with all of an expert's, at any first row."""
     return t + ROW_MULTIPLE - 1
 
 
 def place(item: Int, block: Block, strips: Int) -> tuple[Int, Int]:
-    """Return (block within the expert, strip) of an item of the expert of `block`.
-
-    The item must be one of that expert: `block` is row `item // strips` of the table. Items run
-    over the blocks of an expert first: neighbours in time share a strip of W; if the L2 keeps lines
-    of host memory, it serves them.
-    """
+    """Return (block within the expert, strip) of an item of `block`'s expert."""
     within = item - block.first * strips
     return rem(within, block.blocks), div(within, block.blocks)
 

@@ -1,4 +1,4 @@
-"""Shares of columns and SMs of the two dataflows, from run-time scalars."""
+"""Shares of columns and SMs of the two dataflows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ def sym_strips(strips: Any, alpha: Any, xp: Any = np) -> Any:
 def busiest_steps(
     sizes: Counts, cluster: int, sym: Any, sym_clusters: Any, asym_clusters: Any, xp: Any = np
 ) -> Any:
-    """Return the tile steps of the busiest CTA, the larger of the two paths.
-
-    A step is tm x tn x tk of tensor work. The bytes over the link do not depend on how the SMs are
-    split, those of HBM hardly, so the balanced split is the one with the fewest steps.
-    """
+    """Return the tile steps (tm x tn x tk) of the busiest CTA."""
     sym_rounds = -(-(sym * sizes.row_clusters) // xp.maximum(sym_clusters, 1))
     items = -(-(sizes.strips - sym) // cluster) * sizes.matrices
     asym_rounds = -(-items // xp.maximum(asym_clusters, 1)) * sizes.row_tiles
@@ -31,11 +27,7 @@ def busiest_steps(
 
 
 def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: Any = np) -> Any:
-    """Return the number of SymGEMM's clusters with which both paths end together.
-
-    Every path with columns gets a cluster; the fewest steps win, and of equals the fewest SymGEMM
-    clusters: AsymGEMM adds to O and refills W between its steps, so it profits from spare SMs.
-    """
+    """Return SymGEMM's clusters with which both paths end together, of equals the fewest."""
     candidates = xp.arange(config.clusters + 1, dtype=np.int32)
     sym_columns = xp.asarray(sym)[..., None]
     steps = busiest_steps(sizes, config.cluster, sym_columns, candidates, active - candidates, xp)
@@ -51,11 +43,7 @@ def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: 
 def traced_plan(
     config: Config, sizes: Counts, *, alpha: Any, sm_split: Any, sm_limit: Any, layer: Any, xp: Any
 ) -> Plan:
-    """Return a launchable plan for traced values.
-
-    Values outside their range are clamped, and columns never lack SMs: a path without clusters
-    gives its columns to the other one, and SymGEMM has all columns of a kernel without AsymGEMM.
-    """
+    """Return a launchable plan for traced values, clamped."""
     if not config.asym:
         alpha, sm_split = xp.ones_like(xp.asarray(alpha, np.float32)), None
     active = xp.clip(xp.asarray(sm_limit, np.int32) // config.cluster, 1, config.clusters)

@@ -40,25 +40,17 @@ def build(
 ) -> Callable[..., jax.Array]:
     """Return `kernel(x, w, [scales, [offsets, x_sums]], [table], scalars) -> o`.
 
-    Args:
-      gemm: sizes and types, packed (see `specs`).
-      config: tiles and grid.
-      interpret: run on a CPU with these settings instead of compiling for the GPU.
-
     Returns:
-      A function of x[gemm.x_rows, k], w of shape `gemm.w_shape`; for quantised weights scales of
-      `gemm.scales_shape`, and with offsets those and `reference.sums_of(x, sum_size)`; for experts
-      the block tables of `launch.tables_of`; and the int32
-      vector `scalars`, `Plan.scalars`, for experts followed by the blocks with an expert, all
-      blocks, and the experts with rows. Nothing checks a plan here: columns whose path has no
-      cluster are left unwritten.
+      A function of x[gemm.x_rows, k], w of `gemm.w_shape`; if quantised, scales of
+      `gemm.scales_shape`, with offsets those and `reference.sums_of(x, sum_size)`; for experts the
+      tables of `launch.tables_of`; and int32 `Plan.scalars`, for experts followed by three counts.
+      Columns whose path has no cluster are left unwritten.
 
     Raises:
       ValueError: the configuration does not fit the GEMM or the hardware.
 
-    Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, the split
-    read at run time, the ring of weight slices with a shortened first pass, weights converted in
-    registers, experts.
+    Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, run-time
+    split, shortened first pass, conversion in registers, experts.
     """
     check_fits(config, gemm)
     sizes, sums = counts(config, gemm), sums_shape(config, gemm)

@@ -1,4 +1,4 @@
-"""Static description of a GEMM, of its weights and of the rows of each expert."""
+"""Static description of a GEMM."""
 
 from __future__ import annotations
 
@@ -37,14 +37,11 @@ MAX_SIZE = 2**31 - 1  # the kernel counts in int32
 class Quantised:
     """Storage of quantised weights, which the kernel converts before the tensor cores.
 
-    `group` is the number of weights along K that share a scale, or None for one scale per column.
-    `offset_dtype` is the type of the offsets added to scaled weights, one per scale; None
-    without offsets.
+    `group` weights along K share a scale; None: one scale per column. `offset_dtype`: offsets, one
+    per scale; None: none.
 
-    Stored [N, K], K contiguous. int4 numbers are packed two to a byte, in blocks of `PACK_BLOCK`
-    along K: the low half of byte j of a block is number j, the high half number j + 64. The two
-    halves of the bytes of a block are then two contiguous pieces of K, and unpacking moves nothing
-    between threads.
+    Stored [N, K], K contiguous. int4: blocks of `PACK_BLOCK` along K; byte j has number j in its
+    low half, j + 64 in its high half.
     """
 
     kind: Kind = "int8"
@@ -78,12 +75,12 @@ class Quantised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm:
-    """O[m, n] = X[m, k] W[k, n] as the kernel computes it: packed, with padding included.
+    """O[m, n] = X[m, k] W[k, n] as the kernel computes it: packed, with padding.
 
-    With `experts` it is O[rows of e] = X[rows of e] W[e] for every expert e. The rows of each are
-    known at run time only; `m` is then the number of the caller's rows.
+    With `experts`: O[rows of e] = X[rows of e] W[e] for every expert e. `m` is then the number of
+    the caller's rows.
 
-    `layers` is the leading size of a stacked W, or None for a W of one layer.
+    `layers` is the leading size of a stacked W, or None.
     """
 
     m: int
@@ -129,12 +126,7 @@ class Gemm:
 
     @property
     def rows_each(self) -> int:
-        """Rows of a matrix; with experts, the expected rows of one with many.
-
-        This assumes balanced routing: the mean, two standard deviations of a Poisson number, and
-        the rows that a tile may have before the first one. Real routers are less even: more
-        experts then need a second block.
-        """
+        """Rows of a matrix; with experts, those of one with many under balanced routing."""
         if self.experts is None:
             return self.m
         mean = self.m / self.experts
@@ -190,10 +182,7 @@ class Gemm:
 
     @property
     def transposed(self) -> bool:
-        """True if the tensor cores compute O^T = W^T X^T.
-
-        Converted weights are in registers, which wgmma accepts as left operand only.
-        """
+        """True if the tensor cores compute O^T = W^T X^T, for weights in registers."""
         return self.quantised is not None
 
     def _stacked(self, *matrix: int) -> tuple[int, ...]:
@@ -235,27 +224,19 @@ def check_layout(w_layout: object) -> None:
 
 
 def check_kind(kind: object, name: str = "kind") -> None:
-    """Check the name of a kind of quantised weights.
-
-    Raises:
-      ValueError: the kind is unknown.
-    """
+    """Check the name of a kind of quantised weights."""
     expect(kind in KINDS, name, kind, f"one of {', '.join(KINDS)}")
 
 
 def check_group(kind: Kind, group: int | None) -> None:
-    """Check the size of groups of weights of `kind`.
-
-    Raises:
-      ValueError: the size is not supported.
-    """
+    """Check the size of groups of weights of `kind`."""
     fits = group is None or (type(group) is int and group >= 1 and group % GROUP_MULTIPLE == 0)
     expect(fits, "group", group, f"None or a multiple of {GROUP_MULTIPLE} for kind={kind!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Expert layers of a model: number of experts, experts per token, (K, N) of each GEMM."""
+    """Expert layers of a model: experts, experts per token, (K, N) of GEMMs."""
 
     experts: int
     per_token: int

@@ -1,4 +1,4 @@
-"""Staging: W crosses the link by copy engine in pieces, each multiplied during the next copy."""
+"""Staging: W in pieces by copy engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def weight_bytes(gemm: Gemm) -> int:
 
 
 def pieces(gemm: Gemm) -> int:
-    """Return the number of equal pieces in which W is copied: 8, or fewer of a small matrix."""
+    """Return the number of equal pieces of W: 8, or fewer."""
     rows = gemm.w_shape[0 if gemm.layers is None else 1]
     return next(
         p for p in (MOST_PIECES, 4, 2, 1)
@@ -44,12 +44,7 @@ def pieces(gemm: Gemm) -> int:
 
 
 def staged_s(gemm: Gemm, machine: Machine) -> float:
-    """Return the predicted seconds of `staged_matmul`.
-
-    Copies and products overlap but for the first copy and the last product; each piece is a launch.
-    Device memory takes W twice (written and read), X and O once, and float32 sums of [K, N] twice a
-    piece.
-    """
+    """Return the predicted seconds of `staged_matmul`, copies beside products."""
     count, sums = pieces(gemm), 4 * gemm.m * gemm.n
     moved = 2 * weight_bytes(gemm) + gemm.in_itemsize * gemm.m * gemm.k
     moved += 2 * count * sums if gemm.w_layout == "kn" else sums
@@ -63,26 +58,13 @@ def staged_s(gemm: Gemm, machine: Machine) -> float:
 
 
 def reader_of(gemm: Gemm, machine: Machine) -> Reader:
-    """Return the reader of W with the shorter predicted time; SMs if they are about equal."""
+    """Return the faster predicted reader of W; SMs if about equal."""
     in_kernel_s = choice(gemm, machine).time_s
     return "copy_engine" if staged_s(gemm, machine) < (1 - MARGIN) * in_kernel_s else "sms"
 
 
 def staged_matmul(x: jax.Array, w: jax.Array, layer: int, *, gemm: Gemm, columns: int) -> jax.Array:
-    """Return x @ w of type `gemm.out_dtype`, outside `jit`.
-
-    Faster than any kernel that reads W itself where SMs read host memory slower than the copy
-    engine does (`MACHINES`). At most `SLOTS` pieces of W, contiguous in host memory, are in device
-    memory. Outside `jit` alone: there a slice of an array in host memory compiles into a kernel
-    whose SMs read it, and copies of whole arrays are all started first.
-
-    Args:
-      x: activations [rows, K] in device memory, K without padding.
-      w: weights of shape `gemm.w_shape`, in host or device memory.
-      layer: index into a stack, else 0.
-      gemm: sizes and types, of weights that are not quantised.
-      columns: columns of the result, without padding.
-    """
+    """Return x @ w of type `gemm.out_dtype` by copies of pieces of W, outside `jit`."""
     device = w.sharding.with_memory_kind("device")
     x = jnp.pad(x, ((0, 0), (0, gemm.k - x.shape[1])))
     parts: list[jax.Array] = []
@@ -115,7 +97,6 @@ def _views(w: jax.Array, layer: int, gemm: Gemm) -> list[jax.Array]:
 
 @functools.partial(jax.jit, static_argnames=("w_layout",))
 def _product(x: jax.Array, piece: jax.Array, number: jax.Array, *, w_layout: str) -> jax.Array:
-    """Return the product with a piece in float32: some columns, or sums over a part of K."""
     if w_layout == "kn":
         x = lax.dynamic_slice_in_dim(x, number * piece.shape[0], piece.shape[0], axis=1)
     else:

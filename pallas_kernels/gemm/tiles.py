@@ -25,25 +25,13 @@ _LONGEST_RING = 16  # W tiles of AsymGEMM, so that barriers have room
 # The rules are not measured on a GPU: they follow from shared memory, registers and the traffic
 # counts. They add AsymGEMM if one reading of W by SymGEMM does not serve all rows.
 def by_rule(gemm: Gemm, *, sm_count: int, cluster: int) -> Config:
-    """Return the configuration for quantised weights, or for experts.
-
-    W crosses the link once for every `cluster * tm` rows of a matrix, so a block should hold all
-    rows of it; a taller one costs tensor work and shared memory, no bytes of W.
-    """
+    """Return the configuration for quantised weights, or for experts."""
     config = (_plain if gemm.quantised is None else _converted)(gemm, sm_count, cluster)
     check_fits(config, gemm)
     return _with_asym(config, gemm) if config.block_rows < gemm.rows_each else config
 
 
 def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
-    """Tiles for experts.
-
-    - up to 64 rows (decode): 64 rows and one compute warpgroup, eight stages, which keep at least
-      64 KiB of W in flight per SM. Strips of 64 columns if strips of 128 would leave SMs
-      without work.
-    - up to 128 rows: 128 rows and two compute warpgroups.
-    - more: 256 x 128, an accumulator of 128 float32 registers a thread.
-    """
     rows = gemm.rows_each / cluster
     items = min(gemm.experts or 1, gemm.m) * -(-gemm.n // 128)
     tn = 64 if items < sm_count // cluster else 128
@@ -56,13 +44,6 @@ def _plain(gemm: Gemm, sm_count: int, cluster: int) -> Config:
 
 
 def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
-    """Tiles for quantised weights.
-
-    Rows: the smallest tile with which one cluster holds all rows, up to 256; up to 128 with two
-    accumulators. A tile may have 8 rows here, rows being the narrow side of wgmma.
-    Columns: 128, or 64 if 128 leaves half of the SMs without a strip. X gets four stages and W
-    the remaining shared memory.
-    """
     # groups of 64, and of multiples, are whole K steps; of others a K step holds several
     tk = math.gcd(gemm.group_size, 128)
     is_int4 = gemm.quantised is not None and gemm.quantised.kind == "int4"
@@ -93,11 +74,7 @@ def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
 
 
 def _with_asym(config: Config, gemm: Gemm) -> Config:
-    """Return `config` with the longest K passes of AsymGEMM that fit in shared memory.
-
-    With two slots of X one tile is in flight, and its latency exceeds a step of 128 rows. A third
-    slot is worth the shorter passes for small weights.
-    """
+    """Return `config` with the longest K passes of AsymGEMM that fit in shared memory."""
     if config.tm < 64:
         return config
     stages = _ASYM_STAGES if gemm.quantised is None else _CONVERTED_STAGES

@@ -1,4 +1,4 @@
-"""Time of counted work: the seconds of each resource, and so of a launch."""
+"""Time of counted work."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ class Prediction:
 
     @property
     def bound(self) -> Any:
-        """The slowest resource: "link", "hbm", "l2", "tensor" or "issue".
-
-        A busy CTA counts as "tensor" if at least half of its time is tensor work.
-        """
+        """The slowest resource: "link", "hbm", "l2", "tensor" or "issue"."""
         cta = np.where(2 * self.tensor_s >= self.issue_s, "tensor", "issue")
         times = np.stack(np.broadcast_arrays(self.link_s, self.hbm_s, self.l2_s, self.issue_s))
         names = np.stack(np.broadcast_arrays("link", "hbm", "l2", cta, times[0])[:4])
@@ -89,11 +86,8 @@ def busy_s(
     """Return the seconds of an SM for products and outputs, which wait for each other.
 
     Args:
-      products_s: seconds of its tensor work.
-      outputs: number of tiles that it stores or adds.
+      outputs: tiles that it stores or adds.
       nbytes: bytes of these tiles.
-      rates: rates of the device.
-      xp: NumPy or jax.numpy.
     """
     leaving, fixed = nbytes / rates.sm_store_bytes_s, outputs * rates.output_s
     if rates.stores_overlap:

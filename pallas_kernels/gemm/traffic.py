@@ -1,4 +1,4 @@
-"""Traffic and work of one launch: exact counts of bytes, tiles and steps."""
+"""Traffic and work of one launch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ Count = Any  # np.int64, or an array of them with the shape of the plan's fields
 class Traffic:
     """Bytes, operations and tile steps of a launch, each with the shape of the plan's fields.
 
-    A *step* is tm x tn x tk of tensor work, an *output* one tm x tn tile that a CTA rounds and
-    stores or adds. The `*_cta_*` counts are of the CTA with the most steps in that dataflow if
-    all matrices have equally many rows; else upper bounds.
+    A *step* is tm x tn x tk of tensor work, an *output* one tm x tn tile stored or added. `*_cta_*`
+    are of the busiest CTA for equal rows; else upper bounds.
     """
 
     w_bytes: Count  # stored W from host memory; a multicast tile counts once
@@ -102,27 +101,19 @@ def launch_traffic(
     l2_bytes: float = 0.0,
     group_sizes: np.ndarray | None = None,
 ) -> Traffic:
-    """Count the bytes, operations and tile steps of a launch.
+    """Return the bytes, operations and tile steps of a launch.
 
-    W: each SymGEMM strip once per block of rows (an expert with r rows has ceil((r + s) / (tm
-    cluster)) blocks, s < 8 being the distance of its first row from a multiple of 8), each AsymGEMM
-    strip once. None for experts without rows. Scales and offsets of groups likewise; every CTA of a
-    cluster of SymGEMM reads a column's only ones.
+    W, and groups' scales: each SymGEMM strip once per block of rows, each AsymGEMM strip once. None
+    for experts without rows.
 
-    X from HBM: CTAs that need the same tile at the same time share one reading, and the L2 keeps X
-    for later only if all of it fits. SymGEMM works in waves of `sym_clusters` neighbouring items;
-    a wave reads each of its row tiles once. AsymGEMM reads X once in each round of strips; with
-    `stagger` CTAs are at different K, and each such group reads by itself unless the L2 holds
-    two K passes of X.
+    X from HBM: once if L2 holds all of it. Else SymGEMM reads a wave's row tiles once. AsymGEMM
+    reads X once in each round of strips, with `stagger` once a group unless L2 holds two K passes.
 
-    O in HBM: written once. Partial sums: each addition reads and writes them, unless the L2 holds
-    those of a round of strips and one K pass of X.
+    O: once. Partial sums: read and written, unless L2 holds a round of strips and one K pass of X.
 
     Args:
-      gemm: sizes and types.
-      config: tiles.
-      plan: concrete integers, or NumPy arrays of them that broadcast (one value for each alpha).
-      l2_bytes: capacity of the L2; 0 gives upper bounds.
+      plan: concrete integers, or NumPy arrays that broadcast.
+      l2_bytes: 0 gives upper bounds.
       group_sizes: rows of each expert, concrete; None for even routing.
 
     Raises:
@@ -310,11 +301,6 @@ def _most_passes(config: Config, gemm: Gemm, sizes: Counts, leading: Count) -> C
 
 
 def _sym_rows(m: Count, config: Config, over: _Rows, items: Count, clusters: Count) -> Count:
-    """Return the number of rows of X that the waves of SymGEMM read.
-
-    Items run over the blocks of rows first, so a wave of at least as many holds every one, and a
-    smaller one none twice. The last item is in the last block, the only one cut by M.
-    """
     blocks = np.maximum(over.blocks, 1)
     tall = config.block_rows
     rest = items % clusters

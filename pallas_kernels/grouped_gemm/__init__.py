@@ -1,4 +1,4 @@
-"""GEMM of a mixture of experts with weights in host memory: only experts with rows are read."""
+"""GEMM of a mixture of experts with weights in host memory."""
 
 from pallas_kernels.grouped_gemm.api import grouped_gemm
 

@@ -43,40 +43,27 @@ def grouped_gemm(
 ) -> jax.Array:
     """Multiply each expert's rows by its weights, which stay in host memory.
 
-    The rows of x are sorted by expert: the first `group_sizes[0]` belong to expert 0, the next
-    `group_sizes[1]` to expert 1, without padding between them. Only weights of experts with rows
-    cross the link: alpha of the columns, by SymGEMM, once for every `cluster` * tm rows, the rest,
-    by AsymGEMM, once (see `hybrid_gemm`; `gemm.launch_traffic`).
-
-    `group_sizes` is a run-time value, as the scalars of `hybrid_gemm` are. Concrete sizes are
-    checked here (a concrete jax array is fetched for that); traced ones are clamped: sizes below
-    zero to zero, and groups are cut off at row T.
+    x is sorted by expert, without padding; run-time values as for `hybrid_gemm`; traced sizes are
+    clamped, groups cut off at row T.
 
     Args:
-      x: bf16 or f16 activations [T, K], in device memory; T is any number from 1.
-      w: weights of the same dtype, [E, K, N] or [E, N, K] (`w_layout`), or a stack [L, E, ...] of
-        them; `HostArray`, a jax array in `pinned_host` memory (never staged in HBM by "sm90") or
-        in device memory. K and N are multiples of 64. Or `quantized_gemm.QuantizedWeights` of
-        experts or of a stack of them, with any K and N.
-      group_sizes: integers [E], rows of each expert; their sum is at most T. The rows beyond it
-        belong to no expert and their output is zero.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None chooses the best one predicted for
-        even routing. If one reading of W serves all rows of most experts, the kernel has no
-        AsymGEMM, and alpha is 1.
+      x: bf16 or f16 [T, K], in device memory; T from 1.
+      w: of the same dtype, [E, K, N] or [E, N, K] (`w_layout`), or a stack [L, E, ...]; `HostArray`
+        or jax array, K and N multiples of 64; or `quantized_gemm.QuantizedWeights`, with any K and
+        N.
+      group_sizes: integers [E], with a sum of at most T; further rows' output is zero.
+      alpha: share of the columns for SymGEMM, in [0, 1]; None for the best predicted for even
+        routing; 1 if the kernel has no AsymGEMM.
       sm_split: SMs for SymGEMM, as in `hybrid_gemm`.
-      layer: index into a stack, in [0, L); required for a stack, None for a single layer.
-      cluster: CTAs along the rows that share a W tile by TMA multicast: 1, 2, 4 or 8; None
-        chooses it by the time predicted for even routing.
-      sm_limit: as `hybrid_gemm`.
+      layer: index into a stack, in [0, L); None for a single layer.
+      cluster: CTAs along the rows that share a W tile: 1, 2, 4 or 8; None chooses it.
       out_dtype: dtype of x (default) or float32.
-      w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K]; quantised weights are always [N, K].
-      config: tiles and grid instead of `gemm.choose`; its cluster must be `cluster`.
-      backend: as `hybrid_gemm`.
+      w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K]; not for quantised weights.
+      config: tiles and grid instead of `gemm.choose`, with `cluster`.
 
     Returns:
-      [T, N]: within `numerics.gemm_error_bound` of the exact products, or
-      `quantized_gemm.product_error_bound` for quantised weights. Bitwise repeatable for
-      equal arguments; at alpha = 1 a row's result does not depend on the sizes of other groups.
+      [T, N]: within `numerics.gemm_error_bound`, or `quantized_gemm.product_error_bound`. Bitwise
+      repeatable; at alpha = 1 a row's result does not depend on other groups' sizes.
 
     Raises:
       ValueError: as `hybrid_gemm`.

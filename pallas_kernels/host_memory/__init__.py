@@ -1,4 +1,4 @@
-"""Weights in host memory: placement, operands of kernels, pools shared between processes."""
+"""Weights in host memory."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -24,9 +24,8 @@ _ADVICE = (
 class HostArray:
     """An array in host memory, usable by kernels only; a pytree of one array.
 
-    Passes through `jit`, `scan` and tree functions like any pytree, so that a tree of parameters
-    may hold some. `ref()` gives the operand of a kernel, `to_device()` a copy for XLA, `numpy()`
-    the values. Any other computation with it raises `HostMemoryError`.
+    `ref()` gives a kernel's operand, `to_device()` a copy for XLA, `numpy()` the values. Any other
+    computation with it raises `HostMemoryError`.
     """
 
     data: Any  # a jax array in host memory; other things while jax transforms the tree

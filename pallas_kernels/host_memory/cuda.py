@@ -1,4 +1,4 @@
-"""Registration of pages with CUDA, so that a GPU reads them in place."""
+"""Registration of pages with CUDA."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Registrar(Protocol):
     """An interface that registers pages with a GPU."""
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
-        """Pin the pages and let every GPU of this process read them at their own address."""
+        """Pin the pages and let every GPU read them at their own address."""
 
     def unregister(self, address: int) -> None:
         """Undo `register`."""
@@ -51,7 +51,7 @@ class CudaRuntime:
         return count.value if self._library.cudaGetDeviceCount(ctypes.byref(count)) == 0 else 0
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
-        """Pin the pages and let every GPU of this process read them at their own address."""
+        """Pin the pages and let every GPU read them at their own address."""
         flags = PORTABLE | MAPPED | (READ_ONLY if read_only else 0)
         status = self._library.cudaHostRegister(address, nbytes, flags)
         if status:
@@ -82,12 +82,7 @@ def find_runtime(
     load: Callable[[str], Any] = ctypes.CDLL,
     candidates: Callable[[], Iterator[str]] | None = None,
 ) -> tuple[CudaRuntime | None, str]:
-    """Return the CUDA runtime with at least one GPU, or None and the reason.
-
-    Args:
-      load: function that opens a library by name; tests pass a stand-in.
-      candidates: names of libraries to try, best first; None for the usual ones.
-    """
+    """Return the CUDA runtime with at least one GPU, or None and the reason."""
     tried = []
     for name in (candidates or _candidates)():
         try:

@@ -1,4 +1,4 @@
-"""DLPack export of foreign memory as a jax array: no copy, any type, any device."""
+"""DLPack export of foreign memory as a jax array."""
 
 from __future__ import annotations
 
@@ -54,11 +54,7 @@ _let_go = _Deleter(_pop)  # lives as long as the module: receivers call it late
 
 @atexit.register
 def _let_receivers_outlive_python() -> None:
-    """Replace the deleters of living exports by a C function that outlives Python.
-
-    jax frees its last buffers after Python has ended. Their memory stays until the process ends,
-    and the new deleter does nothing.
-    """
+    """Replace the deleters of living exports by one for after Python's end, which does nothing."""
     for record in _held.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(record))
         record[-1].deleter = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)
@@ -68,7 +64,7 @@ def _let_receivers_outlive_python() -> None:
 class Exported:
     """DLPack producer for a contiguous NumPy array, exported as memory of `device_type`.
 
-    The array and its memory stay alive until the receiver calls the deleter.
+    The array lives until the receiver calls the deleter.
     """
 
     def __init__(self, array: np.ndarray, device_type: int, device_id: int = 0) -> None:

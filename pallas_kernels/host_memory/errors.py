@@ -1,4 +1,4 @@
-"""Errors of host memory: each is a ValueError with a hint."""
+"""Errors of host memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class HostAttributeError(HostMemoryError, AttributeError):
 
 
 class PoolError(HostMemoryError):
-    """An invalid request to a shared pool: a wrong name, shape or type, a missing file."""
+    """An invalid request to a shared pool."""
 
 
 class PoolSpaceError(PoolError):
-    """Not enough space for a pool; the message has the bytes needed and, if known, free."""
+    """Not enough space for a pool."""
 
 
 class PoolCorruptError(PoolError):
-    """A file that is no pool, is truncated, or differs from the hashes in its header."""
+    """A file that is no pool, truncated, or unlike its header's hashes."""
 
 
 class PoolStaleError(PoolError):

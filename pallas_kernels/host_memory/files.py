@@ -1,4 +1,4 @@
-"""A pool's file: created atomically, users counted by locks, removed when unused."""
+"""A pool's file: created atomically."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux mounts POSIX share
 
 
 def shared_memory_path(name: str) -> Path:
-    """Return the path of the POSIX shared memory object `name`: pages without a disk behind them.
+    """Return the path of the POSIX shared memory object `name`.
 
-    Prefer it for pools that a GPU reads: kernels of Linux may refuse to pin pages of a file on disk
-    for writing.
+    Prefer it for a GPU: kernels of Linux may refuse to pin pages of a file on disk.
 
     Raises:
-      PoolError: `name` is no plain file name, or this machine has no shared memory mounted.
+      PoolError: `name` is no plain file name, or shared memory is not mounted.
     """
     if not name or "/" in name or name.startswith("."):
         raise PoolError(f"name={name!r}: expected a plain file name")
@@ -38,7 +37,7 @@ def open_file(path: Path) -> int:
     """Open an existing pool's file for reading and writing, with a shared lock on it.
 
     Raises:
-      PoolError: the file does not exist, or it may not be opened.
+      PoolError: the file does not exist, or may not be opened.
     """
     while True:
         try:
@@ -55,15 +54,7 @@ def open_file(path: Path) -> int:
 # complete. The next writer overwrites the partial file of a process that died.
 @contextmanager
 def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
-    """Yield a file for a new pool; it appears at `path`, complete, if the body succeeds.
-
-    The descriptor stays open after success, with a shared lock. Yields None if `path` exists, at
-    once or after another process has finished creating it.
-
-    Raises:
-      PoolInUseError: another process creates it for longer than `wait_s`.
-      PoolError: the folder cannot be written to.
-    """
+    """Yield a file for a new pool, complete at `path` on success, or None."""
     partial = path.with_name(path.name + ".partial")
     fd = _exclusive(path, partial, wait_s)
     if fd is None:
@@ -84,7 +75,7 @@ def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove the partial file of a process that died; do nothing while another one writes it."""
+    """Remove the partial file of a dead process."""
     partial = path.with_name(path.name + ".partial")
     try:
         fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
@@ -104,7 +95,7 @@ def reserve(fd: int, nbytes: int, path: Path) -> None:
     """Allocate `nbytes` for the file, so that writing to its pages cannot fail later.
 
     Raises:
-      PoolSpaceError: `nbytes` exceeds the free space of the file system.
+      PoolSpaceError: too little free space.
     """
     stat = os.fstatvfs(fd)
     free = stat.f_bavail * stat.f_frsize
@@ -119,7 +110,7 @@ def reserve(fd: int, nbytes: int, path: Path) -> None:
 
 
 def try_exclusive(fd: int) -> bool:
-    """Convert the shared lock into an exclusive one if there is no other user; else keep it."""
+    """Make the shared lock exclusive if there is no other user."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -139,10 +130,7 @@ def is_at(fd: int, path: Path) -> bool:
 
 
 def users(path: Path) -> tuple[int, ...]:
-    """Return the sorted ids of the processes that have the pool open, one per open file.
-
-    Processes that this one cannot see (in other containers) are missing from the list.
-    """
+    """Return the sorted ids of visible processes with the pool open."""
     stat = path.stat()
     device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
     pids = []
@@ -155,15 +143,13 @@ def users(path: Path) -> tuple[int, ...]:
 
 
 def remove_pool(path: Path | str, *, force: bool = False) -> None:
-    """Remove a pool's file.
+    """Remove a pool's file, damaged or not.
 
     Args:
-      path: file of the pool, which may be damaged.
-      force: remove the name even if the pool is in use. Its users keep their pages, which are freed
-        when the last of them closes.
+      force: remove the name even if the pool is in use; its users keep their pages.
 
     Raises:
-      PoolInUseError: a process has the pool open, this one included; names the visible ones.
+      PoolInUseError: a process has the pool open, this one included.
       PoolError: the file does not exist.
     """
     path = Path(path)

@@ -1,4 +1,4 @@
-"""Layout of a pool's file: pure functions from tensors to the bytes of a header and back."""
+"""Layout of a pool's file."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def plan(tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> Head
     """Lay out tensors in the order given.
 
     Raises:
-      PoolError: a name or a piece of metadata is no text, or there is no tensor.
+      PoolError: a name or metadata is no text, or there is no tensor.
     """
     if not tensors:
         raise PoolError("tensors: got none, expected at least one")
@@ -116,7 +116,7 @@ def decode(start: memoryview, file_bytes: int, path: object) -> Header:
     """Read and check the header in the first bytes of a file.
 
     Raises:
-      PoolCorruptError: the bytes are no pool, of another format, truncated or inconsistent.
+      PoolCorruptError: no pool, another format, truncated or inconsistent.
     """
     if len(start) < PROLOGUE.size or start[: len(MAGIC)] != MAGIC:
         raise PoolCorruptError(f"{path}: expected a pool, got other first bytes")

@@ -32,11 +32,8 @@ def in_host_memory(w: jax.Array) -> bool:
 def refuse_constant(w: jax.Array) -> None:
     """Raise if `w` would become a constant of a traced program, which leaves host memory.
 
-    Args:
-      w: an array of any shape, concrete or traced.
-
     Raises:
-      HostMemoryError: `w` is concrete and in host memory, and jax is tracing a function around it.
+      HostMemoryError: `w` is concrete and in host memory, and jax traces a function around it.
     """
     if isinstance(w, jax.core.Tracer) or not in_host_memory(w):
         return
@@ -50,16 +47,11 @@ def refuse_constant(w: jax.Array) -> None:
 
 
 def host_ref(w: jax.Array) -> jax.Array:
-    """Change only the traced type of a host array to device space, without a copy.
+    """Change only the traced type of a host array to device space, without a copy, under `jit`.
 
-    Pallas refuses operands that are typed as host memory, though the GPU can read them. It has an
-    effect only under `jit`; outside, and on arrays in device memory, it returns `w` itself.
+    Elsewhere it returns `w` itself.
 
-    The result must go straight into a kernel: on a GPU an XLA operation on it would read host
-    memory as if it were the device's. (On a CPU it would give the right numbers.)
-
-    Args:
-      w: an array of any shape, concrete or traced.
+    The result must go straight into a kernel: XLA on a GPU would read host memory as the device's.
 
     Raises:
       HostMemoryError: a jitted function closes over `w`.
@@ -74,20 +66,11 @@ def host_ref(w: jax.Array) -> jax.Array:
 def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
     """Return the operand of a kernel of `backend` for the weights `w`.
 
-    Placement code is then the same for all backends. "sm90" reads host memory itself (`host_ref`).
-    Interpret mode cannot be lowered beside an argument in host memory, so the array is moved to
-    device memory first, outside `jit`. "reference" is XLA and needs a copy in device memory.
-
-    On a CPU both memories are one, and the result has the same bytes: no copy, neither here nor
-    inside `jit`, where XLA drops the move.
-
-    Args:
-      w: `HostArray` or jax array, in host or device memory.
-      backend: one of `pallas_kernels.BACKENDS`.
+    "sm90" reads host memory itself; the others get a copy in device memory, on a CPU the same
+    bytes.
 
     Raises:
-      HostMemoryError: a jitted function closes over `w`; or `backend` is "interpret" and `w` is
-        traced and in host memory.
+      HostMemoryError: a jitted function closes over `w`; or `w` is traced for "interpret".
     """
     w = getattr(w, "data", w)
     refuse_constant(w)
@@ -110,6 +93,5 @@ def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
 
 
 def _is_cpu(sharding: Any) -> bool:
-    """Return True if an array is on one CPU device, so that NumPy can view all of it."""
     devices: Any = sharding.device_set
     return len(devices) == 1 and all(device.platform == "cpu" for device in devices)

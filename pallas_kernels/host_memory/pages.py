@@ -1,4 +1,4 @@
-"""Shared pages with their lock and registration, and their tensors as NumPy arrays."""
+"""Shared pages with their lock and registration."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from pallas_kernels.host_memory.layout import DTYPES, Entry
 
 
 class Pages(mmap.mmap):
-    """A mapping that owns its file descriptor, with the lock on it, and its registration.
-
-    Arrays over the pages keep the mapping, lock and registration alive.
-    """
+    """A mapping that owns its file descriptor, lock and registration, kept alive by its arrays."""
 
     fd: int
     address: int
@@ -53,11 +50,7 @@ class Pages(mmap.mmap):
 
 
 def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
-    """Map a whole open file; the pages take ownership of its descriptor.
-
-    Linux is asked for huge pages: a GPU and the IOMMU need an entry of their tables for each page,
-    512 times fewer with them. It gives them to files in shared memory as `shmem_enabled` says.
-    """
+    """Map a whole open file, in huge pages if possible, with its descriptor."""
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
         pages = Pages(fd, nbytes, flags=mmap.MAP_SHARED, prot=prot)
@@ -72,13 +65,13 @@ def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
 
 
 def release_or_leave(pages: Pages) -> None:
-    """Release now, or when the last view of the pages (kept by a `fill`) is gone."""
+    """Release now, or when the last view of the pages is gone."""
     with suppress(BufferError):
         pages.release()
 
 
 def root_of(pages: Pages, entry: Entry) -> np.ndarray:
-    """Return the bytes of a tensor. Views keep this array alive, which keeps the pages."""
+    """Return the bytes of a tensor; views of this array keep the pages alive."""
     return np.frombuffer(pages, np.uint8, count=entry.spec.nbytes, offset=entry.offset)
 
 

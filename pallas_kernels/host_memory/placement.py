@@ -1,4 +1,4 @@
-"""Placement of arrays in host memory, and reports on the memory of every array of a tree."""
+"""Placement of arrays in host memory."""
 
 from __future__ import annotations
 
@@ -24,22 +24,19 @@ def to_host(
 ) -> Any:
     """Return `tree` with its arrays copied to pinned host memory, each as a `HostArray`.
 
-    The device's copy of an array is freed with its last reference. Copies of jax arrays keep their
-    sharding. On a CPU, arrays are copied between jax's memories of the CPU.
+    The device's copy is freed with its last reference.
 
-    On a GPU, jax pins at most 64 GB in all: more weights fail as out of memory, unless the
-    environment variable `XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB` is set before jax starts. A
-    `SharedPool`, whose pages CUDA registers, does not count.
+    On a GPU, jax pins at most 64 GB unless `XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB` is set before its
+    start. A `SharedPool` does not count.
 
     Args:
-      tree: an array (NumPy, jax or `HostArray`) or a pytree of arrays.
-      where: predicate of a leaf's path, like "layers/0/w", and the leaf; False leaves it
-        unchanged. None places every leaf.
-      device: device with the host memory; None for an array's own device, or jax's first.
+      tree: a pytree of NumPy, jax or `HostArray`s.
+      where: predicate of a leaf's path, like "layers/0/w", and the leaf; None places every leaf.
+      device: device with the host memory; None for an array's own, or jax's first.
 
     Raises:
-      HostMemoryError: a leaf is no concrete array, jax would change its type, or the device offers
-        no pinned host memory. Names the leaf.
+      HostMemoryError: a leaf is no concrete array, its type would change, or there is no pinned
+        host memory.
     """
 
     def place(path: Any, leaf: Any) -> Any:
@@ -104,11 +101,8 @@ class PlacementReport:
 def placement_report(tree: Any) -> PlacementReport:
     """Report the memory and bytes of every leaf of `tree`.
 
-    Args:
-      tree: a pytree of NumPy arrays, jax arrays and `HostArray`s; not inside `jit`.
-
     Raises:
-      HostMemoryError: a leaf is no concrete array. Names the leaf.
+      HostMemoryError: a leaf is no concrete array.
     """
     leaves, seen = [], dict[object, str]()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_host_array):

@@ -1,4 +1,4 @@
-"""`SharedPool`: named tensors in pages that many processes map, in one physical copy."""
+"""`SharedPool`: named tensors in pages that many processes map."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ _CREATE_WAIT_S = 600.0
 
 
 class SharedPool:
-    """Named tensors in shared pages, from `open` or `open_or_create`.
+    """Named tensors in shared pages, from `open` or `open_or_create`, fixed at creation.
 
-    A context manager; `close` it after use. The content is fixed at creation.
+    A context manager; `close` it after use.
 
-    The pages belong to a file, on disk or in POSIX shared memory (`shared_memory_path`). On a
-    machine with CUDA they are registered, and a GPU reads them over the link; elsewhere they are
-    plain shared pages. Only `array` imports jax.
+    The pages belong to a file, on disk or in POSIX shared memory (`shared_memory_path`). With CUDA
+    they are registered, and a GPU reads them over the link.
     """
 
     def __init__(self, path: Path, pages: Pages, header: Header) -> None:
@@ -61,18 +60,15 @@ class SharedPool:
         """Open the pool if it exists, else create it; of concurrent processes, one creates it.
 
         Args:
-          path: file of the pool.
-          specs: shape and type of each tensor by name.
-          fill: function of a tensor's name and the array to write its values to: the pages
-            themselves, so that loading takes no second copy.
-          metadata: any text; an existing pool must have the same, so include what identifies the
-            content, e.g. checkpoint and revision.
-          wait_s: longest wait for another process that creates the pool.
+          specs: shape and type of each tensor.
+          fill: function of a tensor's name and the shared array to write to.
+          metadata: any text, such as checkpoint and revision; an existing pool must have the same.
+          wait_s: longest wait for another creator.
 
         Raises:
-          PoolStaleError: the existing pool has other tensors or metadata.
-          PoolCorruptError: the existing file is no sound pool.
-          PoolSpaceError: there is not enough space.
+          PoolStaleError: other tensors or metadata.
+          PoolCorruptError: the file is no sound pool.
+          PoolSpaceError: too little space.
           PoolInUseError: another process is still creating it after `wait_s`.
         """
         path, header = Path(path), layout.plan(specs, metadata or {})
@@ -104,8 +100,8 @@ class SharedPool:
         """Map an existing pool and read its header.
 
         Raises:
-          PoolError: the file does not exist, or it may not be opened.
-          PoolCorruptError: the file is no pool, or damaged.
+          PoolError: the file does not exist, or may not be opened.
+          PoolCorruptError: no pool, or damaged.
         """
         path = Path(path)
         fd = files.open_file(path)
@@ -151,7 +147,7 @@ class SharedPool:
         """Return a tensor as a read-only NumPy array over the shared pages.
 
         Raises:
-          PoolError: no tensor has this name, or the pool is closed.
+          PoolError: no such tensor, or the pool is closed.
         """
         self._require_open()
         entry = self._header.entries.get(name)
@@ -165,14 +161,10 @@ class SharedPool:
         return view
 
     def array(self, name: str, *, device: Any = None) -> HostArray:
-        """Return a tensor as a `HostArray` over the shared pages: no copy.
-
-        On a GPU the pages are registered with CUDA first, once for the whole pool. (That path has
-        not been run on a GPU.)
+        """Return a tensor as a `HostArray` over the shared pages, registered with CUDA.
 
         Args:
-          name: name of the tensor.
-          device: jax device of the array's host memory; None for the first.
+          device: jax device of the host memory; None for the first.
 
         Raises:
           PoolError: as for `numpy`, CUDA refuses the pages, or jax would copy them.
@@ -206,10 +198,10 @@ class SharedPool:
         """Register the pages with CUDA, unless they are registered.
 
         Args:
-          registrar: interface for the registration; None for this machine's CUDA runtime.
+          registrar: None for this machine's CUDA runtime.
 
         Raises:
-          PoolError: there is no CUDA runtime with a GPU, or it refuses; gives the reason.
+          PoolError: no CUDA runtime with a GPU, or it refuses.
         """
         self._require_open()
         if self.pinned:
@@ -224,7 +216,7 @@ class SharedPool:
         """Unregister and unmap the pages, unless the pool is closed.
 
         Raises:
-          PoolInUseError: arrays of this pool are still alive in this process; names their tensors.
+          PoolInUseError: arrays of this pool are alive in this process; names them.
         """
         if self.closed:
             return

@@ -1,4 +1,4 @@
-"""GEMM over weights in host memory: two dataflows and their hybrid in one persistent launch."""
+"""GEMM over weights in host memory."""
 
 from pallas_kernels.gemm.specs import WLayout
 from pallas_kernels.hybrid_gemm.api import hybrid_gemm

@@ -45,56 +45,40 @@ def hybrid_gemm(
 ) -> jax.Array:
     """Multiply activations in device memory by weights that stay in host memory.
 
-    alpha of the columns, to the nearest strip of tn, go to SymGEMM (output-stationary: W crosses
-    the link once per `cluster` * tm rows); the rest go to AsymGEMM (weight-stationary: W crosses
-    once, partial sums are added to O by TMA). The two write disjoint columns and need no
-    synchronisation; at alpha 0 and 1 the launch has one path only. `alpha`, `sm_split`, `layer`
-    and `sm_limit` are run-time scalars: changing them does not recompile, and inside `jit` they
-    may be traced. A concrete value is checked here; a traced one is clamped to its range.
+    alpha of the columns go to SymGEMM (W crosses the link once per `cluster` * tm rows), the rest
+    to AsymGEMM (W once, partial sums added to O by TMA). `alpha`, `sm_split`, `layer` and
+    `sm_limit` do not recompile; concrete values are checked, traced ones clamped.
 
-    `hybrid_gemm(x, w)` has the shortest measured or predicted time: this kernel, or, where the copy
-    engine reads host memory faster than SMs (`reader`), copies of W in pieces, each multiplied by
-    XLA during the next copy (`gemm.staged`).
+    `hybrid_gemm(x, w)` is the fastest of this kernel and copies of W in pieces (`gemm.staged`).
 
-    Ragged sizes: M is any number from 1; rows are padded to a multiple of 8 and the result is cut.
-    K and N are multiples of 64, or any number with `pack_weights`, which adds zeros once at load
-    time; x is padded to the packed K on each call. The rules are the same for every backend.
+    M is any number from 1; K and N are multiples of 64, or any with `pack_weights`.
 
     Args:
-      x: bf16 or f16 activations [M, K], in device memory.
-      w: weights of the same dtype, [K, N] and so on (`w_layout`), or a stack [L, ...] of them, or
-        `PackedWeights`; a jax array in `pinned_host` memory (never staged in HBM by "sm90") or in
-        device memory.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None chooses the best one measured on
-        this device or predicted for it (`heuristics.choice`, `best_alpha`). So does a traced
-        NaN: one executable serves both.
-      sm_split: SMs for SymGEMM, a multiple of `cluster` from 0 to `sm_limit`; by default the
-        number with which both paths take the fewest tile steps (`sharing.balanced_clusters`).
-      layer: index into a stack, in [0, L); required for a stack, None for a single matrix.
-      cluster: CTAs along M that share a W tile of SymGEMM by TMA multicast: 1, 2, 4 or 8;
-        None (default) chooses it with the tiles.
-      sm_limit: SMs the launch may use, from `cluster` to the device's number, which is the
-        default; rounded down to whole clusters. Emulates a MIG slice.
+      x: bf16 or f16 [M, K], in device memory.
+      w: of the same dtype, [K, N] and so on (`w_layout`), a stack [L, ...] or `PackedWeights`; in
+        `pinned_host` or device memory.
+      alpha: share of the columns for SymGEMM, in [0, 1]; None, or a traced NaN: the best one
+        measured or predicted.
+      sm_split: SMs for SymGEMM, a multiple of `cluster` from 0 to `sm_limit`; balanced by default.
+      layer: index into a stack, in [0, L); None for a matrix.
+      cluster: CTAs along M that share a W tile of SymGEMM: 1, 2, 4 or 8; None chooses it.
+      sm_limit: SMs of the launch, from `cluster`, in whole clusters; all by default. Emulates a MIG
+        slice.
       out_dtype: dtype of x (default) or float32.
-      w_layout: "kn" for W[K, N], "nk" for W[N, K], "tiles" for W[N / 64, K / 64, 64, 64];
-        ignored for `PackedWeights`, which have a layout.
-      config: tiles and grid instead of `heuristics.choose`, which does not depend on `alpha` nor
-        `sm_limit`, so that changing those never recompiles; its cluster must be `cluster`.
-      reader: part of the GPU that reads W: "sms" in the kernel; "copy_engine" into two pieces
-        of device memory in turn, outside `jit` and without arguments of the kernel; "auto": the
-        faster one outside `jit`, for a W in host memory on "sm90", if no argument of the kernel is
-        given, else "sms".
+      w_layout: "kn" for W[K, N], "nk" for W[N, K], "tiles" for W[N / 64, K / 64, 64, 64].
+      config: tiles and grid instead of `heuristics.choose`, with `cluster`.
+      reader: "sms" (the kernel), "copy_engine" (pieces in device memory; outside `jit`, no kernel
+        arguments) or "auto" (the faster one where both are possible).
       backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
-        back; "interpret" runs the same kernel step by step on a CPU (slow, for tests);
-        "reference" is jax.numpy and copies W to device memory.
+        back; "interpret" runs the kernel on a CPU; "reference" copies W to device memory.
 
     Returns:
-      x @ w as [M, N], within `numerics.gemm_error_bound` of the exact product at any alpha, which
-      changes the order of additions in float32 only. Bitwise repeatable for equal arguments.
+      x @ w as [M, N], within `numerics.gemm_error_bound` at any alpha. Bitwise repeatable for equal
+      arguments.
 
     Raises:
-      ValueError: an argument is outside its range; the message names it, its value and the range.
-      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
+      ValueError: an argument outside its range.
+      KernelUnavailable: the device cannot run `backend`.
       NotImplementedError: it is differentiated.
 
     Source: C2CServe, Algorithm 1. Ours: multicast, the SM split apart from alpha, ragged edges.

@@ -1,4 +1,4 @@
-"""Packed weights: K and N padded with zeros to multiples of 64, once, at load time."""
+"""Packed weights: K and N padded to multiples of 64 at load time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ from pallas_kernels.hopper import INPUT_DTYPES
 class PackedWeights:
     """A weight matrix, or a stack of them, padded for TMA; a pytree of one array.
 
-    `data` is [K', N'], [N', K'] or tile-major by `w_layout`, with any number of leading layers; K'
-    and N' are `k` and `n` rounded up to multiples of 64, and the padding is zero. It may be
-    moved between memories like any pytree.
+    `data` is [K', N'], [N', K'] or tile-major by `w_layout`, with leading layers; K' and N' are `k`
+    and `n` up to multiples of 64, padded with zeros.
 
-    Tile-major weights, "tiles", are [N / 64, K / 64, 64, 64] of an [N, K] matrix: a TMA load is 8
-    KiB of contiguous host memory, instead of 64 pieces of 128 bytes.
+    "tiles" is [N / 64, K / 64, 64, 64] of an [N, K] matrix, 8 KiB of contiguous memory a load.
     """
 
     data: Any  # jax or NumPy array; other things while jax transforms the tree
@@ -37,18 +35,14 @@ class PackedWeights:
 def pack_weights(
     w: jax.Array | np.ndarray, w_layout: WLayout = "kn", *, tiles: bool = False
 ) -> PackedWeights:
-    """Pad K and N of `w` with zeros to multiples of 64; multiples of 64 are not copied.
-
-    NumPy weights stay NumPy (pack before placing them in host memory); jax arrays stay on their
-    device.
+    """Return `w` with K and N padded by zeros to multiples of 64; NumPy weights stay NumPy.
 
     Args:
       w: bf16 or f16, [K, N] or [N, K], or a stack [L, ...] of them.
-      w_layout: "kn" or "nk".
-      tiles: True to store the weights tile-major.
+      tiles: whether to store the weights tile-major.
 
     Raises:
-      ValueError: the number of dimensions, the type or the layout is not one of these.
+      ValueError: other dimensions, type or layout.
     """
     if w_layout == "tiles":
         raise ValueError("w_layout='tiles': expected 'kn' or 'nk', of which tiles=True makes tiles")

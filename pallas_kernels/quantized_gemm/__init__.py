@@ -1,4 +1,4 @@
-"""GEMM over quantised weights in host memory, converted in registers before the tensor cores."""
+"""GEMM over quantised weights in host memory."""
 
 from pallas_kernels.gemm.layout import unpack_int4
 from pallas_kernels.gemm.specs import KINDS, SCALE_DTYPES, Kind, bits

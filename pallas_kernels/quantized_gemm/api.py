@@ -35,28 +35,20 @@ def quantized_gemm(
 ) -> jax.Array:
     """Multiply activations in device memory by quantised weights that stay in host memory.
 
-    Weights cross the link quantised and are converted in registers; otherwise as `hybrid_gemm`,
-    without staging. K and N are any numbers: `quantize` has padded the weights, and x is padded to
-    the weights' K.
+    As `hybrid_gemm`, without staging; weights are converted in registers. K and N are any numbers.
 
     Args:
-      x: bf16 or f16 activations [M, K], in device memory.
-      w: result of `quantize` or `from_integers`, [K, N] or a stack of them; each array in
-        `pinned_host` or in device memory. Offsets are added in the same launch.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None chooses the best predicted one. If
-        one reading of W serves all rows, the kernel has no AsymGEMM, and alpha is 1.
-      sm_split: as `hybrid_gemm`.
-      layer: index into a stack, in [0, L); required for a stack, None for a single matrix.
-      cluster: CTAs along M that share a W tile by TMA multicast: 1, 2, 4 or 8; None chooses
-        it by the predicted time.
-      sm_limit: as `hybrid_gemm`.
+      x: bf16 or f16 [M, K], in device memory.
+      w: result of `quantize` or `from_integers`, [K, N] or a stack; in `pinned_host` or device
+        memory.
+      alpha: share of the columns for SymGEMM, in [0, 1]; None for the best predicted; 1 if the
+        kernel has no AsymGEMM.
+      layer: index into a stack, in [0, L); None for a matrix.
       out_dtype: dtype of x (default) or float32.
-      config: tiles and grid instead of `choose`; its cluster must be `cluster`.
-      backend: as `hybrid_gemm`.
+      config: tiles and grid instead of `choose`, with `cluster`.
 
     Returns:
-      x @ dequantised w as [M, N], within `numerics.product_error_bound`. Bitwise repeatable for
-      equal arguments.
+      x @ dequantised w as [M, N], within `numerics.product_error_bound`. Bitwise repeatable.
 
     Raises:
       ValueError: as `hybrid_gemm`.
@@ -100,10 +92,6 @@ def describe(
     """Return the static description of a product.
 
     Args:
-      w: weights with k, n, kind and group.
-      arrays: arrays of w by field.
-      dtype: type of x.
-      out_dtype: type of the result.
       **sizes: m, layers, experts.
     """
     offsets = arrays.get("offsets")

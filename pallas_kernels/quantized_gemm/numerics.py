@@ -1,4 +1,4 @@
-"""Error bounds of quantisation, and of products with quantised weights."""
+"""Error bounds of quantisation."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _EPS = float(np.finfo(np.float32).eps)
 
 
 def quantization_error_bound(qw: QuantizedWeights) -> Float[np.ndarray, "*stack k n"]:
-    """Bound |w - dequantize(qw)| for the float32 weights w before quantisation, as [.., K, N].
+    """Return a bound of |w - dequantize(qw)| for the float32 weights w, as [.., K, N].
 
-    Integers: half a step, s / 2. e4m3 has 4 significant bits: half a unit in the last place is at
-    most 1/16 of the stored number, or s 2**-10 below its normal numbers. The quotient w / s and the
-    product s q are rounded to float32, each by at most one eps of a number up to s q_max.
+    Integers: half a step, s / 2; e4m3: 1/16 of the stored number, or s 2**-10 below its normal
+    numbers; and two roundings to float32.
     """
     scales = np.asarray(qw.scales, np.float64)
     group = qw.data.shape[-1] * (2 if qw.kind == "int4" else 1) // scales.shape[-2]
@@ -40,31 +39,21 @@ def product_error_bound(
     weights_scaled: bool = False,
     magnitudes: Float[np.ndarray, "k n"] | None = None,
 ) -> Float[np.ndarray, "m n"]:
-    """Bound |out - X W| for dequantised weights W = s q + o, taken as exact.
+    """Return a bound of |out - X W| for dequantised weights W = s q + o, taken as exact.
 
-    Without offsets, a product takes part in at most g - 1 additions within its piece (the weights
-    along K that are scaled at once, g of them, 32 or more), one multiplication by s, and additions
-    of the G pieces that hold weights: at most g + G - 1 <= k roundings in float32, as many as
-    `numerics.gemm_error_bound` allows for. K passes of AsymGEMM, of 128 weights or more each, add
-    one for each, which leaves it below k. Nothing else is rounded before the output, since stored
-    numbers are exact in bf16 and f16.
+    Without offsets a product meets at most g + G - 1 <= k roundings in float32: g weights a piece,
+    G pieces.
 
-    With offsets there are two additions for each piece, s (q . x) and o (1 . x). So a product meets
-    at most g + 2 G <= k + 3 roundings, as does each x of (1 . x), and sums are of the magnitude of
-    |X| (|s q| + |o|), which may be well above |X| |W|.
+    With offsets at most g + 2 G <= k + 3, and sums of |X| (|s q| + |o|).
 
-    The reference scales (and shifts) weights in float32 before the product: two (four) roundings of
-    half an eps more for k - 1 fewer than k eps.
+    The reference's float32 weights are within it.
 
-    Weights that are scaled before the product are rounded to float32 and to the type of X:
-    at most eps / 2 more of each for all of |X| |W|.
+    Weights scaled before the product add eps / 2 of float32 and of X's type for |X| |W|.
 
     Args:
-      x: activations as the kernel read them.
       w: dequantised weights, in float64.
-      out_dtype: type of the output.
-      weights_scaled: value of `config.scales_weights`.
-      magnitudes: `quantizing.magnitudes` of weights with offsets; None without offsets.
+      weights_scaled: `config.scales_weights`.
+      magnitudes: `quantizing.magnitudes`; None without offsets.
     """
     bound = gemm_error_bound(x, w, out_dtype)
     if magnitudes is not None:

@@ -26,28 +26,21 @@ def quantize(
     *,
     scale_dtype: str = "float32",
 ) -> QuantizedWeights:
-    """Quantise weights, symmetric and to the nearest.
+    """Return quantised weights, symmetric and to the nearest, as NumPy arrays for `to_host`.
 
-    The conversion needs at most 64 MB of float32 beside input and result.
-
-    q = round(w / s) with s = max |w| / q_max over a column, or over a group of a column's weights
-    along K.
+    q = round(w / s) with s = max |w| / q_max over a column, or a group of it along K.
 
     Args:
-      w: bf16, f16, f32 or f64, [K, N] or [N, K] (`w_layout`) or a stack [.., ...] of them; NumPy
-        array, jax array or `HostArray`, not traced.
-      kind: "int8", "float8_e4m3fn" or "int4".
-      group: weights along K that share a scale, a multiple of 32; None for one scale a column.
-      w_layout: "kn" or "nk", of the input; the result is always [.., N, K].
-      scale_dtype: "float32", or "bfloat16" for half the bytes. bfloat16 scales are rounded up,
-        so that no weight is clipped.
+      w: bf16, f16, f32 or f64, [K, N] or [N, K] (`w_layout`) or a stack; not traced.
+      group: weights along K that share a scale, a multiple of 32; None: one scale a column.
+      w_layout: "kn" or "nk", of the input; the result is [.., N, K].
+      scale_dtype: "float32", or "bfloat16", rounded up so that no weight is clipped.
 
     Returns:
-      NumPy weights, to be placed with `to_host`. |w - dequantize(...)| is at most
-      `numerics.quantization_error_bound`. A group of zeros has the scale 1.
+      Weights within `numerics.quantization_error_bound`; zeros have the scale 1.
 
     Raises:
-      ValueError: an argument is outside its range, or a weight is NaN or infinite.
+      ValueError: an argument outside its range, or a weight that is NaN or infinite.
     """
     w = concrete("w", w)
     check_kind(kind)
@@ -74,10 +67,9 @@ def quantize(
 def dequantize(qw: QuantizedWeights, w_layout: str = "kn") -> Float[np.ndarray, "*stack a b"]:
     """Return the dequantised weights as float32, without the padding.
 
-    Each is exact except for one rounding of scale times stored number, and one of adding an offset.
+    Each is rounded once, and once more for an offset.
 
     Args:
-      qw: NumPy or jax arrays or `HostArray`s, not traced.
       w_layout: "kn" for [.., K, N], "nk" for [.., N, K].
     """
     product, offsets = _parts(qw, np.float32)
@@ -87,10 +79,7 @@ def dequantize(qw: QuantizedWeights, w_layout: str = "kn") -> Float[np.ndarray, 
 
 
 def magnitudes(qw: QuantizedWeights) -> Float64[np.ndarray, "*stack k n"]:
-    """Return |scale * stored number| + |offset| of each weight, the scale of its error.
-
-    A weight may be much smaller than the two terms of its sum.
-    """
+    """Return |scale * stored number| + |offset| of each weight, the scale of its error."""
     product, offsets = _parts(qw, np.float64)
     np.abs(product, out=product)
     if offsets is not None:

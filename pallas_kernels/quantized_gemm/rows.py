@@ -36,17 +36,14 @@ _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # GPUs may flush smaller num
 def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = "") -> None:
     """Quantise rows of floats, symmetric and to the nearest, and write them to `into`.
 
-    Rows may be written in any order. Padding along K is written too, and with row N - 1 the padding
-    along N: all memory of the rows is overwritten. Offsets become zero.
+    Padding is written too (along N with row N - 1), and offsets become zero.
 
     Args:
-      into: one matrix of writable NumPy arrays.
       first: index of the first row in `into`.
       w: bf16, f16, f32 or f64, [rows, K].
-      where: prefix of the position in errors.
 
     Raises:
-      ValueError: an argument is outside its range, or a weight is NaN or infinite.
+      ValueError: an argument outside its range, or a weight that is NaN or infinite.
     """
     w = concrete("w", w)
     if str(w.dtype) not in FLOATS:
@@ -81,21 +78,17 @@ def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = ""
 def integer_rows(
     into: QuantizedWeights, first: int, values: Any, scales: Any, offsets: Any = None
 ) -> None:
-    """Write rows of quantised numbers to `into`, exactly.
+    """Write rows of quantised numbers to `into`, exactly; order and padding as for `quantize_rows`.
 
     Row n has the weights scales[n, k // group] * values[n, k] + offsets[n, k // group].
-    Order and padding are as for `quantize_rows`.
 
     Args:
-      into: one matrix of writable NumPy arrays.
-      first: index of the first row in `into`.
       values: int8 [rows, K], from -8 to 7 for int4; float8_e4m3fn for that kind.
-      scales: floats [rows, ceil(K / group)], or [rows, 1] without groups.
-      offsets: floats of the same shape, if and only if `into` has offsets.
+      scales: [rows, ceil(K / group)], or [rows, 1].
+      offsets: of the same shape, if `into` has offsets.
 
     Raises:
-      ValueError: an argument is outside its range, or a scale or offset is not finite or not
-        exact in the type of `into`.
+      ValueError: an argument outside its range, or a scale or offset that is not exact in `into`.
     """
     values = concrete("values", values)
     if values.dtype != storage_dtype(into.kind):
@@ -145,19 +138,13 @@ def from_integers(
     scale_dtype: str = "float32",
     offset_dtype: str = "float32",
 ) -> QuantizedWeights:
-    """Pack quantised numbers, scales and offsets as weights, exactly.
+    """Pack quantised numbers, scales and offsets as NumPy weights, exactly.
 
     Args:
       values: int8 [.., N, K], from -8 to 7 for int4; float8_e4m3fn for that kind.
-      scales: floats [.., N, ceil(K / group)], or [.., N, 1] without groups.
-      offsets: floats of the same shape, or None: w = scale * value + offset.
-      kind: "int8", "float8_e4m3fn" or "int4".
-      group: weights along K that share a scale, a multiple of 32; None for one scale a column.
-      scale_dtype: type of the stored scales, which must hold them exactly.
-      offset_dtype: type of the stored offsets, which must hold them exactly.
-
-    Returns:
-      NumPy weights, to be placed with `to_host`.
+      scales: [.., N, ceil(K / group)], or [.., N, 1], exact in `scale_dtype`.
+      offsets: of the same shape, or None: w = scale * value + offset.
+      group: weights along K that share a scale, a multiple of 32; None: one scale a column.
 
     Raises:
       ValueError: as `integer_rows`.

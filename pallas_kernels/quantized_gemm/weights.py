@@ -31,10 +31,9 @@ class QuantizedWeights:
 
     w[n, k] = scales[k // group, n] * q[n, k] + offsets[k // group, n], where `offsets` may be None.
 
-    `data` is [N', K'] of the kind's storage type, K' / 2 bytes wide for int4 (see `specs`), with
-    any number of leading layers. `scales` is [G', N'], one row per group, a single row without
-    groups; `offsets` too. N' and K' are `n` and `k` with padding: zeros with a scale of 1. The tree
-    may be moved between memories; `to_host` places all arrays in host memory for the kernel.
+    `data` is [N', K'] of the storage type, K' / 2 bytes wide for int4, with leading layers.
+    `scales` and `offsets` are [G', N'], one row per group. N' and K' are `n` and `k` with padding:
+    zeros with a scale of 1.
     """
 
     data: Any  # jax or NumPy array or HostArray; other things while jax transforms the tree
@@ -71,19 +70,15 @@ def storage_shapes(
     scale_dtype: str = "float32",
     offset_dtype: str | None = None,
 ) -> dict[str, TensorSpec]:
-    """Return shape and type of the arrays of `QuantizedWeights`, by the names of its fields.
+    """Return shape and type of the arrays of `QuantizedWeights` [K, N] without padding, by field.
 
     Args:
-      k: rows of the weights [K, N], without padding.
-      n: columns of the weights [K, N], without padding.
-      kind: "int8", "float8_e4m3fn" or "int4".
-      group: weights along K that share a scale, a multiple of 32; None for one scale a column.
+      group: weights along K that share a scale, a multiple of 32; None: one scale a column.
       stack: leading sizes: layers, experts.
-      scale_dtype: "float32", "bfloat16" or "float16".
-      offset_dtype: "float32", "bfloat16" or "float16"; None for weights without offsets.
+      scale_dtype, offset_dtype: "float32", "bfloat16" or "float16"; None: no offsets.
 
     Raises:
-      ValueError: an argument is outside its range.
+      ValueError: an argument outside its range.
     """
     check_kind(kind)
     check_group(kind, group)
@@ -132,8 +127,7 @@ def matrix_of(qw: QuantizedWeights, *index: int) -> QuantizedWeights:
     """Return one matrix of a stack: views of the NumPy arrays.
 
     Args:
-      qw: NumPy arrays.
-      index: index of the layer, or of layer and expert.
+      index: of the layer, or of layer and expert.
     """
     offsets = None if qw.offsets is None else qw.offsets[index]
     return replace(qw, data=qw.data[index], scales=qw.scales[index], offsets=offsets)
@@ -153,8 +147,7 @@ def check_weights(w: Any, stack_axes: int | None = None) -> dict[str, Any]:
     """Return the arrays by field name, checked against the sizes in `w`.
 
     Args:
-      w: the caller's weights; NumPy or jax arrays or `HostArray`s, concrete or traced.
-      stack_axes: largest number of leading axes of a matrix; None for any number.
+      stack_axes: most leading axes of a matrix; None for any number.
 
     Raises:
       ValueError: `w` is no `QuantizedWeights`, or arrays and sizes disagree.

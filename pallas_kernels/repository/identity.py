@@ -1,4 +1,4 @@
-"""Identity of a compiled program: its inputs, the device and the compiling versions."""
+"""Identity of a compiled program."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Identity:
 
         Raises:
           KeyError: arguments or choices are missing.
-          TypeError: other fields are missing, or superfluous.
+          TypeError: fields are missing or superfluous.
         """
         lists = {name: tuple(fields[name]) for name in ("arguments", "choices")}
         return cls(**{**fields, **lists})
@@ -93,7 +93,7 @@ def present_versions() -> Mapping[str, str]:
 
 @functools.cache
 def source_hash() -> str:
-    """Return a hash of all modules of this package, since any may change a compiled program."""
+    """Return a hash of all modules of this package."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())

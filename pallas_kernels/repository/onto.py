@@ -45,11 +45,8 @@ def load(serialized: bytes, in_tree: Any, out_tree: Any, device: Any) -> Any:
     """Return an executable that runs on `device`.
 
     Args:
-      serialized: result of `serialize_executable.serialize`, for one device; only from files of
-        this user, since reading it can run code.
-      in_tree: tree structure of the arguments.
-      out_tree: tree structure of the results.
-      device: jax device of the kind that it was compiled for.
+      serialized: result of `serialize_executable.serialize`, from this user's files only: it can
+        run code.
 
     Raises:
       Exception: any type, if the form is unknown or the runtime refuses it.

@@ -1,4 +1,4 @@
-"""Compilation without jax's own compilation cache, in this thread alone."""
+"""Compilation without jax's own compilation cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of compiled executables, filed by identity and checked on load."""
+"""A folder of compiled executables."""
 
 from __future__ import annotations
 
@@ -55,14 +55,9 @@ def default_folder() -> Path:
 class Repository:
     """Compiled programs in a folder that processes share.
 
-    C2CServe's repository holds a kernel for every alpha. Here a kernel reads alpha, the SM split,
-    the layer and the SM limit at run time, so one executable serves all of them.
-
-    An entry is a readable JSON file, `<op>-<key>.json`, and an executable named by the hash of its
-    content, `<sha256>.bin`. Both are written under another name first, the executable before the
-    entry: readers see whole files, and concurrent writers leave sound entries. Executables are
-    pickles, whose reading can run code, so only files of this user, in a folder that nobody else
-    can write to, are opened.
+    An entry is `<op>-<key>.json`, and an executable `<sha256>.bin` of its content. Readers see
+    whole files, and concurrent writers leave sound entries. Executables are pickles: only this
+    user's files, in a folder that nobody else can write to, are opened.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
@@ -72,12 +67,10 @@ class Repository:
     def get(self, program: Program, device: Any = None) -> Callable[..., Any]:
         """Return the executable of `program`: loaded if stored, else compiled and stored.
 
-        Loading neither traces nor compiles. An entry that cannot be used (corrupt, or refused by
-        jax) is replaced, with a `RepositoryWarning`.
+        An entry that cannot be used is replaced, with a `RepositoryWarning`.
 
         Args:
-          program: program to run; its host arguments must be in `pinned_host` memory at run time.
-          device: jax device; None for the first.
+          program: its host arguments must be in `pinned_host` memory at run time.
 
         Raises:
           RepositoryError: the folder cannot be written to, or others can write to it.
@@ -112,8 +105,7 @@ class Repository:
         """Store an executable that `compiled_for` compiled.
 
         Raises:
-          RepositoryError: the folder cannot be written to, others can write to it, or this kind of
-            executable (one that calls back into Python) cannot be stored.
+          RepositoryError: no safe folder to write to, or an executable that calls back into Python.
         """
         from jax.experimental import serialize_executable
 
@@ -196,9 +188,7 @@ def compiled_for(
     """Compile a program for a jax device; return the executable and the seconds it took.
 
     Args:
-      program: program to compile.
-      device: jax device.
-      to_store: True for an executable that can be `put`; False allows jax's compilation cache.
+      to_store: whether it can be `put`; False allows jax's compilation cache.
     """
     import jax
 
@@ -251,7 +241,7 @@ def _payload(folder: Path, entry: Entry) -> bytes:
 
 
 def _require_own(path: Path) -> None:
-    """Raise unless the file or folder belongs to this user and only this user can write to it."""
+    """Raise unless only this user owns and can write to the file or folder."""
     status = path.stat()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RepositoryError(

@@ -1,4 +1,4 @@
-"""Attention of some sequences on another device, through a slot between sender and receiver."""
+"""Attention of some sequences on another device."""
 
 from typing import TYPE_CHECKING, Any
 

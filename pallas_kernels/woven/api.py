@@ -1,4 +1,4 @@
-"""`send`, `poll` and `receive`: check the arguments, launch the kernels."""
+"""`send`, `poll` and `receive`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Received:
 
     @property
     def status(self) -> Any:
-        """Worst status of each row's CTAs, int32 [rows]; a row is valid only if it is `DONE`."""
+        """Worst status of each row's CTAs, int32 [rows]; valid is only `DONE`."""
         return self.codes.max(axis=(0, 2))
 
 
@@ -81,19 +81,16 @@ def send(
     """Write a task's queries, keys and values to the shared arrays, then its number.
 
     Args:
-      shared: arrays of `Exchange.new`; for "sm90" jax arrays in pinned host memory, written in
-        place. "interpret" returns new ones.
-      state: int32 [5], from `Exchange.sender` at first, then from the last `Sent` or `Received`.
-      q: [N, heads, head_dim] in device memory, N up to the rows of the shared arrays.
-      k: [N, kv_heads, head_dim].
-      v: like k.
-      rows: number of the N rows to send, from 1, concrete or traced; None for all.
-      config: CTAs and stages.
-      backend: "sm90", or "interpret" for the same kernel step by step on a CPU.
+      shared: arrays of `Exchange.new`, for "sm90" in pinned host memory, written in place;
+        "interpret" returns new ones.
+      state: int32 [5], from `Exchange.sender`, then from the last `Sent` or `Received`.
+      q: [N, heads, head_dim] in device memory, N up to the shared rows.
+      k: [N, kv_heads, head_dim], like v.
+      rows: of the N rows to send, from 1; None for all.
 
     Raises:
-      ValueError: an argument is outside its range, or shapes differ from the shared arrays.
-      KernelUnavailable: the device cannot run `backend`; names the device and what is missing.
+      ValueError: an argument outside its range, or other shapes than the shared arrays'.
+      KernelUnavailable: the device cannot run `backend`.
     """
     exchange, arrays = _start(shared, backend)
     slot, config = exchange.slot, config or SendConfig()
@@ -132,23 +129,18 @@ def poll(
 ) -> Polled:
     """Look once for a task; if there is one, append its keys and values, attend, answer.
 
-    An iteration has one task per layer, in order. A row's newest token is at
-    `shared.lengths` - 1; its page must be in the table, else the row's answer is `NO_BLOCKS`.
-    The answer to a task of another version of the table is `OTHER_TABLE`.
+    A row's newest token is at `shared.lengths` - 1; without its page the answer is `NO_BLOCKS`. A
+    task of another version of the table gets `OTHER_TABLE`.
 
     Args:
-      shared: as for `send`.
-      state: int32 [ctas, 4], from `Exchange.receiver` at first, then from the last `Polled`.
-      k_pages: pool [pages, page, kv_heads, head_dim]; donated, and returned with the new rows.
-      v_pages: like k_pages.
-      windows: positions that a query of each layer sees, int32 [layers]; None for all.
-      layers: number of layers of the sender's model.
+      state: int32 [ctas, 4], from `Exchange.receiver`, then from the last `Polled`.
+      k_pages: [pages, page, kv_heads, head_dim], like v_pages; donated, and returned.
+      windows: int32 [layers], positions that a query sees; None for all.
       stride: pages between a sequence's pages of consecutive layers.
       config: tiles; its splits must be those of the shared arrays.
-      backend: as for `send`.
 
     Raises:
-      ValueError: as `send`, or the kernel does not support these sizes.
+      ValueError: as `send`, or sizes that the kernel does not support.
       KernelUnavailable: as `send`.
     """
     exchange, arrays = _start(shared, backend)
@@ -189,15 +181,12 @@ def receive(
     """Wait for the next result, for at most so many looks of each CTA, and take it.
 
     Args:
-      shared: as for `send`.
       state: int32 [5], from the last `Sent` or `Received`.
-      rows: rows of the task; None for the most that a task can have.
-      looks: most looks at an answer's number, from 1; each is a round trip to memory.
-      backend: as for `send`.
+      rows: of the task; None for the most that it can have.
+      looks: most looks at an answer's number, from 1.
 
     Returns:
-      Rows, statuses, and the state. After a `TIME_OUT` a call with the same state waits for the
-      same task again.
+      Rows, statuses, and the state. After a `TIME_OUT` the same state waits for the same task.
 
     Raises:
       ValueError: as `send`.
@@ -297,10 +286,7 @@ def run_receive(
 def _in_place(
     run: Any, given: dict[str, jax.Array], shared: Shared, backend: Kernel
 ) -> tuple[Any, Shared | None]:
-    """Run a kernel that writes to its arrays; return its results and the shared arrays.
-
-    On a GPU it writes to the memory itself, unknown to XLA; interpret mode has copies.
-    """
+    """Run a kernel that writes to its arrays; return its results and those arrays."""
     if backend == "sm90":
         return run(given), None
     refs = {name: jax.new_ref(array) for name, array in given.items()}

@@ -1,4 +1,4 @@
-"""Compile-time configuration of `send`, and the shared memory of each kernel."""
+"""Compile-time configuration of `send`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _ALIGNED = 1024  # bytes of shared memory that each array begins at a multiple o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendConfig:
-    """One cluster of `cluster` CTAs sends; each has `stages - 1` rows in flight.
-
-    CTAs of a cluster can wait for each other without a word in memory, so no atomic additions are
-    needed to find the last one. Four SMs are said to reach a copy engine's rate.
-    """
+    """One cluster of `cluster` CTAs sends; each has `stages - 1` rows in flight."""
 
     cluster: int = 4
     stages: int = 4
@@ -46,7 +42,7 @@ def check_poll(polling: Polling, config: DecodeConfig) -> None:
 
 
 def poll_bytes(polling: Polling, config: DecodeConfig) -> int:
-    """Return the shared memory of a polling CTA: attention's, K's and V's new row, the word."""
+    """Return the shared memory of a polling CTA."""
     spec = polling.attention
     row = 2 * spec.dim * itemsize(spec.dtype)
     return (

@@ -1,4 +1,4 @@
-"""Exchange between the kernels of both sides: sizes and arrays in shared memory."""
+"""Exchange between the kernels of both sides."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class Exchange:
     """Sizes of the shared arrays.
 
     Attributes:
-      slot: rows, heads, types and outstanding tasks.
       splits: CTAs that share the keys of one sequence and KV head.
     """
 
@@ -72,7 +71,7 @@ class Exchange:
 
     @property
     def ctas(self) -> int:
-        """Number of CTAs of the receiver: one per split, sequence and KV head, in this order."""
+        """CTAs of the receiver: by split, sequence and KV head, in this order."""
         return self.splits * self.slot.rows * self.slot.kv_heads
 
     @property
@@ -122,7 +121,7 @@ class Exchange:
         """Return the shared arrays before the first task, in NumPy.
 
         Args:
-          pages: pages to view; None for memory of this process.
+          pages: None for memory of this process.
           first: number before the first task's.
         """
         shared = self.over(bytearray(self.nbytes) if pages is None else pages)
@@ -144,7 +143,7 @@ class Exchange:
 class Shared:
     """Arrays of both sides, in pinned host memory for the kernels of a GPU.
 
-    Those kernels write to them in place; in interpret mode they return new ones.
+    Those write in place; interpret mode returns new ones.
     """
 
     # the sender's
@@ -200,7 +199,7 @@ def exchange_of(shared: Shared) -> Exchange:
 class Polling:
     """Sizes of a poll: the exchange, and the pool for new rows and attention.
 
-    A sequence's page of layer l is l * `stride` behind its page of the first one.
+    A sequence's page of layer l is l * `stride` behind its first one.
     """
 
     exchange: Exchange

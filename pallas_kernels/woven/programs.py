@@ -28,7 +28,7 @@ CONTEXT = 4096  # tokens of the longest sequence
 
 
 def programs(sm_count: int) -> tuple[Program, ...]:
-    """Return the programs of both sides, for a GPU or slice of any number of SMs."""
+    """Return the programs of both sides."""
     del sm_count  # as many CTAs as sequences, heads and splits
     entries: list[Program] = []
     for model in ("llama-3.1-8b", "qwen3-30b-a3b", "llama-3.2-1b"):

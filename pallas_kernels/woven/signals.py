@@ -1,4 +1,4 @@
-"""Signal words in memory: loads and stores by kernels, on a GPU and in interpret mode."""
+"""Signal words in memory."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class SlotError(HostMemoryError):
 
 
 class TaskFailed(SlotError):
-    """A task without a result, with its status as reason. The sender computes it itself."""
+    """A task without a result, with its status as reason."""
 
     def __init__(self, task: int, status: Status) -> None:
         super().__init__(f"task {task}: status {status.name}, expected DONE")
@@ -53,12 +53,9 @@ class SlotShape:
 
     Attributes:
       rows: most sequences of a task.
-      heads: number of query heads.
-      kv_heads: number of heads of keys and values.
-      head_dim: size of a head.
-      dtype: type of queries, keys, values and results, one of `DTYPES`.
+      dtype: one of `DTYPES`.
       outstanding: most tasks that are sent and not collected.
-      pages: most pages of a sequence in the table.
+      pages: most pages of a sequence.
     """
 
     rows: int
@@ -122,10 +119,9 @@ class Task:
     """A task that a receiver has taken.
 
     Attributes:
-      number: number of the task, counted from 0.
-      q, k, v: views of the slot, [row, head, size]; valid until the task is answered.
-      pages: pages of the sequences, [row, page], a view.
-      lengths: lengths of the sequences, [row], a view.
+      q, k, v: views of the slot, [row, head, size], until the answer.
+      pages: [row, page], a view.
+      lengths: [row], a view.
     """
 
     number: int
@@ -142,12 +138,11 @@ class Slot:
         sender:    payload -> number of the task (release) ... number of results (acquire) -> result
         receiver:  number of the task (acquire) -> payload ... result -> number of results (release)
 
-    Each word has one writer, so no atomic addition is needed. Numbers compare by difference and
-    wrap at 2^32. A receiver of several senders has a slot for each. Each of the `outstanding` tasks
-    has its own rows; tasks are answered in order.
+    Each word has one writer. Numbers wrap at 2^32. Tasks, up to `outstanding`, are answered in
+    order.
 
-    Once per iteration the sender writes the table of its sequences, with a version that each task
-    names and the receiver checks. It may do so only while no task is outstanding.
+    The sender writes the table of its sequences once per iteration, with a version that tasks name.
+    It may do so only while no task is outstanding.
     """
 
     def __init__(self, path: Path, shape: SlotShape, fd: int) -> None:
@@ -168,13 +163,12 @@ class Slot:
         """Create a slot; it appears at `path` complete or not at all.
 
         Args:
-          path: new file; it must not exist. `shared_memory_path` gives one without a disk.
-          shape: shape of the slot.
+          path: new file, such as of `shared_memory_path`.
           first: number before the first task's.
 
         Raises:
           SlotError: the path exists.
-          PoolSpaceError: there is not enough space.
+          PoolSpaceError: too little space.
         """
         path = Path(path)
         with files.new_file(path, wait_s=0.0) as fd:
@@ -291,8 +285,7 @@ class Sender:
         """Send a task of all rows of the table; return its number.
 
         Raises:
-          SlotError: the most tasks are outstanding, no table was written, or rows or head sizes
-            differ from it.
+          SlotError: too many tasks, no table, or rows or head sizes that differ from it.
         """
         shape = self.slot.shape
         if self.sent - self.collected >= shape.outstanding:
@@ -340,8 +333,7 @@ class Sender:
         """Return the next result.
 
         Raises:
-          TaskFailed: it has none, or is not there in time; then the slot is no longer usable, as
-            the receiver may still write.
+          TaskFailed: it has none, or is late: then the slot is no longer usable.
         """
         end = time.monotonic() + limit_s
         while (result := self.collect()) is None:
@@ -362,11 +354,10 @@ class Receiver:
     def poll(self) -> Task | None:
         """Return the next task, or None if there is none.
 
-        A task of another version of the table is not returned; it is answered with `OTHER_TABLE`
-        after all tasks before it.
+        A task of another version of the table is answered with `OTHER_TABLE`.
 
         Raises:
-          SlotError: the number of tasks is invalid, as after a jump backwards.
+          SlotError: the number of tasks is invalid.
         """
         slot = self.slot
         word = slot.task.load()

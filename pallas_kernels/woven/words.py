@@ -51,7 +51,7 @@ class Word:
         return int(self._get(self._address))
 
     def store(self, value: int) -> None:
-        """Store a number modulo 2^32, after all that this thread has read and written so far."""
+        """Store a number modulo 2^32, after all earlier reads and writes."""
         self._put(self._address, value & _MASK)
 
 

@@ -1,4 +1,4 @@
-"""Kernel graph of a model step: work, memory traffic, dependencies and time of each kernel."""
+"""Kernel graph of a model step."""
 
 from c2c.cost.kernel_graph.gpus import TimedGpu
 from c2c.cost.kernel_graph.kernels import (

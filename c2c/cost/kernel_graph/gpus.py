@@ -1,4 +1,4 @@
-"""GPUs for kernel timing: rates, memory, GEMM calibration and measured times."""
+"""GPUs for kernel timing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TimedGpu", "Times"]
 
 
 class Times(NamedTuple):
-    """Measured times of one kernel over the cost model's, by tokens of its step, ascending."""
+    """Measured over modelled times of a kernel, by tokens, ascending."""
 
     kernel: str
     is_decode: bool
@@ -29,10 +29,8 @@ class TimedGpu:
     """A GPU with the rates and constants that time its kernels.
 
     Attributes:
-      name: name of its file in `conf/hardware`, or of a slice.
-      gpu: rates and memory.
-      constants: cost-model constants that time its GEMMs.
-      share: speed factor of all kernels, relative to rates and constants; 1 unless fitted.
+      name: of its file in `conf/hardware`, or of a slice.
+      share: speed factor of all kernels; 1 unless fitted.
       times: measured times of its kernels.
     """
 
@@ -55,10 +53,7 @@ class TimedGpu:
         )  # fmt: skip
 
     def factor(self, kernel: str, *, is_decode: bool, tokens: int) -> float:
-        """Return a kernel's measured time over the cost model's; 1 where nothing is measured.
-
-        It goes linearly in the logarithm of tokens, and stays beyond the first and last ones.
-        """
+        """Return a kernel's measured over modelled time, or 1."""
         for one in self.times if tokens else ():
             if (one.kernel, one.is_decode) == (kernel, is_decode):
                 return float(np.interp(np.log(tokens), np.log(one.tokens), one.factors))

@@ -1,4 +1,4 @@
-"""Kernels of a model's step, from its shape: work, memory traffic and dependencies."""
+"""Kernels of a model's step."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ _ELEMENT_BYTES = 2  # bf16
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Data that one kernel writes and a later one reads.
-
-    `weight` is its multiplicity: 1 unless kernels are joined.
-    """
+    """Data that one kernel writes and `weight` later ones read."""
 
     source: int
     target: int
@@ -67,18 +64,14 @@ class StepKernel:
 
     Attributes:
       kind: kernel name, the same in all layers.
-      layer: index of the layer; -1 if it belongs to none.
-      tensor_flops: FLOPs on tensor cores.
-      core_flops: FLOPs on CUDA cores.
-      weight_bytes: bytes of parameters read.
-      cache_bytes: bytes of keys and values read, or of states read and written.
+      layer: -1: of no layer.
+      cache_bytes: bytes of KV read, or of states read and written.
       read_bytes: bytes read of other kernels' results in this step.
-      write_bytes: bytes of its result.
       takes: indices of the kernels whose results it reads.
-      wire_bytes: bytes that a collective sends to the other GPUs of its group.
-      product: M, K and N of a GEMM [M, K] x [K, N] with weights.
-      tokens: new tokens of its step, by which measured times are found; 0: unknown.
-      is_decode: whether the rows of its step have one new token each.
+      wire_bytes: bytes that a collective sends to its group.
+      product: M, K and N of a GEMM with weights.
+      tokens: new tokens of its step; 0: unknown.
+      is_decode: whether its step's rows have one new token each.
     """
 
     kind: str
@@ -97,7 +90,7 @@ class StepKernel:
 
     @property
     def is_attention(self) -> bool:
-        """True if the kernel belongs to the attention block, False if to the feed-forward block."""
+        """True for a kernel of attention, False for feed-forward."""
         return self.kind in _ATTENTION
 
 
@@ -125,9 +118,7 @@ def step_kernels(
     """Return the kernels of a step: prefill if a row has several tokens, else decode.
 
     Args:
-      spec: the model.
-      batch: input of the step.
-      expert_bytes: bytes of a stored expert weight, which a kernel widens to 16 bits on reading.
+      expert_bytes: bytes of a stored expert weight.
 
     Raises:
       SettingError: a layer has unsupported parts.
@@ -272,7 +263,7 @@ class _Builder:
 
 
 def _pairs(chunk: int, context: int, window: int) -> float:
-    """Return the (query, key) pairs of a row's new tokens, each with itself and earlier tokens.
+    """Return the (query, key) pairs of a row's new tokens, each with itself and earlier ones.
 
     >>> _pairs(3, 5, 0), _pairs(3, 5, 4), _pairs(1, 9, 4)
     (12.0, 11.0, 4.0)

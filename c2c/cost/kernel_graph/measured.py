@@ -32,12 +32,11 @@ def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
     """Return a whole GPU with the calibration of its chip, and its measured kernel times.
 
     Args:
-      platform: platform of `conf/hardware`, or its name.
-      share: speed factor of all kernels.
+      platform: of `conf/hardware`, or its name.
 
     Raises:
-      SettingError: the name is unknown, or the share is not above 0.
-      DataError: a file of kernel times that cannot be used.
+      SettingError: an unknown name, or a share not above 0.
+      DataError: an unusable file of kernel times.
     """
     chip = load_platform(platform) if isinstance(platform, str) else platform
     constants = load_constants(calibration_for(chip.name))
@@ -56,7 +55,6 @@ def timed_node(node: Node, constants: Constants | None = None) -> tuple[TimedGpu
     """Return the GPUs of a node, or its slices with the constants of their chip.
 
     Args:
-      node: the node.
       constants: those of the first GPU's kind, or of the slices' chip; None: by its name.
     """
     chip = (node.chip or node.platforms[0]).name

@@ -61,7 +61,7 @@ class DiffusionShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionShape:
-    """Shape of an image patch encoder that merges patches four by four for the decoder."""
+    """Shape of an image encoder that merges patches four by four."""
 
     layers: int
     hidden: int
@@ -93,7 +93,7 @@ VISION: Final = VisionShape(
 
 
 def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
-    """Return the kernels of a step: prefill if a row has several tokens, else decode."""
+    """Return a step's kernels: prefill if a row has several tokens."""
     graph = KernelList()
     tokens, d, inner = batch.tokens, shape.hidden, shape.inner
     in_out = 2 * inner + 2 * shape.groups * shape.state + shape.heads
@@ -150,10 +150,7 @@ def _scan(
 
 
 def diffusion_kernels(shape: DiffusionShape, images: int) -> tuple[StepKernel, ...]:
-    """Return the kernels of one denoising step of several images, each with and without its text.
-
-    Text encoders and the image decoder are not included.
-    """
+    """Return the kernels of one denoising step of several images."""
     graph = KernelList()
     rows, d = 2 * images, shape.hidden
     tokens = {"x": rows * shape.image_tokens, "c": rows * shape.text_tokens}
@@ -211,7 +208,7 @@ def _joint_block(
 
 
 def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepKernel, ...]:
-    """Return the kernels that encode several images, with a given number of patches each."""
+    """Return the kernels that encode images of so many patches."""
     graph = KernelList()
     m, d, f = images * patches, shape.hidden, shape.intermediate
     x = graph.gemm("patch_embed", -1, graph.add("pixels", -1, write=m * shape.patch_elements), m,

@@ -1,4 +1,4 @@
-"""Time of a kernel on a GPU, from its operations and bytes."""
+"""Time of a kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Attained shares of the datasheet's rates, and the launch time.
-
-    These are assumptions, not fits, and the same for all GPUs and all kernels but GEMMs.
-    """
+    """Attained shares of the datasheet's rates, and the launch time: assumptions, not fits."""
 
     tensor: SomeShare = 0.7
     cores: SomeShare = 0.5
@@ -41,11 +38,7 @@ class Efficiency:
 
 
 def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = None) -> float:
-    """Return the seconds of a kernel that runs alone.
-
-    GEMM times are those of `c2c.cost.resident_gemm_time`. Any other kernel takes the longest of its
-    tensor-core, CUDA-core, device-memory and L2 times, plus a launch. Data that earlier kernels of
-    the step left in L2 is not read from device memory.
+    """Return the seconds of a kernel that runs alone: its longest time by compute, HBM or L2.
 
     Raises:
       SettingError: the GPU's file lacks a required rate.
@@ -63,10 +56,7 @@ def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = N
 def step_s(
     kernels: Sequence[StepKernel], on: TimedGpu, efficiency: Efficiency | None = None
 ) -> Seconds:
-    """Return the times t[k,g] of a step's kernels on one GPU, [kernel] seconds.
-
-    Long tensor-core work meets the GPU's power limit. GEMM times assume a GPU that runs the whole
-    step, as with back-to-back steps.
+    """Return the times t[k,g] of a step's kernels on one GPU, [kernel] seconds, at its power limit.
 
     Raises:
       SettingError: the GPU's file lacks a required rate.

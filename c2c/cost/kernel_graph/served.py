@@ -1,4 +1,4 @@
-"""Phases of a served model on GPUs: steps per request, kernels and memory."""
+"""Phases of a served model on GPUs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ class Load:
     """A load of identical requests.
 
     Attributes:
-      prompt: prompt tokens of a request.
-      output: tokens generated for a request.
-      rows: rows of a decode step.
-      prompts: prompts of a prefill step.
+      rows: of a decode step.
+      prompts: of a prefill step.
     """
 
     prompt: Count
@@ -60,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A kind of step and the number of such steps per request, below 1 if requests share a step."""
+    """A kind of step and such steps per request, below 1 if requests share a step."""
 
     name: str
     kernels: tuple[StepKernel, ...]
@@ -74,14 +72,12 @@ class Served:
     """A model under a load.
 
     Attributes:
-      name: name of the model.
-      phases: phases in order.
-      weight_bytes: bytes of all parameters.
-      state_bytes: bytes of caches or states of all rows of the last phase.
-      handed_bytes: bytes per request from the first phase to the second.
+      phases: in order.
+      state_bytes: caches or states of all rows of the last phase.
+      handed_bytes: per request from the first phase to the second.
       prompts: requests in a step of the first phase.
       handed: transfers between kernels, numbered through all phases.
-      kept: memory required by kernels, numbered through all phases.
+      kept: memory of kernels, numbered through all phases.
       splits_attention: whether attention and feed-forward blocks alternate.
     """
 
@@ -111,10 +107,8 @@ def decoder(
     """Return a decoder under a load.
 
     Args:
-      spec: the model.
-      load: the load.
       expert_bytes: bytes of an expert's weight.
-      before: kernels of an encoder whose result a prefill step's first kernel reads.
+      before: kernels of an encoder, read by a prefill step.
     """
     prefill = _after(before, step_kernels(spec, load.prefill, expert_bytes=expert_bytes))
     decode = step_kernels(spec, load.decode, expert_bytes=expert_bytes)

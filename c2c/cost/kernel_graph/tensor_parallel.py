@@ -1,4 +1,4 @@
-"""Tensor-parallel step of a decoder on one rank: its kernels and the collectives between them."""
+"""Tensor-parallel step of a decoder on one rank."""
 
 from __future__ import annotations
 
@@ -25,14 +25,6 @@ def tensor_parallel(
     kernels: Sequence[StepKernel], ranks: int, *, kv_heads: int
 ) -> tuple[tuple[StepKernel, ...], tuple[int, ...]]:
     """Return one rank's kernels, and the new index of each given kernel.
-
-    Attention and feed-forward matrices are split over the ranks; norms and the residual stream are
-    not. An all-reduce follows each block. Each rank has at least one key/value head.
-
-    Args:
-      kernels: kernels of the whole step.
-      ranks: number of ranks.
-      kv_heads: key/value heads of the model.
 
     Raises:
       SettingError: `ranks` is below 1.

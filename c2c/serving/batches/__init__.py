@@ -1,1 +1,1 @@
-"""Instances, their queues and batches, and the moments at which these change."""
+"""Instances, their queues and batches."""

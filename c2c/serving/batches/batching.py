@@ -1,4 +1,4 @@
-"""Continuous batching with chunked prefill: composition of an instance's next step."""
+"""Continuous batching with chunked prefill."""
 
 from __future__ import annotations
 
@@ -197,14 +197,10 @@ def _plan_alpha(w: Loop, i: int, pair: int) -> None:
 
 @inlined
 def compose(w: Loop, i: int, most: int, now_s: float) -> None:
-    """Fill and start the next step of instance `i`, which has work.
-
-    A step has prompt tokens, one token of every decode, or both, as its batch scheduler says. A
-    step without prompt tokens is a run of equal decode steps until the first sequence ends; an
-    `Interrupt` may end it earlier.
+    """Fill and start the next step of instance `i`, which has work: one step, or a run of decodes.
 
     Args:
-      most: decode steps of the run at most; 1 if something else waits for the device or the link.
+      most: decode steps of the run; 1 if something else waits for the device or the link.
     """
     inst = w.s.instance[i]
     dev = w.s.device[inst.on_device]

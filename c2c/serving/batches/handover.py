@@ -1,4 +1,4 @@
-"""Handover of requests from the instance that computed the prompt to the one that decodes."""
+"""Handover of requests from prompt to decode instances."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def goes_directly(values: Mapping[type, Any]) -> bool:
-    """Return True if a run hands KV caches over from device to device."""
+    """Return True if a run hands KV caches over between devices."""
     return bool(values[Fleet].hands_directly)
 
 
@@ -59,7 +59,7 @@ def has_prompt_done(s: Serving, slot: int) -> bool:
 
 @inlined
 def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
-    """Add a request with `left` tokens to go to the decodes of instance `i`."""
+    """Add a request with `left` tokens to instance `i`'s decodes."""
     inst, req = s.instance[i], s.request[slot]
     s.decoding[i, inst.n_decode, SLOT] = slot
     s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + left
@@ -73,23 +73,7 @@ def send(
     w: Loop, i: int, slot: int, made: int, j: int,
     through_host: bool, now_s: float,
 ) -> None:  # fmt: skip
-    """Hand over a request of instance `i`, already out of its batch, to `j` of the same model.
-
-    The request waits in the decode instance's queue with its tokens. Until it joins the batch, its
-    KV cache is in host memory, and the backend delays the step that it joins until the cache has
-    arrived; or where it was computed. There it takes up room until the other instance has room: at
-    once if the prompt's own step sends it (lanes of a layout), else (`Fleet.hands_directly`) after
-    the backend has carried it into reserved room, at the next step boundary.
-
-    Args:
-      w: the loop.
-      i: instance that computed the prompt.
-      slot: slot of the request.
-      made: tokens that the request has generated.
-      j: instance that will decode the request.
-      through_host: whether the KV cache moves to host memory now; else it stays until taken.
-      now_s: current time.
-    """
+    """Hand over a request of instance `i`, out of its batch, to `j` of the same model."""
     inst, req = w.s.instance[i], w.s.request[slot]
     charge(w.s, slot, True)
     start_kind = req.start_kind
@@ -132,7 +116,7 @@ def let_go(w: Loop, slot: int) -> None:
 
 @jitable
 def join_decodes(w: Loop, i: int, slot: int) -> None:
-    """Add a handed-over request that has room in HBM to the decodes of instance `i`."""
+    """Add a handed-over request with room in HBM to instance `i`'s decodes."""
     inst, req = w.s.instance[i], w.s.request[slot]
     if req.held_by >= 0:
         emit(w.s, ACT_HAND, slot)
@@ -156,7 +140,7 @@ def join_come(
     w: Loop,
     i: int,
 ) -> None:
-    """Add the requests whose KV caches have arrived to the decodes of instance `i`."""
+    """Add requests whose KV caches have arrived to instance `i`'s decodes."""
     inbound = w.s.inbound[i]
     before, slot = -1, int(w.s.instance[i].wait_head)
     while inbound.come > 0:
@@ -174,10 +158,7 @@ def join_come(
 
 @apart("carry", needed=goes_directly)
 def carry(w: Loop, d: int, now_s: float) -> None:
-    """Send KV caches to device `d`, in the order of its queues, while it has room.
-
-    The instance that ran last is served last.
-    """
+    """Send KV caches to device `d`, in queue order, while it has room."""
     dev = w.s.device[d]
     for k in range(1, w.fleet.residents + 1):
         i = dev.first + (max(dev.last, dev.first) - dev.first + k) % w.fleet.residents

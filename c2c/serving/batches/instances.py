@@ -1,4 +1,4 @@
-"""Assignment of models to instances of a device, and their eviction."""
+"""Assignment of models to instances of a device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["assign", "evict", "idle_victim", "make_room_for", "take_back_start",
 
 @jitable
 def assign(w: Loop, m: int, i: int, now_s: float) -> None:
-    """Assign the free instance `i` to model `m`; it is loaded at its first turn."""
+    """Assign free instance `i` to model `m`, loaded at its first turn."""
     inst = w.s.instance[i]
     inst.model = m
     inst.state = ASSIGNED
@@ -76,7 +76,7 @@ def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
 
 @jitable
 def take_back_start(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Remove the model from instance `i`, which has not begun to load it."""
+    """Remove the model from instance `i` before its load."""
     inst = s.instance[i]
     never_came(fleet, s, entry_of(fleet, inst.model, inst.chip), int(inst.model))
     s.count[0].switches -= 1
@@ -86,10 +86,7 @@ def take_back_start(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
 
 @jitable
 def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Evict the engine and kept weights of instance `i`, which has no work, from HBM.
-
-    The weights stay in host memory.
-    """
+    """Evict idle instance `i` and its kept weights from HBM."""
     vacate(fleet, s, i, now_s)
     s.count[0].evictions += 1
     emit(s, ACT_UNLOAD, i)
@@ -97,7 +94,7 @@ def evict(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
 
 @jitable
 def idle_victim(rules: Rules, s: Serving, first: int, last: int, but: int) -> int:
-    """Return the idle instance of [first, last), other than `but`, to evict; or -1."""
+    """Return the idle instance of [first, last) to evict, other than `but`, or -1."""
     best = -1
     for i in range(first, last):
         if i == but or s.instance[i].state != IDLE:
@@ -150,11 +147,7 @@ def _is_short(fleet: Fleet, s: Serving, i: int) -> bool:
 
 @jitable
 def make_room_for(w: Loop, i: int, need_bytes: float, now_s: float) -> None:
-    """Free HBM for instance `i`.
-
-    Kept weights are dropped first, then other engines' KV caches move as far as host memory has
-    room, then engines that `could_hold` counts are evicted.
-    """
+    """Free HBM for instance `i`."""
     d = w.s.instance[i].on_device
     is_short = _is_short(w.fleet, w.s, i)
     fits = need_bytes <= room_bytes(w.s, d) and not is_short

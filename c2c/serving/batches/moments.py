@@ -1,4 +1,4 @@
-"""Moments of a request and a device, and what acts at each: parts that most systems lack."""
+"""Moments of a request and a device."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ __all__ = [
 def before_arrival(
     w: Loop, slot: int, keys: Any, first: int, count: int, of_prompt: int
 ) -> None:  # fmt: skip
-    """Take the block keys of a request that gets the slot, as `begin_blocks`."""
+    """Take a request's block keys into its slot, as `begin_blocks`."""
     if w.fleet.caches_prefixes:
         begin_blocks(w.s, slot, keys, first, count, of_prompt)
 
 
 @inlined
 def after_arrival(w: Loop, slot: int, now_s: float) -> None:
-    """Act on a request that was routed or queued, or has failed at once."""
+    """Act on a request that was routed or queued, or has failed."""
     if w.rules.traits.option.acts:
         _act_on_request(w, slot, now_s)
 
 
 @inlined
 def shared_bytes(w: Loop, i: int, slot: int) -> float:
-    """Return the bytes of a request's KV cache that others of its device have already."""
+    """Return the bytes of a request's KV cache that its device has already."""
     if w.s.request[slot].blocks == 0:
         return 0.0
     return place_bytes(w.fleet, w.s, i, shared_places(w, i, slot))
@@ -87,16 +87,13 @@ def may_begin(w: Loop, i: int, slot: int) -> bool:
 
 @inlined
 def place_for(w: Loop, i: int, slot: int) -> int:
-    """Return the home of the KV cache of a request that would join; -1: it has to wait."""
+    """Return the home of a joining request's KV cache; -1: it waits."""
     return choose_home(w, i, slot) if len(w.fleet.kv.room_bytes) > 0 else 0
 
 
 @inlined
 def on_join(w: Loop, i: int, slot: int, home: int, is_done: bool) -> None:
-    """Place the KV cache of a request that has joined; what it shares is not taken twice.
-
-    `is_done`: its prompt was computed elsewhere.
-    """
+    """Place the KV cache of a joined request; shared blocks are not taken twice."""
     inst = w.s.instance[i]
     if w.fleet.adapters.slots > 0:
         claim_adapter(w, i, slot)
@@ -117,10 +114,7 @@ def after_computing(w: Loop, i: int, slot: int) -> None:
 
 @inlined
 def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
-    """Let go what a request shares with others; return the places that stay.
-
-    `is_done`: its answer is complete; `is_lost`: its device has gone.
-    """
+    """Let go what a request (`is_done`, or `is_lost`) shares; return the places that stay."""
     if w.fleet.adapters.slots > 0:
         release_adapter(w, i, slot)
     if w.s.request[slot].blocks > 0 and (is_done or w.s.request[slot].held > 0):
@@ -130,7 +124,7 @@ def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
 
 @inlined
 def after_freeing(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> float:
-    """Free a request's places outside HBM; return the bytes that are free in HBM."""
+    """Free a request's places outside HBM; return the bytes free in HBM."""
     freed = place_bytes(fleet, s, i, places)
     if s.instance[i].parked_bytes > 0.0:
         freed = free_parked(s, i, freed)
@@ -148,7 +142,7 @@ def before_launches(w: Loop) -> None:
 
 @inlined
 def before_plan(w: Loop, i: int) -> None:
-    """Bring KV caches of instance `i`, whose step is planned next, to HBM."""
+    """Bring KV caches of instance `i`, planned next, to HBM."""
     if w.s.instance[i].parked_bytes > 0.0:
         bring_in(w, i)
 
@@ -162,7 +156,7 @@ def after_filling(w: Loop, i: int) -> None:
 
 @inlined
 def before_run(w: Loop, i: int) -> None:
-    """Make room for the load or the steps of instance `i`, and count the steps by home."""
+    """Make room for instance `i`'s load or steps, and count the steps by home."""
     d = w.s.instance[i].on_device
     if w.s.blocks.pool[d].idle_bytes > 0.0:
         trim_prefixes(w, d)

@@ -1,4 +1,4 @@
-"""Preemption of requests by more urgent ones whose model finds no slice (C2CServe section 6.1)."""
+"""Preemption of requests by more urgent ones (C2CServe section 6.1)."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ def _put_aside(w: Loop, i: int, slot: int, made: int) -> None:
 
 @jitable
 def set_aside(w: Loop, i: int) -> None:
-    """Return all requests of instance `i`, which computes nothing now, to their model's queue.
-
-    They precede waiting requests of equal priority.
-    """
+    """Return all requests of instance `i`, which computes nothing, to their queue."""
     inst = w.s.instance[i]
     inst.aside = 0
     return_waiting(w.fleet, w.s, i)
@@ -67,7 +64,7 @@ def set_aside(w: Loop, i: int) -> None:
 
 @inlined
 def is_cleared(s: Serving, i: int) -> bool:
-    """Return True if instance `i` must give up its requests at its next step boundary."""
+    """Return True if instance `i` must give up its requests at a step boundary."""
     return bool(s.instance[i].aside != 0)
 
 
@@ -111,10 +108,7 @@ def _least_to_redo(fleet: Fleet, s: Serving, m: int, c: int, best: int) -> int:
 
 @jitable
 def clear_for(w: Loop, m: int) -> int:
-    """Clear an instance of less urgent requests for model `m`, whose first request found no slice.
-
-    The model claims the chip. An instance that is computing is cleared at its next step boundary.
-    """
+    """Clear an instance, at a step boundary, of requests less urgent than `m`'s."""
     if not w.rules.traits.preempt.sets_aside or w.s.model[m].claim_chip >= 0:
         return -1
     best = -1

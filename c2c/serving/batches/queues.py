@@ -1,4 +1,4 @@
-"""Queues of request slots: waiting for a slice, waiting at an instance, free."""
+"""Queues of request slots."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _inserted(s: Serving, head: int, slot: int, priority: int, rank: float) -> i
 
 @inlined
 def append_waiting(s: Serving, i: int, slot: int) -> None:
-    """Queue a request at instance `i`, by priority and rank, and record the state of its model."""
+    """Queue a request at instance `i`, by priority and rank."""
     inst, req = s.instance[i], s.request[slot]
     req.next = -1
     req.instance = i
@@ -84,7 +84,7 @@ def append_waiting(s: Serving, i: int, slot: int) -> None:
 
 @inlined
 def pop_waiting(s: Serving, i: int) -> int:
-    """Remove and return the request at the head of the queue of instance `i`."""
+    """Remove and return the head of instance `i`'s queue."""
     inst = s.instance[i]
     slot = int(inst.wait_head)
     inst.wait_head = s.request[slot].next
@@ -108,7 +108,7 @@ def push_waiting(s: Serving, i: int, slot: int) -> None:
 
 @jitable
 def unlink(s: Serving, i: int, before: int, slot: int) -> None:
-    """Remove a request from the queue of instance `i`; `before` is its predecessor, or -1."""
+    """Remove a request from instance `i`'s queue, after `before` or -1."""
     inst, following = s.instance[i], s.request[slot].next
     if before < 0:
         inst.wait_head = following
@@ -144,7 +144,7 @@ def end_waiting(fleet: Fleet, s: Serving, m: int) -> None:
 
 @jitable
 def append_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
-    """Queue a request of model `m` until it has a slice, by priority and rank."""
+    """Queue a request of model `m` for a slice, by priority and rank."""
     _queue_pending(fleet, s, m, slot, s.request[slot].rank)
 
 
@@ -198,10 +198,7 @@ def take_pending(fleet: Fleet, s: Serving, m: int, i: int) -> None:
 
 @jitable
 def return_waiting(fleet: Fleet, s: Serving, i: int) -> None:
-    """Put the queue of instance `i` ahead of its model's pending requests, which arrived later.
-
-    Priority, then rank, still take precedence.
-    """
+    """Put instance `i`'s queue ahead of its model's later pending requests."""
     inst = s.instance[i]
     if inst.n_wait == 0:
         return

@@ -73,15 +73,7 @@ def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None
 
 @inlined
 def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
-    """Free the whole KV cache that a request reserved on instance `i`.
-
-    Args:
-      w: the loop.
-      i: the instance.
-      slot: slot of the request.
-      now_s: current time.
-      is_done: whether the answer is complete.
-    """
+    """Free the whole KV cache that a request reserved on instance `i`."""
     places = reserved_places(w.fleet, w.s, i, slot)
     places -= on_leave(w, i, slot, is_done, False)
     release_kv(w.fleet, w.s, i, slot, places)
@@ -89,7 +81,7 @@ def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
 
 @inlined
 def finish(w: Loop, i: int, slot: int, now_s: float) -> None:
-    """End a request that instance `i` has served and that is in no batch any more."""
+    """End a served request of instance `i` that is in no batch."""
     leave(w, i, slot, True)
     w.s.count[0].finished += 1
     write_record(w.s, slot, now_s, FAIL_NONE)

@@ -1,4 +1,4 @@
-"""Moves of a batch scheduler (`c2c.policies.batch`): what its `fill` and `joins` are made of."""
+"""Moves of a batch scheduler (`c2c.policies.batch`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _grows(values: Mapping[type, Any]) -> bool:
 
 @inlined
 def longest_prompt(w: Loop) -> int:
-    """Return the maximum prompt tokens of a step, where the cost tables end."""
+    """Return the most prompt tokens of a step in the cost tables."""
     return int(w.fleet.costs.body_s.shape[1] - 1 - w.fleet.max_batch)
 
 
@@ -56,7 +56,7 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
     """Move the head of instance `i`'s queue into its batch; return its slot.
 
     Args:
-      tokens: tokens of prompt and answer for which it takes room, at most all of them.
+      tokens: of prompt and answer for which it takes room.
       home: home of its KV cache, where lanes share memories; else 0.
     """
     inst = w.s.instance[i]
@@ -79,13 +79,13 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
 
 @jitable
 def free_tokens(w: Loop, i: int) -> int:
-    """Return the tokens of KV cache that instance `i`'s device has room for, without windows."""
+    """Return the KV tokens that instance `i`'s device has room for, without windows."""
     return int(room_bytes(w.s, w.s.instance[i].on_device) // request_bytes(w.fleet, w.s, i, 1))
 
 
 @jitable
 def has_room(w: Loop, i: int, tokens: int, now_s: float) -> bool:
-    """Return True if there is room for so many more tokens; kept weights give way for it."""
+    """Return True if there is room for so many more tokens, without kept weights."""
     if tokens > free_tokens(w, i):
         make_room_for(w, i, tokens * request_bytes(w.fleet, w.s, i, 1), now_s)
     return tokens <= free_tokens(w, i)
@@ -116,7 +116,7 @@ def _head_tokens(w: Loop, i: int, spare: int) -> int:
 
 @inlined
 def admits(w: Loop, i: int, need: float, room: float) -> bool:
-    """Return True if the head of the queue, of so many bytes, may join with this room."""
+    """Return True if the head of the queue may join with this room."""
     if not may_begin(w, i, w.s.instance[i].wait_head):
         return False
     room = quota_bytes(w, i, room)
@@ -130,12 +130,8 @@ def admits(w: Loop, i: int, need: float, room: float) -> bool:
 def could_join(w: Loop, i: int, spare: int) -> bool:
     """Return True if the head of instance `i`'s queue finds room for its prompt and a first token.
 
-    With an empty batch, for its whole answer if its device has other engines: fewer start over.
-
     Args:
-      w: the loop.
-      i: instance.
-      spare: tokens that have to stay free, unless its batch is empty: nothing else frees any then.
+      spare: tokens that stay free, unless its batch is empty.
     """
     tokens = _head_tokens(w, i, spare)
     if tokens == 0:
@@ -150,10 +146,7 @@ def could_join(w: Loop, i: int, spare: int) -> bool:
 
 @jitable
 def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
-    """Let the head of instance `i`'s queue join if `could_join`; return whether it has joined.
-
-    Kept weights and idle engines give way for it.
-    """
+    """Let the head of instance `i`'s queue join if `could_join`; return whether."""
     tokens = _head_tokens(w, i, spare)
     if tokens == 0 or not has_room(w, i, tokens, now_s):
         return False
@@ -166,7 +159,7 @@ def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
 
 @jitable
 def compute_prompts(w: Loop, i: int, budget: int) -> int:
-    """Put prompts of the batch into the next step, first come first served; return their tokens."""
+    """Put prompts into the next step, first come first served; return their tokens."""
     rest = min(budget, longest_prompt(w))
     taken = 0
     for k in range(w.s.instance[i].n_prefill):
@@ -179,7 +172,7 @@ def compute_prompts(w: Loop, i: int, budget: int) -> int:
 
 @jitable
 def preempt(w: Loop, i: int, k: int) -> None:
-    """Set decode `k` of instance `i` aside, first in its queue: it computes its KV cache again."""
+    """Set decode `k` of instance `i` aside, first in its queue, for recomputation."""
     slot = w.s.decoding[i, k, SLOT]
     tokens = generated(w.s, i, k)
     remove_decode(w.s, i, k)
@@ -192,10 +185,7 @@ def preempt(w: Loop, i: int, k: int) -> None:
 
 @jitable
 def is_short(w: Loop, i: int, now_s: float) -> bool:
-    """Return True if a decode of instance `i` must give way: not all have room for a token.
-
-    One alone has room (`is_stuck`).
-    """
+    """Return True if not all decodes of instance `i` have room for a token."""
     inst = w.s.instance[i]
     has_others = inst.n_decode > 1 or (inst.n_decode == 1 and inst.n_prefill > 0)
     return bool(has_others and not has_room(w, i, inst.n_decode, now_s))
@@ -203,7 +193,7 @@ def is_short(w: Loop, i: int, now_s: float) -> bool:
 
 @apart("is_stuck", needed=_grows)
 def is_stuck(w: Loop, i: int) -> bool:
-    """Return True if instance `i` has one decode alone, and no room for its next token."""
+    """Return True if instance `i` has one decode, and no room for its next token."""
     inst = w.s.instance[i]
     if w.fleet.residents == 1 or inst.n_decode != 1 or inst.n_prefill > 0:
         return False
@@ -224,7 +214,7 @@ def _set_unreserved(w: Loop, i: int, slot: int, tokens: int) -> int:
 
 @apart("return_spare", needed=_grows)
 def return_spare(w: Loop, i: int) -> None:
-    """Free what decodes of instance `i` took for steps that its run, now ended, did not do."""
+    """Free what decodes of instance `i` took for steps that were not done."""
     for k in range(w.s.instance[i].n_decode):
         slot = w.s.decoding[i, k, SLOT]
         rest = tokens_left(w.s, i, k)
@@ -234,11 +224,7 @@ def return_spare(w: Loop, i: int) -> None:
 
 @jitable
 def extend(w: Loop, i: int, now_s: float) -> int:
-    """Take the room of instance `i`'s next decode steps, after `is_short` said no.
-
-    Returns:
-      For how many steps there is room, at least 1.
-    """
+    """Take the room of instance `i`'s next decode steps; return their number."""
     inst = w.s.instance[i]
     n = inst.n_decode
     if n == 0:

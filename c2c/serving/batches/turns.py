@@ -1,4 +1,4 @@
-"""Turns: choice of a device's next engine, and admission of steps to the chip's link."""
+"""Turns: choice of a device's next engine."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def has_work(w: Loop, i: int) -> bool:
 
 @inlined
 def begin_load(w: Loop, i: int) -> None:
-    """Let the device of instance `i`, which has room for it, load its model."""
+    """Let instance `i`'s device, which has room, load its model."""
     d = w.s.instance[i].on_device
     plan = w.s.plan[d]
     w.s.instance[i].state = LOADING
@@ -417,7 +417,7 @@ def _start(w: Loop, d: int, now_s: float) -> None:
 
 @inlined
 def start_asked(w: Loop, now_s: float) -> None:
-    """Start work on the devices that the event marked; the last part of every step."""
+    """Start work on the devices that the event marked, last in every step."""
     before_launches(w)
     k = 0
     while k < w.s.count[0].asked:  # a start may ask others
@@ -431,7 +431,7 @@ def start_asked(w: Loop, now_s: float) -> None:
 
 @inlined
 def wake(w: Loop, i: int) -> None:
-    """Start instance `i`, which has new requests, or end a run of decode steps for them."""
+    """Start instance `i`, or end its run of decodes for new requests."""
     inst = w.s.instance[i]
     if inst.state == IDLE:
         inst.state = READY
@@ -449,7 +449,7 @@ def wake(w: Loop, i: int) -> None:
 
 @inlined
 def settle(w: Loop, i: int, now_s: float) -> bool:
-    """Take instance `i` off its device after a load or a step; return True if it is needed."""
+    """Take instance `i` off its device after a load or a step; return True if needed."""
     inst = w.s.instance[i]
     w.s.device[inst.on_device].running = -1
     inst.last_used_s = now_s

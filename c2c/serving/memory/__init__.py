@@ -1,1 +1,1 @@
-"""HBM and host memory of devices: KV caches, prefixes, adapters, kept weights."""
+"""HBM and host memory of devices."""

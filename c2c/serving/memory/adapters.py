@@ -1,4 +1,4 @@
-"""Adapters over a shared base: requests of several of them are rows of one batch."""
+"""Adapters over a shared base."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _slot_of(w: Loop, i: int, m: int) -> int:
 
 @apart("has_adapter_slot", needed=_has_slots)
 def has_adapter_slot(w: Loop, i: int, slot: int) -> bool:
-    """Return True if the adapter of a waiting request has a slot on instance `i`, or needs none."""
+    """Return True if a waiting request's adapter has a slot on instance `i`."""
     m = w.s.request[slot].entry
     return bool(w.fleet.adapters.nbytes[m] == 0.0 or _slot_of(w, i, m) >= 0)
 
@@ -48,7 +48,7 @@ def has_adapter_slot(w: Loop, i: int, slot: int) -> bool:
 # slots are in use. Without slots, each step reads the adapters of its rows over the link.
 @apart("claim_adapter", needed=_has_slots)
 def claim_adapter(w: Loop, i: int, slot: int) -> int:
-    """Take the slot for a request that joins; the least recently claimed adapter gives way."""
+    """Take the slot for a joining request from the least recently claimed adapter."""
     m, slots = w.s.request[slot].entry, w.s.adapters
     if w.fleet.adapters.nbytes[m] == 0.0:
         return 0
@@ -64,7 +64,7 @@ def claim_adapter(w: Loop, i: int, slot: int) -> int:
 
 @apart("release_adapter", needed=_has_slots)
 def release_adapter(w: Loop, i: int, slot: int) -> int:
-    """Note that a request has left instance `i`; its adapter stays until the slot is needed."""
+    """Note that a request has left instance `i`; its adapter stays for now."""
     m, slots = w.s.request[slot].entry, w.s.adapters
     for k in range(w.fleet.adapters.slots):
         if slots.model[i, k] == m:
@@ -98,7 +98,7 @@ def _add_rows(w: Loop, d: int, slot: int, kind: int, tokens: int) -> float:
 
 @apart("plan_adapters", needed=_has_adapters)
 def plan_adapters(w: Loop, i: int) -> int:
-    """Add what the adapters of its rows cost to the next step of instance `i`."""
+    """Add the cost of its rows' adapters to instance `i`'s next step."""
     inst, slots, costs = w.s.instance[i], w.s.adapters, w.fleet.adapters
     d, kind = inst.on_device, inst.kind
     plan = w.s.plan[d]

@@ -1,4 +1,4 @@
-"""HBM of a device: KV caches of all its instances, kept weights, engines."""
+"""HBM of a device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 @inlined
 def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
-    """Return the row of the cost tables for instance `i`, which holds a model."""
+    """Return the row of the cost tables for instance `i`."""
     inst = s.instance[i]
     return int(fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind)
 
@@ -56,26 +56,26 @@ def is_in_use(s: Serving, i: int) -> bool:
 
 @inlined
 def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
-    """Return True if instance `i`, whose batch is empty, holds KV caches that others wait for."""
+    """Return True if instance `i`, with an empty batch, holds KV that others wait for."""
     return bool(fleet.hands_directly and s.instance[i].kv_used > 0)
 
 
 @inlined
 def request_places(fleet: Fleet, s: Serving, i: int, tokens: int) -> int:
-    """Return the KV-cache positions of a request of so many tokens on instance `i`."""
+    """Return the KV positions of a request of so many tokens on instance `i`."""
     return held_places(fleet.costs, pair_of(fleet, s, i), tokens)
 
 
 @inlined
 def reserved_places(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
-    """Return the KV-cache positions for which a request of instance `i`'s batch has room."""
+    """Return the KV positions that a request of instance `i`'s batch has room for."""
     req = s.request[slot]
     return request_places(fleet, s, i, req.prompt + req.output - req.unreserved)
 
 
 @inlined
 def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
-    """Return the KV-cache bytes of a request of so many tokens on instance `i`."""
+    """Return the KV bytes of a request of so many tokens on instance `i`."""
     pair = pair_of(fleet, s, i)
     return float(held_places(fleet.costs, pair, tokens) * fleet.costs.kv_bytes[pair])
 
@@ -88,7 +88,7 @@ def place_bytes(fleet: Fleet, s: Serving, i: int, places: int) -> float:
 
 @inlined
 def capacity_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the bytes for KV caches of instance `i` if the device held nothing else."""
+    """Return the bytes for KV caches of instance `i` alone on the device."""
     inst = s.instance[i]
     return float(fleet.kv_capacity_bytes[fleet.deployment[inst.model].arch, inst.kind])
 
@@ -108,7 +108,7 @@ def _bare_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def kept_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the bytes of instance `i`'s weights in HBM; the head is kept with the last layer."""
+    """Return the bytes of instance `i`'s weights in HBM; the head counts to the last layer."""
     inst = s.instance[i]
     arch = fleet.deployment[inst.model].arch
     total = inst.kept * fleet.layer_bytes[arch]
@@ -124,7 +124,7 @@ def _is_there(s: Serving, i: int) -> bool:
 
 @jitable
 def measure(fleet: Fleet, s: Serving, d: int) -> None:
-    """Set the capacity of device `d` for KV caches and kept weights from its present instances."""
+    """Set the capacity of device `d` for KV caches and kept weights."""
     dev = s.device[d]
     least, weights = math.inf, 0.0
     n = 0
@@ -139,7 +139,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
 
 @jitable
 def room_for_model(fleet: Fleet, s: Serving, d: int, m: int) -> float:
-    """Return the free HBM bytes of device `d` if it had model `m`, too, and no idle engine."""
+    """Return the free HBM of device `d` with model `m` and no idle engine."""
     dev, arch = s.device[d], fleet.deployment[m].arch
     weights = fleet.shared_weight_bytes[arch, dev.kind]
     least, n = fleet.kv_capacity_bytes[arch, dev.kind] + weights, 0
@@ -160,11 +160,7 @@ def room_bytes(s: Serving, d: int) -> float:
 
 @inlined
 def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the HBM bytes that other engines' KV caches could free for instance `i` to run.
-
-    The instance's own KV cache in host memory, which must return, is subtracted. 0 if KV caches
-    stay in HBM.
-    """
+    """Return the net HBM bytes that others' KV caches could free for instance `i`."""
     inst = s.instance[i]
     host = s.chip[inst.chip].kv_room_bytes + inst.parked_bytes
     if host == 0.0:
@@ -177,7 +173,7 @@ def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the largest KV cache that an engine beside instance `i` needs in HBM to run."""
+    """Return the largest KV cache that an engine beside instance `i` needs in HBM."""
     most = 0.0
     first = s.device[s.instance[i].on_device].first
     for j in range(first, first + fleet.residents):
@@ -188,10 +184,7 @@ def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def quota_bytes(w: Loop, i: int, room: float) -> float:
-    """Return the bytes of free HBM that the next request of instance `i` may take.
-
-    The first request may take all: a bound that kept it out could keep it out for good.
-    """
+    """Return the free HBM bytes that instance `i`'s next request may take."""
     floor, ceiling = w.rules.traits.admit.kv_floor, w.rules.traits.admit.kv_ceiling
     if (floor > 0.0 or ceiling < 1.0) and w.s.instance[i].kv_used > 0:
         return _within(w.fleet, w.s, i, room, floor, ceiling)
@@ -214,7 +207,7 @@ def _within(
 
 @inlined
 def only_waits(s: Serving, i: int) -> bool:
-    """Return True if all requests of instance `i` wait in its queue, and there are some."""
+    """Return True if instance `i` has requests, and all wait in its queue."""
     inst = s.instance[i]
     waits = inst.state == READY or inst.state == ASSIGNED
     return bool(waits and inst.kv_used == 0 and inst.ahead == 0)
@@ -222,12 +215,7 @@ def only_waits(s: Serving, i: int) -> bool:
 
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
-    """Return True if instance `i` could get so much HBM by evicting kept weights and idle engines.
-
-    Other engines' KV caches may move to host memory as far as it has room, but each must fit HBM
-    when its engine runs. If no request has KV cache on the device, engines that only wait for room
-    or a load may be evicted, too: no running engine would ever make room.
-    """
+    """Return True if instance `i` could get so much HBM from weights and idle engines."""
     dev = s.device[s.instance[i].on_device]
     if len(fleet.kv.room_bytes) > 0:  # that lanes share: nothing gives way there
         return bool(need_bytes <= room_bytes(s, s.instance[i].on_device))
@@ -251,17 +239,14 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
 
 @inlined
 def kept_share(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the share of its layers that instance `i` has in HBM, 0 to 1."""
+    """Return the share of its layers that instance `i` has in HBM."""
     inst = s.instance[i]
     return float(inst.kept / fleet.layers[fleet.deployment[inst.model].arch])
 
 
 @inlined
 def left_of_stay_s(w: Loop, d: int, now_s: float) -> float:
-    """Return the seconds that device `d`'s last displacing engine still keeps the room it took.
-
-    At most 0 if it no longer keeps it, or has no work.
-    """
+    """Return the seconds that device `d`'s last displacing engine keeps its room; else <= 0."""
     if w.rules.traits.keep.displacing_share == math.inf:
         return 0.0
     holder = w.s.device[d].holder
@@ -275,7 +260,7 @@ def left_of_stay_s(w: Loop, d: int, now_s: float) -> float:
 
 @jitable
 def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
-    """Return the bytes of weights that models without work keep in the HBM of device `d`."""
+    """Return the bytes of idle models' weights in the HBM of device `d`."""
     total = 0.0
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         if s.instance[i].state == IDLE and s.instance[i].kept > 0:
@@ -285,7 +270,7 @@ def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
 
 @inlined
 def keep_layers(s: Serving, i: int, layers: int) -> None:
-    """Keep so many layers of instance `i` in HBM; 0 also ends its claim on others' room."""
+    """Keep so many layers of instance `i` in HBM; 0 also ends its claim on room."""
     s.instance[i].kept = layers
     dev = s.device[s.instance[i].on_device]
     if layers == 0 and dev.holder == i:
@@ -294,7 +279,7 @@ def keep_layers(s: Serving, i: int, layers: int) -> None:
 
 @jitable
 def drop_older(fleet: Fleet, s: Serving, i: int, most: int) -> None:
-    """Drop the kept layers of all engines of a device but `i` and the `most - 1` that ran last."""
+    """Drop kept layers of a device's engines but `i` and the last `most - 1`."""
     dev = s.device[s.instance[i].on_device]
     while True:
         n, oldest = 1, -1
@@ -316,11 +301,7 @@ def drop_weights(
     w: Loop, d: int, need_bytes: float, idle_only: bool,
     but: int = -1,
 ) -> None:  # fmt: skip
-    """Drop kept layers of device `d` until so much HBM is free or none is left.
-
-    Instance `but` keeps its layers. Idle models are first, then others, each in eviction order.
-    Dropping is free: the weights are in host memory.
-    """
+    """Drop kept layers of device `d`, except `but`'s, until so much HBM is free."""
     dev = w.s.device[d]
     while dev.weight_bytes > 0.0 and room_bytes(w.s, d) < need_bytes:
         victim = -1

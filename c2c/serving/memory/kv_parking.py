@@ -13,10 +13,7 @@ __all__ = ["bring_in", "free_parked", "move_out"]
 # blocks.
 @jitable
 def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
-    """Move KV caches of other engines out of HBM for instance `i`, as far as host memory has room.
-
-    Engines whose next turn is latest in round-robin order move first.
-    """
+    """Move other engines' KV caches to host memory for instance `i`."""
     dev = s.device[s.instance[i].on_device]
     chip, plan = s.chip[dev.chip], s.plan[s.instance[i].on_device]
     rest_bytes = min(missing_bytes, chip.kv_room_bytes)
@@ -37,11 +34,7 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
 
 @jitable
 def bring_in(w: Loop, i: int) -> None:
-    """Return the KV caches of instance `i`, which runs next, to HBM; others make room.
-
-    Blocks are exchanged one by one, so that a leaving block can use the host memory that a
-    returning one has freed.
-    """
+    """Return KV caches of instance `i`, which runs next, to HBM."""
     inst = w.s.instance[i]
     d = inst.on_device
     w.s.device[d].kv_bytes += inst.parked_bytes
@@ -55,7 +48,7 @@ def bring_in(w: Loop, i: int) -> None:
 
 @inlined
 def free_parked(s: Serving, i: int, freed_bytes: float) -> float:
-    """Free KV caches of instance `i` in host memory first; return the rest, which was in HBM."""
+    """Free KV caches of instance `i`, parked ones first; return the rest."""
     inst = s.instance[i]
     parked = min(inst.parked_bytes, freed_bytes)
     inst.parked_bytes -= parked

@@ -52,13 +52,12 @@ def new_serving(
     """Return the state before the first event.
 
     Args:
-      chip_of: [devices] chip of each device, ascending; kind_of: slice type of each device.
-      link_gbps: f8[chips] rate of each chip's link, 1e9 bytes/s.
-      budget_gbps: f8[chips] link rate that placement may promise, 1e9 bytes/s.
-      host_bytes: f8[chips] host memory of each chip for weights.
-      held: [homes] whether a home's weights are in host memory at the start (else on disk).
-      slots: initial request slots; `grow_requests` adds more.
-      buffer: maximum records held before they must be taken out.
+      chip_of: [devices] chip of each device, ascending; kind_of: slice type.
+      link_gbps: f8[chips], 1e9 bytes/s.
+      budget_gbps: f8[chips] link rate to promise, 1e9 bytes/s.
+      held: [homes] whether a home's weights are in host memory.
+      slots: initial request slots.
+      buffer: most records held.
     """
     n_devices, n_chips = len(chip_of), int(chip_of[-1]) + 1
     n_instances = n_devices * fleet.residents

@@ -1,4 +1,4 @@
-"""Prefix cache: prompts reuse the leading KV-cache blocks that earlier requests left in memory."""
+"""Prefix cache: prompts reuse leading KV blocks of earlier requests."""
 
 from __future__ import annotations
 
@@ -44,16 +44,7 @@ def caches_prefixes(values: Mapping[type, Any]) -> bool:
 def begin_blocks(
     s: Serving, slot: int, keys: Any, first: int, count: int, of_prompt: int
 ) -> None:  # fmt: skip
-    """Store the blocks of a request that takes `slot` next.
-
-    Args:
-      s: state of the loop.
-      slot: slot of the request.
-      keys: block keys of all requests.
-      first: index of this request's first key.
-      count: number of its blocks, including those of its answer.
-      of_prompt: number of its prompt's blocks.
-    """
+    """Store the blocks of a request that takes `slot` next."""
     req = s.request[slot]
     req.blocks, req.prompt_blocks, req.held, req.reused = count, of_prompt, 0, 0
     req.found_hbm, req.found_host = 0, 0
@@ -107,7 +98,7 @@ def _append(b: Blocks, d: int, req: Any, slot: int, tokens: int, nbytes: float) 
 
 @apart("shared_places", needed=caches_prefixes)
 def shared_places(w: Loop, i: int, slot: int) -> int:
-    """Return the positions of a waiting request whose blocks other requests use on its device."""
+    """Return the positions of a waiting request whose blocks are in use."""
     b, tokens = w.s.blocks, 0
     for j in range(_seek(w.s, i, slot)[0]):
         e = b.entry[b.rows[slot, j]]
@@ -125,7 +116,7 @@ def claim_prefix(
     i: int,
     slot: int,
 ) -> int:
-    """Assign a request that joins the batch of instance `i` the prefix blocks in memory."""
+    """Assign a request that joins instance `i` the prefix blocks in memory."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d = int(inst.on_device)
     here, end = _seek(w.s, i, slot)
@@ -166,10 +157,7 @@ def claim_prefix(
 
 @apart("note_computed", needed=caches_prefixes)
 def note_computed(w: Loop, i: int, slot: int) -> None:
-    """Publish the prompt blocks that the ending step has computed.
-
-    If another request's copy exists, that one is used and this one's room is free.
-    """
+    """Publish the prompt blocks that the ending step has computed."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d, prompt = int(inst.on_device), int(req.prompt - req.carried)
     width = w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL]
@@ -234,7 +222,7 @@ def let_prefix_go(
     is_lost: bool,
     is_done: bool,
 ) -> int:
-    """Unpin the blocks of a request that leaves instance `i`, the last block first."""
+    """Unpin the blocks of a request that leaves instance `i`, the last first."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     host, stays = len(w.s.device) + int(inst.chip), 0
     if is_done and req.held == req.prompt_blocks:

@@ -24,12 +24,7 @@ def _waiting_on(s: Serving, i: int) -> int:
 
 @jitable
 def vary_now(w: Loop, i: int, now_s: float) -> int:
-    """Return the variant for instance `i`'s steps; all of its kind on the chip change with it.
-
-    On a change they end their runs at the next step boundary, where their requests are routed again
-    (`rebalance`): one variant may suit one large batch, another several small ones. If lanes share
-    memories, a relayout precedes the change (`c2c.serving.memory.kv_homes`).
-    """
+    """Return the variant for instance `i`'s steps, and its kind's on the chip."""
     inst, variants = w.s.instance[i], len(w.s.alone_s)
     policy, memory = w.rules.system.vary, w.rules.own.vary
     chosen = min(variant(policy, memory, inst.chip, i, _waiting_on(w.s, i), now_s), variants - 1)

@@ -1,4 +1,4 @@
-"""Requests whose first token comes too late are given up: nobody waits for their answers."""
+"""Requests whose first token comes too late are given up."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["FirstToken"]
 
 
 class FirstToken(NamedTuple):
-    """A request fails (`deadline`) that has no token after a multiple of its TTFT target.
+    """A request fails (`deadline`) without a token after `times` its TTFT target.
 
     Attributes:
-      times: that multiple.
+      times: multiple of the TTFT target.
     """
 
     times: AboveZero = 1.0

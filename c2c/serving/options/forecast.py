@@ -21,7 +21,6 @@ class Foreseen(NamedTuple):
     """Memory of the forecast, by model.
 
     Attributes:
-      last_s: last arrival; -inf: none.
       gap_s: mean gap between bursts.
       deviation_s: mean deviation from it.
       gaps: gaps so far.
@@ -36,18 +35,14 @@ class Foreseen(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """A start of a model ahead of its next burst, on a free slice or in place of an idle model.
+    """A start of a model ahead of its next burst, on a free or a less urgent model's slice.
 
-    It takes an idle model's place only if that model's own burst is forecast for later.
-
-    Source: ours, after the pre-warming of "Serverless in the Wild" (USENIX ATC 2020). The gap
-    behind a burst is forecast by a moving mean of gaps and of their deviations, as RFC 6298 does
-    round trips.
+    Source: ours, after "Serverless in the Wild" (USENIX ATC 2020), with the means of RFC 6298.
 
     Attributes:
       idle_s: shortest gap between two bursts of a model.
       weight: share of the newest gap in its means.
-      deviations: mean deviations by which a start precedes the forecast arrival.
+      deviations: mean deviations by which a start is early.
       gaps: gaps of a model before the first forecast.
     """
 
@@ -82,7 +77,7 @@ class Forecast(NamedTuple):
 
 @jitable
 def foresee(policy: Forecast, own: Foreseen, m: int, now_s: float) -> float:
-    """Take an arrival of model `m` into the forecast; return the time to start the model next."""
+    """Take an arrival of model `m` into the forecast; return the next start."""
     gap_s = now_s - own.last_s[m]
     own.last_s[m] = now_s
     if policy.idle_s < gap_s < math.inf:

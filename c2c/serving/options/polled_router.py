@@ -1,4 +1,4 @@
-"""Starts of engines and hand-overs of requests by polls, as a public router and scheduler."""
+"""Starts of engines and hand-overs of requests by polls."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _none(
 
 
 class NoEngine(NamedTuple):
-    """No engine for a request that comes: the option `polled_router` hands it over."""
+    """No engine for a request: the option `polled_router` hands it over."""
 
     def check_beside(self, system: Any) -> None:
         """Raise SettingError unless the router's policies stand together."""
@@ -96,7 +96,7 @@ def _nowhere(policy: NoEngine, own: Any, table: Any, count: int, tokens: int) ->
 
 
 class AtLook(NamedTuple):
-    """Requests join when the option `polled_router` hands them over; prompts are computed whole."""
+    """Requests join when `polled_router` hands them over; prompts are whole."""
 
     def check_beside(self, system: Any) -> None:
         """Raise SettingError unless the router's policies stand together."""
@@ -140,11 +140,11 @@ class Polls(NamedTuple):
     Attributes:
       look_s: f8[models] next look of a balancer.
       tick_s: f8[models] next tick of a scaler.
-      idle_s: f8[models] seconds for which a model has had an engine too many.
-      must_stop: i8[models] 1: the scaler waits for an engine that it can stop.
-      turn: i8[models] looks so far, for the round robin.
+      idle_s: f8[models] seconds with an engine too many.
+      must_stop: i8[models] 1: the scaler waits for an engine to stop.
+      turn: i8[models] looks so far.
       starts: i8[models] starts that wait for a slice.
-      asked: i8[models] place of the first of them in the order of all models.
+      asked: i8[models] place of the first of them among all models.
       stops: i8[instances] 1: it goes when its batch is empty.
       grant_s: f8[1] next tick of the scheduler.
       count: i8[1] places so far.
@@ -165,17 +165,12 @@ class Polls(NamedTuple):
 class PolledRouter(NamedTuple):
     """Starts of engines and hand-overs of requests by polls.
 
-    A model has a balancer, which waits `poll_s` before each look for an engine with a place, and a
-    scaler, which compares engines with requests at its ticks; a scheduler gives free slices to
-    starts at its own. A request that has been handed to an engine has rank -inf, which lets it
-    join.
-
     Source: the files of `conf/system` that use it. Ours: ticks are spread evenly.
 
     Attributes:
-      poll_s: wait before each look for an engine, and period of the scaler and the scheduler.
+      poll_s: wait before each look for an engine, and period of scaler and scheduler.
       target: requests of an engine at once.
-      keep_alive_s: time for which an engine stays that no request needs.
+      keep_alive_s: stay of an engine without requests.
     """
 
     poll_s: AboveZero = 1.0

@@ -1,4 +1,4 @@
-"""Unused blocks of the prefix cache are dropped after a time, which is longer while a tool runs."""
+"""Unused prefix blocks are dropped after a time."""
 
 from __future__ import annotations
 
@@ -23,17 +23,14 @@ class Looked(NamedTuple):
 
 
 class TimeToLive(NamedTuple):
-    """Prefix blocks are dropped, in HBM and host memory, some time after their last use.
+    """Prefix blocks are dropped, in HBM and host memory, some time after their last use (ours).
 
-    The last answer that used a block decides. An answer that calls a tool is continued as soon as
-    the tool has run, an ended one perhaps never: its blocks only push out others.
-
-    Ours. Serving engines ask for it as a time to live of a KV cache over a tool call.
+    The last answer that used a block decides.
 
     Attributes:
-      idle_s: time for which blocks stay after an answer that calls no tool.
-      tool_s: time for which they stay after one that does.
-      look_every_s: time between looks for blocks to drop.
+      idle_s: stay of blocks after an answer that calls no tool.
+      tool_s: stay after one that does.
+      look_every_s: time between looks.
     """
 
     idle_s: Annotated[float, In("[0, inf]")] = 0.0

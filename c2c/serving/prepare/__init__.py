@@ -1,4 +1,4 @@
-"""Preparation of a fleet from checked settings: cost tables, KV capacities, chunks, homes."""
+"""Preparation of a fleet from checked settings."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A checked setup, ready to serve; read-only and shared by any number of runs."""
+    """A checked setup, read-only and shared by any number of runs."""
 
     setup: ServingSetup
     fleet: Fleet
@@ -126,13 +126,13 @@ class Prepared:
         return float(self.link_gbps.max())
 
     def chips_of(self, models: Sequence[int] | None = None) -> NDArray[np.int64]:
-        """Return the chips that may serve some models, ascending, i8[n]; all chips by default."""
+        """Return the chips that may serve some models, ascending, i8[n]."""
         fleet = self.fleet
         here = slice(None) if models is None else np.isin(fleet.home_model, models)
         return np.unique(fleet.home_chip[here])
 
     def new_rules(self) -> Rules:
-        """Return the rules of one run, with fresh memory for policies that have some."""
+        """Return the rules of one run, with fresh memory for policies."""
         return self.rules._replace(own=copied(self.rules.own))
 
     def new_serving(
@@ -147,9 +147,9 @@ class Prepared:
         """Return the state before the first event; see `c2c.serving.memory.new_state.new_serving`.
 
         Args:
-          models: models that may be active at the start; None: all.
-          active: whether they are active already; else the event loop activates them.
-          rules: rules of the run, whose placement remembers what it activated; None: new rules.
+          models: those active at the start; None: all.
+          active: whether they are active already.
+          rules: rules of the run; None: new rules.
         """
         state = new_serving(
             self.fleet,
@@ -177,8 +177,8 @@ def prepare(setup: ServingSetup) -> Prepared:
     """Check the settings and build the tables for policies and simulator.
 
     Raises:
-      SettingError: a MIG layout that the chip lacks, a catalog larger than host memory, a model
-        whose KV cache or weights fit no slice, an SLO that no slice can meet even when alone.
+      SettingError: no such MIG layout, too large a catalog or model, or an SLO that no slice can
+        meet.
     """
     system, parts = setup.system, setup.parts
     check_memory(setup)
@@ -325,7 +325,7 @@ def _may_serve(setup: ServingSetup) -> np.ndarray:
 
 
 def chip_places(setup: ServingSetup, part: FleetPart) -> tuple[Slice, ...]:
-    """Return the devices on each chip of a part: slices, or a layout's lanes."""
+    """Return the devices on each chip of a part: slices or lanes."""
     layout = setup.system.layout
     if layout is None:
         return part.slices

@@ -1,4 +1,4 @@
-"""Adapters of a catalog as arrays: bytes, seconds of a row, room in HBM."""
+"""Adapters of a catalog as arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def base_rows(deployments: Sequence[Deployment]) -> np.ndarray:
 
 
 def check_adapters(setup: ServingSetup) -> None:
-    """Raise SettingError for an adapter without its base, or beside what adapters exclude."""
+    """Raise SettingError for an adapter without its base, or beside what it excludes."""
     system, names = setup.system, {d.name for d in setup.deployments if d.adapter is None}
     first = next((d for d in setup.deployments if d.adapter is not None), None)
     for d in setup.deployments:
@@ -46,10 +46,7 @@ def check_adapters(setup: ServingSetup) -> None:
 
 
 def slot_room_bytes(setup: ServingSetup, specs: Sequence[ModelSpec]) -> list[float]:
-    """Return the HBM of each spec's adapter slots, each as large as its largest adapter.
-
-    Slices whose engines take turns hold the largest such room for each engine.
-    """
+    """Return the HBM of each spec's adapter slots."""
     largest = dict.fromkeys(specs, 0)
     for d in setup.deployments:
         if d.adapter is not None:
@@ -64,14 +61,7 @@ def adapter_tables(
     setup: ServingSetup, specs: Sequence[ModelSpec], kinds: Sequence[SliceKind],
     tables: Sequence[Sequence[StepTable]],
 ) -> Adapters:  # fmt: skip
-    """Return the arrays of the catalog's adapters.
-
-    A GEMM of the base with adapted modules has two more kernels (as grouped GEMMs over all adapters
-    of the batch, arXiv:2310.18547): one reads the rows and writes r values for each module, the
-    other reads these, and reads and writes the module's results. Ours: a row takes the longer of
-    its bytes at the rate of resident GEMMs and its operations at their rate; adapters' bytes add to
-    it, so that a step is never faster than its traffic.
-    """
+    """Return the arrays of the catalog's adapters (grouped GEMMs, arXiv:2310.18547)."""
     slots, deployments = setup.system.adapter_cache.slots, setup.deployments
     n = len(deployments) if slots or any(d.adapter for d in deployments) else 0
     streamed = weights_in(setup.system.load) == "host"

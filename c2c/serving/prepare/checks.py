@@ -1,4 +1,4 @@
-"""Checks that refuse setups before any work, with errors that name the setting."""
+"""Checks that refuse setups before any work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check", "check_memory", "check_parts", "check_times", "refusals"]
 
 
 def check_memory(setup: ServingSetup) -> None:
-    """Raise SettingError if KV caches would take all of a chip's host memory."""
+    """Raise SettingError if KV caches take all of a chip's host memory."""
     if (setup.weight_memory_bytes > 0.0).all():
         return
     system = setup.system
@@ -89,15 +89,12 @@ def refusals(
     """Yield the index and the error of each model that no slice of a layout can serve.
 
     Args:
-      setup: the serving setup.
-      specs: model specs, rows of the arrays.
-      kinds: slice kinds of the layout, columns of the arrays.
       tables: [arch][kind] costs of steps.
       kv_capacity: i8[arch, kind] tokens of the longest request.
-      capacity_bytes: f8[arch, kind] KV-cache bytes of all requests together.
+      capacity_bytes: f8[arch, kind] KV bytes of all requests.
       slots: i8[arch, kind] experts that HBM holds.
       demands: link rate for each model's decode target, 1e9 bytes/s.
-      budget_gbps: link rate of a chip that placement may promise, 1e9 bytes/s.
+      budget_gbps: link rate of a chip to promise, 1e9 bytes/s.
     """
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}

@@ -25,12 +25,11 @@ class Failures:
     """Failures of chips, which lose their HBM and return; host memory survives.
 
     Attributes:
-      mtbf_hours: mean time in service until a chip fails, exponential; inf: no failure is drawn.
+      mtbf_hours: mean time until a chip fails, exponential; inf: none is drawn.
       repair_s: mean time until it serves again, exponential.
-      events: scheduled failures; those of a chip that is lost already change nothing.
-      host_chips: number of neighbouring chips of a host; above 0, hosts fail in place of chips and
-        lose their memory. A host's chips belong to one part of a fleet. A scheduled failure is that
-        of the chip's host.
+      events: scheduled failures; those of lost chips change nothing.
+      host_chips: neighbouring chips of a host, of one part of a fleet; above 0, hosts fail in place
+        of chips and lose their memory.
     """
 
     mtbf_hours: Annotated[float, In("(0, inf]")] = math.inf

@@ -39,15 +39,12 @@ class Engines:
     """Engines of a slice, which take turns: `system.engines`.
 
     Attributes:
-      residents: maximum engines of a slice.
+      residents: most engines of a slice.
       bytes: HBM of each engine beyond the first.
-      share: share of a slice's HBM for engines; it bounds their number to what fits, at least one
-        and at most `residents`; inf: `residents` is the only bound.
-      kv_host_bytes: bytes of a chip's host memory for KV caches of waiting engines, which move
-        there when another engine needs the room; 0: KV caches stay in HBM.
-      kv_windows: whether a layer with a window reserves at most its window of a request; False: all
-        tokens, as every other layer.
-      turn_s: seconds that a change of the engine between two steps takes.
+      share: share of a slice's HBM for engines, of which at least one fits; inf: no bound.
+      kv_host_bytes: host memory of a chip for waiting engines' KV caches; 0: they stay in HBM.
+      kv_windows: whether a layer with a window reserves at most its window.
+      turn_s: seconds of a change of the engine between two steps.
     """
 
     residents: Count = 1
@@ -60,14 +57,13 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregation:
-    """Disaggregation of prompts and decodes onto separate devices: `system.disaggregation`.
+    """Prompts and decodes on separate devices: `system.disaggregation`.
 
     Attributes:
-      prompt_share: share of devices (of each chip's slices if it has several) for prompts only. The
-        others decode; they get the KV cache through host memory if `engines.kv_host_bytes` is above
-        0, else from device to device. 0, or a single device: each does both.
-      hand_over_gbps: rate of a KV cache between chips, 1e9 bytes/s; between slices of a chip the
-        slower one's own share of the link decides.
+      prompt_share: share of devices (or of each chip's slices) for prompts alone; 0: each does
+        both. KV caches go through host memory if `engines.kv_host_bytes` is above 0.
+      hand_over_gbps: rate of a KV cache between chips, 1e9 bytes/s; slices of a chip use their
+        link.
     """
 
     prompt_share: BelowOne = 0.0
@@ -76,19 +72,15 @@ class Disaggregation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertCache:
-    """Cache in HBM of a mixture's experts, if `experts` caches some: `system.expert_cache`.
+    """Cache in HBM of a mixture's experts: `system.expert_cache`.
 
     Attributes:
-      share: share of the HBM beside dense weights and activations for cached experts; the rest is
-        for KV caches. 1 leaves KV caches only the remainder below one expert.
-      on_miss: handling of a missing expert: copied into the cache before its layer continues
-        (copy), or read by the kernel from host memory with the cache unchanged (stream).
+      share: share of the HBM beside dense weights and activations for experts; the rest is for KV.
+      on_miss: copy a missing expert into the cache before its layer continues, or stream it.
       host_s: host seconds for an expert, which overlap with copies.
-      host_per: event that costs `host_s`: each expert that a layer runs (use), or each expert
-        copied from host memory (fetch).
-      misses: source of a step's misses: a walk through its layers (exact), or a table that the
-        exact walk makes before the start (table), for long traces with one request at a time. auto:
-        a table for more than 1,000 requests if there is one; else exact.
+      host_per: event that costs `host_s`: use (each expert of a layer) or fetch (each copy).
+      misses: source of a step's misses: exact (a walk through its layers), table (made before the
+        start, for one request at a time) or auto (a table for more than 1,000 requests).
     """
 
     share: SomeShare = 0.9
@@ -103,9 +95,8 @@ class Profile:
     """The table from which `chunk` chooses, C2CServe section 6.3: `system.profile`.
 
     Attributes:
-      chunks: chunk sizes in tokens.
       prompt_tokens: length of the reference prompt.
-      ttft_share: share of the TTFT target for prefill; the rest is left for queueing.
+      ttft_share: share of the TTFT target for prefill.
     """
 
     chunks: tuple[Count, ...] = (128, 256, 512, 1024, 2048, 4096)
@@ -120,14 +111,11 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCache:
-    """Reuse of KV-cache blocks by later prompts with the same beginning: `system.prefix_cache`.
-
-    Only requests with block hashes have such blocks. With the cache on, blocks in use are always
-    shared.
+    """KV-cache blocks for later prompts, by requests' hashes: `system.prefix_cache`.
 
     Attributes:
-      hbm: whether unused blocks stay in the free part of HBM.
-      host_bytes: bytes of a chip's host memory for copies of ended requests' blocks.
+      hbm: whether unused blocks stay in free HBM.
+      host_bytes: host memory of a chip for ended requests' blocks.
     """
 
     hbm: bool = False
@@ -141,11 +129,11 @@ class PrefixCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCache:
-    """Adapters in HBM, if the catalog has some: `system.adapter_cache`.
+    """Adapters in HBM: `system.adapter_cache`.
 
     Attributes:
-      slots: adapters of a model that a slice holds, each with the room of the base's largest; 0:
-        each step reads its adapters over the link.
+      slots: adapters of a model that a slice holds, each as large as the base's largest; 0: steps
+        read them over the link.
     """
 
     slots: Index = 0
@@ -155,15 +143,11 @@ class AdapterCache:
 class Speculation:
     """Speculative decoding, in the mean: `system.speculation`.
 
-    A step yields one token of each decode. It is a part of a pass that verifies `tokens` drafted
-    ones and yields (1 - a^(tokens + 1)) / (1 - a) tokens in the mean, a the acceptance. Weights and
-    KV caches of drafts are in HBM.
-
     Attributes:
       tokens: drafted tokens of a decode that a pass verifies; 0: no speculation.
-      acceptance: probability that a drafted token is accepted where those before it were.
-      drafts: the model that drafts, or `lookup` (of n-grams in the text, which costs nothing), by
-        the name of a model's spec; models without one do not speculate.
+      acceptance: probability that a draft is accepted where those before it were.
+      drafts: drafting model, or `lookup` (n-grams, without cost), by a model's spec; other models
+        do not speculate.
     """
 
     tokens: Annotated[int, In("[0, 16]")] = 0

@@ -17,10 +17,7 @@ __all__ = ["Homes", "homes", "host_fits", "roles"]
 
 
 def roles(setup: ServingSetup, slices: Sequence[int]) -> np.ndarray:
-    """Return the role of each device, chip by chip; `slices` is the number on each chip.
-
-    If chips have one slice each, the first ones of the fleet take prompts.
-    """
+    """Return the role of each device, chip by chip of so many `slices`."""
     share = setup.system.disaggregation.prompt_share
     groups = [len(slices)] if max(slices) == 1 else slices
     return np.concatenate([_roles_of(share, among) for among in groups])
@@ -41,7 +38,7 @@ class Homes(NamedTuple):
 
 
 def host_fits(setup: ServingSetup) -> np.ndarray:
-    """Return True for each model that the host memory of a part's chip holds; b1[models, parts]."""
+    """Return True where a part's host memory holds a model; b1[models, parts]."""
     first = np.cumsum([0, *(part.count for part in setup.parts[:-1])])
     memory = setup.weight_memory_bytes[first]
     sizes = stored_bytes(setup)
@@ -60,20 +57,7 @@ def host_fits(setup: ServingSetup) -> np.ndarray:
 def homes(
     setup: ServingSetup, role_of_chip: Sequence[int] | np.ndarray, serves: np.ndarray
 ) -> Homes:
-    """Return the home chips of each model, all catalogs in catalog order.
-
-    Every model has a home on the chip with the largest share of its memory left; then models get
-    further homes in the same order while memory is left, so that the first (most popular) ones can
-    run on more chips of their cell. With prompt-only and decode-only chips a model's first two
-    homes are one of each. If the catalog is larger than all memory, a chip's last models are on
-    disk at the start. Adapters have the homes of their base, and add to its size.
-
-    Args:
-      setup: the serving setup.
-      role_of_chip: role of each chip.
-      serves: b1[models, parts], whether a part's chips can serve a model; other chips hold none of
-        it.
-    """
+    """Return the home chips of each model, in catalog order, while memory is left."""
     sizes = stored_bytes(setup).tolist()
     base = base_rows(setup.deployments).tolist()
     models = [m for m in range(len(sizes)) if base[m] == m]

@@ -1,4 +1,4 @@
-"""Layouts of an instance over several devices: lanes for batches, and steps as plans of works."""
+"""Layouts of an instance over several devices."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Way:
     """A path from one memory to another: its resources and its rate alone.
 
     Attributes:
-      source, target: names of memories; any other name for a source means host memory.
-      resources: resources of the layout or the chip's, as named by `c2c.hardware.Node.ways`.
+      source, target: names of memories; any other source means host memory.
+      resources: of the layout or the chip, as in `c2c.hardware.Node.ways`.
       gbps: rate alone, 1e9 bytes/s.
-      latency_s: seconds before the first byte.
-      rank: priority; resources serve a higher rank first; steps have 0 unless their works set one.
+      latency_s: before the first byte.
+      rank: priority; steps have 0.
     """
 
     source: str
@@ -45,10 +45,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Weights that a variant of a step needs in a memory, beside those always there.
-
-    Equal copies are one; `of` distinguishes weights of equal size.
-    """
+    """Weights that a variant needs in a memory; equal ones with one `of` are one."""
 
     source: str
     target: str
@@ -61,22 +58,17 @@ class Lane:
     """A slot for one batch in flight.
 
     Attributes:
-      place: name of the lane's kind and its devices; equal places are of one kind.
-      kv_bytes: memory of the lane alone for keys and values; 0 with `kv_homes`.
-      steps: plans by the name of a model's spec, one for each variant of its step. `alpha` chooses
-        the variant: the first at 0, the last at 1.
-      hands_to: name of the place whose lanes decode this lane's prompts, once their step has sent
-        them; None: prompts decode here.
-      kv_homes: homes for a sequence's keys and values, each with a share by memory. Works of a home
-        (`Work.home`) count only its sequences.
-      open_homes: numbers of the usable homes, by variant; (): all.
-      copies: weights that each variant needs. A change of variant sends missing copies, and keys
-        and values of sequences that change their home, while the old variant serves. The new one is
-        in force from the step boundary after that. (): no variant needs any.
-      reserve: bytes by memory that other lanes leave free for this one.
-      layers: memories that hold each layer's weights, by variant, for workers that serve by the
-        layout; (): the layout is for simulations alone.
-      paths: memory where each layer is computed, by home; used with `layers`.
+      place: name of its kind and devices; equal places are of one kind.
+      kv_bytes: memory for its keys and values; 0 with `kv_homes`.
+      steps: plans by the name of a model's spec, one a variant, from `alpha` 0 to 1.
+      hands_to: place whose lanes decode its prompts; None: here.
+      kv_homes: homes for a sequence's KV, each with a share by memory.
+      open_homes: usable homes, by variant; (): all.
+      copies: weights that each variant needs, sent before it is in force; (): none.
+      reserve: bytes by memory that other lanes leave free.
+      layers: memories with each layer's weights, by variant, for live workers; (): simulations
+        alone.
+      paths: memory where each layer is computed, by home; with `layers`.
     """
 
     place: Slice
@@ -96,8 +88,8 @@ class NodeKind:
     """Nodes of a fleet that serve the same models.
 
     Attributes:
-      lanes: numbers of the layout's lanes that each node has.
-      models: names of the models, of the catalog.
+      lanes: numbers of the layout's lanes.
+      models: of the catalog.
     """
 
     lanes: tuple[int, ...]
@@ -111,25 +103,20 @@ class StepLayout:
     """Layout of a node's instances over its devices.
 
     Attributes:
-      name: name of the layout.
       resources: devices and their links.
-      gpus: each rented GPU, with the name of the resource that counts its busy seconds, or of none
-        if it never computes; for price and energy, which (): leaves unknown.
+      gpus: each rented GPU, with the resource of its busy seconds, or none; (): no price, no
+        energy.
       lanes: slots for batches in flight.
-      memories: bytes by memory that lanes with `kv_homes` share, beside fixed contents.
+      memories: bytes by memory for lanes with `kv_homes`, beside fixed contents.
       ways: paths between memories.
-      by_age: whether a resource serves first the batch that has been busy longest; else all
-        equally.
-      by_turns: whether each step queues behind waiting steps as if its batch were new; needs
-        `by_age`.
-      switch_s: seconds that a lane pauses when its step changes its variant.
-      reliefs: further variants of each scale, for a controller: the variant of scale c with
-        r of them is c * (reliefs + 1) + r.
-      streams: whether steps read weights from host memory, over the chip's link; with
-        `system.load=stream` and only with it.
-      worker: what its live workers must know, where each lane is a worker; {}: lanes are not.
+      by_age: whether a resource serves the longest busy batch first; else all equally.
+      by_turns: whether each step queues like a new batch; needs `by_age`.
+      switch_s: pause of a lane whose step changes its variant.
+      reliefs: further variants of each scale, for a controller: c * (reliefs + 1) + r.
+      streams: whether steps read weights from host memory; with `system.load=stream` alone.
+      worker: facts for live workers, one a lane; {}: none.
       notes: lines printed with the layout.
-      nodes: kinds of nodes, which the fleet's nodes are in equal numbers; (): each has all lanes.
+      nodes: kinds of nodes, in equal numbers; (): each has all lanes.
     """
 
     name: str
@@ -219,7 +206,7 @@ class StepLayout:
         return next(lane for lane in self.lanes if lane.place == place)
 
     def handed(self, kinds: Sequence[Slice], place: Slice) -> int:
-        """Return the number of the lane kind that decodes a place's prompts, or -1."""
+        """Return the lane kind that decodes a place's prompts, or -1."""
         target = self.lane(place).hands_to
         return -1 if target is None else [kind.name for kind in kinds].index(target)
 
@@ -228,7 +215,7 @@ class StepLayout:
         return spec in self.lane(place).steps
 
     def link_bytes(self, spec: str) -> float:
-        """Return the bytes over the chip's link in a model's decode step of one sequence."""
+        """Return a model's link bytes in a decode step of one sequence."""
         plans = [lane.steps[spec][0] for lane in self.lanes if spec in lane.steps]
         parts = ("tokens", "decode")
         return min(
@@ -237,8 +224,6 @@ class StepLayout:
 
     def steps_of(self, place: Slice, spec: str) -> tuple[Plan, ...]:
         """Return the steps of a model on a kind of lane, one for each variant.
-
-        If the kind serves other models only, these are the unused steps of its first lane.
 
         Raises:
           SettingError: no lane serves the model.
@@ -286,12 +271,7 @@ def _cost(amount: Any, where: str) -> Cost:
 
 
 def layout_table(layout: StepLayout, spec: ModelSpec, place: Slice, tokens: int) -> StepTable:
-    """Return the seconds of a step alone: the longest path of a plan.
-
-    Decisions read this table; the works give a step's time beside others. Bytes of devices and
-    the links between them are part of the works' seconds and are not counted here; bytes over the
-    chip's link are. Attention is that of the first variant.
-    """
+    """Return the seconds of a step alone: its longest path."""
     plans = layout.steps_of(place, spec.name)
     plan, none = plans[0], np.zeros((tokens + 1, layout.variants))
     return StepTable(

@@ -1,4 +1,4 @@
-"""Memories that the lanes of a layout share, as arrays: rooms, homes, copies, ways."""
+"""Memories that the lanes of a layout share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kv_homes(
     """Return the arrays of a layout; they are empty if its lanes share no memories.
 
     Raises:
-      SettingError: a memory is smaller than what is kept free in it, or a way is missing.
+      SettingError: a memory is too small, or a way is missing.
     """
     lanes = [] if layout is None else [layout.lane(kind) for kind in kinds]
     memories = [] if layout is None else list(layout.memories)
@@ -70,10 +70,7 @@ def kv_homes(
 
 
 def lane_tokens(layout: StepLayout, spec: ModelSpec, place: Slice) -> int:
-    """Return the tokens whose keys and values a kind of lane holds if no other lane holds any.
-
-    For lanes that share memories: the variant with least room.
-    """
+    """Return the tokens that a kind of lane holds alone, in the worst variant."""
     lane, one = layout.lane(place), kv_bytes_per_token(spec)
     if spec.name not in lane.steps:
         return 0
@@ -142,7 +139,6 @@ def _way(layout: StepLayout, source: str, target: str) -> int:
 def _moved(
     layout: StepLayout, shares: Mapping[str, float], others: Mapping[str, float]
 ) -> list[tuple[int, float]]:
-    """Return the ways from one home to another, and the share of a token's bytes over each."""
     more = {name: others.get(name, 0.0) - shares.get(name, 0.0) for name in layout.memories}
     result = []
     for source in [name for name, share in more.items() if share < 0.0]:

@@ -17,11 +17,9 @@ class FleetPart:
     """Equal chips of a fleet.
 
     Attributes:
-      platform: chip, host and the link between them.
       mig: MIG layout of each chip, or its name.
-      count: number of chips.
-      constants: cost-model constants of these chips.
-      nodes: what they serve as nodes of a layout; None: all of it.
+      constants: of the cost model on these chips.
+      nodes: what they serve as nodes of a layout; None: all.
     """
 
     platform: Platform
@@ -35,7 +33,7 @@ class FleetPart:
 
     @property
     def chip_name(self) -> str:
-        """Name of the chip, with the number of chips if several are one device."""
+        """Name of the chip, with the number of chips of a device."""
         ranks = self.platform.ranks
         return self.platform.name if ranks is None else f"{ranks.count} {self.platform.name}"
 
@@ -49,7 +47,7 @@ class FleetPart:
         """Slices of each chip.
 
         Raises:
-          SettingError: a layout that the chip lacks, or instances that do not fit together.
+          SettingError: an unknown layout, or instances that do not fit together.
         """
         placed(self.platform, self.mig)
         return slices(self.platform, self.mig)
@@ -60,11 +58,9 @@ class SliceKind:
     """Slices of a fleet with equal step costs.
 
     Attributes:
-      slice: resources of each slice.
-      platform: platform of their chips.
-      constants: cost-model constants there.
-      link_gbps: rate of each chip's link, 1e9 bytes/s.
-      together: number of slices of a chip that has one of them.
+      constants: of the cost model there.
+      link_gbps: of each chip's link, 1e9 bytes/s.
+      together: slices of a chip that has one of them.
     """
 
     slice: Slice

@@ -1,4 +1,4 @@
-"""Block table of a run's prefix cache, sized by the memories that hold its blocks."""
+"""Block table of a run's prefix cache."""
 
 from __future__ import annotations
 
@@ -26,14 +26,11 @@ def with_blocks(
     """Return the state with a table for blocks of so many tokens, and `most` columns a prompt.
 
     Args:
-      prepared: the prepared setup.
-      state: state of the loop.
-      block_tokens: tokens of a block.
-      most: maximum blocks of a prompt.
-      tells: whether the backend is notified of dropped blocks.
+      most: most blocks of a prompt.
+      tells: whether the backend hears of dropped blocks.
 
     Raises:
-      SettingError: the workload's block size differs from the present one.
+      SettingError: another block size than the present one.
     """
     blocks, slots = state.blocks, len(state.request)
     size = int(blocks.table[0].block_tokens)

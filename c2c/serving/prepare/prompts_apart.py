@@ -1,4 +1,4 @@
-"""Layouts with prompt-only devices: lanes that compute prompts and send keys and values on."""
+"""Layouts with prompt-only devices."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ def prompts_apart(
     sent: Mapping[str, Cost],
     ways: Sequence[Sequence[str]],
 ) -> tuple[Lane, ...]:
-    """Return lanes whose prompts another lane decodes.
-
-    After a prompt a lane sends its keys and values, and computes no other prompt until they are
-    sent. They take up room here until the other lane has room.
+    """Return lanes whose prompts another lane decodes, and which hold the KV until it has room.
 
     Args:
       decodes: lane that decodes the prompts.
-      prompts: lanes that compute whole steps; equal lanes are of one kind.
-      sent: seconds of the transfer by prompt tokens, by the name of a model's spec.
+      prompts: lanes that compute whole steps.
+      sent: seconds of the transfer by prompt tokens, by a model's spec.
       ways: resources between each lane's device and the decoding lane's.
     """
     return tuple(

@@ -57,8 +57,7 @@ _DEFAULTS = System()._asdict() | dict(PREPARATION)
 class SystemSpec:
     """A serving system: one policy for each decision, and further settings.
 
-    Those before `start` are policies (`c2c.policies`), or mappings of settings for
-    `c2c.policies.make_policy`.
+    Those before `start` are policies, or settings for `c2c.policies.make_policy`.
 
     Attributes:
       route: choice of the active instance for a request.
@@ -66,40 +65,39 @@ class SystemSpec:
       place: choice of the slice for an inactive model.
       evict: choice of the idle model to evict.
       preempt: when to drain a busy slice for a waiting model.
-      admit: admission of waiting requests to a batch.
-      turn: choice of a slice's next engine, and of steps that wait for the link.
+      admit: admission of requests to a batch.
+      turn: a slice's next engine, and steps that wait for the link.
       chunk: prompt tokens of a step.
       alpha: split of HybridGEMM's columns.
       vary: choice of the step's variant, if `layout` has several.
-      keep: choice of the streamed weights to keep in HBM.
-      experts: eviction order of a mixture's experts, if HBM holds only some.
-      prefetch: choice of the experts to fetch ahead of their layer.
+      keep: streamed weights to keep in HBM.
+      experts: eviction order of a mixture's experts.
+      prefetch: experts to fetch ahead of their layer.
       order: order of waiting requests of equal priority.
-      batch: scheduler of an instance's batch: who joins, who is in its next step.
+      batch: scheduler of an instance's batch.
       option: mechanism that acts on requests, after steps and at times of its own.
       load: path of weights to a slice.
-      start: start of an engine as a graph of works (`c2c.serving.Work`, or a mapping each); () is
-        one work set by `load` and the calibration. In settings also the mechanism that makes it.
-      launch_s: host seconds to launch a decode step's kernels one by one, by the name of a model's
-        spec; such a step takes at least as long. {}: each step is launched as one graph.
-      step_times: seconds of a model's steps in place of modelled ones (`c2c.cost.StepTimes`, or a
-        mapping), by the name of its spec.
-      layout: layout of an instance over several devices (`c2c.serving.StepLayout`); None: an
-        instance has one slice, and its step is one work. In settings the mechanism that makes it.
+      start: start of an engine as a graph of works (`c2c.serving.Work`) or a mechanism; () is one
+        work by `load` and the calibration.
+      launch_s: host seconds to launch a decode step's kernels one by one, by a model's spec; {}:
+        one graph.
+      step_times: seconds of a model's steps in place of modelled ones (`c2c.cost.StepTimes`), by
+        its spec.
+      layout: instance over several devices (`c2c.serving.StepLayout` or a mechanism); None: one
+        slice.
       engines: engines of a slice, which take turns.
       disaggregation: separate devices for prompts and decodes.
-      expert_cache: cache of experts in HBM, if `experts` caches some.
-      prefix_cache: KV-cache blocks for later prompts with the same beginning.
-      adapter_cache: adapters in HBM, where models have some.
-      speculation: tokens that a draft proposes and the model verifies.
+      expert_cache: cache of experts in HBM.
+      prefix_cache: KV-cache blocks for later prompts.
+      adapter_cache: adapters in HBM.
+      speculation: drafted tokens that the model verifies.
       profile: table from which `chunk` chooses.
-      max_batch: maximum requests in an instance's batch.
-      on_oom: action if a model's weights fit no slice: stop the run before it starts (refuse), or
-        fail the model's requests (fail).
-      one_each: whether every model has a permanent slice; more models than slices are refused.
-      hbm_reserve_bytes: bytes for CUDA context and engine workspace on every slice.
-      starts_active: whether models are active at the start, in the order of the catalog, as far as
-        free slices and the link's budget go (C2CServe section 6.2).
+      max_batch: most requests in a batch.
+      on_oom: if a model's weights fit no slice: refuse the run, or fail the model's requests.
+      one_each: whether every model has a permanent slice.
+      hbm_reserve_bytes: bytes for CUDA context and workspace on every slice.
+      starts_active: whether models are active at the start, while slices and the link's budget last
+        (C2CServe section 6.2).
       check_slo: whether to refuse targets that no slice can meet even when alone.
     """
 
@@ -290,7 +288,7 @@ class SystemSpec:
 
     @property
     def shares_hbm(self) -> bool:
-        """True if several engines of a slice have all their weights in its HBM at once."""
+        """True if several engines of a slice have all their weights in its HBM."""
         copied = weights_in(self.load) == "hbm" and not self.load_traits.swaps_weights
         return copied and self.engines.residents > 1
 
@@ -305,8 +303,7 @@ class SystemSpec:
 class ServingSetup:
     """Setup of serving: hardware, models, system, constants.
 
-    `platform`, `mig`, `superchips` and `constants` are the first part of the fleet, the only one if
-    all chips are equal.
+    `platform`, `mig`, `superchips` and `constants` are the fleet's first part.
     """
 
     platform: Platform

@@ -1,4 +1,4 @@
-"""Layouts side by side: nodes of a fleet that serve different models."""
+"""Layouts side by side."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ def side_by_side(
 ) -> StepLayout:
     """Return one layout for a fleet whose nodes have different ones.
 
-    Equal resources of different layouts are of different nodes and keep their names. Places and
-    memories get their layout's number.
-
     Args:
-      layouts: the layouts, of nodes with equal devices.
-      served: for each kind of node, the number of its layout and the names of its models.
+      served: for each kind of node, its layout's number and its models.
 
     Raises:
       SettingError: layouts that differ in how resources serve, or in their controllers.

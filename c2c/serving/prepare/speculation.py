@@ -1,4 +1,4 @@
-"""Drafts of speculative decoding: their specs, room, and what they exclude."""
+"""Drafts of speculative decoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def speculates(system: SystemSpec, spec: ModelSpec) -> bool:
 
 
 def draft_of(system: SystemSpec, spec: ModelSpec) -> ModelSpec | None:
-    """Return the model that drafts for a model; None: nothing or a lookup does."""
+    """Return the model that drafts for a model, or None."""
     name = system.speculation.drafts.get(spec.name, _LOOKUP)
     return None if not speculates(system, spec) or name == _LOOKUP else _spec(name)
 
@@ -35,13 +35,13 @@ def draft_weights(system: SystemSpec, spec: ModelSpec) -> float:
 
 
 def pass_size(system: SystemSpec, chunk: int) -> tuple[int, int]:
-    """Return the maximum tokens of a pass, with prompts of a step of so many tokens, and rows."""
+    """Return the most tokens of a pass, and rows."""
     rows = system.max_batch * (1 + system.speculation.tokens)
     return math.ceil(chunk / system.speculation.passes) + rows, rows
 
 
 def stored_bytes(setup: ServingSetup) -> np.ndarray:
-    """Return the bytes of each deployment in host memory, with its draft; f8[D]."""
+    """Return each deployment's bytes in host memory, with its draft; f8[D]."""
     drafts = [0.0 if d.adapter else draft_weights(setup.system, d.spec) for d in setup.deployments]
     stored: np.ndarray = host_bytes(setup.deployments) + np.array(drafts)
     return stored

@@ -1,4 +1,4 @@
-"""Start of an engine as a plan: works from settings, and the plan of one model."""
+"""Start of an engine as a plan of works."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def start_plan(
     """Return the start of one model, its weights as bytes.
 
     Args:
-      works: result of `start_works`.
-      model: name of the model's spec.
-      weights: bytes over the disk (the checkpoint) and over the link (weights for HBM).
+      weights: bytes over the disk (checkpoint) and over the link (for HBM).
       gbps: rates of disk and link for one start, 1e9 bytes/s.
       is_cold: whether the weights are on disk.
 

@@ -1,4 +1,4 @@
-"""Tables for policies and backends, built once from the settings."""
+"""Tables for policies and backends."""
 
 from __future__ import annotations
 
@@ -198,7 +198,6 @@ def _over_ranks(of: Callable[[ModelSpec], float], spec: ModelSpec, kind: Slice) 
 
 
 def _held_bytes(spec: ModelSpec, kind: Slice) -> float:
-    """Return the bytes of weights on a device: each rank has a copy of unsharded ones."""
     if kind.ranks is None:
         return float(weight_bytes(spec))
     experts = expert_layers(spec) * spec.experts * expert_bytes(spec)
@@ -216,7 +215,7 @@ def cost_tables(
 def kept_tables(
     setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[SliceKind, ...]
 ) -> tuple[tuple[KeptTables, ...], ...]:
-    """Return the step costs [arch][kind] of weights being copied into HBM, and in it."""
+    """Return the step costs [arch][kind] of weights copied into HBM, and in it."""
     if not setup.system.traits.keep.keeps_weights:
         return ()
 
@@ -227,7 +226,7 @@ def kept_tables(
 
 
 def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
-    """Return the link rate for decoding within the TPOT target, C2CServe section 6.2."""
+    """Return the link rate for the TPOT target, C2CServe section 6.2."""
     where = weights_in(system.load)
     if where == "hbm":
         return 0.0  # decode reads HBM; only loads use the link
@@ -253,7 +252,7 @@ def activation_bytes(spec: ModelSpec, tokens: int) -> float:
 
 
 def expert_bytes(spec: ModelSpec) -> float:
-    """Return the bytes of one expert of one layer; 0 for a dense model."""
+    """Return the bytes of one expert; 0 for a dense model."""
     return float(sum(gemm_bytes(spec, g) for g in gemms(spec) if g.kind == "expert"))
 
 
@@ -268,7 +267,7 @@ def dense_bytes(spec: ModelSpec) -> float:
 
 
 def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
-    """Return the number of experts, over all layers, that the slice's HBM holds."""
+    """Return the experts, over all layers, that the slice's HBM holds."""
     if not spec.experts:
         return 0
     every = expert_layers(spec) * spec.experts
@@ -280,10 +279,7 @@ def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) 
 
 
 def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpec) -> float:
-    """Return the HBM bytes that a slice's engines share for weights: the largest model that fits.
-
-    With a staging room, twice as much.
-    """
+    """Return the HBM bytes of a slice's shared weights, twice with staging."""
     if not system.load_traits.swaps_weights:
         return 0.0
     rooms = 2.0 if system.load_traits.fetches_ahead else 1.0
@@ -292,7 +288,7 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
 
 
 def most_engines(kind: Slice, system: SystemSpec) -> int:
-    """Return the maximum engines of a slice: as many as fit in their share of its HBM."""
+    """Return the most engines of a slice that fit in their share of its HBM."""
     if system.engines.bytes == 0.0 or system.engines.share == math.inf:
         return system.engines.residents
     room = kind.hbm_bytes * system.engines.share
@@ -300,10 +296,7 @@ def most_engines(kind: Slice, system: SystemSpec) -> int:
 
 
 def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
-    """Return the seconds of a change to an engine with the link to itself.
-
-    It covers weights copied before its first step or by it.
-    """
+    """Return the seconds of a change to an engine, with the link to itself."""
     copied = system.traits.keep.engines_kept > 0 or system.traits.keep.displacing_share < math.inf
     if not system.load_traits.swaps_weights and not copied:
         return system.engines.turn_s
@@ -312,10 +305,7 @@ def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
 
 
 def holds_windows(system: SystemSpec) -> bool:
-    """Return True if a request reserves only the windows of layers, not all tokens.
-
-    False with a prefix cache or a layout's memories, which hold all layers' tokens.
-    """
+    """Return True if a request reserves only the windows of layers."""
     return system.engines.kv_windows and system.layout is None and not system.prefix_cache.is_on
 
 
@@ -323,11 +313,7 @@ def kv_rooms(
     specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec, costs: CostTables,
     adapters: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return the room for KV caches on slices, beside activations, engine state and adapters.
-
-    Raises:
-      SettingError: a model's adapter slots leave no room.
-    """
+    """Return the room for KV caches on slices."""
     largest = largest_step_chunk(system)
     shared = [shared_room_bytes(specs, kind, system) for kind in kinds]
     tokens = np.zeros((len(specs), len(kinds)), np.int64)
@@ -354,7 +340,7 @@ def kv_rooms(
 
 
 def shared_weights(specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec) -> Any:
-    """Return the HBM bytes of each engine's weights beside others', f8[arch, kind]; else 0."""
+    """Return the HBM bytes of each engine's weights, f8[arch, kind], or 0."""
     if not system.shares_hbm:
         return np.zeros((len(specs), len(kinds)))
     return np.array([[_held_bytes(spec, kind) for kind in kinds] for spec in specs])

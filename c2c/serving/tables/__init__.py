@@ -1,1 +1,1 @@
-"""State of the serving loop as tables: no module here decides anything."""
+"""State of the serving loop as tables."""

@@ -1,4 +1,4 @@
-"""Actions of the serving loop for its backend, encoded as numbers in a buffer."""
+"""Actions of the serving loop for its backend."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ def emit(s: Serving, code: int, where: int) -> None:
 
 @inlined
 def ask(s: Serving, d: int) -> None:
-    """Mark device `d` to look for work at the end of the event; see `start_asked`.
-
-    Deferral also keeps compilation short: step planning is compiled once, not into every caller.
-    """
+    """Mark device `d` for work at the event's end; see `start_asked`."""
     if s.device[d].is_asked == 0:
         s.device[d].is_asked = 1
         s.asked[s.count[0].asked] = d

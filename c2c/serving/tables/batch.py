@@ -1,4 +1,4 @@
-"""The batch of an instance: prompts in `Serving.prefilling`, decodes in `Serving.decoding`."""
+"""The batch of an instance."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ def batch_size(s: Serving, i: int) -> int:
 
 @inlined
 def outstanding(s: Serving, i: int) -> int:
-    """Return the number of requests of instance `i`, including those waiting in its queue."""
+    """Return the number of requests of instance `i`, its queue included."""
     inst = s.instance[i]
     return int(inst.n_wait + inst.n_prefill + inst.n_decode)
 
 
 @inlined
 def member(s: Serving, i: int, k: int) -> int:
-    """Return the slot of request `k` of the batch of instance `i`: decodes first, then prompts."""
+    """Return the slot of request `k` of instance `i`'s batch, decodes first."""
     n = s.instance[i].n_decode
     return int(s.decoding[i, k, SLOT] if k < n else s.prefilling[i, k - n])
 
 
 @inlined
 def tokens_left(s: Serving, i: int, k: int) -> int:
-    """Return the number of tokens that decode `k` of instance `i` has left to generate."""
+    """Return the tokens that decode `k` of instance `i` has left."""
     return int(s.decoding[i, k, ENDS_AT] - s.instance[i].decode_clock)
 
 
 @inlined
 def generated(s: Serving, i: int, k: int) -> int:
-    """Return the number of tokens that decode `k` has generated on instance `i`."""
+    """Return the tokens that decode `k` has generated on instance `i`."""
     return int(s.request[s.decoding[i, k, SLOT]].output - tokens_left(s, i, k))
 
 
 @inlined
 def kv_tokens(s: Serving, i: int, k: int) -> int:
-    """Return the length of decode `k` of instance `i`: prompt plus generated tokens."""
+    """Return the length of decode `k` of instance `i`: prompt and answer."""
     return int(s.decoding[i, k, LENGTH] - tokens_left(s, i, k))
 
 
 @jitable
 def place_among_decodes(s: Serving, i: int, slot: int) -> int:
-    """Return the index of a request among the decodes of instance `i`, or -1."""
+    """Return a request's index among the decodes of instance `i`, or -1."""
     for k in range(s.instance[i].n_decode):
         if s.decoding[i, k, SLOT] == slot:
             return k
@@ -68,7 +68,7 @@ def place_among_decodes(s: Serving, i: int, slot: int) -> int:
 
 @inlined
 def keep_decode(s: Serving, i: int, k: int, to: int) -> None:
-    """Move decode `k` of instance `i` to the index of an earlier one that has left."""
+    """Move decode `k` of instance `i` to the index of one that has left."""
     if to < k:
         for column in range(3):
             s.decoding[i, to, column] = s.decoding[i, k, column]

@@ -1,4 +1,4 @@
-"""Table of reusable KV-cache blocks in every memory that holds them (the prefix cache)."""
+"""Table of reusable KV blocks in every memory (the prefix cache)."""
 
 from __future__ import annotations
 
@@ -84,12 +84,9 @@ TABLE_DTYPE = np.dtype(
 class Blocks(NamedTuple):
     """The block table, and the rows that each request uses.
 
-    Made by `new_blocks`; a request has one column for each block of the longest prompt.
-
-    A pool is the HBM of a device or the host memory of a chip. An entry is a block in a pool; its
-    key is the hash of the whole prefix that it ends. Entries that a request uses are pinned; the
-    others are in their pool's list, least recently used first. A block is evicted only after the
-    blocks that follow it in its pool, since look-ups reach those through it. No function allocates.
+    An entry is a block in a pool (a device's HBM, a chip's host memory), by its prefix's hash.
+    Entries in use are pinned; the others are in their pool's list, least recently used first. A
+    block is evicted after the blocks that follow it in its pool. No function allocates.
     """
 
     entry: Any  # ENTRY_DTYPE [rows]
@@ -105,7 +102,7 @@ class Blocks(NamedTuple):
         return Blocks(*(field.copy() for field in self))
 
     def grown(self, slots: int, most: int) -> Blocks:
-        """Return the table with columns for more requests or more blocks a request."""
+        """Return the table with columns for more requests or blocks."""
         rows, columns = self.keys.shape
         if slots <= rows and most <= columns:
             return self
@@ -194,7 +191,7 @@ def pin(b: Blocks, k: int) -> None:
 
 @jitable
 def unpin(b: Blocks, k: int, use: int) -> bool:
-    """Unpin an entry after a use; return True if no request uses it any more."""
+    """Unpin an entry after a use; return True if none is left."""
     e = b.entry[k]
     e.pins -= 1
     e.use = use
@@ -239,10 +236,7 @@ def drop(b: Blocks, k: int) -> None:
 
 @jitable
 def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) -> int:
-    """Add an entry, pinned once, and return its row; NO_ROW if the table is full.
-
-    The caller has made room for it.
-    """
+    """Add an entry that has room, pinned once; return its row or NO_ROW."""
     table = b.table[0]
     if table.free >= 0:
         k = int(table.free)
@@ -279,7 +273,7 @@ def _victim(b: Blocks, p: int) -> int:
 
 @jitable
 def give_way(b: Blocks, p: int, most_bytes: float) -> None:
-    """Drop unused blocks of pool `p` until these take up at most so many bytes."""
+    """Drop unused blocks of pool `p` down to so many bytes."""
     pool = b.pool[p]
     while pool.idle_bytes > most_bytes and pool.oldest >= 0:
         k = _victim(b, p)
@@ -292,7 +286,7 @@ def give_way(b: Blocks, p: int, most_bytes: float) -> None:
 
 @jitable
 def keep_copy(b: Blocks, p: int, k: int, parent: int) -> int:
-    """Copy a block of another pool into pool `p`, pinned; return its row there, or NO_ROW."""
+    """Copy a block into pool `p`, pinned; return its row or NO_ROW."""
     e = b.entry[k]
     there = find(b, p, e.key)
     if there >= 0:

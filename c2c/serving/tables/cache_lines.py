@@ -14,9 +14,6 @@ _LINE: Final = 64  # bytes
 def spread_rows(itemsize: int, count: int) -> int:
     """Return a row length of at least `count` items that spreads rows over the cache's sets.
 
-    Rows 3 kB apart share few sets: a second-level cache of 512 kB with eight ways holds the first
-    lines of 512 such rows, a first-level cache of 32 kB of 32.
-
     >>> spread_rows(8, 128), spread_rows(24, 128), spread_rows(8, 8)
     (129, 129, 8)
     """

@@ -1,4 +1,4 @@
-"""Accounts of a request (steps, alpha, bytes), carried along when it changes its instance."""
+"""Accounts of a request (steps, alpha, bytes) across instances."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def charge(s: Serving, slot: int, has_tokens: bool) -> None:
 
 @jitable
 def keep_charge(s: Serving, slot: int) -> None:
-    """Start the accounts of a request on its new instance with its earlier totals."""
+    """Start a request's accounts on its new instance with earlier totals."""
     inst, req = s.instance[s.request[slot].instance], s.request[slot]
     req.from_steps = inst.sum_steps - req.was_steps
     req.from_alpha = inst.sum_alpha - req.was_alpha
@@ -35,7 +35,7 @@ def keep_charge(s: Serving, slot: int) -> None:
 def spare_decodes(
     s: Serving, i: int, steps: float, alpha: float, link_bytes: float, hbm_bytes: float
 ) -> None:
-    """Remove a step from the accounts of instance `i`'s decodes, which only waited for it."""
+    """Remove a step from the accounts of instance `i`'s waiting decodes."""
     for k in range(s.instance[i].n_decode):
         req = s.request[s.decoding[i, k, SLOT]]
         req.from_steps += steps

@@ -1,4 +1,4 @@
-"""Cost tables of all (model, slice type) pairs stacked, and the cost of one planned step."""
+"""Cost tables of all (model, slice type) pairs, and the cost of a step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATE: Final = 3
 
 
 class KeptTables(NamedTuple):
-    """Step tables with weights copied into HBM ahead of their products, and with weights in HBM."""
+    """Step tables with weights copied ahead of their products, and with weights in HBM."""
 
     copied: StepTable
     kept: StepTable
@@ -155,15 +155,11 @@ def _pass(costs: CostTables, pair: int, plan: Any) -> tuple[float, int, int]:
 
 @inlined
 def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: int) -> float:
-    """Return the seconds of the plan's first step with the link to itself.
+    """Return the seconds of the plan's first step (`state.PLAN_DTYPE`) with the link to itself.
 
     Args:
-      plan: row of `state.PLAN_DTYPE`.
-      layers: layers of the model; `plan.kept` of them are read from HBM, `plan.copied` are copied
-        there first.
+      layers: of which `plan.kept` are read from HBM, `plan.copied` copied there first.
       variant: index on the alpha grid.
-
-    Source: `c2c.cost.step_time` in closed form; a test holds the two equal.
     """
     passes, tokens, rows = _pass(costs, pair, plan)
     calls = (
@@ -211,7 +207,7 @@ def _mixed(
 
 @jitable
 def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
-    """Return the seconds of prompts of so many tokens alone, in their own steps, at first alpha."""
+    """Return the seconds of so many prompt tokens alone, at the first alpha."""
     most = costs.body_s.shape[1] - 1
     row = max(0, min(tokens, most))
     alone_s = costs.body_s[pair, row, 0] + costs.prefill_attention_s[pair, row]
@@ -220,7 +216,7 @@ def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
 
 @jitable
 def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> float:
-    """Return the seconds of a decode step alone, by sequences and KV-cache positions."""
+    """Return the seconds of a decode step alone, by sequences and KV positions."""
     width = 1 + costs.verified[pair]
     most = min(costs.body_s.shape[1], costs.head_s.shape[1]) - 1
     n = min(rows, most // width)
@@ -231,7 +227,7 @@ def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> floa
 
 @inlined
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
-    """Return the seconds by which each following decode step is longer than the one before."""
+    """Return the seconds by which each following decode step is longer."""
     return float(costs.decode_read_s[pair] * plan.growth)
 
 
@@ -239,7 +235,7 @@ def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
 def step_bytes(
     costs: CostTables, pair: int, plan: Any, layers: int, variant: int
 ) -> tuple[float, float, float]:
-    """Return link bytes a step, HBM bytes of the first step, and the HBM bytes' growth a step."""
+    """Return a step's link bytes, and the first step's HBM bytes with their growth."""
     passes, tokens, rows = _pass(costs, pair, plan)
     states = 2 * costs.reads[pair, STATE] * (plan.decodes + plan.prefills)  # read and written
     reads = costs.decode_reads[pair]

@@ -1,4 +1,4 @@
-"""Tables of what most fleets lack: memories that lanes share, and adapters over a base."""
+"""Tables of what most fleets lack."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ __all__ = ["AdapterSlots", "Adapters", "KvHomes"]
 
 
 class KvHomes(NamedTuple):
-    """Memories of a chip that its lanes share, and KV-cache homes of sequences.
-
-    Made by `c2c.serving.prepare.memories`; empty if each lane or slice has its own memory.
-    """
+    """Memories of a chip that its lanes share, and KV homes."""
 
     room_bytes: Any  # f8[memories]
     homes: Any  # i8[kind] of a lane; 0: it has memory of its own
@@ -25,10 +22,7 @@ class KvHomes(NamedTuple):
 
 
 class Adapters(NamedTuple):
-    """Adapters of a catalog, by entry; made by `c2c.serving.prepare.adapters`.
-
-    All arrays but `base` are empty in a catalog without adapters.
-    """
+    """Adapters of a catalog, by entry; made by `c2c.serving.prepare.adapters`."""
 
     base: Any  # i8[D] entry that serves an entry's requests: its base, or itself
     nbytes: Any  # f8[D] 0: no adapter

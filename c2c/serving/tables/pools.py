@@ -1,4 +1,4 @@
-"""Host memory of a chip: weights it holds, pins and eviction."""
+"""Host memory of a chip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 @inlined
 def homes_of(fleet: Fleet, m: int) -> range:
-    """Return the range of model `m` in the list of homes, one home a chip."""
+    """Return the range of model `m` in the list of homes."""
     return range(fleet.home_first[m], fleet.home_first[m + 1])
 
 
@@ -43,7 +43,7 @@ def entry_of(fleet: Fleet, m: int, c: int) -> int:
 
 @jitable
 def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
-    """Return True if the weights of model `m` are in a chip's memory or have room there now."""
+    """Return True if model `m`'s weights are, or have room, in a chip's memory."""
     if s.hold[k].state != ABSENT:
         return True
     chip = s.chip[fleet.home_chip[k]]
@@ -78,11 +78,7 @@ def _idle_from(s: Serving, m: int, first: int, last: int) -> int:
 
 @jitable
 def hold(w: Loop, k: int, m: int, now_s: float) -> bool:
-    """Pin the weights of model `m` in the memory of its chip; return True if they come from disk.
-
-    Room is reserved when the read starts. Models without an instance on the chip are evicted, in
-    the policy's order.
-    """
+    """Pin the weights of model `m`, evicting others; return True if they come from disk."""
     entry = w.s.hold[k]
     chip = w.s.chip[w.fleet.home_chip[k]]
     entry.last_used_s = now_s
@@ -120,7 +116,7 @@ def arrived(s: Serving, k: int) -> None:
 
 @jitable
 def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
-    """Release the pin of an instance that leaves before its read of weights from disk ended."""
+    """Release the pin of an instance that leaves before its read ended."""
     if s.hold[k].state == COMING and s.hold[k].pins == 1:
         s.hold[k].state = ABSENT
         s.chip[fleet.home_chip[k]].free_bytes += fleet.weight_bytes[m]
@@ -128,7 +124,7 @@ def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
 
 @jitable
 def let_go(fleet: Fleet, s: Serving, k: int, m: int, now_s: float) -> None:
-    """Unpin the weights of model `m` after its instance left the chip; they may be evicted."""
+    """Unpin the weights of model `m` after its instance left the chip."""
     entry = s.hold[k]
     entry.pins -= 1
     entry.last_used_s = now_s

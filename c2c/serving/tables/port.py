@@ -1,4 +1,4 @@
-"""Port between the serving loop and its backend: events in, actions out."""
+"""Port between the serving loop and its backend."""
 
 from __future__ import annotations
 
@@ -75,8 +75,7 @@ class Ready:
 class StepEnd:
     """A device has ended the steps of its report, all or some of those in `RunSteps`.
 
-    `finished` are the requests that ended with the last of these steps: by an end-of-sequence
-    token, a stop string, or their length.
+    `finished` are the requests that ended with the last of these steps.
     """
 
     at_s: float
@@ -95,7 +94,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLost:
-    """A device is lost with all that it held; later reports from it are ignored."""
+    """A device is lost with its content; later reports are ignored."""
 
     at_s: float
     device: int
@@ -103,7 +102,7 @@ class DeviceLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksLost:
-    """A device has lost its KV-cache blocks; it restarts its running work by itself."""
+    """A device has lost its KV blocks, and restarts its work by itself."""
 
     at_s: float
     device: int
@@ -119,7 +118,7 @@ class DeviceBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """The KV cache of a direct `HandOver` has arrived, and its source is free."""
+    """The KV cache of a direct `HandOver` has arrived."""
 
     at_s: float
     request_id: int
@@ -135,7 +134,7 @@ class Relaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """A timer went off: that of its last `SetTimer`, or of the initial state."""
+    """A timer went off, as last set or initially."""
 
     at_s: float
     number: int = 0
@@ -143,7 +142,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepWeights:
-    """An operator pins a model's weights in a chip's memory, if there is room."""
+    """An operator pins a model's weights in a chip's memory."""
 
     at_s: float
     model: int
@@ -192,8 +191,7 @@ class Load:
 class RunSteps:
     """Run one mixed step, or up to `plan.steps` equal decode steps; ends with `StepEnd`.
 
-    A request that was set aside, or whose device was lost, returns with its generated tokens as the
-    end of its prompt.
+    A request set aside or lost returns with its generated tokens as the end of its prompt.
     """
 
     device: int
@@ -208,7 +206,7 @@ class RunSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """End the run of decode steps at the next step boundary: something waits for the device."""
+    """End the run of decode steps at the next step boundary."""
 
     device: int
 
@@ -225,7 +223,7 @@ class Unload:
 class Absent:
     """A list of all models whose weights are not in a chip's memory.
 
-    Sent whenever a model is evicted, before the loads that need its room.
+    Sent at evictions, before the loads that need the room.
     """
 
     chip: int
@@ -234,16 +232,16 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """Free the KV cache of a request that ended without being reported as finished."""
+    """Free the KV cache of a request that ended unreported."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetBlocks:
-    """Free KV-cache blocks that a device kept for later prompts.
+    """Free unused KV-cache blocks that a device kept for later prompts.
 
-    Sent before the loads and runs that need their room. No request uses them.
+    Sent before the loads and runs that need their room.
     """
 
     device: int
@@ -252,10 +250,7 @@ class ForgetBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Free the KV cache of a request that was preempted or lost its decode instance.
-
-    It returns with its generated tokens as the end of its prompt.
-    """
+    """Free the KV cache of a request, which returns with its tokens as its prompt's end."""
 
     request_id: int
 
@@ -264,10 +259,8 @@ class SetAside:
 class HandOver:
     """Hand the KV cache of a request prefilled on another device over to an instance.
 
-    With `kv_bytes` the cache is in host memory until a run of the instance names the request among
-    its decodes; this run begins once the cache has arrived. Without, the prompt's step has sent it.
-    With `directly` it goes from device to device, with room reserved; no run waits for it, and
-    `HandedOver` reports its arrival.
+    With `kv_bytes` the cache is in host memory until a run names the request; the run waits for it.
+    With `directly` it goes between devices, and `HandedOver` reports its arrival.
     """
 
     request_id: int
@@ -282,7 +275,7 @@ class HandOver:
 class Relayout:
     """Send weights and KV caches for a device's next variant while it serves; ends with `Relaid`.
 
-    The variant is in force with the first run that names it (`plan.alpha`).
+    It is in force with the first run that names it (`plan.alpha`).
     """
 
     device: int
@@ -293,7 +286,7 @@ class Relayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Send `Timer` at this time; replaces a pending timer of the same number."""
+    """Send `Timer` at this time, in place of a pending one."""
 
     at_s: float
     number: int = 0  # 0: deadlines; 1 + c: policy of chip c
@@ -315,16 +308,14 @@ class Backend(Protocol):
 
     Obligations:
 
-    - `Load` and `RunSteps` are answered by exactly one `Ready` or `StepEnd`, at any later time and
-      in any order between devices, unless the device is lost first. The loop gives a device one
-      action at a time.
-    - `HandOver` with `directly` is answered by one `HandedOver`, unless `Forget` or `SetAside` of
-      the request comes before, or one of the two devices is lost.
-    - A run of several steps ends with the first step in which one of its requests ends, and at the
-      next step boundary after an `Interrupt`, which may come too late. At least one step is done.
+    - `Load` and `RunSteps` are answered by one `Ready` or `StepEnd`, at any time, unless the device
+      is lost first. A device has one action at a time.
+    - `HandOver` with `directly` is answered by one `HandedOver`, unless `Forget`, `SetAside` or a
+      loss comes before.
+    - A run of several steps ends with the first step in which a request ends, or at a step boundary
+      after an `Interrupt`. At least one step is done.
     - A timer goes off once; late, early and needless ones are allowed. Chips' timers are set at the
-      start, at the times in the state (`timer_s`), and need not go off if no other event is
-      pending.
+      start (`timer_s`), and need not go off if no other event is pending.
 
     Clocks may jump: an event older than the last one gets the last one's time.
     """
@@ -349,5 +340,5 @@ _Report: Final = _row_type("Report", REPORT_DTYPE)
 
 
 def new_report(**fields: float) -> Any:
-    """Return a report with the given fields of `REPORT_DTYPE`; the other fields are zero."""
+    """Return a report with these fields of `REPORT_DTYPE`, others zero."""
     return _Report(**fields)

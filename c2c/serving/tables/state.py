@@ -1,4 +1,4 @@
-"""State of the serving loop: the fleet (fixed), the rules (fixed) and the changing part."""
+"""State of the serving loop."""
 
 from __future__ import annotations
 
@@ -442,7 +442,7 @@ class Rules(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """Changing part. A step owns the arrays that it is given (as with donated JAX buffers)."""
+    """Changing part; a step owns its arrays, like donated JAX buffers."""
 
     device: Any
     instance: Any
@@ -480,7 +480,7 @@ class Serving(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """All that a rule of the loop reads and changes; compiled code passes it as one address."""
+    """All that a rule of the loop reads and changes, one address in compiled code."""
 
     fleet: Fleet
     rules: Rules

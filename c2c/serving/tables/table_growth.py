@@ -1,4 +1,4 @@
-"""Growth of the state's tables: request slots, records and models."""
+"""Growth of the state's tables."""
 
 from __future__ import annotations
 
@@ -43,11 +43,7 @@ def grow_records(state: Serving, extra: int) -> Serving:
 
 
 def grow_models(state: Serving, fleet: Fleet) -> Serving:
-    """Return the state with a row for each model of a fleet, which begins with the state's own.
-
-    Chips, slices and known models' homes are unchanged; new models' weights are not in host memory.
-    The fleet has one chip.
-    """
+    """Return the state of a larger one-chip fleet that begins with its models."""
     extra = len(fleet.deployment) - len(state.model)
     model, hold = _grown(state.model, extra), _grown(state.hold, extra)
     for field in ("active", "wait_head", "wait_tail", "claim_chip"):

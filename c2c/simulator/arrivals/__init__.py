@@ -1,1 +1,1 @@
-"""Requests that come: blocks by group, sessions, closed loops of clients."""
+"""Requests that come: blocks by group."""

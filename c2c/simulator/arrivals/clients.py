@@ -1,4 +1,4 @@
-"""Closed loop of clients: each sends its next request after its last one has ended."""
+"""Closed loop of clients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ __all__ = ["Clients", "give_back", "new_clients", "next_free_s", "take_client"]
 
 
 class Clients(NamedTuple):
-    """Clients that think before their next request, by send time; none in an open loop.
-
-    Thinking time is constant, so clients send in the order in which their requests end: a ring is
-    enough, in which a client seldom has to pass one that begins later.
-    """
+    """Clients that think before their next request, by send time."""
 
     free_s: Any  # f8[clients]
     ring: Any  # i8[2]: where the first one stands, how many wait

@@ -1,4 +1,4 @@
-"""Groups of chips that share no model, and so never affect each other."""
+"""Groups of chips that share no model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Ranges:
 
     Attributes:
       of_model: group of each model.
-      first_chip: first chip of each group; chips between two groups belong to the lower one.
+      first_chip: first chip of each group; chips between two belong to the lower one.
     """
 
     of_model: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Turns of sessions: each is sent a time to think after the last end of those that it waits for."""
+"""Turns of sessions, each a time to think after its predecessors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ __all__ = [
 
 
 class Sessions(NamedTuple):
-    """Graph of the requests, and due requests by time and index in the workload.
+    """Graph of the requests, by row in a block of all, and due ones by time and row.
 
-    A request is identified by its row in a block that holds all of them. Its end and its sending
-    are nodes r and n + r of the graph, whose edges lead to the rows that wait for them. Without
-    sessions all arrays are empty.
+    The end and the sending of r are nodes r and n + r.
     """
 
     first: Any  # i8[2 n + 1] of each node's first edge
@@ -52,10 +50,7 @@ def new_sessions() -> Sessions:
 
 
 def begin_turns(block: RequestBlock, ids: np.ndarray, *, is_closed: bool) -> Sessions:
-    """Return the sessions of a block that holds all requests, before the first one.
-
-    `is_closed`: clients send whole sessions, so that only a session's first request waits for one.
-    """
+    """Return the sessions of a block of all requests."""
     if block.think_s is None or block.session is None:
         return new_sessions()
     n, think_s = len(block), block.think_s.copy()
@@ -138,10 +133,7 @@ def turn_sent(x: Sessions, row: int, now_s: float) -> None:
 
 @jitable
 def turns_ended(state: Serving, x: Sessions, first: int, now_s: float) -> int:
-    """Schedule the successors of requests whose records are in the buffer from `first` on.
-
-    Returns the number of sessions that have ended, each request being one without sessions.
-    """
+    """Schedule the successors of records from `first` on; return the ended sessions."""
     if len(x.ids) == 0:
         return int(state.count[0].out - first)
     ended = 0

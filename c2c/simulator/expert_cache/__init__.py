@@ -1,1 +1,1 @@
-"""Experts of mixtures in HBM: what a step needs, misses and fetches."""
+"""Experts of mixtures in HBM."""

@@ -1,4 +1,4 @@
-"""Expert cache of a slice: misses of a step, prefetches, and their time."""
+"""Expert cache of a slice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def build_experts(prepared: Prepared, state: Serving) -> Experts:
-    """Return the initial caches of experts; active models have theirs, as after a load."""
+    """Return the initial caches of experts."""
     setup, system = prepared.setup, prepared.setup.system
     specs, kinds = prepared.architectures, prepared.kinds
     one = np.array([expert_bytes(s) for s in specs])
@@ -107,7 +107,7 @@ def _layer_factors(prepared: Prepared) -> Any:
 
 @jitable
 def fill_experts(x: Experts, fleet: Fleet, m: int, kind: int, d: int) -> None:
-    """Fill device `d` with experts of model `m`: as many as there is room for, layers in turn."""
+    """Fill device `d` with experts of model `m`, layers in turn."""
     arch = fleet.deployment[m].arch
     router, cache = x.tables.router, x.cache[d]
     layers, experts = router.layers[arch], router.experts[arch]
@@ -295,10 +295,7 @@ def _lead(state: Serving, i: int) -> int:
 
 @jitable
 def nth_request(x: Experts, state: Serving, d: int) -> int:
-    """Return the index of device `d`'s present request since its cache was filled, from 0.
-
-    Valid only if steps are not walked, since the cache then counts nothing else.
-    """
+    """Return the index of device `d`'s present request since its cache was filled, from 0."""
     cache, lead = x.cache[d], _lead(state, int(state.plan[d].instance))
     if cache.request != lead:
         cache.request = lead
@@ -308,7 +305,7 @@ def nth_request(x: Experts, state: Serving, d: int) -> int:
 
 @jitable
 def end_sequence(x: Experts, arch: int, d: int) -> None:
-    """Store the sequence that device `d` has traced, if its traces are of whole sequences."""
+    """Store device `d`'s traced sequence, if traces are of whole ones."""
     cache, router = x.cache[d], x.tables.router
     how = x.tracing
     if cache.request >= 0 and how.rows > 0 and not how.of_token:
@@ -397,7 +394,7 @@ def _walk_held(x: Experts, state: Serving, arch: int, i: int, d: int, alone_s: f
 def walk_experts(
     policy: Any, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int, alone_s: float
 ) -> tuple[float, float]:
-    """Walk the step that device `d` begins; return its added seconds and its link bytes."""
+    """Walk the step of device `d`; return its added seconds and link bytes."""
     i, kind = int(state.plan[d].instance), int(state.device[d].kind)
     arch = int(fleet.deployment[state.instance[i].model].arch)
     tables, cache, how = x.tables, x.cache[d], x.tracing

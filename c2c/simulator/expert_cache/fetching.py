@@ -1,4 +1,4 @@
-"""Cost of a step's experts outside HBM, and cache fill at a start; compiled if needed."""
+"""Cost of a step's experts outside HBM."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def experts_of_step(
     steps: int,
     alone_s: float,
 ) -> tuple[float, float]:
-    """Return the seconds and link bytes that experts add to each of the steps of a run."""
+    """Return the seconds and link bytes that experts add to a run's steps."""
     if misses.is_used:
         nth = nth_request(experts, state, d)
         waits_s, fetched = steps_missing(misses, fleet, state, d, nth)
@@ -55,10 +55,7 @@ def experts_of_start(
     kind: int,
     d: int,
 ) -> None:
-    """Fill the expert cache of device `d`, given its slice kind, when model `m` starts there.
-
-    The last traced sequence is stored, since its engine is gone.
-    """
+    """Fill the expert cache of device `d` when model `m` starts there."""
     before = experts.cache[d].model
     if before >= 0 and not misses.is_used:
         arch = int(fleet.deployment[before].arch)

@@ -1,4 +1,4 @@
-"""Table of the cost of missing experts, for traces too long to walk each layer of each token."""
+"""Table of the cost of missing experts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,7 @@ PhasesOf = Callable[[Prepared, RequestBlock, Traces | None], tuple[Any, Traces]]
 
 
 class MissTable(NamedTuple):
-    """Seconds and bytes by architecture; axis 1: the first request after a start, all others.
-
-    Requests of each architecture are walked one after another, alone on a slice: added seconds and
-    bytes of steps, by tokens since the request began and by prompt tokens of a step. The first
-    request after a start has its own rows, measured with the stored traces of earlier requests: a
-    start empties only the cache. Between the measured prompts a smooth monotone curve interpolates.
-    """
+    """Added seconds and bytes by architecture; axis 1: first request after a start, others."""
 
     is_used: bool
     decode: Any  # f8[A, 2, DECODES + 1, 2] of all decode steps up to this one
@@ -41,7 +35,7 @@ class MissTable(NamedTuple):
 
 
 def no_misses() -> MissTable:
-    """Return an empty table, for systems that walk their steps or cache no experts."""
+    """Return an empty table."""
     return MissTable(False, np.zeros((1, 2, 2, 2)), np.zeros((1, 2, 2, 2)))
 
 
@@ -61,7 +55,7 @@ def _decodes_until(table: MissTable, arch: int, row: int, steps: int, what: int)
 def steps_missing(
     table: MissTable, fleet: Fleet, state: Serving, d: int, nth: int
 ) -> tuple[float, float]:
-    """Return the mean added seconds and bytes of a step that device `d` begins."""
+    """Return the mean added seconds and bytes of device `d`'s next step."""
     plan = state.plan[d]
     i = int(plan.instance)
     arch = int(fleet.deployment[state.instance[i].model].arch)

@@ -1,4 +1,4 @@
-"""Experts of a step's tokens, layer by layer, before the step is walked."""
+"""Experts of a step's tokens."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _take_prompt(x: Experts, d: int, arch: int, first: int, last: int) -> None:
 
 @jitable
 def draw_step(x: Experts, state: Serving, arch: int, i: int, d: int) -> None:
-    """Draw the experts of each layer for the tokens of instance `i`'s step on device `d`."""
+    """Draw the experts of each layer for instance `i`'s step."""
     router, inst = x.tables.router, state.instance[i]
     _forget_step(x)
     for k in range(inst.n_prefill):

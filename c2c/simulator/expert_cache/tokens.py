@@ -1,4 +1,4 @@
-"""Routing of tokens to experts, one token after another, as by `c2c.workloads.routing`."""
+"""Routing of tokens to experts."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Followed(NamedTuple):
     """Request whose tokens each of D devices drew last; L layers, K places, E experts.
 
     Attributes:
-      request: i8[D] id of the request, or -1.
-      topic: i8[D] its topic.
-      key: i8[D, L] its `token_key`.
-      at: i8[D, L] position of the token drawn last.
-      origin: i8[D, K, L] source of a place's draws: key and position at which it was drawn.
+      request: i8[D] id, or -1.
+      topic: i8[D].
+      key: i8[D, L] `token_key`.
+      at: i8[D, L] position of the last token drawn.
+      origin: i8[D, K, L] key and position of a place's draws.
       first: i8[D, K, L] expert of the first draw.
       here: scratch i8[L], source of the token's draws.
       drawn: scratch i8[K, L], their first experts.
-      taken: scratch i8[E], last token of a layer that used an expert, by `count`.
+      taken: scratch i8[E], a layer's last token with an expert, by `count`.
       count: i8[1] tokens of a layer so far.
     """
 
@@ -137,11 +137,7 @@ def _another(
 def token_experts(
     tables: RouterTables, f: Followed, d: int, arch: int, layer: int, position: int, out: Any
 ) -> None:
-    """Write the experts of the last drawn token in a layer, all different.
-
-    Place k of `out` goes back to the last position at which it was drawn. If an earlier place has
-    its expert, further draws of that position follow.
-    """
+    """Write the experts of the last drawn token in a layer, all different."""
     topic = f.topic[d]
     if f.at[d, layer] == position - 1:
         for k in range(tables.per_token[arch]):

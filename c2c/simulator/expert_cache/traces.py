@@ -1,4 +1,4 @@
-"""Stored expert matrices of past sequences or steps, and search for the most similar one."""
+"""Stored expert matrices of past sequences or steps."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ _NONE: Final = -1
 
 
 class Traces(NamedTuple):
-    """Store of R rows of [layer, expert] for each model, transposed to compare all rows at once.
-
-    Each of M models has its own rows: its engine is a process. K matrices are compared with the
-    rows; their products with the rows are kept and updated by each step's few experts. Counts are
-    whole, so the sums are exact in any order.
-    """
+    """R rows of [layer, expert] for each of M models, transposed, with K products."""
 
     count: Any  # i8[M] rows in use
     rows: Any  # f4[M, L, E, R]
@@ -73,7 +68,7 @@ def forget_tokens(traces: Traces, k: int, layer: int, model: int) -> None:
 def add_tokens(
     traces: Traces, k: int, layer: int, e: int, before: float, tokens: float, model: int
 ) -> None:
-    """Add `tokens` to the `before` of expert `e` in a layer of matrix `k`, which is of a model."""
+    """Add `tokens` to the `before` of expert `e` in a layer of matrix `k`."""
     traces.square[k, layer] += tokens * (2.0 * before + tokens)
     for row in range(traces.count[model]):
         traces.dots[k, layer, row] += tokens * float(traces.rows[model, layer, e, row])
@@ -83,7 +78,7 @@ def add_tokens(
 def renew_dot(
     traces: Traces, matrix: Any, k: int, layers: int, experts: int, model: int, row: int
 ) -> None:
-    """Recompute the products of `matrix[k]`, which is of a model, with a changed row."""
+    """Recompute the products of `matrix[k]` with a changed row."""
     for layer in range(layers):
         total = 0.0
         for e in range(experts):
@@ -111,10 +106,7 @@ def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
 
 @jitable
 def compare_layer(traces: Traces, k: int, layer: int, model: int) -> tuple[int, float]:
-    """Return the row most similar to matrix `k` in the layers up to this one, and its similarity.
-
-    Ties go to the first row.
-    """
+    """Return the row most similar to matrix `k` up to this layer, and its similarity."""
     _compare(traces, k, layer, model)
     # No cosine is below 0, and the bits of such numbers have their order: the machine compares
     # several whole numbers at once, not several floating ones.
@@ -151,7 +143,7 @@ def _embed(traces: Traces, router: RouterTables, model: int, request: int) -> No
 def embedded_row(
     traces: Traces, router: RouterTables, model: int, request: int
 ) -> tuple[int, float]:
-    """Return the row with the most similar request embedding, of equals the last; or -1."""
+    """Return the row with the most similar request embedding, or -1."""
     _embed(traces, router, model, request)
     best, most = _NONE, 0.0
     for row in range(traces.count[model]):
@@ -168,15 +160,10 @@ def predict(
     """Write the probabilities of a stored layer, and those of the experts to fetch.
 
     Args:
-      traces: the store.
-      model: model of the row.
-      row: index of the row.
-      layer: layer of the row.
       mass: probability to be fetched, likeliest experts first; 1: all.
-      least: minimum number of experts fetched.
-      experts: number of experts in the layer.
-      chance: f8[layers, experts] output, probabilities of all experts.
-      want: f8[layers, experts] output, 0 for experts not to fetch.
+      least: fewest experts fetched.
+      chance: f8[layers, experts] output, probabilities.
+      want: f8[layers, experts] output, 0: not to fetch.
     """
     total = 0.0
     for e in range(experts):
@@ -216,21 +203,13 @@ def store(
     traces: Traces, router: RouterTables, arch: int, model: int, request: int, matrix: Any, k: int,
     share: float, is_compared: bool,
 ) -> int:  # fmt: skip
-    """Store `matrix[k]`; in a full store it replaces the row most similar to it.
+    """Store `matrix[k]`, in a full store over the row most similar to it; return the row.
 
     Args:
-      traces: the store, with products of the matrix known.
-      router: router with the requests' embeddings.
-      arch: row of the model in the router.
-      model: model of the matrix.
-      request: request of the matrix.
       matrix: counts [.., layer, expert].
       k: index on its first axis.
       share: weight of the embeddings in the similarity.
-      is_compared: whether the last comparison covered all layers of `matrix[k]`.
-
-    Returns:
-      The row.
+      is_compared: whether the last comparison covered all layers.
     """
     _embed(traces, router, model, request)
     layers = router.layers[arch]

@@ -1,1 +1,1 @@
-"""Works that share links and devices, in graphs, by events."""
+"""Works that share links and devices."""

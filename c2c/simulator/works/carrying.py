@@ -1,4 +1,4 @@
-"""Transfers of KV caches: to host memory and back, and between devices."""
+"""Transfers of KV caches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ __all__ = ["clear_wire", "drop_sent", "has_come", "move_kv", "send_kv"]
 
 @jitable
 def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: float) -> None:
-    """Send the KV cache of a request that is handed over off its chip.
-
-    Transfers are in order. Through host memory one uses the link's other direction and ends when
-    the slowest part of the path has carried it. From device to device the rate is that of the
-    connection between chips, or of the slower slice on one chip.
-    """
+    """Send the KV cache of a handed-over request off its chip, after earlier ones."""
     req = state.request[slot]
     source, target = state.device[req.source], state.instance[req.instance]
     if len(world.wires.wire) > 0:
@@ -47,7 +42,7 @@ def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: fl
 
 @jitable
 def has_come(state: Serving, world: World, d: int) -> int:
-    """Return the slot of the request whose KV cache from device `d` has arrived."""
+    """Return the slot of the request whose KV cache from `d` arrived."""
     slot, target, size, next_s = take_off(world.wires, d)
     world.end_s[len(state.device) + d] = next_s
     _note(state, world, d)
@@ -58,7 +53,7 @@ def has_come(state: Serving, world: World, d: int) -> int:
 
 @apart("drop_sent", needed=goes_directly)
 def drop_sent(w: Loop, world: World, request_id: int) -> None:
-    """Drop a KV cache that no request waits for any more from the wires."""
+    """Drop an unwanted KV cache from the wires."""
     for d in range(len(world.wires.wire)):
         clear_wire(w.s, world, d, request_id)
 
@@ -82,11 +77,7 @@ def _note(state: Serving, world: World, d: int) -> None:
 def move_kv(
     machine: Machine, state: Serving, world: World, d: int, copied_s: float, now_s: float
 ) -> None:
-    """Move KV caches to and from host memory before the step or the load of device `d`.
-
-    Caches that leave use the link's other direction, beside the copies that take `copied_s`; those
-    that return follow block by block into the freed room.
-    """
+    """Move KV caches to and from host memory before device `d`'s step or load."""
     p, plan, cap = world.phase[d], state.plan[d], machine.link_cap[state.device[d].kind]
     moved_s = max(plan.kv_in_bytes, plan.kv_out_bytes - copied_s * cap) / cap
     p.base_s += moved_s

@@ -1,4 +1,4 @@
-"""Search for the next event: a tournament over the chips' next ends, ties to the lowest device."""
+"""Search for the next event by a tournament."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts, steps and relayouts as graphs of works; compiled if a fleet has any."""
+"""Starts, steps and relayouts as graphs of works."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def share_among_works(
     c: int,
     now_s: float,
 ) -> None:
-    """Share the resources of chip `c` and re-time its phases, some of which are made of works."""
+    """Share the resources of chip `c`, and re-time its phases."""
     chip, link = state.chip[c], world.link[c]
     world.resources.capacity[LINK] = machine.capacity[c]
     world.resources.capacity[DISK] = machine.disk[c]
@@ -64,7 +64,7 @@ def share_among_works(
 def follow_works(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
-    """Handle the end of a work in row `d`; return False if its phase has ended with it."""
+    """Handle the end of a work in row `d`; return False if its phase has ended."""
     if not follow_run(world.works, d, world.phase[d], now_s):
         return False
     c = state.device[d % len(state.device)].chip
@@ -162,7 +162,7 @@ def begin_relayout(
     d: int,
     now_s: float,
 ) -> None:
-    """Begin the transfers of device `d`'s relayout, which share the ways with other works."""
+    """Begin the transfers of device `d`'s relayout."""
     row = len(state.device) + d
     works, step, c = world.works, world.works.step[row], state.device[d].chip
     account(world, c, now_s)

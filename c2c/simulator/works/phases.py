@@ -1,4 +1,4 @@
-"""Progress of a phase (a load or a run of steps) whose speed changes with the link share."""
+"""Progress of a phase whose speed changes with the link share."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def advance(p: Any, now_s: float) -> None:
 
 @jitable
 def stop_at_boundary(p: Any, now_s: float) -> None:
-    """End a run of steps at the next step boundary (at least one step is done)."""
+    """End a run of steps at the next step boundary, after at least one."""
     advance(p, now_s)
     if p.part > 1.0 - _ON_BOUNDARY:
         p.done += 1

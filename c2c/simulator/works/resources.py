@@ -1,4 +1,4 @@
-"""Max-min fair shares of several resources, with strict ranks, among works that use several."""
+"""Max-min fair shares of several resources."""
 
 from __future__ import annotations
 
@@ -41,12 +41,7 @@ def new_resources(users: int, resources: int) -> Resources:
 
 @jitable
 def share(r: Resources, n: int) -> None:
-    """Write the flows of the first `n` users.
-
-    Rank by rank, highest first: the flows of a rank rise together, each until it meets its demand
-    or one of its resources is full. The next rank gets the rest. On one resource and in one rank
-    these are the rates of `c2c.cost.max_min_rates`, each at most its demand.
-    """
+    """Write the flows of the first `n` users, max-min fair rank by rank, highest first."""
     for k in range(len(r.left)):
         r.left[k] = r.capacity[k]
     for i in range(n):

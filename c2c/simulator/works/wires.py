@@ -1,4 +1,4 @@
-"""Transfers of KV caches between devices: each device sends them one after another."""
+"""Transfers of KV caches between devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SENT_DTYPE = np.dtype(
 
 
 class Wires(NamedTuple):
-    """Wire of each device that sends caches directly, and a table of pending transfers."""
+    """Wire of each directly sending device, and pending transfers."""
 
     wire: Any  # WIRE_DTYPE [devices]
     sent: Any  # SENT_DTYPE; as many rows as all batches have places
@@ -55,7 +55,7 @@ def put_on(
     wires: Wires, d: int, slot: int, request_id: int, target: int, size: float, seconds: float,
     now_s: float,
 ) -> float:  # fmt: skip
-    """Queue the cache of a request on device `d`'s wire; return the time of its next arrival."""
+    """Queue a request's cache on device `d`'s wire; return the next arrival's time."""
     wire, k = wires.wire[d], wires.unused[0]
     row = wires.sent[k]
     wires.unused[0] = row.next
@@ -72,7 +72,7 @@ def put_on(
 
 @jitable
 def take_off(wires: Wires, d: int) -> tuple[int, int, float, float]:
-    """Remove device `d`'s arrived transfer: request, target, bytes, time of the next arrival."""
+    """Remove device `d`'s arrived transfer; return it with the next time."""
     wire = wires.wire[d]
     k = wire.first
     row = wires.sent[k]
@@ -87,10 +87,8 @@ def take_off(wires: Wires, d: int) -> tuple[int, int, float, float]:
 def drop(wires: Wires, d: int, request_id: int) -> float:
     """Drop a request's transfers from the wire of device `d`; return as `put_on`.
 
-    Later transfers do not arrive earlier.
-
     Args:
-      request_id: id of the request; EVERYBODY: all transfers go.
+      request_id: EVERYBODY: all transfers go.
     """
     wire, before, k = wires.wire[d], -1, wires.wire[d].first
     while k >= 0:

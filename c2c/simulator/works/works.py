@@ -1,4 +1,4 @@
-"""Runs of equal steps, each step a small graph of works: their table and progress."""
+"""Runs of equal steps."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _size(split: Any, home: int, column: int) -> int:
 
 @jitable
 def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
-    """Write the works of plan `p` for a step of this size into row `d`."""
+    """Write the works of plan `p` for such a step into row `d`."""
     step = works.step[d]
     step.works = plans.count[p]
     step.inside = plans.inside[p]
@@ -158,7 +158,7 @@ def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
 
 @jitable
 def link_amount(works: Works, d: int, link: int) -> float:
-    """Return the amount of resource `link` that the first step of row `d` takes."""
+    """Return the amount of `link` that row `d`'s first step takes."""
     total = 0.0
     for w in range(works.step[d].works):
         for u in range(DRAWS):
@@ -208,7 +208,7 @@ def _line(works: Works, d: int, steps: int) -> tuple[int, float, float]:
 # longer while its resources do not meet its demand.
 @jitable
 def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_old: bool) -> None:
-    """Begin `p.steps` steps of the plan in row `d`; fewer if another path becomes the longest."""
+    """Begin `p.steps` steps of row `d`'s plan, while its longest path stays."""
     step = works.step[d]
     if not (is_old and step.ended_s >= now_s):
         works.begun[0] += 1
@@ -308,7 +308,7 @@ def bring_up(works: Works, d: int, p: Any, now_s: float) -> None:
 
 @jitable
 def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
-    """Handle the end of a work of row `d`; return False if its run has ended with it."""
+    """Handle the end of a work of row `d`; return False if its run has ended."""
     if p.works <= 1:
         return False
     works.step[d].is_fresh = 0
@@ -323,7 +323,7 @@ def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
 
 @jitable
 def stop_run(works: Works, d: int, p: Any, ends_s: float, now_s: float) -> float:
-    """End a run at its next step boundary, after at least one step; return the row's next event."""
+    """End a run at its next step boundary; return the row's next event."""
     if p.works <= 1:
         stop_at_boundary(p, now_s)
         return float(p.at_s + remaining_s(p))
@@ -337,7 +337,7 @@ def stop_run(works: Works, d: int, p: Any, ends_s: float, now_s: float) -> float
 
 @jitable
 def end_run(works: Works, c: int, d: int, p: Any, is_whole: bool, now_s: float) -> None:
-    """End the run of row `d` on chip `c` and account it; it may have been cut short."""
+    """End the run of row `d` on chip `c`, maybe early, and account it."""
     step = works.step[d]
     steps = float(p.steps)
     if not is_whole:

@@ -1,4 +1,4 @@
-"""Bytes and seconds of operations, and the memory that a placement takes on each device."""
+"""Bytes and seconds of operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class OperationCosts:
     """Fixed costs of operations on a chip, from `conf/operations/<chip>.yaml`.
 
     Attributes:
-      process_bytes: memory of the process on the target device.
       operation_s: seconds of every replication and migration beside the copy.
       coordination_s: further seconds of a replication.
     """
@@ -54,7 +53,7 @@ def _operations_chip(chip: str) -> str:
 
 
 def operations_lines(chips: Sequence[str]) -> tuple[str, ...]:
-    """Return a line if the operations of the paper's chip stand for those of others."""
+    """Return a line if the paper's chip stands for others."""
     others = [name for name in chips if _operations_chip(name) != name]
     return (
         f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
@@ -85,7 +84,7 @@ def static_host_s() -> float:
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return names of the published values that these costs are fitted to; they are in-sample."""
+    """Return the published values that these costs are fitted to."""
     path = conf_dir() / "operations" / f"{OPERATIONS_CHIP}.yaml"
     constants = read_constants(path, [f.name for f in fields(OperationCosts)]) | _static()
     return frozenset(claim for _, source in constants.values() for claim in source.claims)
@@ -95,9 +94,7 @@ def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> in
     """Return the bytes that an operation sends over the link; 0 if it copies nothing.
 
     Args:
-      operation: the operation.
-      spec: the model.
-      kv_tokens: tokens of KV that move with each layer, if the operation moves KV.
+      kv_tokens: tokens of KV that move with each layer.
     """
     if operation.kind not in ("replicate", "migrate", "evict"):
         return 0
@@ -107,10 +104,7 @@ def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> in
 
 
 def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts) -> int:
-    """Return the bytes that an operation takes on its target device, without KV.
-
-    Each matrix takes whole blocks of the allocator: a layer of 605 MiB takes 608 MiB.
-    """
+    """Return the bytes of blocks that an operation takes on its target, without KV."""
     if operation.kind not in ("replicate", "migrate"):
         return 0
     module_bytes = module_of(spec, operation.module).allocated_bytes
@@ -120,11 +114,7 @@ def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts
 def operation_s(
     operation: Operation, spec: ModelSpec, node: Node, costs: OperationCosts, kv_tokens: int = 0
 ) -> float:
-    """Return the seconds of an operation on an idle link.
-
-    Raises:
-      SettingError: a device that the node lacks, or two devices without a link.
-    """
+    """Return the seconds of an operation on an idle link."""
     if operation.kind not in ("replicate", "migrate", "evict"):
         return 0.0
     source, device, count = operation.source, operation.device, len(node.gpus)
@@ -143,9 +133,8 @@ class Held:
     """Bytes that a model takes on a device.
 
     Attributes:
-      weights: weights of the device's layers; on the first device also weights outside layers.
       kv: KV of the rows that the device computes.
-      process: memory of the process; 0 on the first device.
+      process: bytes of the process; 0 on the first device.
     """
 
     weights: int
@@ -161,16 +150,9 @@ class Held:
 def memory_of(
     placement: Placement, spec: ModelSpec, costs: OperationCosts, *, batch: int, context: int
 ) -> dict[int, Held]:
-    """Return the bytes that each device of a placement holds.
-
-    A layer on the first device, where the model was loaded, takes its own bytes. On other devices
-    each matrix takes whole blocks of the allocator. A moved part counts on its new device.
+    """Return the bytes that each device of a placement holds; off the first one in whole blocks.
 
     Args:
-      placement: devices of the layers.
-      spec: the model.
-      costs: fixed costs of operations.
-      batch: rows of a step.
       context: tokens of KV a row.
     """
     size, outside = layer_bytes(spec)
@@ -198,7 +180,7 @@ def check_room(held: Mapping[int, Held], capacity: Mapping[int, float]) -> None:
     """Raise if a placement needs more memory on a device than is free.
 
     Raises:
-      SettingError: a device without room; names the bytes needed and free.
+      SettingError: a device without room.
     """
     for device, needed in sorted(held.items()):
         free = capacity.get(device, 0.0)

@@ -1,4 +1,4 @@
-"""Best placement under counted transitions, by dynamic programming over layers."""
+"""Best placement under counted transitions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,10 @@ MOST_DEVICES: Final = 3
 
 
 def exact(placement: Placement, room: Room, estimate: Estimate) -> Placement:
-    """Return the placement with the best estimate among all that add copies within the room.
-
-    A longer run on a device is always better: one more layer saves time and adds no transition. So
-    each device is filled, or stays empty if it is empty now. The search then chooses a known number
-    of layers a device. Its states are the devices that hold the previous layer and the number of
-    layers that each device holds so far.
+    """Return the placement with the best estimate among all that add copies.
 
     Args:
-      placement: present placement.
-      room: number of copies that each device has room for; at most `MOST_DEVICES` above 0.
-      estimate: estimate of the speedup.
+      room: number of copies that each device has room for.
 
     Raises:
       SettingError: room on more than `MOST_DEVICES` devices.
@@ -81,9 +74,7 @@ class _Axis:
     """A device whose layers the search chooses.
 
     Attributes:
-      device: index of the device.
-      held: bool[layers], layers that it holds already.
-      total: number of layers that it will hold.
+      held: bool[layers].
       per_run: cost of a run of adjacent layers, in unscaled steps.
     """
 
@@ -94,7 +85,6 @@ class _Axis:
 
     @property
     def counted(self) -> int:
-        """1 if states count held layers, 0 if they count missing layers because these are fewer."""
         return int(2 * self.total <= len(self.held))
 
     @property

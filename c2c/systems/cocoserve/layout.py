@@ -1,4 +1,4 @@
-"""Layouts for the serving loop: a batch over a node's devices, each variant a placement."""
+"""Layouts for the serving loop."""
 
 from __future__ import annotations
 
@@ -46,27 +46,23 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Scaling of a model over a node: settings of the mechanism in `system.layout`.
-
-    The first variant of a step is unscaled, the last one fully scaled.
+    """Settings of `system.layout`: a model scaled over a node.
 
     Attributes:
-      way: plan of the scaling: `layers` copies and moves the given numbers of layers; `printed`
-        adds the copies of Algorithm 1 with Eq. 4, `runs` those of our planner with counted
-        transitions, both within memory.
-      replicated: number of layers with copies, from the first one on; for way `layers`.
-      copies: number of copies of such a layer, the original included.
-      over: number of devices that share each further copy, in runs of equal length.
-      split: number of devices, from the first one on, that hold one run of layers each; a split
-        model is not scaled.
-      migrated: number of last layers that move to the next device; for way `layers`.
-      between: number of variants between unscaled and scaled, at equal distances.
-      reliefs: number of migrations by which a controller can relieve each of these.
-      moved: number of last layers that all reliefs together move; 0: half of the layers.
+      way: `layers` copies and moves the given numbers of layers; `printed` plans by Algorithm 1
+        with Eq. 4, `runs` by our planner, both within memory.
+      replicated: first layers with copies; for way `layers`.
+      copies: copies of such a layer, the original included.
+      over: devices that share each further copy, in equal runs.
+      split: first devices that hold one run of layers each, unscaled.
+      migrated: last layers that move to the next device; for way `layers`.
+      between: variants between unscaled and scaled.
+      reliefs: migrations by which a controller can relieve each of these.
+      moved: last layers that all reliefs together move; 0: half of them.
       kv: homes of sequences once scaled: `every` copy, or `copies` without the originals.
       firsts: device of each instance's model.
-      kv_share: share of a device's memory that plans leave to keys and values.
-      memory_share: share of each device's memory that may be used.
+      kv_share: share of a device's memory that plans leave to KV.
+      memory_share: share of each device's memory to use.
       host_s: host seconds a step, beside the calibration's.
     """
 
@@ -102,10 +98,6 @@ def placement_of(
     """Return the placement of an instance, scaled by a share of its settings.
 
     Args:
-      given: settings of the scaling.
-      spec: the model.
-      node: the devices.
-      first: device of the model.
       share: 0 for unscaled, 1 for fully scaled.
 
     Raises:
@@ -195,21 +187,7 @@ def scaled_layout(
     given: Scaling, spec: ModelSpec, node: Node, *, rows: int, tokens: int,
     costs: OperationCosts | None = None, link_gbps: float | None = None,
 ) -> StepLayout:  # fmt: skip
-    """Return the layout of a model over a node, each variant of a step a placement.
-
-    Args:
-      given: settings of the scaling.
-      spec: the model.
-      node: devices and links.
-      rows: largest batch.
-      tokens: most prompt tokens of a step.
-      costs: fixed costs of operations; None: those of the first GPU's chip.
-      link_gbps: rate of the chip's link, if layers away from an instance's first device are read
-        from host memory in each step; None: they are in their device's memory.
-
-    Raises:
-      SettingError: an impossible placement, or a device without room for it.
-    """
+    """Return the layout of a model over a node, a placement a variant."""
     fixed = costs or operation_costs(node.chips[0])
     return _Over(given, spec, node, rows, tokens, fixed, link_gbps).layout()
 

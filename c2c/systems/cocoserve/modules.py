@@ -1,4 +1,4 @@
-"""Modules of a model's layer: bytes and operations of each, as in the paper's Table 1."""
+"""Modules of a model's layer."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ class Module:
 
     Attributes:
       name: attention, feed_forward, layer, kv, or a projection.
-      matrices: weight matrices of the module.
-      element_bytes: bytes of an element.
-      scores: heads x head size if the module computes scores and weighted values; else 0.
+      scores: heads x head size if the module computes attention; else 0.
     """
 
     name: str
@@ -72,7 +70,7 @@ class Module:
         return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in pairs)
 
     def flops(self, tokens: int) -> int:
-        """Return the operations of a prompt by its tokens, with scores of all token pairs."""
+        """Return the operations of a prompt by its tokens, all pairs scored."""
         products = 2 * tokens * sum(m.k * m.n * m.taken for m in self.matrices)
         return products + 4 * tokens * tokens * self.scores
 
@@ -125,7 +123,7 @@ def module_of(spec: ModelSpec, name: str) -> Module:
     """Return a module of a model's layer by name.
 
     Raises:
-      SettingError: an unknown name; lists the model's modules.
+      SettingError: an unknown name.
     """
     catalog = modules(spec)
     if name not in catalog:
@@ -134,7 +132,7 @@ def module_of(spec: ModelSpec, name: str) -> Module:
 
 
 def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
-    """Return the bytes that each module, with its KV tokens, takes on a target device."""
+    """Return the bytes of each module, with its KV, on a target."""
     kv = kv_bytes(spec, kv_tokens)
     with_kv = ("attention", LAYER, KV)
     return {
@@ -144,12 +142,12 @@ def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
 
 
 def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
-    """Return the bytes of keys and values of a number of tokens in one layer."""
+    """Return the KV bytes of so many tokens in one layer."""
     return tokens * kv_bytes_per_token(spec) // spec.layers
 
 
 def layer_bytes(spec: ModelSpec) -> tuple[int, int]:
-    """Return the bytes of a layer with norms and biases, and of all weights outside layers."""
+    """Return the bytes of a layer, and of all weights outside layers."""
     plain = replace(
         spec, layers=1, partial_window=0, partial_window_layers=0, window_layers=(), dense_layers=()
     )

@@ -1,4 +1,4 @@
-"""Effects of operations on a serving model: its spread and its requests' paths afterwards."""
+"""Effects of operations on a serving model."""
 
 from __future__ import annotations
 
@@ -24,15 +24,10 @@ def after(
     """Return the spread after an operation, and the paths of running requests.
 
     Args:
-      operation: replicate, migrate or evict, on whole layers.
-      before: spread before the operation.
-      paths: path of each running request, by number.
-      requests: requests that a new copy takes over, or, for a migration to a device that holds the
-        layers, requests that move there.
+      requests: requests that move to new copies.
 
     Raises:
-      SettingError: an operation of another kind, on parts of layers, or impossible on the spread,
-        see `Placement`.
+      SettingError: another kind, parts of layers, or impossible on the spread.
     """
     if operation.kind not in ("replicate", "migrate", "evict"):
         raise SettingError("operation", operation.kind, "replicate, migrate or evict")

@@ -16,13 +16,8 @@ class Operation:
     """One operation on a served model.
 
     Attributes:
-      kind: replicate copies layers, migrate moves them, evict removes a copy and moves the KV of
-        its sequences to another, cap lowers the rows of a step, offload sends the KV of further
-        rows to host memory.
-      layers: indices of the layers, ascending.
-      source: device that layers are read or evicted from.
-      device: device that layers, or the KV of evicted copies, go to.
-      module: module of each layer; see `c2c.systems.cocoserve.modules`.
+      kind: replicate; migrate; evict (moves the KV to another copy); cap (lowers the rows of a
+        step); offload (sends the KV of further rows to host memory).
       with_kv: whether KV of the layers moves too.
       rows: for a cap, rows of a step from now on.
     """
@@ -39,8 +34,7 @@ class Operation:
 def operations_between(before: Placement, after: Placement) -> tuple[Operation, ...]:
     """Return the operations that change one placement into another.
 
-    A layer that loses one copy and gains another is migrated. Layers with the same kind, source and
-    target are one operation. Migrations are first because they free memory; evictions are last.
+    Migrations are first because they free memory; evictions are last.
     """
     layers_of: dict[tuple[str, int, int], list[int]] = {}
     for layer, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):

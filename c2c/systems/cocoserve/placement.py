@@ -1,4 +1,4 @@
-"""Placements: devices that hold copies of each layer, and the rows of each copy."""
+"""Placements: devices that hold copies of each layer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ class Placement:
     """Copies of a model's layers on devices.
 
     Attributes:
-      copies: for each layer, the devices that hold it, the original first.
-      rows: for each layer, the rows of each copy; (): even shares.
-      parts: modules that are away from their layer.
-      first: device where a step begins and ends.
+      copies: devices of each layer, the original first.
+      rows: for each layer, rows of each copy; (): even shares.
+      parts: modules away from their layer.
     """
 
     copies: tuple[tuple[int, ...], ...]
@@ -53,7 +52,7 @@ class Placement:
 
     @classmethod
     def in_runs(cls, layers: int, devices: int) -> Placement:
-        """Return the placement with one run of layers on each of the first devices, evenly."""
+        """Return the placement with one run of layers on each first device."""
         runs = even_rows(layers, devices)
         return cls(tuple((d,) for d, count in enumerate(runs) for _ in range(count)))
 

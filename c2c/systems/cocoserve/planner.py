@@ -45,11 +45,9 @@ def room_of(
     """Return the number of copies of layers that each device has room for.
 
     Args:
-      free_bytes: free memory of each device, after the fixed cost of a first copy.
-      idle: idle share of each device's time; for "work" and "both".
-      layer_bytes: bytes of one copy, r.
-      layers: layers of the model; its unscaled step takes all time of a device.
-      available: limit of copies: free "bytes", "work" that fits in idle time, or "both".
+      free_bytes: by device, after the fixed cost of a first copy.
+      idle: idle share of each device's time.
+      available: limit of copies: "bytes", "work" that fits in idle time, or "both".
 
     Raises:
       SettingError: an unknown limit, or `layer_bytes` not above 0.
@@ -65,7 +63,7 @@ def room_of(
 
 
 def in_order(room: Room, order: DeviceOrder) -> list[int]:
-    """Return the devices in the order of plans; ties in room go by index."""
+    """Return the devices in plan order, ties by index."""
     if order not in get_args(DeviceOrder):
         raise unknown_name("order", order, get_args(DeviceOrder))
     return sorted(room, key=lambda d: (-room[d] if order == "most_room" else 0, d))
@@ -92,16 +90,11 @@ def scale_up(
 ) -> Placement:
     """Return the placement of Algorithm 1, which adds one layer at a time if the score grows.
 
-    The paper omits `P* = P` before the first device, without which nothing runs.
-
     Args:
-      placement: P.
-      room: number of copies that each eligible device has room for.
-      score: S; an `Estimate` is updated term by term, which takes microseconds a layer.
-      candidates: "here": layers without a copy on the device; "anywhere": layers without any copy
-        but the original.
-      order: order of the devices.
-      sort_again: whether candidates are sorted after each copy instead of once a device.
+      room: number of copies that each device has room for.
+      score: S; an `Estimate` is updated term by term.
+      candidates: "here": layers without a copy on the device; "anywhere": without any copy.
+      sort_again: whether to sort after each copy, not once a device.
     """
     if candidates not in get_args(Candidates):
         raise unknown_name("candidates", candidates, get_args(Candidates))
@@ -169,15 +162,9 @@ def by_runs(
 ) -> Placement:
     """Return the placement of our planner: on each device the best run, then the next best.
 
-    A run of one layer may cost more by transitions than it saves, while a longer one gains;
-    Algorithm 1 cannot see this. The plan is exact for two devices beside the first (tested by brute
-    force); for three see `c2c.systems.cocoserve.exact`.
-
     Args:
-      placement: present placement.
       room: number of copies that each device has room for.
-      estimate: estimate of the speedup.
-      order: order of the devices; exactness needs "most_room".
+      order: order of the devices; exact for two further devices with "most_room".
     """
     n = placement.layers
     copies = [list(devices) for devices in placement.copies]

@@ -28,9 +28,7 @@ class Relief:
     """Result of Algorithm 2.
 
     Attributes:
-      placement: placement at the end.
-      batch: rows of a step at the end.
-      operations: operations that were run, in order.
+      operations: those that were run, in order.
     """
 
     placement: Placement
@@ -57,35 +55,7 @@ def scale_down(
     undo: bool = False,
     is_printed: bool = False,
 ) -> Relief:
-    """Return the result of Algorithm 2, repaired or as printed.
-
-    As printed, a migration does not change P'. The loop over the batch tests P, lowers the batch
-    below 1 and drops the batch that ended the violation, and P is returned. Repaired, P' follows
-    every operation and is returned; the batch is at least 1 and the last one is kept. The paper
-    leaves device g of phase 2 unbound; here it is the source.
-
-    Phase 1 moves modules of the last layers first. They go to a device that holds a neighbour of
-    the layer, else to the device with most memory. Phase 2 first evicts the copies that add least
-    to the speedup.
-
-    Args:
-      placement: P.
-      batch: rows of a step.
-      is_violating: returns True if a placement with a batch misses targets by more than theta or
-        exceeds memory.
-      free_bytes: free memory of each device for moved modules.
-      sizes: bytes of a layer's modules "layer", "kv", "attention" and "feed_forward", with KV.
-      estimate: estimate of the speedup, for the order of evictions.
-      source: violating device; None: the model's first.
-      batch_step: rows by which each round of phase 3 lowers the batch.
-      cause: cause of the violation: "memory" moves layers with KV, then KV alone; "load" moves
-        attention and feed-forward blocks; "any" moves layers.
-      undo: whether to undo a migration that does not end the violation.
-      is_printed: True for the algorithm as printed, False for the repaired one.
-
-    Raises:
-      SettingError: an unknown cause, or `batch_step` below 1.
-    """
+    """Return the result of Algorithm 2, repaired or as printed."""
     check_value(cause, Cause, "cause")
     check_value(batch_step, Count, "batch_step")
     here = placement.first if source is None else source

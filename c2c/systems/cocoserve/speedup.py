@@ -1,4 +1,4 @@
-"""Speedup of a placement over the unscaled model, by three estimates."""
+"""Speedup of a placement over the unscaled model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Table = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimate of the speedup from the mean of 1/p and the number of transitions alone.
+    """Estimate of the speedup from the mean of 1/p and the number of transitions.
 
     Attributes:
       constant: share of an unscaled step that no copy shortens.
@@ -41,7 +41,7 @@ class Estimate:
 
     @classmethod
     def printed(cls, gamma: float) -> Estimate:
-        """Return the estimate of Eq. 4: share gamma of a step is communication for any copies."""
+        """Return the estimate of Eq. 4."""
         return cls(_gamma(gamma), 1.0 - gamma)
 
     @classmethod
@@ -51,7 +51,7 @@ class Estimate:
         return cls(0.0, 1.0, per_transition)
 
     def __call__(self, inverse: float, transitions: int) -> float:
-        """Return the speedup at a mean of 1/p (`inverse`) and a number of transitions."""
+        """Return the speedup at a mean of 1/p (`inverse`) and transitions."""
         return 1.0 / self.cost(inverse, transitions)
 
     def cost(self, inverse: float, transitions: int) -> float:
@@ -68,7 +68,6 @@ def printed_speedup(copies: Sequence[int], gamma: float) -> float:
 
     Args:
       copies: p of each layer, the original included.
-      gamma: share of communication, see `gamma_of`.
     """
     return Estimate.printed(gamma)(_mean_inverse(copies), 0)
 
@@ -76,16 +75,15 @@ def printed_speedup(copies: Sequence[int], gamma: float) -> float:
 def split_speedup(
     rows: Table, gamma: float, *, rates: Table | None = None, links: Table | None = None
 ) -> float:
-    """Return the speedup of Eqs. 1 to 3: layers end with their slowest copy, rows are transfers.
+    """Return the speedup of Eqs. 1 to 3: layers end with their slowest copy.
 
     Args:
       rows: for each layer, the rows of each copy, the original first.
-      gamma: share of communication of a copy with rate and link 1, see `gamma_of`.
-      rates: compute rate of each copy relative to the unscaled device; None: all 1.
-      links: relative rate of the link to each copy, unused for the original; None: all 1.
+      rates: compute rate of each copy relative to the unscaled device.
+      links: relative rate of the link to each copy.
 
     Raises:
-      SettingError: layers whose rows have different sums, or a rate that is not above 0.
+      SettingError: layers with different sums of rows, or a rate not above 0.
     """
     batch = sum(rows[0])
     if any(sum(row) != batch or min(row) < 0 for row in rows) or not batch > 0:
@@ -109,10 +107,10 @@ def gamma_of(transfers: float, tflops: float, gbps: float, hidden: int) -> float
     """Return gamma of hardware, `delta C / (d B)`: 2.44 for an A100 over PCIe at d = 5,120.
 
     Args:
-      transfers: delta, number of times that a row's activations cross a link in a layer.
-      tflops: C, compute rate of a device.
-      gbps: B, rate of a link.
-      hidden: d, hidden size.
+      transfers: delta, crossings of a link by a row's activations in a layer.
+      tflops: C.
+      gbps: B.
+      hidden: d.
     """
     return transfers * tflops * 1e12 / (hidden * gbps * 1e9)
 
@@ -121,12 +119,10 @@ def headroom(layers: int, share: float, *, of: int) -> float:
     """Return the growth of a batch that the first device's KV memory limits.
 
     Args:
-      layers: number of layers with replicas.
-      share: share of the sequences' KV of these layers that replicas hold.
-      of: number of layers of the model.
+      share: share of these layers' KV that replicas hold.
 
     Raises:
-      SettingError: replicas that hold all KV of all layers, or a share outside [0, 1].
+      SettingError: no KV is left, or a share outside [0, 1].
     """
     check_value(share, Share, "share")
     if not 0 <= layers <= of or share * layers == of:
@@ -135,7 +131,7 @@ def headroom(layers: int, share: float, *, of: int) -> float:
 
 
 def transitions(placement: Placement) -> int:
-    """Return the number of begins and ends of runs of layers on devices other than the first."""
+    """Return the begins and ends of runs on devices other than the first."""
     before: frozenset[int] = frozenset()
     begun = 0
     for devices in placement.copies:
@@ -146,10 +142,7 @@ def transitions(placement: Placement) -> int:
 
 
 def changes(placement: Placement, batch: int) -> int:
-    """Return the number of boundaries between layers at which the partition of rows changes.
-
-    At the start and the end of a step all rows are on the first device.
-    """
+    """Return the boundaries at which the partition of rows changes."""
     whole = {placement.first: batch}
     parts = [whole, *placement.partitions(batch), whole]
     return sum(a != b for a, b in pairwise(parts))

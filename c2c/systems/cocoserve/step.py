@@ -23,11 +23,10 @@ class StepTime:
     """Time of a decode step.
 
     Attributes:
-      layers_s: seconds of all layers, each on its slowest device.
-      transfers_s: seconds of transfers of activations between devices.
-      rest_s: seconds of logits and of the host, on the first device.
-      transfers: number of changes of the partition and of transfers to parts and back.
-      moved_bytes: bytes of the moved activations.
+      layers_s: each layer on its slowest device.
+      transfers_s: activations between devices.
+      rest_s: logits and host, on the first device.
+      transfers: changes of the partition, and transfers to parts and back.
     """
 
     layers_s: float
@@ -47,8 +46,6 @@ class Devices:
     """A model over the GPUs of a node.
 
     Attributes:
-      spec: the model; its layers are alike.
-      node: GPUs and links.
       tables: costs of a step on each GPU, with weights in its memory.
     """
 
@@ -62,14 +59,14 @@ class Devices:
         return self.tables[0].max_tokens
 
     def layer_s(self, device: int, rows: int, context: int) -> float:
-        """Return the seconds of one layer on a device by rows and tokens of KV a row."""
+        """Return the seconds of one layer on a device by rows and tokens a row."""
         table = self.tables[device]
         tokens = rows * cache_places(context, table.cache) / table.token_places
         whole = float(table.body_s[rows, 0]) + float(table.decode_attention_s[rows])
         return (whole + table.kv_read_s_per_token * tokens) / self.spec.layers
 
     def rest_s(self, device: int, rows: int) -> float:
-        """Return the seconds of logits and host on the device where a step ends."""
+        """Return the seconds of logits and host on the last device."""
         return float(self.tables[device].head_s[rows, 0]) + self.tables[device].step_overhead_s
 
     def transfer_s(self, before: Partition, after: Partition) -> tuple[float, int]:
@@ -98,10 +95,8 @@ def devices_of(
     """Return a model over a node's GPUs, with steps timed up to a batch.
 
     Args:
-      spec: the model.
-      node: the node.
       most_rows: largest batch.
-      gpus: GPUs with their constants; (): the node's, from `conf/hardware` and `conf/calibration`.
+      gpus: GPUs with their constants; (): the node's, from `conf`.
     """
     table_of: dict[TimedGpu, StepTable] = {}
     timed = gpus or timed_node(node)
@@ -115,21 +110,13 @@ def devices_of(
 
 
 def step_time(placement: Placement, devices: Devices, *, batch: int, context: int) -> StepTime:
-    """Return the predicted time of a placement's decode step.
-
-    A layer takes as long as its slowest copy. Rows change devices only where the partition changes.
-    A part away from its layer adds a transfer of all rows there and back, but is timed on the
-    layer's device.
+    """Return the predicted time of a placement's decode step; a layer ends with its slowest copy.
 
     Args:
-      placement: copies of layers and their rows.
-      devices: the model over a node.
-      batch: rows of the step.
       context: tokens of KV that each row reads.
 
     Raises:
-      SettingError: a placement of another number of layers, an unknown device, two devices without
-        a link, or a batch above `devices.most_rows`.
+      SettingError: another number of layers, an unknown device, no link, or too large a batch.
     """
     if placement.layers != devices.spec.layers:
         raise SettingError(

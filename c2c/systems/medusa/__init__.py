@@ -1,4 +1,4 @@
-"""MEDUSA: CUDA graphs and KV cache sizes, captured at one start and restored at all later ones."""
+"""MEDUSA: CUDA graphs and KV cache sizes, captured once and restored at later starts."""
 
 from c2c.systems.medusa.analysis import Analysed, Refusal, analyse
 from c2c.systems.medusa.artefact import (

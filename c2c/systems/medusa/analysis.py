@@ -1,4 +1,4 @@
-"""Analysis of two captures of a start: graphs with patches for addresses. Pure functions."""
+"""Analysis of two captures of a start."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ __all__ = ["Analysed", "Refusal", "analyse"]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A graph that cannot be restored and is captured at every start, with the reason.
-
-    `parameter` and `byte` are the position of a word that is neither constant nor known address.
-    """
+    """A graph that is captured at every start: reason, and position of its word."""
 
     batch: int
     node: int
@@ -51,11 +48,10 @@ class Analysed:
     """Graphs that can be restored, and refusals of the others.
 
     Attributes:
-      allocations: allocations in order of the first capture; patches have indices into them.
-      graphs: graphs with patches.
-      refusals: one refusal for each graph left out.
-      permanent: allocations made during the captures and live at their end.
-      contents: content of the permanent allocations that the start has written.
+      allocations: in order of the first capture; patches index them.
+      refusals: one for each graph left out.
+      permanent: allocations of the captures, live at their end.
+      contents: permanent allocations that the start has written.
       told: names of told values, by number.
     """
 
@@ -77,17 +73,11 @@ def analyse(
     """Return a start's graphs, with patches for addresses.
 
     Args:
-      first: a capture.
-      second: capture of the same start by another process, whose allocator leaves gaps between
-        blocks. Classifiers that need one capture get `first` again.
-      replace_address: function that sets a tensor map's address.
-      classifier: see `patches_of`.
-      other_rank: capture of the last rank if the others are of the first of several ranks; None:
-        one rank. A word that differs between ranks must be an address or a told value. A value
-        that grows with the rank is the same on all ranks if the first and the last agree.
+      second: capture of the same start by another process, with gaps between blocks.
+      other_rank: capture of the last rank if the others are of the first; None: one rank.
 
     Raises:
-      DataError: the captures are not of the same start, or share addresses.
+      DataError: not the same start, or shared addresses.
     """
     check_same_start(first, second)
     if other_rank is not None:
@@ -227,7 +217,6 @@ class _Work:
 
 
 def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[Event]:
-    """Return a capture's allocations in a given order."""
     event_of = {e.allocation: e for e in capture.events if not e.is_free}
     return [event_of[name] for name in allocations]
 

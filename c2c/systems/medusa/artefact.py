@@ -1,4 +1,4 @@
-"""Artefact file of a start: graphs, references to kernels, allocations, contents of buffers."""
+"""Artefact file of a start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Step(NamedTuple):
-    """An allocation (`nbytes` above 0) or a free (0) to replay, by the allocation's number."""
+    """An allocation (`nbytes` above 0) or a free (0), by number."""
 
     thread: str
     allocation: int
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Conditions under which an artefact is valid; the paper has <GPU type, model type> only."""
+    """Conditions under which an artefact is valid."""
 
     gpu: str
     memory_bytes: int
@@ -65,20 +65,17 @@ class Artefact:
     """A materialised start.
 
     Attributes:
-      key: conditions under which it is valid.
-      allocations: allocations of start and captures, in order; patches and steps use their indices.
+      allocations: of start and captures, in order; patches and steps index them.
       steps: allocations and frees in order.
-      begin: number of steps that the start itself makes; the later ones are replayed.
-      kernels: references to the nodes' kernels.
-      graphs: one graph for each batch size that can be restored.
-      permanent: numbers of allocations made during the captures and live at their end.
+      begin: number of steps that the start itself makes.
+      graphs: one for each batch size that can be restored.
+      permanent: numbers of allocations of the captures, live at their end.
       contents: content of permanent allocations, by number.
-      images: images of kernels, by SHA-256.
-      refused: reasons why other batch sizes have no graph.
+      refused: reasons for batch sizes without a graph.
       kv: values of the `KvRecord`; empty: not stored.
-      arenas: begin of each pool's range of addresses in the captured process.
-      addresses: addresses of its allocations; a process with the same ones patches nothing.
-      told: names of values that a process must be told.
+      arenas: begin of each pool's range in the captured process.
+      addresses: of its allocations; a process with the same ones patches nothing.
+      told: names of told values.
     """
 
     key: Key
@@ -163,12 +160,10 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
     """Return the artefact of a file.
 
     Args:
-      path: path of the file.
-      key: key that the artefact must have; None: any.
+      key: required key; None: any.
 
     Raises:
-      DataError: the file is cut, changed, of another version or of another key; the message has
-        the field.
+      DataError: the file is cut, changed, of another version or key.
     """
     values, blobs = read_container(path)
     try:
@@ -183,7 +178,7 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
 
 
 def load_artefact(folder: Path, key: Key) -> Artefact | None:
-    """Return the artefact of a key, or None if its file is missing or, with a warning, unusable."""
+    """Return the artefact of a key, or None if missing or, with a warning, unusable."""
     path = artefact_path(folder, key)
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Capture of one start: its trace, its graphs with raw addresses, contents of buffers."""
+"""Capture of one start."""
 
 from __future__ import annotations
 
@@ -24,16 +24,13 @@ class Capture:
     """A captured start.
 
     Attributes:
-      events: allocations and frees in order.
-      begin: number of events of the start itself, before the first capture.
-      starts: number of events before each graph's capture.
-      kernels: kernels of the graphs' nodes.
+      begin: events before the first capture.
+      starts: events before each graph's capture.
       graphs: graphs with this process's addresses.
-      contents: content of permanent buffers, which were allocated during the captures (so no
-        weights or KV cache) and not freed by their end (so no temporaries).
+      contents: buffers allocated during the captures and not freed by their end.
       images: images of kernels, by SHA-256.
-      arenas: begin of each pool's range of addresses; empty: no ranges.
-      told: told values, by name: its rank, handles and others that launches may pass on.
+      arenas: begin of each pool's range; empty: no ranges.
+      told: told values, by name.
     """
 
     events: tuple[Event, ...]
@@ -48,19 +45,13 @@ class Capture:
 
 
 def module_fingerprint(device: Device, module: int) -> str:
-    """Return the hash of a module's function names, which identifies it without its image."""
+    """Return the hash of a module's function names."""
     names = sorted(device.function_name(f) for f in device.functions(module))
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
 class CapturedGraphs:
-    """Reader of a process's graphs as they are captured, one batch size after another.
-
-    Args:
-      recorder: recorder of the process; its events so far are those of the start.
-      images: images of modules that the process loaded itself, by module; each `add` reads them.
-      libraries: paths of libraries that may export kernels as symbols.
-    """
+    """Reader of a process's graphs, one batch size after another."""
 
     def __init__(
         self, recorder: Recorder, images: Mapping[int, bytes], libraries: Iterable[str] = ()
@@ -86,11 +77,7 @@ class CapturedGraphs:
         return {number: function for function, number in self._kernels.items()}
 
     def finish(self, told: Mapping[str, int] | None = None) -> Capture:
-        """Return the capture, with the present contents of permanent buffers.
-
-        Args:
-          told: told values by name, see `Capture`; None: none.
-        """
+        """Return the capture, with the present contents of permanent buffers."""
         recorder = self._recorder
         contents = {
             e.allocation: self._device.read(e.address, e.nbytes)

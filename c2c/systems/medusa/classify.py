@@ -1,4 +1,4 @@
-"""Classifiers of the words in a node's parameters, as addresses or constants."""
+"""Classifiers of the words in a node's parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POINTERS: Final = {"copy": (0, 1), "fill": (0,)}
 
 
 class Refused(Exception):
-    """Error for a word that cannot be classified, with its parameter, byte and the reason."""
+    """Error for a word that cannot be classified, with the reason."""
 
     def __init__(self, parameter: int, at: int, why: str) -> None:
         super().__init__(why)

@@ -1,4 +1,4 @@
-"""Column format of graphs: arrays of numbers that store thousands of nodes."""
+"""Column format of graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Container files of JSON values and bytes: compressed, versioned, checksummed, atomic."""
+"""Container files of JSON values and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look-up of an artefact's kernels in a new process: stored images, symbols, loaded modules."""
+"""Look-up of an artefact's kernels in a new process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Found", "find_functions"]
 
 
 class Found:
-    """Functions by number of their kernel; `missing` has the reasons why others have none."""
+    """Functions by their kernel's number; `missing` has reasons for others."""
 
     def __init__(self) -> None:
         self.functions: dict[int, int] = {}
@@ -26,12 +26,7 @@ def find_functions(
     images: Mapping[str, bytes],
     triggered: Iterable[int] = (),
 ) -> Found:
-    """Find the functions of kernels.
-
-    Stored images are loaded, and exported kernels are found by symbol. Hidden kernels are searched
-    by name in the modules that a trigger has loaded (the first layer, captured once for each batch
-    size).
-    """
+    """Find the functions of kernels."""
     result = Found()
     loaded: dict[str, int] = {}
     hidden = _Hidden(device, triggered)

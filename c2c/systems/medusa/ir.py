@@ -15,11 +15,10 @@ class Patch(NamedTuple):
     """An address in a node's parameters, as an offset into an allocation.
 
     Attributes:
-      parameter: index of the parameter.
       at: byte of the address in the parameter, a multiple of 8.
-      allocation: number of the allocation among the artefact's.
-      offset: bytes from the allocation's begin, up to its size (one past the end).
-      is_map: True if the 128 bytes at `at` are a tensor map, which only the driver can change.
+      allocation: number of the allocation.
+      offset: bytes from the allocation's begin, up to its size.
+      is_map: whether the 128 bytes at `at` are a tensor map, which only the driver can change.
     """
 
     parameter: int
@@ -33,10 +32,7 @@ class Told(NamedTuple):
     """A cell of a node's parameters that holds a told value, such as the process's rank.
 
     Attributes:
-      parameter: index of the parameter.
-      at: byte of the cell in the parameter.
-      nbytes: size of the cell, 4 or 8.
-      name: number of the value's name among the artefact's.
+      nbytes: 4 or 8.
     """
 
     parameter: int
@@ -50,11 +46,9 @@ class KernelRef:
     """A reference by which another process finds a kernel.
 
     Attributes:
-      name: mangled name.
-      places: offset and size of each parameter in the parameter buffer.
-      shared_limit: limit of a launch's dynamic shared memory, in bytes.
-      source: image: the artefact has the image; symbol: a library exports the kernel; module: a
-        library hides it, in a module that a trigger loads.
+      places: offset and size of each parameter.
+      shared_limit: most dynamic shared memory of a launch, bytes.
+      source: image, symbol (a library exports it) or module (a trigger loads it).
       where: SHA-256 of the image, path of the library, or fingerprint of the module.
     """
 
@@ -69,9 +63,9 @@ class KernelRef:
 class Node:
     """A node of a graph.
 
-    `parameters` are a kernel's own; a copy's target, source and size; a fill's target, value,
-    element bytes and count, each as 8 bytes. `child` is the graph of a child node. An `other` node
-    cannot be restored; its only parameter is a text with the reason.
+    `parameters`: a kernel's own; a copy's target, source and size; a fill's target, value, element
+    bytes and count, 8 bytes each. An `other` node's only parameter is the reason why it cannot be
+    restored.
     """
 
     kind: NodeKind | Literal["other"]
@@ -96,5 +90,5 @@ class Graph:
 
 
 def count_nodes(graph: Graph) -> int:
-    """Return the number of a graph's nodes, counting a child node's nodes in its place."""
+    """Return the number of a graph's nodes, children's included."""
     return sum(1 if n.child is None else count_nodes(n.child) for n in graph.nodes)

@@ -1,4 +1,4 @@
-"""Size of the KV cache, measured once by profiling and reused while enough memory is free."""
+"""Size of the KV cache, measured once by profiling."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ class KvRecord:
     """Results of profiling a process's memory.
 
     Attributes:
-      free_bytes: bytes free beside `held_bytes`.
-      held_bytes: bytes that the process held, its largest step's temporaries included.
-      graph_bytes: bytes that captured graphs keep; `free_bytes` counts them as free.
+      held_bytes: bytes held, the largest step's temporaries included.
+      graph_bytes: bytes that graphs keep; `free_bytes` counts them as free.
     """
 
     free_bytes: int
@@ -29,15 +28,7 @@ class KvRecord:
 
 
 def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
-    """Return the largest KV cache in bytes, a multiple of 2 MiB.
-
-    Args:
-      record: results of profiling.
-      memory_fraction: share of the free and held bytes that the process may use.
-
-    Raises:
-      SettingError: the fraction is outside (0, 1], or leaves nothing.
-    """
+    """Return the largest KV cache in bytes, a multiple of 2 MiB."""
     check_value(memory_fraction, SomeShare, "memory_fraction")
     whole = record.free_bytes + record.held_bytes
     room = int(memory_fraction * whole) - record.held_bytes - record.graph_bytes
@@ -49,12 +40,7 @@ def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
 
 
 def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
-    """Return the record of a process that has run its largest step and captured its graphs.
-
-    Args:
-      recorder: recorder of the process.
-      graph_bytes: bytes of the allocations that its graphs keep.
-    """
+    """Return the record of a process after its largest step and captures."""
     return KvRecord(
         free_bytes=recorder.device.free_bytes() + graph_bytes,
         held_bytes=recorder.held_bytes - graph_bytes,
@@ -65,17 +51,7 @@ def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
 def stored_kv_bytes(
     record: KvRecord, device: Device, held_bytes: int, memory_fraction: float
 ) -> int | None:
-    """Return the KV cache's bytes from a record; None, with a warning, if it must be profiled.
-
-    The record holds if at least as much memory is free as then, less what this process holds
-    beyond the record's bytes. Another process on the GPU may take that memory.
-
-    Args:
-      record: record of an earlier start with the same key.
-      device: device of this process.
-      held_bytes: bytes that this process holds.
-      memory_fraction: see `kv_bytes_of`.
-    """
+    """Return the KV cache's bytes from a record; None, with a warning, if stale."""
     needed = record.free_bytes - max(0, held_bytes - record.held_bytes)
     free = device.free_bytes()
     if free < needed:

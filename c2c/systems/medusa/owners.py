@@ -11,10 +11,7 @@ __all__ = ["Owners", "first_match"]
 
 
 class Owners:
-    """Index of the latest allocation at every address, after the events taken so far.
-
-    Its look-ups take O(log n), a search backwards through the trace O(n).
-    """
+    """Index of the latest allocation at every address; a look-up takes O(log n)."""
 
     def __init__(self, numbers: dict[AllocationId, int]) -> None:
         self._numbers = numbers
@@ -48,7 +45,7 @@ class Owners:
         return self._who[k], address - (base if base >= 0 else -1 - base)
 
     def live(self, address: int) -> tuple[tuple[int, int], ...]:
-        """Return (allocation, offset) of the live allocations that contain or end at an address."""
+        """Return (allocation, offset) of live allocations at an address."""
         result: tuple[tuple[int, int], ...] = ()
         k = bisect_right(self._starts, address) - 1
         if k >= 0 and address < self._ends[k]:
@@ -78,11 +75,7 @@ class Owners:
 
 
 def first_match(events: Sequence[Event], address: int) -> int | None:
-    """Return the number of the first allocation that ever covered an address, if any.
-
-    It is the wrong rule of Fig. 6, kept to show its fault: that allocation may have been freed and
-    its address reused.
-    """
+    """Return the first allocation that ever covered an address (Fig. 6, wrong)."""
     allocations = (e for e in events if not e.is_free)
     for number, event in enumerate(allocations):
         if event.address <= address < event.address + event.nbytes:

@@ -1,4 +1,4 @@
-"""Parameters of a node in another process, with its addresses and told values."""
+"""Parameters of a node in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay of the captures' allocations and frees, after the start has made its own."""
+"""Replay of the captures' allocations and frees."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ TRIGGER_POOL: Final = "trigger"
 
 
 class ReplayDiffers(Exception):
-    """Error of a start or replay that differs from the captured one, with the event."""
+    """Error of a start or replay unlike the captured one."""
 
 
 def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
-    """Replay an artefact's steps; return the addresses of all its allocations, in order.
-
-    The start's own events are compared, thread by thread. The other steps are run, frees included,
-    as memory would overflow without them.
-    """
+    """Replay an artefact's steps, frees included; return all allocations' addresses, in order."""
     _compare(artefact, recorder)
     begun = len(recorder.events)
     try:

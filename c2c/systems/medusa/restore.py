@@ -1,4 +1,4 @@
-"""Restoration of graphs in a new process: replayed memory, found kernels, patched nodes."""
+"""Restoration of graphs in a new process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,9 @@ class Restored:
     """Restored graphs of a process.
 
     Attributes:
-      graphs: the device's graphs by batch size; other batch sizes must be captured.
-      addresses: address of each allocation, by number, freed ones included.
-      functions: function of each kernel, by number.
-      nodes: number of restored nodes.
-      is_in_place: True if every allocation has its captured address, so that none was patched.
+      graphs: by batch size; others must be captured.
+      addresses: by number of the allocation, freed ones included.
+      is_in_place: whether every allocation has its captured address.
       told: told values by number of their name; None: not told.
     """
 
@@ -46,16 +44,10 @@ class Restored:
 
 
 class OnDemand:
-    """Graphs of an artefact, each built on first use.
-
-    Memory is replayed and kernels are found at once. A replay that fails leaves no graphs, with a
-    warning.
+    """Graphs of an artefact, each built on first use; none, with a warning, if the replay fails.
 
     Args:
-      artefact: artefact of this device and model; the caller has compared its key.
-      recorder: recorder of the process, with the start's own allocations.
-      triggered: functions of the captured first layers, to find kernels that libraries hide.
-      told: told values by name, see `Capture.told`; None: none.
+      triggered: functions of the captured first layers.
     """
 
     def __init__(
@@ -86,7 +78,7 @@ class OnDemand:
         self._graphs = {graph.batch: graph for graph in artefact.graphs}
 
     def graph(self, batch: int) -> int | None:
-        """Return the device's graph of a batch size, or None if it must be captured."""
+        """Return a batch size's graph, or None if it must be captured."""
         if batch in self._made or batch not in self._graphs:
             return self._made.get(batch)
         addresses = None if self._is_in_place else self._addresses
@@ -139,10 +131,6 @@ def restore(
 ) -> Restored:
     """Restore an artefact's graphs, with a warning for each that must be captured.
 
-    Args:
-      artefact, recorder, triggered, told: see `OnDemand`.
-      batches: batch sizes to restore, in order; None: all.
-
     Returns:
       The restored graphs; none if the replay of memory fails.
     """
@@ -153,7 +141,7 @@ def restore(
 
 
 def most_used_first(batch_sizes: Iterable[int], uses: Mapping[int, int]) -> tuple[int, ...]:
-    """Return batch sizes in order of restoration: most used by earlier runs first, then by size.
+    """Return batch sizes in order of restoration: most used first, then by size.
 
     >>> most_used_first((1, 2, 4, 8), {4: 90, 1: 7})
     (4, 1, 2, 8)
@@ -171,14 +159,10 @@ def build(
     """Build a graph on a device; return it and its number of nodes.
 
     Args:
-      device: device of the process.
-      graph: graph with patches.
-      addresses: address of each allocation; None: keep the captured addresses.
-      functions: function of each kernel, by number.
-      told: told values by number of their name.
+      addresses: of each allocation; None: the captured ones.
 
     Raises:
-      KeyError: a kernel, given by number, has no function.
+      KeyError: a kernel without a function.
       DeviceFault: the device refused a node; the graph has been destroyed.
     """
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Checks that two captures are of the same start, and a search for buffers with addresses."""
+"""Checks that two captures are of the same start."""
 
 from __future__ import annotations
 
@@ -92,11 +92,7 @@ def _check_apart(first: tuple[Event, ...], second: tuple[Event, ...]) -> None:
 
 
 def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, bytes]:
-    """Return contents of the permanent buffers that the start has written.
-
-    A buffer in which no word is equal in both captures has not been written, such as an output
-    before its first run.
-    """
+    """Return contents of permanent buffers with a word equal in both captures."""
     contents = {}
     for name, one in first.contents.items():
         two = second.contents[name]
@@ -123,12 +119,7 @@ def differing_contents(
 def held_addresses(
     first: Capture, second: Capture, numbers: Mapping[AllocationId, int]
 ) -> dict[int, int]:
-    """Return permanent allocations that hold an address, with the first such byte.
-
-    Such a word (in a table of pointers) would be stale if restored. It differs between the
-    captures, and in both it points into memory that was allocated at any time, or one past its
-    end. Memory that was freed or reused counts too, because the word's owner need not be known.
-    """
+    """Return permanent allocations that hold an address, freed memory's included, and its byte."""
     result: dict[int, int] = {}
     spans = [_spans(capture.events) for capture in (first, second)]
     for name, one in first.contents.items():

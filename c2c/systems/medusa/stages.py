@@ -1,4 +1,4 @@
-"""Seconds of each stage of an engine's start, for any model, scaled from one model's."""
+"""Seconds of each stage of an engine's start."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OwnStages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStart:
-    """Measured stages of one model's start on one GPU, see `conf/starts`; `models` has others'."""
+    """Measured stages of one model's start on one GPU, see `conf/starts`."""
 
     name: str
     chip: str  # file of conf/hardware
@@ -74,10 +74,8 @@ class Stages:
     """Seconds of each stage of a model's start.
 
     Attributes:
-      nodes: number of nodes of all graphs.
-      weights_delay_s: extra seconds of the weights beside the profiling of the KV cache, whose
-        forward pass delays their copies.
-      restored_s: warm-up and capture of the first layer, and restoration of all graphs.
+      weights_delay_s: extra seconds of the weights beside the KV cache's profiling.
+      restored_s: first layer's warm-up and capture, and all graphs' restoration.
       beside_weights_s: part of `restored_s` that needs only the first layer's weights.
       host_s: host seconds of each node, warm-up and capture together.
     """
@@ -115,7 +113,7 @@ def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
 
 
 def loaded_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of weights that vLLM loads; a tied output matrix counts twice."""
+    """Return the bytes that vLLM loads; a tied matrix counts twice."""
     tied = spec.vocab * spec.hidden * spec.dtype_bytes if spec.tie_embeddings else 0
     return weight_bytes(spec) + tied
 
@@ -126,13 +124,7 @@ def graph_nodes(spec: ModelSpec, batch_sizes: int = 35) -> int:
 
 
 def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
-    """Return a model's stages on the measured GPU.
-
-    Loading time is proportional to the weights. Warm-up and capture read the weights once for each
-    batch size and take a constant host time for each node. Restoration takes a constant host time
-    for each node, after warm-up and capture of the first layer. Tokenizer and profiling are the
-    model's own if measured. Other stages do not depend on the model.
-    """
+    """Return a model's stages on the measured GPU."""
     one, stages = load_spec(measured.model), measured.models.get(spec.name, measured)
     hbm = measured.hbm_gbps * 1e9
     reads_s = measured.batch_sizes * loaded_bytes(one) / hbm
@@ -173,19 +165,12 @@ def stages_of(spec: ModelSpec, measured: MeasuredStart) -> Stages:
 
 
 def launch_s(spec: ModelSpec, measured: MeasuredStart) -> float:
-    """Return the host seconds to launch the kernels of a step one by one.
-
-    A launch takes half of a captured node's host time, which covers two passes (warm-up and
-    capture).
-    """
+    """Return the host seconds to launch a step's kernels one by one."""
     return (NODES_A_LAYER * spec.layers + NODES_OUTSIDE) * stages_of(spec, measured).host_s / 2
 
 
 def launched_extra_s(spec: ModelSpec, measured: MeasuredStart) -> float:
-    """Return the extra seconds of a decode step on the measured GPU without a graph.
-
-    Launches are asynchronous, so that a step takes the longer of host and GPU time.
-    """
+    """Return the extra seconds of a decode step without a graph."""
     return max(0.0, launch_s(spec, measured) - loaded_bytes(spec) / (measured.hbm_gbps * 1e9))
 
 

@@ -33,12 +33,9 @@ def plan_of(start: str, stages: Stages, *, has_weights: bool = True) -> Plan:
     """Return the stages of a start.
 
     Args:
-      start: vllm: all stages in sequence. vllm_async: weights beside tokenizer and KV cache.
-        no_graph: vllm without capture. medusa: KV cache first, then weights beside tokenizer and
-        the first layer's warm-up, then restoration of the graphs.
-      stages: stages of the model.
-      has_weights: False if the engine runs and weights stay in host memory, so that only KV cache
-        and graphs are left to do.
+      start: vllm: all in sequence; vllm_async: weights beside tokenizer and KV; no_graph: no
+        capture; medusa: KV first, then weights beside tokenizer and warm-up, then graphs.
+      has_weights: False if only KV cache and graphs are left to do.
 
     Raises:
       SettingError: an unknown start.
@@ -91,7 +88,7 @@ def _left(start: str, s: Stages) -> Plan:
 
 
 def schedule(plan: Sequence[Work]) -> tuple[Span, ...]:
-    """Return each stage's span; it begins when its predecessors have ended and its unit is free.
+    """Return each stage's span; it begins when predecessors have ended and its unit is free.
 
     >>> [span.end_s for span in schedule([stage("a", 1.0, "cpu"), stage("b", 2.0, "cpu")])]
     [1.0, 3.0]

@@ -25,17 +25,7 @@ def topology_of(graph: Graph) -> tuple[object, ...]:
 
 
 class Templates:
-    """Executable graphs of a process, one for each topology.
-
-    Graphs that differ only in parameters share one: the driver updates the parameters before
-    another batch size runs. Each of 35 executables would take an instantiation and device memory of
-    its own.
-
-    Args:
-      device: device of the process.
-      held: restored graphs of the process.
-      graphs: graphs of the artefact.
-    """
+    """Executable graphs of a process, one for each topology, with parameters updated."""
 
     def __init__(self, device: Device, held: OnDemand, graphs: Iterable[Graph]) -> None:
         self._device, self._held = device, held

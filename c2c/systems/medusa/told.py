@@ -1,4 +1,4 @@
-"""Told values: words of parameters that a process is told by name, such as rank and handles."""
+"""Told values: words of parameters."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ def told_in(
     *,
     is_complete: bool,
 ) -> tuple[Told, ...]:
-    """Return the told values that explain differences between a node's parameters.
-
-    A cell of 8 or 4 bytes is a told value if it holds that value in every capture. A cell that
-    fits two names is refused, because their values may differ in another process.
-    """
+    """Return the told values in cells of 8 or 4 bytes; ambiguous cells are refused."""
     return tuple(_told(expected, found, captures, names, is_complete=is_complete))
 
 

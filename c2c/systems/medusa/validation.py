@@ -1,4 +1,4 @@
-"""Validation of restored graphs against the original on equal inputs, node by node if needed."""
+"""Validation of restored graphs against the original on equal inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Equal = Callable[[bytes, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Memory of a run's inputs (`given`) and outputs (`left`); state, as a KV cache, is in both."""
+    """Memory of a run's inputs (`given`) and outputs (`left`)."""
 
     given: tuple[Region, ...]
     left: tuple[Region, ...]
@@ -34,12 +34,7 @@ class Side:
     """A graph in one process, the original or the restored one.
 
     Attributes:
-      device: device of the process.
       graph: nodes and edges; patches are applied with `addresses`.
-      addresses: address of each allocation, by number.
-      numbers: number of each allocation, by name.
-      functions: function of each kernel, by number.
-      sizes: bytes of each allocation, by number.
       told: told values by number of their name; None: not told.
     """
 
@@ -114,12 +109,7 @@ def validate(
     """Return True if two executable graphs have equal outputs on the same random inputs.
 
     Args:
-      original: original side and its executable graph.
-      restored: restored side and its executable graph.
-      regions: inputs and outputs.
-      seeds: seeds of the inputs, one run each.
-      is_close: comparison of outputs that differ between two runs of the original (sums in any
-        order); None: all bytes must be equal.
+      is_close: comparison of outputs; None: bytes are equal.
     """
     for seed in seeds:
         reference, ours = observe(*original, regions, seed), observe(*restored, regions, seed)
@@ -136,10 +126,7 @@ def validate(
 def first_difference(
     original: Side, restored: Side, regions: Regions, seed: int = 0
 ) -> Difference | None:
-    """Run both sides node by node; return the first node whose writes differ, or None.
-
-    Only bytes that a node changes are compared, as unwritten memory differs between processes.
-    """
+    """Run both sides node by node; return the first node that differs."""
     _give(original, regions, seed)
     _give(restored, regions, seed)
     pairs = zip(original.graph.nodes, restored.graph.nodes, strict=True)

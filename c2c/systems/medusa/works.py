@@ -1,4 +1,4 @@
-"""Works of a start for the serving loop: seconds by model, weights over disk and link."""
+"""Works of a start for the serving loop."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class NamedStart:
     """Settings of `system.start=medusa/<way>`.
 
     Attributes:
-      way: name of the start, one of `STARTS`.
-      measured: file of `conf/starts` with one model's measured stages on one chip.
+      way: name of the start.
+      measured: file of `conf/starts`.
     """
 
     way: str = "medusa"
@@ -53,15 +53,8 @@ def start_works(
 ) -> Plan:
     """Return the works of a start, for `system.start`.
 
-    With weights copied into HBM, all stages run, and the weights' time follows from disk and link.
-    With weights in host memory, a running engine has structure and tokenizer; KV cache and graphs
-    follow the switch.
-
     Args:
-      start: one of `STARTS`.
-      specs: specs of the models.
-      measured: stages of one model.
-      is_copied: True if the weights are copied into HBM.
+      is_copied: whether weights are copied into HBM; else a running engine lacks KV and graphs.
       switch_s: seconds to change the model if nothing is copied.
 
     Raises:

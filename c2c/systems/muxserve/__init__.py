@@ -1,4 +1,4 @@
-"""MuxServe: models on shares of a GPU's SMs, side by side, with one room for their KV caches."""
+"""MuxServe: models on shares of a GPU's SMs, with one room for KV caches."""
 
 from c2c.systems.muxserve.layout import SYSTEM, Muxing, muxed_layout
 from c2c.systems.muxserve.placement import Served, placed

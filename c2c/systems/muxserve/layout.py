@@ -1,4 +1,4 @@
-"""Layout of models side by side on GPUs: a lane a model, on its shares of the SMs."""
+"""Layout of models side by side on GPUs."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ Shares = tuple[Annotated[float, In("(0, 1]", "a share of the SMs")], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Muxing:
-    """Models side by side on GPUs: settings of the mechanism in `system.layout`.
+    """Settings of `system.layout`: models side by side on GPUs.
 
     Attributes:
-      rates_rps: requests a second of each model, in the order of the catalog, for the placement;
-        (): one each.
-      prompt_tokens: mean tokens of a prompt, for the placement.
-      output_tokens: mean tokens of an answer, for the placement.
-      prompt_share: share of the SMs that a model's prompts may use.
-      decode_shares: shares of the SMs of which each model gets one for its decodes.
+      rates_rps: requests a second of each model, in the catalog's order; (): one each.
+      prompt_tokens: mean tokens of a prompt.
+      output_tokens: mean tokens of an answer.
+      prompt_share: share of the SMs for a model's prompts.
+      decode_shares: shares of the SMs, one of which each model gets for decodes.
     """
 
     rates_rps: tuple[AboveZero, ...] = ()
@@ -66,11 +65,7 @@ def muxed_layout(
     given: Muxing, models: Sequence[Deployment], platform: Platform, gpus: int, system: SystemSpec,
     constants: Constants,
 ) -> StepLayout:  # fmt: skip
-    """Return the layout of models over GPUs of a kind.
-
-    Raises:
-      SettingError: too many models or GPUs, models without room in HBM, a rate of no model.
-    """
+    """Return the layout of models over GPUs of a kind."""
     if len(models) > MOST_MODELS:
         raise SettingError("catalog", f"{len(models)} models", f"at most {MOST_MODELS}")
     if gpus > len(models):

@@ -1,4 +1,4 @@
-"""Greedy placement of models on GPUs by their rates, and shares of SMs for their decodes."""
+"""Greedy placement of models on GPUs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ class Served:
     """A model with its load and its times, for the estimate.
 
     Attributes:
-      name: name of the deployment.
-      rate_rps: requests a second.
-      output_tokens: tokens of an answer.
-      weight_bytes: bytes of its weights.
       request_bytes: bytes of a request's KV cache.
       prompt_s: seconds of a prompt.
       decode_s: seconds of a decode step of 1, 2, ... requests, by share of the SMs.
@@ -42,7 +38,7 @@ class Served:
         return self.rate_rps * self.weight_bytes
 
     def most_rps(self, share: float, room_bytes: float, prompts_s: float) -> float:
-        """Return its largest rate of requests, B / (prompts + tokens x step of B)."""
+        """Return its largest rate, B / (prompts + tokens x step of B)."""
         steps_s = self.decode_s[share]
         n = max(0, min(len(steps_s), int(room_bytes // self.request_bytes)))
         rates = np.arange(1, n + 1) / (prompts_s + self.output_tokens * steps_s[:n])
@@ -50,7 +46,7 @@ class Served:
 
 
 def share_of(model: Served, room_bytes: float) -> float:
-    """Return the smallest share of SMs that serves a model's rate alone, else the best one."""
+    """Return the smallest share of SMs that serves a model's rate, else the best one."""
     best, most = 1.0, -1.0
     for share in sorted(model.decode_s):
         rate = model.most_rps(share, room_bytes, model.prompt_s)
@@ -82,17 +78,14 @@ def placed(
 ) -> tuple[list[list[Served]], dict[str, float]]:
     """Return the models of each GPU, and each model's share of the SMs for decodes.
 
-    Models with most work are placed first, each where the estimated throughput grows most. A model
-    without room on any GPU is in no list.
+    A model without room on any GPU is in no list.
 
     Args:
-      models: the models, all with a rate above 0.
-      gpus: number of GPUs.
-      room: bytes for KV caches on a GPU with some models; 0 or less: they do not fit.
+      room: bytes for KV on a GPU with some models; 0 or less: no room.
 
-    Source: MuxServe (ICML 2024), Algorithms 1 and 2, with the estimate of its public code
-    (hao-ai-lab/MuxServe 2249cfa, `muxsched/placement.py`). Ours: every model has one GPU, so that
-    no meshes are enumerated; of GPUs with equal gains the one with least work.
+    Source: MuxServe (ICML 2024), Algorithms 1 and 2; hao-ai-lab/MuxServe 2249cfa,
+    `muxsched/placement.py`.
+    Ours: one GPU a model; of GPUs with equal gains the one with least work.
     """
     shares = {m.name: share_of(m, room([m])) for m in models}
     groups: list[list[Served]] = [[] for _ in range(gpus)]

@@ -1,4 +1,4 @@
-"""Launch programs: a step's GPU launches as data, and real or emulated devices that run them."""
+"""Launch programs: a step's GPU launches as data."""
 
 from c2c.systems.program.allocator import Allocator, Arenas
 from c2c.systems.program.computing import body_of

@@ -1,4 +1,4 @@
-"""A caching allocator: best fit in pools of segments, with splitting, reuse and merging."""
+"""A caching allocator: best fit in pools of segments."""
 
 from __future__ import annotations
 
@@ -19,14 +19,10 @@ _FIRST_ARENA: Final = 0x2000_0000_0000
 
 
 class Arenas:
-    """A reserved range of addresses for each pool, filled with segments from its begin on.
-
-    A later process with the same ranges and the same allocations gets the same addresses.
+    """A reserved range of addresses for each pool; equal ranges give equal addresses.
 
     Args:
-      device: device whose addresses are reserved.
-      begins: begin of each pool's range in an earlier process (other pools get none); None: each
-        pool gets a new range.
+      begins: begin of each pool's range in an earlier process; None: new ranges.
     """
 
     def __init__(self, device: Device, begins: Mapping[str, int] | None = None) -> None:
@@ -55,15 +51,12 @@ class Arenas:
 
 
 class Allocator:
-    """Caching allocator: cuts blocks from segments of device memory, and reuses freed blocks.
+    """Caching allocator of blocks in segments of device memory.
 
     Args:
-      device: device that provides the segments.
-      whims: None: best fit. Otherwise draws among the blocks that fit and a new segment, so that
-        addresses differ as in a process with another history.
-      guards: None: blocks may touch. Otherwise draws 512 to 2048 unused bytes behind each block, so
-        that the end of a block is no other block's address.
-      arenas: ranges of addresses for the segments; None: the device chooses.
+      whims: None: best fit; else draws of blocks, like another history.
+      guards: draws 512 to 2048 unused bytes behind each block; None: none.
+      arenas: ranges of the segments; None: the device chooses.
     """
 
     def __init__(

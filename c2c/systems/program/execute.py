@@ -1,4 +1,4 @@
-"""Execution of a program on a device: allocation of buffers, then launches, captured or run."""
+"""Execution of a program on a device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ class Running:
     """A program in a process, with addresses of its buffers and functions of its kernels.
 
     Attributes:
-      program: program to run or capture.
-      recorder: allocator of the buffers.
       resolve: look-up of kernels that libraries hide.
-      pool: pool of buffers that are allocated between launches.
-      addresses: addresses of allocated buffers, by index.
-      images: images of the modules that were loaded, by module.
+      pool: pool of buffers allocated between launches.
+      images: images of the loaded modules.
     """
 
     program: Program
@@ -57,8 +54,7 @@ class Running:
         """Allocate the buffers that are live before the first launch.
 
         Args:
-          order: buffers in order of allocation; None: by index. Buffers of different threads may
-            mix; those of one thread must keep their order.
+          order: buffers in order of allocation; None: by index. One thread's keep their order.
         """
         standing = [k for k, b in enumerate(self.program.buffers) if b.first is None]
         for k in standing if order is None else order:
@@ -170,7 +166,7 @@ class Running:
 
 
 def tensor_map_bytes(device: Device, address: int, rest: bytes) -> bytes:
-    """Return a tensor map of an address and of 120 bytes with shape, strides and box."""
+    """Return a tensor map of an address and of 120 other bytes."""
     return device.replace_address(bytes(8) + rest, address)
 
 

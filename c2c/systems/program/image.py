@@ -1,4 +1,4 @@
-"""Kernels of a PTX image: their parameters, and their memory accesses, stated in comments."""
+"""Kernels of a PTX image."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ class Access:
     """Bytes that a kernel reads or writes at an address in one of its parameters.
 
     Attributes:
-      parameter: index of the parameter.
       at: byte of the address in the parameter.
-      kind: pointer: an address; map: a tensor map; table: the address of a pointer in memory.
+      kind: pointer, map (a tensor map) or table (a pointer in memory).
     """
 
     parameter: int
@@ -65,7 +64,7 @@ class Access:
 
 
 class Traced(NamedTuple):
-    """An address that a kernel records: byte `at` of a parameter, into interval `number`."""
+    """An address that a kernel records: byte `at` of a parameter."""
 
     intervals: int
     number: int
@@ -105,17 +104,10 @@ def image_key(image: bytes) -> str:
 
 @lru_cache(maxsize=512)
 def entries_of(image: bytes) -> tuple[Entry, ...]:
-    """Return the kernels of an image, in its order.
+    """Return the kernels of an image, with accesses by comments before an entry.
 
-    A parameter is a pointer if LLVM marked it `.ptr`. Comments before an entry state the bytes that
-    the kernel reads and writes, and the interval in which it records each address, for devices
-    without a GPU:
-
-        // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
-        // record <parameter of the intervals> <number of the interval> <parameter> <byte in it>
-
-    Raises:
-      DataError: the image is not PTX, has no kernel, or states an access outside of a parameter.
+    // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
+    // record <parameter of the intervals> <number of the interval> <parameter> <byte in it>
     """
     try:
         text = image.decode()
@@ -158,11 +150,7 @@ def _declaration(match: re.Match[str]) -> ParameterDeclaration:
 def write_image(
     entries: Iterable[Entry], body: Callable[[Entry], Sequence[str]] | None = None
 ) -> bytes:
-    """Return PTX of kernels, with their accesses as comments for devices without a GPU.
-
-    Args:
-      entries: kernels to write.
-      body: function that returns a kernel's lines for a GPU, such as `body_of`; None: no action.
+    """Return PTX of kernels, with accesses as comments for devices without a GPU.
 
     >>> entry = Entry("add", (ParameterDeclaration(8, 8, True),),
     ...               (Access(0, 0, "pointer", "rw", 16),), False)

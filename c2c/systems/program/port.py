@@ -1,4 +1,4 @@
-"""Device port: the GPU driver calls that launch programs need, with plain values."""
+"""Device port: the GPU driver calls that launch programs need."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROGRAMMATIC: Final = 1
 
 
 class DeviceFault(RuntimeError):
-    """Failure of a device: an address without memory, a missing function, a refused call."""
+    """Failure of a device, such as a refused call."""
 
 
 class ParameterPlace(NamedTuple):
@@ -44,7 +44,7 @@ class ParameterPlace(NamedTuple):
 
 
 class LaunchAttribute(NamedTuple):
-    """An attribute of a launch, such as its cluster: the driver's number and the value's bytes."""
+    """An attribute of a launch: the driver's number and the value's bytes."""
 
     number: int
     value: bytes
@@ -79,7 +79,7 @@ class FillCall(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A dependency: `target` waits for `source`. Ports and type are those of `CUgraphEdgeData`."""
+    """A dependency: `target` waits for `source`; ports and type as in `CUgraphEdgeData`."""
 
     source: int  # position among the graph's nodes
     target: int
@@ -91,7 +91,7 @@ class Edge(NamedTuple):
 class Device(Protocol):
     """A device with one stream: a GPU, an emulated GPU, or a fake driver library.
 
-    A call that the device refuses raises `DeviceFault`.
+    A refused call raises `DeviceFault`.
 
     Handles are integers, valid on their own device only.
     """
@@ -104,7 +104,7 @@ class Device(Protocol):
         """Release a segment; later reads of it fail."""
 
     def reserve(self, nbytes: int, address: int) -> int:
-        """Reserve a range of addresses without memory, at `address` if free; return its begin."""
+        """Reserve addresses without memory, at `address` if free; return the begin."""
 
     def allocate_at(self, address: int, nbytes: int) -> None:
         """Map memory at an address of a reserved range."""
@@ -150,7 +150,7 @@ class Device(Protocol):
         """Set the limit of a launch's dynamic shared memory, in bytes."""
 
     def symbol(self, library: str, name: str) -> int | None:
-        """Return the function of a library's symbol, or None if there is no such symbol."""
+        """Return the function of a library's symbol, or None."""
 
     # one stream, and its capture
     def launch(self, call: KernelCall) -> None:
@@ -160,7 +160,7 @@ class Device(Protocol):
         """Copy within device memory, or add the copy to the graph under capture."""
 
     def fill(self, call: FillCall) -> None:
-        """Fill elements with one value, or add the fill to the graph under capture."""
+        """Fill elements with one value, or add this to the capture."""
 
     def synchronise(self) -> None:
         """Wait until the stream is idle."""
@@ -225,13 +225,13 @@ class Device(Protocol):
         """Return an executable graph, a copy of the graph as it is now."""
 
     def update(self, executable: int, graph: int) -> None:
-        """Set an executable graph's parameters to those of a graph of the same topology."""
+        """Set an executable graph's parameters to those of an equal topology."""
 
     def upload(self, executable: int) -> None:
         """Upload an executable graph to the device."""
 
     def launch_graph(self, executable: int) -> None:
-        """Launch an executable graph; its nodes run in any order that its edges allow."""
+        """Launch an executable graph; nodes run as edges allow."""
 
     def destroy_graph(self, graph: int) -> None:
         """Destroy a graph."""
@@ -256,7 +256,7 @@ class Peer(Device, Protocol):
         """Return an event that occurs when everything launched here so far has ended."""
 
     def wait(self, event: int) -> None:
-        """Delay later launches of this device until an event of any device has occurred."""
+        """Delay this device's later launches until any device's event."""
 
     def receive(self, call: CopyCall, source: Peer) -> None:
         """Copy from another device's memory into this device's, in this stream's order."""

@@ -26,11 +26,10 @@ class Buffer:
     """A buffer of device memory.
 
     Attributes:
-      nbytes: size in bytes.
-      first: launch before which the buffer is allocated; None: before all launches.
-      last: launch after which the buffer is freed; None: it is kept.
-      thread: name of the thread that allocates it; each thread numbers its own allocations.
-      content: bytes that are written to it on allocation.
+      first: launch before which it is allocated; None: before all.
+      last: launch after which it is freed; None: it is kept.
+      thread: thread that allocates it, with numbers of its own.
+      content: bytes written on allocation.
     """
 
     nbytes: int
@@ -51,7 +50,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A slice's address at byte `at` of an argument, as a word or in a tensor map of 128 bytes."""
+    """A slice's address at byte `at` of an argument: a word or a tensor map."""
 
     at: int
     slice: Slice
@@ -71,11 +70,10 @@ class Kernel:
     """A kernel, from an image or a library.
 
     Attributes:
-      entry: name in the image.
-      image: PTX or cubin; empty if only a library has it.
-      library: path of the library with the kernel; empty: the image is loaded.
-      is_hidden: True if the library's symbol table lacks the kernel.
-      shared_limit: limit of dynamic shared memory that launches need, in bytes; 0: the default.
+      image: PTX or cubin; empty: only a library has it.
+      library: path of the library; empty: the image is loaded.
+      is_hidden: whether the library's symbol table lacks it.
+      shared_limit: dynamic shared memory of launches, bytes; 0: the default.
     """
 
     entry: str
@@ -118,15 +116,13 @@ class Program:
     """A sequence of launches over buffers.
 
     Attributes:
-      buffers: all memory of the program.
-      kernels: kernels of the launches.
       launches: kernels, copies and fills, in an order that respects `edges`.
-      edges: dependencies between launches; None: each waits for the previous one, as on a stream.
-      inputs: slices that a caller writes before a run.
-      outputs: slices that a caller reads after a run.
+      edges: dependencies; None: each launch waits for the previous one.
+      inputs: slices written before a run.
+      outputs: slices read after a run.
 
     Raises:
-      DataError: a slice is outside of its buffer or the buffer's lifetime, or an edge goes back.
+      DataError: a slice outside its buffer or lifetime, or an edge that goes back.
     """
 
     buffers: tuple[Buffer, ...]

@@ -1,4 +1,4 @@
-"""Trace of a start: allocations and frees in order, with their positions among captured nodes."""
+"""Trace of a start."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ __all__ = ["AllocationId", "Event", "Recorder"]
 
 
 class AllocationId(NamedTuple):
-    """Name of an allocation: its thread, its pool, and its number among theirs.
-
-    A number among all threads would depend on the order in which the threads run.
-    """
+    """Name of an allocation: its thread, its pool, and its number among theirs."""
 
     thread: str
     pool: str
@@ -26,12 +23,9 @@ class Event(NamedTuple):
     """An allocation or a free.
 
     Attributes:
-      thread: name of the thread that allocated or freed.
-      allocation: name of the allocation.
       nbytes: bytes asked for; 0: a free.
-      address: address allocated or freed.
       graph: number of the graph under capture; -1: none.
-      node: number of nodes that the graph had.
+      node: nodes that the graph had.
     """
 
     thread: str

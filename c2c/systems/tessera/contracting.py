@@ -17,8 +17,8 @@ class Contracted:
     """A smaller program with the same optimum.
 
     Attributes:
-      tied: each kernel's group; kernels of one group share a GPU.
-      fixed: groups whose GPU is known -> that GPU.
+      tied: each kernel's group.
+      fixed: group -> known GPU.
     """
 
     tied: tuple[int, ...]
@@ -28,14 +28,7 @@ class Contracted:
 def contracted(
     work: Work, gpus: Gpus, tied: Sequence[int], kept: Collection[int] = ()
 ) -> Contracted | None:
-    """Return groups that share a GPU in some placement of least latency, with the known GPUs.
-
-    A kernel is fixed on a GPU if it is faster there by at least the largest cost of its transfers.
-    It joins a neighbour if separation costs at least as much as any other choice could save. Some
-    best placement agrees with both rules.
-
-    Source: ours.
-    """
+    """Return groups that share a GPU in some best placement, with the known GPUs."""
     pinned: dict[int, int] = {}
     for kernel, gpu in work.pinned.items():
         if pinned.setdefault(tied[kernel], gpu) != gpu:
@@ -62,7 +55,6 @@ class _Graph:
         return len(self.times[0])
 
     def shrink(self) -> None:
-        """Fix and join until no rule applies."""
         while self.open:
             group = self.open.pop()
             if self.into[group] != group or group in self.fixed or group in self.kept:
@@ -77,10 +69,6 @@ class _Graph:
                 self.join(group, other)
 
     def _worst(self, group: int) -> dict[int, _Costs]:
-        """Return the largest cost of a move from GPU h to GPU g, [g][h], by neighbour.
-
-        The maximum is over all GPUs on which the neighbour may be.
-        """
         result = {}
         every = range(self.count)
         for other, costs in self.beside[group].items():

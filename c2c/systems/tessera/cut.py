@@ -16,13 +16,7 @@ _LARGEST = 2**30  # capacities are 32-bit integers
 
 
 def minimum_cut(work: Work, gpus: Gpus) -> tuple[tuple[int, ...], float]:
-    """Return the placement of least latency over two GPUs, and a lower bound on all others.
-
-    The bound is below the optimum by the error of rounding seconds to 30 bits.
-
-    Kernels on the source's side run on the first GPU. A kernel's edge to the sink costs its time on
-    the first GPU, its edge from the source its time on the second. An edge between kernels costs
-    its transfer.
+    """Return the placement of least latency over two GPUs, and a lower bound (seconds in 30 bits).
 
     Source: ours; the paper solves the policy as an integer program.
     """

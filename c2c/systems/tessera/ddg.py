@@ -1,4 +1,4 @@
-"""Data dependency graph of a program: edges from launches that write bytes to their readers."""
+"""Data dependency graph of a program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Dependency(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """Bytes that `source` writes in one step and `target` reads in a later one."""
+    """Bytes that `source` writes and `target` reads in a later step."""
 
     source: int
     target: int
@@ -36,11 +36,9 @@ class Graph:
     """Launches and the dependencies between them.
 
     Attributes:
-      launches: number of launches.
-      edges: dependencies within a step.
       carried: dependencies of the next step on this one.
-      given: launches that read a buffer's content from before the step, by buffer.
-      opaque: launches whose memory accesses are not known; they are pinned to one GPU.
+      given: launches that read a buffer from before the step, by buffer.
+      opaque: launches with unknown accesses, pinned to one GPU.
     """
 
     launches: int
@@ -56,17 +54,10 @@ class Graph:
 
 
 def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
-    """Return the graph of launches that touch memory in this order.
+    """Return the graph of launches that touch memory in this order; only reads wait for writes.
 
-    Only reads after writes order launches. Reuse of memory orders nothing, since each GPU has its
-    own copy of every version, and a write makes a new one.
-
-    Args:
-      touches: reads and writes of each launch.
-      carried: slices whose content passes to the next step, such as a KV cache.
-
-    Source: Tessera, section III-A. Ours: ranges of bytes, not whole buffers; several writers of one
-    launch's input; values that a step hands to the next one.
+    Source: Tessera, section III-A. Ours: ranges of bytes; several writers of one input; values
+    handed to the next step.
     """
     memory: dict[int, _Writers] = {}
     edges: dict[tuple[int, int], int] = {}
@@ -96,10 +87,7 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
 
 
 def program_key(program: Program) -> str:
-    """Return the key of a program, under which its plans are kept.
-
-    The paper's table is keyed by the handle of a captured graph; ours is valid across processes.
-    """
+    """Return the key of a program, valid across processes."""
     digest = hashlib.sha256()
     for kernel in program.kernels:
         digest.update(f"{kernel.entry} {image_key(kernel.image)}\n".encode())
@@ -125,7 +113,7 @@ class _Writers:
     who: list[int] = field(default_factory=list)
 
     def read(self, begin: int, end: int) -> Iterable[tuple[int | None, int, int]]:
-        """Yield (writer, begin, end) of all parts of a range; writer None: no launch wrote it."""
+        """Yield (writer, begin, end) of a range's parts; None: no launch wrote it."""
         position = begin
         for k in range(bisect.bisect_right(self.ends, begin), len(self.begins)):
             if self.begins[k] >= end:

@@ -1,4 +1,4 @@
-"""Kernel groups of a placement: consecutive kernels of one GPU without communication."""
+"""Kernel groups of a placement."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ class Group:
     """Consecutive kernels of one GPU without communication.
 
     Attributes:
-      gpu: number of the GPU.
-      kernels: numbers of the kernels, in program order.
-      receives: transfers (source, target) that must arrive before the first kernel.
-      sends: transfers (source, target) that begin when the last kernel ends.
+      receives: transfers (source, target) before the first kernel.
+      sends: transfers (source, target) after the last kernel.
     """
 
     gpu: int
@@ -30,10 +28,9 @@ class Group:
 def groups_of(gpu_of: Sequence[int], transfers: Sequence[Transfer]) -> tuple[Group, ...]:
     """Return the kernel groups of a placement, in the order of their first kernels.
 
-    A group ends before a kernel that receives and after a kernel that sends. Latency is measured,
-    and a graph captured, for each group.
+    A group ends before a kernel that receives and after a kernel that sends.
 
-    Source: Tessera, sections III-D (latency by group) and III-C (a graph of each).
+    Source: Tessera, sections III-D and III-C.
     """
     into: dict[int, list[tuple[int, int]]] = {}
     outof: dict[int, list[tuple[int, int]]] = {}

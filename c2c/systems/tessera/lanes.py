@@ -1,4 +1,4 @@
-"""Lanes of a decoder over a pair: costs of a step by its size, for each layout."""
+"""Lanes of a decoder over a pair."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ Placing = Callable[[Work, Sequence[StepKernel]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of a step by its size: interpolated linearly, in proportion beyond the last size.
+    """Costs of a step by size: interpolated, in proportion beyond the last one.
 
     Attributes:
       sizes: rows of a decode step, or tokens of a prefill step; ascending.
       busy_s: [size][resource], busy seconds of each GPU and each direction of the link.
-      alone_s: [size], latency of a step that runs alone.
-      rows_s: [size][resource], part of `busy_s` that depends on the rows or the prompt alone and
-        not on all tokens of a step: attention, and logits of more rows than one.
-      link_bytes: [size], bytes over the link to host memory, of slices.
+      alone_s: [size], latency of a lone step.
+      rows_s: [size][resource], part of `busy_s` of the rows or the prompt alone.
+      link_bytes: [size], bytes over the link to host memory.
     """
 
     sizes: tuple[float, ...]
@@ -47,7 +46,7 @@ class Costs:
     link_bytes: tuple[float, ...] = ()
 
     def at(self, size: float) -> tuple[tuple[float, ...], float]:
-        """Return a step's shares of each resource while it runs alone, and its latency."""
+        """Return a lone step's shares of each resource, and its latency."""
         grid_size = min(size, self.sizes[-1])
         more = max(1.0, size / self.sizes[-1])
         alone = more * float(np.interp(grid_size, self.sizes, self.alone_s))
@@ -70,9 +69,8 @@ class Joint:
     """One placement for all steps.
 
     Attributes:
-      lane: costs of its steps.
-      gpu_of: GPU of each part of each layer, in the order of `PARTS`; the rest is on the first GPU.
-      weight_bytes: bytes of weights on each GPU.
+      gpu_of: GPU of each part of each layer, in the order of `PARTS`.
+      weight_bytes: by GPU.
     """
 
     lane: Lane
@@ -87,15 +85,12 @@ class Lanes:
     """A decoder over a pair.
 
     Attributes:
-      spec: the model.
-      pair: GPUs and the link between them.
       context: tokens of a sequence at half of its output.
       expert_bytes: bytes of an expert's weight.
       gbps: rate of the link, 1e9 bytes a second; None: the pair's.
       gap: relative gap at which the planner may stop.
-      rows: largest number of rows of a lane.
-      caps_gbps: rate at which each slice alone reads weights from host memory; None: weights are in
-        HBM.
+      rows: most rows of a lane.
+      caps_gbps: rate of each slice alone from host memory; None: weights are in HBM.
     """
 
     spec: ModelSpec
@@ -117,7 +112,7 @@ class Lanes:
         return self._lane(lambda work, _: (gpu,) * len(work.names))
 
     def attention_ffn(self, attention: int) -> Lane:
-        """Return a lane with attention on one GPU and the rest on the other."""
+        """Return a lane with attention alone on one GPU."""
         return self._lane(
             lambda _, kernels: [attention if k.is_attention else 1 - attention for k in kernels]
         )
@@ -137,16 +132,7 @@ class Lanes:
         return self._lane(placing)
 
     def joint(self, policy: Policy, load: Load, reserve_bytes: float) -> Joint:
-        """Return the placement of layers' parts for prompts and decodes together.
-
-        Args:
-          policy: objective, over a request's prefill and decode.
-          load: lengths, and sequences whose keys and values have room beside the weights.
-          reserve_bytes: memory of each GPU for other content.
-
-        Raises:
-          SettingError: the GPUs together lack room.
-        """
+        """Return the placement of layers' parts for prompts and decodes together."""
         served = decoder(self.spec, load, expert_bytes=self.expert_bytes)
         places = [(kernel.layer, part_of(kernel)) for kernel in served.kernels]
         blocks = blocks_of_layers(
@@ -174,7 +160,7 @@ class Lanes:
         return Joint(lane, parts, weights)
 
     def handed_s(self, prompt: int, source: Literal[0, 1]) -> float:
-        """Return the seconds of a prompt's keys and values on the link to the other GPU."""
+        """Return the seconds of a prompt's KV on the link."""
         nbytes = float(kv_bytes_per_token(self.spec)) * prompt
         return self.link.seconds(nbytes, source, 1 - source)
 
@@ -218,7 +204,6 @@ class Lanes:
     def _rows_s(
         self, kernels: Sequence[StepKernel], work: Work, gpu_of: Sequence[int]
     ) -> tuple[float, ...]:
-        """Return the seconds by resource of kernels that do not depend on all tokens of a step."""
         one_row = self._one_row_s
         times_s = [0.0] * (2 * len(self.pair.gpus))
         for kernel, seconds, g in zip(kernels, work.times, gpu_of, strict=True):
@@ -230,7 +215,7 @@ class Lanes:
 
 
 def part_of(kernel: StepKernel) -> str:
-    """Return the part of `PARTS` that a layer's kernel belongs to; "ends" for one of no layer."""
+    """Return the part of `PARTS` of a layer's kernel, or "ends"."""
     if kernel.layer < 0:
         return "ends"
     return _PART_OF.get(kernel.kind, "feed_forward")

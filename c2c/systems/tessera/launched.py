@@ -1,4 +1,4 @@
-"""Execution of a placed program by the CUDA driver: a graph each segment, sends between them."""
+"""Execution of a placed program by the CUDA driver."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ __all__ = ["Launched", "running_on"]
 
 def running_on(device: Peer, program: Program) -> Running:
     """Return a program with memory on a device, its kernels loaded.
-
-    Kernels cannot be loaded while a graph is captured, nor without a delay of the first launch.
 
     Raises:
       SettingError: a kernel is one that a library hides.
@@ -36,15 +34,10 @@ def _no_library(kernel: object) -> int:
 
 @dataclass(slots=True)
 class Launched:
-    """A placement captured as CUDA graphs.
-
-    Devices are streams of one context, or of several contexts in place of several GPUs, each with
-    its own copy of all buffers. The host never waits: events order the segments, and a send's
-    source is not overwritten before the send has ended.
+    """A placement captured as CUDA graphs; devices are streams of one or several contexts.
 
     Attributes:
-      devices: devices by number, each with memory for the whole program.
-      running: the program on each device.
+      devices: by number, each with memory for the whole program.
       schedule: segments and sends.
     """
 
@@ -66,14 +59,11 @@ class Launched:
         """Return a placement with a graph for each of its segments.
 
         Args:
-          running: the program on each device.
-          devices: devices by number.
-          touches: reads and writes of each launch.
           gpu_of: each launch's device.
-          carried: slices that every device which reads them has for the next step.
+          carried: slices that the next step reads.
 
         Raises:
-          SettingError: a placement of another length, or on a device that does not exist.
+          SettingError: a placement of another length, or on an unknown device.
         """
         plan = schedule(
             touches, gpu_of, len(devices), outputs=running[0].program.outputs, carried=carried

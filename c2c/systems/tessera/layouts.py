@@ -1,4 +1,4 @@
-"""Layouts of a pair of GPUs in the serving loop: lanes, and the resources of their steps."""
+"""Layouts of a pair of GPUs in the serving loop."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ _ROWS: Final = 64  # rows of the decode step that directions are compared by
 # `system.load=stream` each step also reads its weights over it.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairLayout:
-    """Settings of this mechanism: `system.layout` of a run with a `node`, for one model.
+    """Settings of `system.layout` of a run with a `node`, for one model.
 
     Attributes:
-      way: name of the layout: kernels, replicas, attention_ffn or prefill_decode.
-      plans: each_size: a plan for each size of step, both GPUs with all weights; joint: one plan,
-        each GPU with the weights of its parts, for way=kernels.
+      way: kernels, replicas, attention_ffn or prefill_decode.
+      plans: each_size: a plan for each size of step, all weights on both GPUs; joint: one plan,
+        each GPU with its parts' weights, for way=kernels.
       objective: policy of a joint plan; None: latency with one batch in flight, else throughput.
-      first: GPU of prompts, or of attention; None: the better one at these lengths.
+      first: GPU of prompts, or of attention; None: the better one.
       in_flight: lanes over both GPUs, or for prompts.
-      context: tokens of a sequence that decode steps are priced at.
-      prompt: tokens of its prompt, for the comparison of directions.
+      context: tokens of a sequence that decodes are priced at.
+      prompt: tokens of its prompt.
       expert_bytes: bytes of an expert's weight.
       gbps: rate of the link in each direction, 1e9 bytes a second; None: the pair's.
       gap: relative gap at which the planner may stop.
-      hbm_reserve_bytes: HBM of each GPU for content other than weights, keys and values.
+      hbm_reserve_bytes: HBM of each GPU for other content.
     """
 
     way: Annotated[str, OneOf(*_WAYS)]
@@ -87,18 +87,7 @@ class PairLayout:
 def pair_layout(
     given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int, link_gbps: float | None = None
 ) -> StepLayout:
-    """Return the lanes of a model over a pair.
-
-    Args:
-      given: settings of the layout.
-      pair: two GPUs and the link between them.
-      spec: the model.
-      rows: largest number of rows of a batch.
-      link_gbps: rate of the chip's link, if slices read weights from host memory; None: from HBM.
-
-    Raises:
-      SettingError: the weights do not fit a GPU that keeps them, or a way that slices lack.
-    """
+    """Return the lanes of a model over a pair."""
     if pair.node.chip is not None and given.way == "prefill_decode":
         allowed = "kernels, replicas or attention_ffn on slices"
         raise SettingError("system.layout.way", given.way, allowed)

@@ -28,10 +28,8 @@ class Solved:
     """Result of the solver.
 
     Attributes:
-      gpu_of: each kernel's GPU; None: no placement was found.
-      bound_s: lower bound on the cost of every placement.
-      is_infeasible: True if no placement keeps the limits, which is proven.
-      variables: number of the program's variables.
+      bound_s: lower bound on every placement's cost.
+      is_infeasible: whether it is proven that no placement keeps the limits.
     """
 
     gpu_of: tuple[int, ...] | None
@@ -55,7 +53,7 @@ def solve(
     """Return the best placement found.
 
     Source: Tessera, section III-B. Ours: memory, one transfer a producer, senders that pay, a limit
-    on cuts; under the latency policy, `contracting` first removes kernels.
+    on cuts.
     """
     if options.max_cuts is not None and options.max_cuts >= len(work.transfers):
         options = replace(options, max_cuts=None)
@@ -185,10 +183,7 @@ class _Program:
         self._goal(times, costs, paid, at_most_s)
 
     def _transfers(self) -> dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]]:
-        """Return the pairs of groups, bytes and weight of each y.
-
-        The key begins with the number of transfers that the y stands for.
-        """
+        """Return the pairs of groups, bytes and weight of each y."""
         result: dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]] = {}
         alike: dict[tuple[int, int, float], list[float]] = {}
         by_producer: dict[int, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Pair: two GPUs of a node, the link between them, and the pair's fitted constant."""
+"""Pair: two GPUs of a node."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class Pair:
     """Two GPUs, or slices of one, with a link.
 
     Attributes:
-      node: node of two GPUs, or two slices of one, that a link joins.
-      right_share: factor on the speed of the right GPU's kernels relative to the left GPU's, beside
-        rates and constants; 1, but for the paper's figures (`conf/calibration/pair`).
+      node: two GPUs, or two slices of one, with a link.
+      right_share: factor on the right GPU's speed; 1, but for the paper's figures.
     """
 
     node: Node
@@ -71,7 +70,7 @@ class Pair:
         return left, replace(right, share=self.right_share)
 
     def link(self, gbps: float | None = None) -> Gpus:
-        """Return the pair as the planner's input, at the node's link rate if `gbps` is None."""
+        """Return the pair as the planner's input, by default at the node's link rate."""
         wire = self.wire
         return Gpus.alike(
             self.names, gbps=wire.gbps if gbps is None else gbps, latency_s=wire.latency_s
@@ -82,8 +81,8 @@ def load_pair(name: str) -> Pair:
     """Return a pair of the paper's with its fitted constant, for figures alone.
 
     Raises:
-      SettingError: no such file, an invalid value, or the node is no pair.
-      DataError: the pair's fitted constant has no source.
+      SettingError: no such file, an invalid value, or no pair.
+      DataError: the fitted constant has no source.
     """
     node = load_node(name)
     fitted = _fitted(node.name) if node.name in conf_names(_FITTED) else None

@@ -26,10 +26,8 @@ class Steps:
     """A placed step.
 
     Attributes:
-      gpu_of: each group's GPU.
-      seconds: seconds of each group alone.
-      waits: number of transfers that each group waits for.
-      sends: [group], transfers at its end: (target group, seconds on the link).
+      waits: transfers that each group waits for.
+      sends: [group], (target group, seconds on the link) at its end.
       order: [GPU], its groups in program order.
     """
 
@@ -45,9 +43,6 @@ class Pipelined:
     """Simulated times of pipelined requests.
 
     Attributes:
-      seconds: end of the last request.
-      busy_s: busy seconds of each GPU.
-      steps: number of steps that ran.
       ended_s: end of each request.
     """
 
@@ -86,26 +81,17 @@ def pipelined(
 ) -> Pipelined:
     """Run requests: `in_flight` of them at time 0, each further one when one has ended.
 
-    A step's groups run in program order, each on one GPU once its transfers have arrived. A link
-    carries one transfer at a time, in the order of sends. The mode chooses among ready groups:
+    The mode chooses among ready groups:
 
         none      one request is in flight
         naive     all share the GPU equally
         priority  the oldest request's first; it preempts others, which resume later
         shortest  the one with the least time left first; it preempts others, which resume later
 
-    Args:
-      kinds: kinds of steps, over the same GPUs.
-      requests: [request], its kinds of steps in order.
-      mode: rule that chooses the next group; see above.
-      in_flight: requests at a time; 1 with mode `none`.
-
     Raises:
       SettingError: an unknown mode, or `in_flight` below 1.
 
-    Source: Tessera, section III-C; its streams share SMs, with and without priorities. Ours:
-    shortest, as an older request's long group loses little by waiting for one that the other GPU
-    waits for.
+    Source: Tessera, section III-C; its streams share SMs. Ours: shortest.
     """
     check_value(mode, Mode, "mode")
     check_value(in_flight, Count, "in_flight")

@@ -1,4 +1,4 @@
-"""Cost of a placement: stages, objective under a policy, memory."""
+"""Cost of a placement."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Policy = Literal["throughput", "latency"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of the planner beyond the paper, all off by default.
+    """Options of the planner beyond the paper.
 
     Attributes:
-      one_transfer: True: data of one producer for several kernels of a GPU is sent once.
-      senders_pay: True: a transfer also counts for the GPU that sends.
-      max_cuts: largest number of transfers between GPUs; None: no limit.
+      one_transfer: whether one producer's data is sent once a GPU.
+      senders_pay: whether a transfer also counts for its sender.
+      max_cuts: most transfers between GPUs; None: no limit.
       price: cost of a second of transfers under the throughput policy, in seconds of the slowest
-        stage. At 0 overlapped transfers are free, and a plan has more of them than it needs.
+        stage.
     """
 
     one_transfer: bool = False
@@ -55,13 +55,10 @@ class Plan:
     """A placement.
 
     Attributes:
-      policy: policy of its objective.
-      gpu_of: each kernel's GPU.
       objective_s: its cost under the policy.
-      bound_s: lower bound on the cost of every placement.
-      stages: stage of each GPU.
-      cuts: number of transfers between GPUs.
-      method: method that found it, such as cut, sweep or milp.
+      bound_s: lower bound on every placement's cost.
+      cuts: transfers between GPUs.
+      method: cut, sweep, milp or another.
     """
 
     policy: Policy
@@ -119,7 +116,7 @@ def stages_of(
 def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None) -> float:
     """Return a policy's objective in seconds.
 
-    Throughput: the slowest stage. Latency: the sum of all kernels and all transfers.
+    Throughput: the slowest stage. Latency: the sum of all kernels and transfers.
     """
     options = options or Options()
     sent = sum(s.communication_s for s in stages) / (2 if options.senders_pay else 1)
@@ -131,15 +128,7 @@ def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None
 def costs_of(
     work: Work, gpus: Gpus, policy: Policy, placements: Any, options: Options | None = None
 ) -> Any:
-    """Return the cost of each of many placements, as an array; see `stages_of` and `cost`.
-
-    Args:
-      work: kernels that are placed.
-      gpus: GPUs and links.
-      policy: policy of the objective.
-      placements: [placement][kernel], numbers of GPUs.
-      options: options beyond the paper.
-    """
+    """Return the cost of each of [placement][kernel], as an array."""
     options = options or Options()
     if options.one_transfer:  # the placement decides which transfers are one
         return np.array(

@@ -1,4 +1,4 @@
-"""Placement of kernels on GPUs: exact for two GPUs and latency, else to a stated gap."""
+"""Placement of kernels on GPUs."""
 
 from __future__ import annotations
 
@@ -35,23 +35,15 @@ def plan(
 ) -> Plan:
     """Return a placement: each kernel's GPU, with its cost and bound.
 
-    The solver starts from the best of a sweep over kernels' speed ratios between two GPUs. No plan
-    costs more than this start, nor more than any single GPU that may run all kernels.
-
     Args:
-      work: kernels, times, transfers.
-      gpus: GPUs and links.
       policy: throughput, for when requests queue; or latency.
-      options: options beyond the paper.
-      tied: each kernel's group, which shares a GPU (`blocks_of_layers`); None: no groups.
-      first: groups of a smaller program that is solved first, coarser than `tied`. Its solution is
-        the solver's start, and the result if it is known to be within the gap.
+      tied: each kernel's group, which shares a GPU; None: no groups.
+      first: coarser groups, solved first as a start.
       gap: relative gap at which the solver may stop.
-      time_limit_s: time limit of the solver; its best placement then is returned, with its bound.
+      time_limit_s: its best placement then is returned.
 
     Raises:
-      SettingError: the work is timed for another number of GPUs, its weights fit nowhere, or no
-        placement keeps the limits.
+      SettingError: another number of GPUs, or no placement keeps the limits.
     """
     options = options or Options()
     count = len(gpus.names)
@@ -106,17 +98,14 @@ def check_solver(gap: float, time_limit_s: float) -> None:
     """Check the solver's gap and time limit.
 
     Raises:
-      SettingError: the gap is not in [0, 1), or the limit is not above 0.
+      SettingError: a gap outside [0, 1), or a limit not above 0.
     """
     check_value(gap, BelowOne, "gap")
     check_value(time_limit_s, Annotated[float, In("(0, inf]")], "time_limit_s")
 
 
 def relaxation_s(work: Work) -> float:
-    """Return a lower bound on the slowest stage's seconds: divisible kernels, no transfers.
-
-    It is the linear program min Z with Z >= sum of t[k,g] x[k,g].
-    """
+    """Return a lower bound on the slowest stage's seconds: divisible kernels, no transfers."""
     times = work.times
     kernels, count = times.shape
     c = np.zeros(kernels * count + 1)
@@ -138,10 +127,7 @@ def relaxation_s(work: Work) -> float:
 
 
 def sweep(work: Work) -> Iterator[tuple[int, ...]]:
-    """Yield placements to start from: each GPU alone, then thresholds of t[k,a] / t[k,b].
-
-    Kernels whose ratio reaches the threshold are on b, the others on a, for all pairs of GPUs.
-    """
+    """Yield placements to start from: GPUs alone, then thresholds of t[k,a] / t[k,b]."""
     kernels, count = work.times.shape
     for g in range(count):
         yield (g,) * kernels
@@ -158,12 +144,8 @@ def blocks_of_layers(
 ) -> tuple[int, ...]:
     """Return groups of kernels that share a GPU: those of a kind in a block of layers.
 
-    Tying all layers can cost much (40% on one pair); a few blocks cost little.
-
     Args:
-      layer_of: each kernel's layer; -1: the kernel is of no layer and is a group by itself.
-      kind_of: each kernel's kind within its layer.
-      blocks: number of blocks of layers.
+      layer_of: each kernel's layer; -1: none.
 
     >>> blocks_of_layers([-1, 0, 0, 1, 1, 2, 2, 3, 3], "eababababh", 2)
     (0, 1, 2, 1, 2, 3, 4, 3, 4)

@@ -1,4 +1,4 @@
-"""Recording of a program's memory accesses: each kernel replaced by an instrumented twin."""
+"""Recording of a program's memory accesses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Recording", "Seen", "recording_of"]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Bytes that one access of a launch touched, relative to the start of its slice."""
+    """Bytes that one access touched, from its slice's start."""
 
     launch: int
     part: Slice
@@ -31,9 +31,7 @@ class Recording:
     """A program whose launches write intervals into an extra buffer, the last one.
 
     Attributes:
-      program: the same launches, with one parameter more.
       records: [launch], its records and their offset in the buffer.
-      known: memory accesses of its kernels, by entry.
     """
 
     program: Program
@@ -47,12 +45,7 @@ class Recording:
         return Slice(last, 0, self.program.buffers[last].nbytes)
 
     def seen(self, content: bytes, address_of: Mapping[int, int]) -> tuple[Seen, ...]:
-        """Return the bytes touched by each access that happened and has one known slice.
-
-        Args:
-          content: bytes of `intervals` after the launches.
-          address_of: address of each buffer, by number.
-        """
+        """Return the bytes of each access that happened, with one known slice."""
         result = []
         for number, (records, offset) in enumerate(self.records):
             if not records:
@@ -77,10 +70,6 @@ class Recording:
 
 def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recording:
     """Return a program that records its accesses.
-
-    Args:
-      program: program to instrument.
-      known: memory accesses of its kernels, by entry.
 
     Raises:
       DataError: a kernel's memory accesses are not all known.

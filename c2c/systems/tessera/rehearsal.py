@@ -21,9 +21,8 @@ class Rehearsed:
     """Result of a rehearsal.
 
     Attributes:
-      chosen: number of the chosen placement, by kind of step.
-      seconds: seconds of the requests with the chosen placements.
-      tried_s: seconds of the requests with each combination of placements.
+      chosen: placement by kind of step.
+      tried_s: seconds with each combination of placements.
     """
 
     chosen: tuple[int, ...]
@@ -36,23 +35,13 @@ def rehearsed(
 ) -> Rehearsed:
     """Return the placements that run requests in the least time; the first of equals.
 
-    A plan's objective assumes that computation and transfers overlap perfectly; with few requests
-    in flight they do not, and placements with objectives within a percent can differ by a third.
-
-        first = [steps_of(work, gpus, p.gpu_of) for p in (plan(work, gpus, "throughput"),
-                                                          one_cut(work, gpus))]
-        rehearsed([first, second], requests, "priority", 4).chosen
-
     Args:
       kinds: [kind of step][placement], over the same GPUs.
-      requests: [request], its kinds of steps in order; see `pipelined`.
-      mode: see `pipelined`.
-      in_flight: see `pipelined`.
 
     Raises:
       SettingError: a kind without a placement, or an invalid mode or number.
 
-    Source: ours. One cut is pipeline parallelism over unlike GPUs.
+    Source: ours.
     """
     if not kinds or not all(kinds):
         raise SettingError("kinds", [len(k) for k in kinds], "at least one placement a kind")
@@ -67,13 +56,10 @@ def rehearsed(
 
 
 def one_cut(work: Work, gpus: Gpus) -> Plan:
-    """Return the best placement with the first kernels on one GPU and all others on another.
-
-    The best one has the fastest slowest stage; one GPU for all kernels is a candidate. Its bound is
-    its own objective, since no other such placement costs less.
+    """Return the best placement with the first kernels on one GPU and the rest on another.
 
     Raises:
-      SettingError: no placement keeps the limits on memory and pinned kernels.
+      SettingError: no placement keeps the limits.
     """
     kernels, count = work.times.shape
     if count != len(gpus.names):

@@ -1,4 +1,4 @@
-"""Schedule of a placement: segments of launches on each GPU, and sends before them."""
+"""Schedule of a placement."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ class Send:
 
     Attributes:
       part: slice that is sent.
-      source: GPU that wrote it.
-      target: GPU that lacks it.
-      after: number of the segment that wrote it.
+      after: segment that wrote it.
     """
 
     part: Slice
@@ -34,10 +32,8 @@ class Segment:
     """Consecutive launches of one GPU, and the sends that they wait for.
 
     Attributes:
-      gpu: number of the GPU.
-      launches: numbers of the launches, ascending.
-      sends: sends to this GPU before the first launch.
-      holds: earlier segments whose sends must end before this segment overwrites the bytes sent.
+      sends: sends before the first launch.
+      holds: segments whose sends must end before this one overwrites them.
     """
 
     gpu: int
@@ -68,22 +64,17 @@ def schedule(
     outputs: Sequence[Slice] = (),
     carried: Sequence[Slice] = (),
 ) -> Schedule:
-    """Return segments and sends of a placement.
-
-    A segment is captured as one CUDA graph. Before it the GPU receives only the bytes that the
-    segment reads and that another GPU wrote last.
+    """Return segments, each one CUDA graph, and sends of a placement.
 
     Args:
-      touches: reads and writes of each launch; no other bytes are sent.
-      gpu_of: each launch's GPU.
       count: number of GPUs; all have the content from before the step.
       outputs: slices that the first GPU has in the end.
-      carried: slices, such as a KV cache, that every GPU which reads them has for the next step.
+      carried: slices that the next step reads, such as KV.
 
     Raises:
-      SettingError: a placement of another length, or on a GPU that does not exist.
+      SettingError: a placement of another length, or on an unknown GPU.
 
-    Source: Tessera, section III-C. Ours: sends of missing bytes, not of whole results.
+    Source: Tessera, section III-C. Ours: sends of missing bytes alone.
     """
     where = list(gpu_of)
     if len(where) != len(touches) or not all(0 <= g < count for g in where):
@@ -135,12 +126,11 @@ def _overlap(one: Slice, other: Slice) -> bool:
 
 @dataclass(slots=True)
 class _Versions:
-    """Newest version of each range of bytes: the GPUs that hold it, its segment and GPU."""
+    """Newest version of each range of bytes."""
 
     _newest: dict[int, list[_Version]] = field(default_factory=dict)
 
     def bring(self, part: Slice, gpu: int) -> list[Send]:
-        """Return the sends of the bytes of a slice that a GPU lacks, and record it as a holder."""
         sends, versions = [], []
         begin, end = part.offset, part.offset + part.nbytes
         for version in self._newest.get(part.buffer, []):
@@ -164,7 +154,7 @@ class _Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A range of a buffer: the GPU and segment that wrote it, and the GPUs that hold it."""
+    """A range of a buffer: its writer, and the GPUs that hold it."""
 
     begin: int
     end: int

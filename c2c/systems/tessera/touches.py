@@ -1,4 +1,4 @@
-"""Memory that each launch of a program reads and writes, from its kernel's machine code."""
+"""Memory that each launch of a program reads and writes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ class Touch:
     """Bytes that a launch reads, and bytes that it writes.
 
     Attributes:
-      reads: slices that must be up to date before the launch; a slice updated in place is read
-        whole, since its other bytes stay.
-      writes: slices that the launch writes.
-      opaque: reasons of unknown accesses; if any, `reads` and `writes` are all slices that the
-        launch names.
+      reads: slices up to date before the launch; one updated in place is read whole.
+      opaque: reasons of unknown accesses; then all slices are read and written.
     """
 
     reads: tuple[Slice, ...]
@@ -34,7 +31,7 @@ def kernels_of(program: Program) -> Mapping[str, KernelAccess]:
     """Return the memory accesses of each kernel of a program, by its entry.
 
     Raises:
-      DataError: an image cannot be parsed, or lacks its kernel.
+      DataError: an unreadable image, or one that lacks its kernel.
     """
     result = {}
     for kernel in program.kernels:
@@ -51,12 +48,8 @@ def touches_of(
 ) -> tuple[Touch, ...]:
     """Return the slices that each launch reads and writes, in order.
 
-    Args:
-      program: launches, whose arguments name the slices that parameters point to.
-      kernels: result of `kernels_of`; None: it is computed.
-
     Raises:
-      DataError: a kernel accesses memory by a parameter that is no address in this launch.
+      DataError: a kernel accesses memory by a parameter that is no address.
     """
     access_of = kernels_of(program) if kernels is None else kernels
     touches = []

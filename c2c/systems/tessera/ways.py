@@ -1,4 +1,4 @@
-"""Strategies to serve one model on two GPUs: one alone, both apart, or four splits."""
+"""Strategies to serve one model on two GPUs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ class Way:
     """One strategy to use the GPUs.
 
     Attributes:
-      name: name in `WAYS`.
-      requests_per_s: sustained requests a second; 0: the model does not fit or cannot be split so.
-      price: relative price of the GPUs in use; None: one of them has no price.
+      requests_per_s: 0: the model does not fit or cannot be split so.
+      price: relative price of the GPUs; None: unknown.
       held_bytes: weights and cache on each GPU.
-      plan: plan of a strategy that places kernels; None: the strategy has none.
       detail: assignment of the GPUs, as text.
-      is_applicable: False if a model of this kind cannot be split so at all.
+      is_applicable: whether such a model can be split so at all.
     """
 
     name: str
@@ -60,21 +58,16 @@ def ways(
     gap: float = 0.01,
     blocks: int | None = None,
 ) -> tuple[Way, ...]:
-    """Return all strategies, in the order of `WAYS`.
+    """Return the sustained requests a second of all strategies, in the order of `WAYS`.
 
-    Each gets the requests a second that it sustains under one load, which its slowest part limits,
-    if the weights fit. `kernels` is Tessera's, `prefill_decode` and `attention_ffn` are the paper's
-    baselines. Ours: `replicas`, two GPUs without a link, and `layers`, the first layers on one GPU
-    and the others on the other.
+    `kernels` is Tessera's, `prefill_decode` and `attention_ffn` are its baselines. Ours: `replicas`
+    (no link) and `layers` (first layers on one GPU).
 
     Args:
-      served: the model and its load.
-      pair: two GPUs, left and right.
-      gbps: rate of the link between them in each direction, 1e9 bytes a second.
+      gbps: rate of the link in each direction, 1e9 bytes a second.
       latency_s: latency of a transfer.
-      efficiency: see `work_of`.
       gap: relative gap at which the planner may stop.
-      blocks: blocks of layers whose kernels of a kind share a GPU; None: kernels share none.
+      blocks: blocks of layers whose kernels of a kind share a GPU; None: none.
 
     Raises:
       SettingError: not two GPUs, or one lacks a rate.
@@ -99,7 +92,7 @@ def best_way(found: Sequence[Way], *, by_price: bool = False) -> Way:
     """Return the strategy of most requests a second, or most for the price; the first of equals.
 
     Raises:
-      SettingError: the model fits with no strategy, or `by_price` and a GPU has no price.
+      SettingError: no strategy fits, or `by_price` without a price.
     """
     real = [way for way in found if way.name != "limit" and way.requests_per_s > 0]
     if not real:

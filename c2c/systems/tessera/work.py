@@ -1,4 +1,4 @@
-"""Inputs of the planner: kernels with their times, transfers and weights; GPUs and links."""
+"""Inputs of the planner."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ class Work:
     """A step of a model: kernels in program order.
 
     Attributes:
-      names: names of the kernels.
-      times_s: [kernel][gpu], seconds.
-      transfers: transfers between kernels, each from an earlier to a later one.
-      weights: weights in memory, with the kernels that read them.
+      times_s: [kernel][gpu].
+      transfers: from an earlier to a later kernel.
+      weights: with the kernels that read them.
       pinned: kernels that only one GPU may run -> that GPU.
     """
 
@@ -80,10 +79,9 @@ class Gpus:
     """GPUs and the links between them.
 
     Attributes:
-      names: names of the GPUs, each once.
-      latency_s: [from][to], seconds before a transfer's first byte.
-      gbps: [from][to], 1e9 bytes a second; 0: there is no link.
-      memory_bytes: memory of each GPU; None: no limit, as in the paper.
+      latency_s: [from][to], seconds before the first byte.
+      gbps: [from][to], 1e9 bytes a second; 0: no link.
+      memory_bytes: of each GPU; None: no limit, as in the paper.
     """
 
     names: tuple[str, ...]
@@ -127,10 +125,7 @@ class Gpus:
 
 
 def joined(works: Sequence[tuple[Work, float]]) -> Work:
-    """Return several steps as one work, each times its count.
-
-    One plan then balances prefill and decode together, in the mix of a load.
-    """
+    """Return several steps as one work, each times its count."""
     names: list[str] = []
     times: list[tuple[float, ...]] = []
     transfers: list[Transfer] = []
@@ -155,15 +150,7 @@ def joined(works: Sequence[tuple[Work, float]]) -> Work:
 def served_work(
     served: Served, gpus: Sequence[TimedGpu], efficiency: Efficiency | None = None
 ) -> Work:
-    """Return all phases of a served model as one work, in seconds a request.
-
-    Weights are shared by the phases. Collectives are pinned to the first GPU's group.
-
-    Args:
-      served: the model and its load.
-      gpus: GPUs that may run its kernels.
-      efficiency: see `work_of`.
-    """
+    """Return all phases of a served model as one work, in seconds a request."""
     both = joined(
         [(work_of(phase.kernels, gpus, efficiency), phase.steps) for phase in served.phases]
     )
@@ -183,12 +170,10 @@ def work_of(
     """Return a step as the planner's input.
 
     Args:
-      kernels: kernels of the step.
-      gpus: GPUs that may run them.
-      efficiency: shares of the datasheets' rates for kernels that are no products, on all GPUs.
+      efficiency: shares of datasheets' rates for kernels that are no products.
 
     Raises:
-      SettingError: no kernel, no GPU, or a GPU whose file lacks a rate.
+      SettingError: no kernel, no GPU, or a GPU that lacks a rate.
     """
     if not gpus:
         raise SettingError("gpus", gpus, "at least one GPU")
@@ -210,13 +195,7 @@ def streamed_work(
     gpus: Sequence[TimedGpu],
     caps_gbps: Sequence[float],
 ) -> Work:
-    """Return a step whose weights are streamed over the link, each slice alone on it.
-
-    Args:
-      kernels: kernels of the step.
-      gpus: the slices.
-      caps_gbps: rate of each slice alone on the link, 1e9 bytes a second.
-    """
+    """Return a step whose weights are streamed over the link, each slice alone on it."""
     # `product` means a product over weights in HBM, and no kernel has one here
     here = [replace(kernel, weight_bytes=0.0, product=None) for kernel in kernels]
     weights = np.array([kernel.weight_bytes for kernel in kernels])

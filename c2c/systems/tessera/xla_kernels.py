@@ -1,4 +1,4 @@
-"""Operations and bytes of each launch of an XLA program, for the cost tables."""
+"""Operations and bytes of each launch of an XLA program."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ def xla_kernels(step: XlaStep, touches: Sequence[Touch], tokens: int) -> tuple[S
     """Return a kernel for each launch, in order.
 
     Args:
-      step: step of a model with bf16 weights.
-      touches: reads and writes of its launches.
       tokens: tokens of the step, the rows of its products.
     """
     standing = {part.buffer for part in step.program.inputs}
@@ -46,14 +44,9 @@ def program_work(
 ) -> Work:
     """Return a program as the planner's input: launches, bytes between them, weights.
 
-    Launches whose memory accesses are not known are pinned, since their inputs could not be sent.
+    Launches with unknown accesses are pinned to `home`.
 
     Args:
-      step: the program.
-      touches: reads and writes of its launches.
-      gpus: GPUs that may run them.
-      tokens: tokens of the step.
-      efficiency: see `work_of`.
       home: GPU of pinned launches.
     """
     graph = graph_of(touches, step.carried)

@@ -1,4 +1,4 @@
-"""Layouts of a hot model and a cold one, or several, over GPUs in the serving loop."""
+"""Layouts of a hot model and cold ones over GPUs."""
 
 from __future__ import annotations
 
@@ -49,18 +49,7 @@ def pair_times(
     given: Weaving, hot: Times, cold: Times, gpus: tuple[TimedGpu, TimedGpu], node: Node,
     away: Times, *, receiver: int = 1, receivers: int = 1, link_gbps: float | None = None,
 ) -> Pair:  # fmt: skip
-    """Return the pair's times (K, N, the receiver's operators) at the batches of the cut.
-
-    Args:
-      given: settings of the layout.
-      hot, cold, away: times of the hot model, of the cold one, and of the hot one where the cold
-        one is.
-      gpus: GPUs of the hot and of the cold model.
-      node: GPUs and links.
-      receiver: number of the cold model's GPU.
-      receivers: number of cold models, each with its part of the hot sequences away.
-      link_gbps: rate at which the cold model reads weights from host memory; None: from HBM.
-    """
+    """Return the pair's times (K, N, the receiver's operators)."""
     count = away_of(given.rows, given.ratio / receivers)
     at_home = hot.attention_s([given.rows - receivers * count], given.context)
     remote = away.attention_s([count], given.context)
@@ -77,11 +66,7 @@ def pair_times(
 
 
 def cut_of(given: Weaving, pair: Pair) -> Cut:
-    """Return the cut that the settings name.
-
-    Raises:
-      SettingError: Algorithm 1 as printed that does not end.
-    """
+    """Return the cut that the settings name."""
     limits, slack = pair.limits(given.limits), pair.slack_s
     if given.cut == "none" or not pair.away:
         return Cut(pieces=tuple((t,) for t in pair.ops))
@@ -103,16 +88,11 @@ def woven_layout(
     """Return the layout of a hot model and its cold ones over the first GPUs of a node.
 
     Args:
-      given: settings of the layout.
       models: `given.models` models; `given.hot` names the hot one.
-      node: GPUs and links.
-      rows: largest batch.
-      tokens: most prompt tokens of a step.
-      constants: cost-model constants of GPUs of the first one's kind; None: by the GPUs' names.
-      link_gbps: rate of the chip's link, if cold models' weights are in host memory; None: in HBM.
+      link_gbps: rate of the chip's link, if cold weights are in host memory; None: in HBM.
 
     Raises:
-      SettingError: another number of models, a model without room, or GPUs without links.
+      SettingError: another number of models, no room, or no links.
     """
     names, count = [one.name for one in models], given.models
     if len(models) != count or len({one.spec.name for one in models}) < count:
@@ -254,7 +234,6 @@ class _Over:
         )  # fmt: skip
 
     def _woven(self, k: int, hot: Times, cold: Times) -> tuple[Plan, float, str]:
-        """Return the hot step's works of one receiver, the seconds that its steps get, a note."""
         settings, away, count = self.given, self._times(self.hot, k), self.given.receivers
         rate = None if self.link_gbps is None else self.link_gbps / count
         pair = pair_times(
@@ -429,10 +408,7 @@ def _of(k: int, name: str, receivers: int) -> str:
 
 
 def _wire(node: Node, receiver: int, receivers: int) -> tuple[tuple[float, float], float]:
-    """Return the latencies to a receiver and back, and its share of the lower rate, GB/s.
-
-    All receivers send at once, over a port of the first GPU or each over wires of its own.
-    """
+    """Return the latencies to a receiver and back, and its rate, GB/s."""
     there, back = node.link(0, receiver), node.link(receiver, 0)
     assert there is not None  # checked with the node
     assert back is not None

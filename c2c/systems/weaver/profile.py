@@ -1,4 +1,4 @@
-"""Times of a woven pair by the cost model: K, N, the receiver's operators, effects of a cut."""
+"""Times of a woven pair by the cost model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TILE_COLUMNS = 128  # columns of a product's tile; pieces of whole tiles keep re
 
 
 def payload_bytes(spec: ModelSpec) -> tuple[int, int]:
-    """Return the bytes that a sequence sends in a layer (Q, K and V) and receives (the result).
+    """Return a sequence's bytes sent in a layer (Q, K and V) and received (the result).
 
     >>> from c2c.models import load_spec
     >>> payload_bytes(load_spec("llama-3-8b"))
@@ -30,22 +30,18 @@ def payload_bytes(spec: ModelSpec) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Times of one decode step each of a hot and a cold model on two GPUs.
-
-    The sender is the hot model's GPU, the receiver the cold model's. Times are those
-    of `c2c.cost.kernel_graph`; the paper profiles a running pair (section 4.2).
+    """Times of one decode step each of a hot model (sender) and a cold one (receiver), computed.
 
     Attributes:
       layers: layers of the hot model, each one task of a step.
-      away: number of sequences whose keys and values the receiver holds.
-      local_s: K, seconds of the sender's attention in a layer, mean over layers.
-      away_s: N, seconds of the receiver's attention for a task.
-      wire_s: seconds of a task's payload and result between the GPUs.
-      rest_s: seconds of the sender's step without attention.
-      kinds: kinds of the receiver's operators, in program order.
+      away: sequences whose KV the receiver holds.
+      local_s: K, the sender's attention in a layer, mean.
+      away_s: N, the receiver's attention for a task.
+      wire_s: a task's payload and result.
+      rest_s: the sender's step without attention.
+      kinds: the receiver's operators, in program order.
       ops: seconds of each operator.
-      most: most pieces of each operator: tiles of a product's columns, sequences of attention,
-        else 1.
+      most: most pieces of each operator.
     """
 
     layers: int
@@ -83,9 +79,9 @@ class Woven:
 
     Attributes:
       stall_s: mean stall of a layer.
-      hot_s: seconds of the sender's step.
-      cold_s: seconds of the receiver's step, with one step's tasks of the sender.
-      longest_s: seconds of the receiver's longest piece.
+      hot_s: the sender's step.
+      cold_s: the receiver's step with its tasks.
+      longest_s: the receiver's longest piece.
     """
 
     stall_s: float
@@ -107,16 +103,13 @@ def profile_of(
     """Return the times of a pair.
 
     Args:
-      hot: model of the sender.
-      cold: model of the receiver.
-      gpus: GPUs of the sender and of the receiver.
       batches: decode steps of the hot and of the cold model.
       ratio: share of the hot sequences that are away.
-      wire_s: latencies of a transfer to the receiver and of one back.
+      wire_s: latencies to the receiver and back.
       gbps: rate of the link, each direction.
 
     Raises:
-      SettingError: a ratio outside [0, 1], or a GPU whose file lacks a rate.
+      SettingError: a ratio outside [0, 1], or a GPU that lacks a rate.
     """
     check_value(ratio, Share, "ratio")
     sender, receiver = gpus
@@ -145,7 +138,7 @@ def away_of(rows: int, ratio: float) -> int:
 
 
 def moved_s(spec: ModelSpec, away: int, wire_s: tuple[float, float], gbps: float) -> float:
-    """Return the seconds of a task's payload and result over the link; 0 without a task."""
+    """Return the seconds of a task's payload and result over the link."""
     return sum(wire_s) + away * sum(payload_bytes(spec)) / (gbps * 1e9) if away else 0.0
 
 
@@ -163,11 +156,7 @@ def operators_of(
 
 
 def woven(pair: Pair, cut: Cut, poll_s: float) -> Woven:
-    """Return the times of a pair with a cut; the receiver polls after each piece.
-
-    Polls that splits add are part of the pieces' seconds. Without sequences away there are no
-    polls.
-    """
+    """Return the times of a pair with a cut; the receiver polls after each piece."""
     lengths = cut.lengths
     stall_s = expected_stall(lengths, pair.slack_s) if pair.away else 0.0
     polled_s = len(pair.ops) * poll_s if pair.away else 0.0

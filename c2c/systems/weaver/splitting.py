@@ -84,9 +84,9 @@ class Limits:
     """Bounds and costs of a cut.
 
     Attributes:
-      least_s: shortest piece, in seconds.
-      most: most pieces of every operator, or one number for each operator.
-      split_s: seconds that a split adds to an operator: a launch, and a smaller product's loss.
+      least_s: shortest piece.
+      most: most pieces of every operator, or of each.
+      split_s: seconds that a split adds to an operator.
       poll_s: seconds of the poll after the additional piece.
     """
 
@@ -129,12 +129,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Stall at which cutting stops; the paper does not say whose stall it bounds.
+    """Stall at which cutting stops.
 
     Attributes:
-      seconds: the threshold; the paper's is 5 % of the sender's mean iteration.
-      of: bounded stall: operator: mean of a task that meets the longest piece; layer: mean of a
-        layer; iteration: mean of all layers of a step.
+      seconds: the paper's is 5 % of the sender's mean iteration.
+      of: bounded stall: operator (a task that meets the longest piece), layer or iteration.
       layers: layers of the sender's model.
     """
 
@@ -155,7 +154,7 @@ def printed_cut(ops: Sequence[float], slack: float, threshold: Threshold) -> Cut
     """Return the cut of Algorithm 1 as printed, which halves the longest piece again and again.
 
     Raises:
-      SettingError: more than `MOST_SPLITS` splits, as for slack <= 0 and an unreachable threshold.
+      SettingError: more than `MOST_SPLITS` splits.
     """
     return _halved(
         ops, threshold, lambda t: max(t - slack, 0.0) ** 2 / 2, lambda t, _: t > slack, 0.0
@@ -167,8 +166,7 @@ def guarded_cut(
 ) -> Cut:
     """Return the cut of Algorithm 1 with guards: shortest piece, most pieces, cost of a split.
 
-    Stalls are measured by `expected_stall`, for a slack of any sign. A piece stays whole if
-    halving it does not reduce the stall.
+    Stalls are `expected_stall`'s, for a slack of any sign.
     """
     limits = limits or Limits()
     most = limits.most_of(_seconds(ops)).tolist()
@@ -200,21 +198,12 @@ def best_cut(
 ) -> Cut:
     """Return the cut with the least hot TPOT + weight x cold TPOT (ours).
 
-    The hot model's step grows by layers x `expected_stall`, the cold one's by the cost of splits.
-    Equal pieces are best for an operator, because lateness is convex in a piece's length; lateness
-    is also convex in their number. Each split costs the same, so the receiver's step depends only
-    on the number of splits. For each number the splits with the largest gains are best; the search
-    compares these.
-
     Args:
-      ops: seconds of the receiver's operators.
       slack: K - N, seconds.
-      layers: layers of the hot model.
-      weight: weight of a second of the cold model's step.
-      limits: limits of pieces; None: the defaults of `Limits`.
+      weight: of a second of the cold model's step.
 
     Raises:
-      SettingError: a weight below 0, no layer, or limits for another number of operators.
+      SettingError: a weight below 0, no layer, or limits for other operators.
     """
     check_value(weight, FromZero, "weight")
     check_value(layers, Count, "layers")
@@ -270,7 +259,7 @@ def _halved(
 
 
 def _late(t: Values, slack: float | Values) -> Values:
-    """Return the mean lateness of pieces times their seconds: the integral of max(0, w - slack)."""
+    """Return the integral of max(0, w - slack) over pieces."""
     return np.where(slack >= 0, np.maximum(t - slack, 0.0) ** 2 / 2, t * (t / 2 - slack))
 
 

@@ -1,4 +1,4 @@
-"""Costs of works of a model's decode steps, by the calibrated cost model."""
+"""Costs of works of a model's decode steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fitted() -> dict[str, float]:
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return names of the printed numbers that `fitted` is fitted to; they are in-sample."""
+    """Return the printed numbers that `fitted` is fitted to."""
     constants = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
     return frozenset(claim for _, source in constants.values() for claim in source.claims)
 
@@ -48,10 +48,8 @@ class Times:
     """Times of a model on one GPU or on one rank of several.
 
     Attributes:
-      spec: the model.
-      table: costs of its steps.
       host_s: host seconds a step, beside the calibration's.
-      collectives_s: [rows], seconds of all collectives of a step by its rows; (): none.
+      collectives_s: [rows], a step's collectives; (): none.
     """
 
     spec: ModelSpec
@@ -98,7 +96,7 @@ class Times:
         )  # fmt: skip
 
     def with_prompts(self, cost: Cost) -> Cost:
-        """Return a decode step's cost with prompts in the same step, which reads weights once."""
+        """Return a decode step's cost with prompts, weights read once."""
         table, rows = self.table, np.array(cost.decode.sizes)
         tokens = np.arange(1, table.max_tokens + 1)
         once = curve(tokens, self.rest_s(tokens) - table.head_s[tokens, 0] + table.head_s[1, 0])
@@ -110,7 +108,7 @@ class Times:
         )  # fmt: skip
 
     def link_bytes(self, *, has_prompts: bool) -> Cost:
-        """Return the bytes over the chip's link in a step, where weights are in host memory."""
+        """Return a step's bytes over the chip's link."""
         sizes = np.arange(1, self.table.max_tokens + 1)
         body, head = self.table.body_link_bytes[sizes, 0], self.table.head_link_bytes[sizes, 0]
         if not has_prompts:
@@ -119,7 +117,7 @@ class Times:
         return Cost(tokens=curve(sizes, body + head[0]), decode=curve(sizes, more))
 
     def prompts(self) -> Cost:
-        """Return the cost of prompts by tokens; each token attends to about 1,000 at most."""
+        """Return prompts' cost by tokens, each attending to some 1,000."""
         table = self.table
         tokens = np.unique([1, *range(_GRID, table.max_tokens + 1, _GRID), table.max_tokens])
         pairs = tokens * np.minimum(tokens, _PAIRS) / 2
@@ -139,16 +137,12 @@ def times_of(
     """Return the times of a model.
 
     Args:
-      spec: the model, or a rank's part of it.
-      part: the GPU, or a share of it.
-      constants: constants of the cost model.
       rows: most rows of a step.
       tokens: most prompt tokens of a step.
-      host_s: see `Times`.
-      collective_s: fixed seconds of each all-reduce, two a layer; 0: no all-reduces.
+      collective_s: fixed seconds of each all-reduce, two a layer; 0: none.
       gbps: rate of the all-reduces' link.
-      link_gbps: rates of the chip's link alone and beside others, if weights are read over it, with
-        the alpha that is best beside others; None: weights are in HBM.
+      link_gbps: rates of the chip's link alone and beside others, with the best alpha; None:
+        weights are in HBM.
     """
     most = max(rows, tokens)
     if link_gbps is None:

@@ -16,33 +16,32 @@ WAYS: Final = ("dedicated", "spatial", "temporal", "woven")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weaving:
-    """Layout of two models over two GPUs: settings of the mechanism in `system.layout`.
+    """Settings of `system.layout`: two models over two GPUs.
 
     Attributes:
-      way: layout: woven, dedicated, temporal or spatial.
+      way: woven, dedicated, temporal or spatial.
       hot: name of the hot model; None: the catalog's first.
       ratio: share of the hot sequences that are away.
-      receivers: number of GPUs of cold models beside the hot model's.
-      colds: number of cold models that take turns on them; 0: one each.
-      cut: cut of the cold model's operators: none, printed and guarded (Algorithm 1), best (ours).
-      threshold: longest stall that Algorithm 1 accepts, as a share of the hot step without stalls.
-      threshold_of: stall that `threshold` bounds: operator, layer or iteration.
-      weight: weight of a second of the cold model's step, for the best cut.
+      receivers: GPUs of cold models.
+      colds: cold models that take turns on them; 0: one each.
+      cut: cut of the cold model's operators: none, printed, guarded (Algorithm 1) or best (ours).
+      threshold: longest stall of Algorithm 1, as a share of the hot step.
+      threshold_of: stall that it bounds: operator, layer or iteration.
+      weight: of a second of the cold model's step, for the best cut.
       rows: rows of the hot step that the cut is made for.
-      cold_rows: rows of the cold step that the cut is made for.
-      context: tokens a sequence that the cut and stalls are computed for.
+      cold_rows: rows of the cold step.
+      context: tokens a sequence for cut and stalls.
       poll_s: seconds of a poll that finds nothing.
       split_s: seconds that a split adds to an operator.
-      ahead_s: seconds that the CPU issues ahead, for which tasks wait if it controls them; None:
-        the GPU controls them.
-      prompt_devices: number of devices for each model's prompts; 0: prompts are computed where the
-        model decodes; None: prompts take no time.
+      ahead_s: seconds that the CPU issues ahead; None: the GPU controls tasks.
+      prompt_devices: devices for each model's prompts; 0: where it decodes; None: prompts take no
+        time.
       kv_share: share of a GPU's memory for weights, keys, values and `reserve_bytes`.
       reserve_bytes: bytes of each GPU for other uses.
-      cold_share: share of the models' common room for keys and values, kept for the cold model.
-      host_s: host seconds a step of either model, beside the calibration's.
+      cold_share: share of the KV room kept for the cold model.
+      host_s: host seconds a step, beside the calibration's.
       collective_s: seconds of an all-reduce beside its bytes, with way=temporal or spatial; None:
-        those of the paper's pair of A100.
+        the paper's pair of A100.
       sm_share: share of the SMs of the hot model, with way=spatial.
     """
 

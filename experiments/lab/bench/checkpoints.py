@@ -1,4 +1,4 @@
-"""Checkpoints of random float32 weights: the size of small real models, or tiny."""
+"""Checkpoints of random float32 weights."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def write_model(name: str, folder: Path, seed: int) -> Path:
-    """Write a float32 checkpoint of one of `SHAPES` in Hugging Face's layout; return its folder."""
+    """Write a float32 checkpoint of one of `SHAPES`; return its folder."""
     from c2c.models import from_hf_config
     from c2c.transformer.weights.random_source import RandomSource
 
@@ -128,7 +128,7 @@ def config_of(shape: str) -> dict[str, Any]:
 
 
 def write_models(shapes: Sequence[str], models: int, seed: int, folder: Path) -> dict[str, Path]:
-    """Write models as checkpoints into a folder; return the path of each by name."""
+    """Write checkpoints into a folder; return their paths by name."""
     from c2c.models import from_hf_config
     from c2c.transformer.weights.random_source import RandomSource
 

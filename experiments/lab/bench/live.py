@@ -1,4 +1,4 @@
-"""Open-loop traffic to a live engine: requests, answers, and `c2c serve` as a process."""
+"""Open-loop traffic to a live engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _START_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt of token ids that arrives `at_s` after the trace's start, and its `new` tokens."""
+    """A prompt that arrives `at_s` after the trace's start, and its `new` tokens."""
 
     at_s: float
     model: str
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Tokens of an answer; times of the first and the last in seconds since the request."""
+    """Tokens of an answer, and seconds of the first and last since the request."""
 
     first_s: float
     last_s: float
@@ -56,17 +56,7 @@ class Answer:
 def streamed(
     address: str, path: str, body: Mapping[str, Any], tokens_in: Callable[[Any], Sequence[int]]
 ) -> Answer:
-    """Request a stream of events; return the tokens in them.
-
-    Args:
-      address: HTTP address of the server.
-      path: path of the endpoint.
-      body: JSON body of the request.
-      tokens_in: function that returns the tokens of an event's JSON; many events have none.
-
-    Raises:
-      DataError: the server answers with an error.
-    """
+    """Request a stream of events; return the tokens in them."""
     host = address.removeprefix("http://").split("/")[0]
     began_s, first_s = time.perf_counter(), 0.0
     tokens: list[int] = []
@@ -108,10 +98,7 @@ class Engine:
         self.address = ""
 
     def start(self) -> None:
-        """Start the engine with all models in host memory; wait for the loop's machine code.
-
-        A first start of a version compiles it beside requests, once, for 25 CPU-seconds.
-        """
+        """Start the engine with all models in host memory."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 (this Python, our module)
                 [
@@ -173,11 +160,10 @@ class Mix:
     """Distribution of the requests.
 
     Attributes:
-      models: names of the models, the most popular first.
-      zipf: Zipf exponent of the models' popularity; 0: uniform.
-      prompt: tokens of a prompt, at least and at most.
-      new: tokens of an answer, at least and at most.
-      vocab: vocabulary size that all models have.
+      zipf: exponent of the models' popularity; 0: uniform.
+      prompt: least and most tokens.
+      new: least and most tokens of an answer.
+      vocab: size that all models have.
     """
 
     models: tuple[str, ...]
@@ -188,14 +174,7 @@ class Mix:
 
 
 def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
-    """Return requests of a Poisson process, in order of arrival.
-
-    Args:
-      mix: distribution of the requests.
-      requests: number of requests.
-      rate: requests a second; infinite: all arrive at once.
-      seed: seed of arrivals, models, lengths and token ids.
-    """
+    """Return requests of a Poisson process, in order of arrival."""
     rng = np.random.default_rng(seed)
     shares = np.arange(1, len(mix.models) + 1) ** -mix.zipf
     at_s, result = 0.0, []
@@ -209,15 +188,7 @@ def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
 
 
 def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tuple[list[A], float]:
-    """Send requests at their arrival times; return the answers and the seconds until the last.
-
-    Args:
-      ask_one: function that sends a request and returns its answer, called from several threads.
-      requests: requests in order of arrival.
-
-    Raises:
-      DataError: a request was answered with an error.
-    """
+    """Send requests at their times; return answers and total seconds."""
     answers: dict[int, A] = {}
     errors: list[BaseException] = []
     began_s = time.perf_counter()

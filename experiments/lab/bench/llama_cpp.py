@@ -1,13 +1,11 @@
-"""This engine beside llama.cpp's server, over one trace on the same cores. Takes minutes.
+"""This engine beside llama.cpp's server, over one trace on the same cores.
 
     make peer-server
     c2c bench llama_cpp
 
-Models have random float32 weights and two architectures, with the same bits for both. The requests
-are an open loop with Poisson arrivals and Zipf-distributed models. The servers take turns. Prints
-seconds to the first and last token, tokens a second, CPU seconds and memory. Also prints the number
-of equal texts, since other tokens would be other work. Writes JSON with provenance to a folder in
-runs/bench.
+Takes minutes. Models have random float32 weights, with the same bits for both. Prints seconds to
+the first and last token, tokens a second, CPU seconds, memory and equal texts. Writes JSON with
+provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -73,18 +71,18 @@ class LlamaCppSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
-      shapes: shapes of the models, which they take in turn.
+      shapes: shapes of the models, in turn.
       models: number of models.
       requests: requests of the trace.
       rate: requests a second.
-      zipf: Zipf exponent of the models' popularity; 0: uniform.
-      prompt: tokens of a prompt, at least and at most.
-      new: tokens of an answer, at least and at most.
+      zipf: exponent of the models' popularity; 0: uniform.
+      prompt: least and most tokens.
+      new: least and most tokens of an answer.
       slots: requests of one model at the same time.
-      cores: workers of this engine, each on one core, and threads of each process of llama.cpp.
-      repeats: runs of the trace on each server; servers take turns.
+      cores: workers of this engine, and threads of each process of llama.cpp.
+      repeats: runs of the trace on each server, in turns.
       peer: Python with xllamacpp.
-      seed: seed of weights and requests.
+      seed: of weights and requests.
     """
 
     shapes: list[str] = field(default_factory=lambda: ["llama-18m"])
@@ -102,16 +100,7 @@ class LlamaCppSettings(MeasurementSettings):
 
 
 class LlamaCpp:
-    """llama.cpp's own server, a process a model, all of them from the start.
-
-    Args:
-      python: path of the peer's Python.
-      models: GGUF file of each model, by name.
-      log: file for what the processes print.
-      slots: requests of one model at the same time.
-      context: most tokens of a prompt and its answer.
-      threads: threads of each process.
-    """
+    """llama.cpp's own server, a process a model, all of them from the start."""
 
     name = "llama.cpp"
 
@@ -320,11 +309,7 @@ def _renamed(
 
 
 def write_gguf(folder: Path, to: Path) -> Path:
-    """Write a checkpoint (one file, float32, of `ARCHITECTURES`) as a GGUF file, bit for bit.
-
-    Texts of tokens are invented: prompts must be token ids. No text is a part of a character,
-    since a server holds such tokens back until the character is whole.
-    """
+    """Write a checkpoint (one file, float32, of `ARCHITECTURES`) as a GGUF file, bit for bit."""
     import gguf
     from safetensors.numpy import load_file
 

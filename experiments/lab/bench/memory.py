@@ -1,7 +1,4 @@
-"""Peak memory of `c2c simulate` in this process, in MB, as the last line.
-
-python -m experiments.lab.bench.memory [overrides of c2c simulate]
-"""
+"""Peak memory of `c2c simulate` in this process, in MB, as the last line."""
 
 from __future__ import annotations
 
@@ -15,11 +12,7 @@ __all__ = ["peak_mb"]
 
 
 def peak_mb() -> float:
-    """Return the peak memory of this process, in 1e6 bytes.
-
-    A child's `ru_maxrss` includes its parent's memory at the fork. The high-water mark of the
-    present address space does not.
-    """
+    """Return the peak memory of this process, in 1e6 bytes."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text(encoding="ascii").splitlines():

@@ -1,7 +1,4 @@
-"""One point of the simulator's benchmark in its own process, as one line of JSON.
-
-python -m experiments.lab.bench.point catalog=dense workload.requests=1000 folder=<new folder>
-"""
+"""One point of the simulator's benchmark in its own process."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Speed and memory of the simulator: requests, systems, instances, start-up. Takes two minutes.
+"""Speed and memory of the simulator: requests, systems, instances, start-up.
 
     c2c bench simulator requests=3500000
 
-The workload is the generator's, with the published volume of C2CServe's trace: 89 models, three
-weeks, 3.5 M requests. Smaller sizes run at the same request rate over less time. Each point is a
-process of its own. Writes JSON and Parquet with provenance to a folder in runs/bench.
+Takes two minutes. The workload has the volume of C2CServe's trace: 89 models, three weeks, 3.5 M
+requests. Writes JSON and Parquet with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -49,11 +48,10 @@ class BenchSettings(MeasurementSettings):
     """Settings of the benchmark, as key=value on the command line.
 
     Attributes:
-      requests: requests of the largest point; two more points have a tenth and a hundredth of them.
-      superchips: number of Superchips of these points.
-      fleets: numbers of Superchips of the points over instances, 7 instances and 16 models each.
-      systems: systems of the points over systems, each with a tenth of the requests; the others are
-        compared with the first.
+      requests: of the largest point; two more have a tenth and a hundredth.
+      superchips: Superchips of these points.
+      fleets: Superchips of the points over instances, 7 instances and 16 models each.
+      systems: systems with a tenth of the requests each, beside the first.
       seed: seed of the workload.
     """
 
@@ -89,7 +87,7 @@ def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
-    """Start `c2c simulate`; return seconds to its first table and its peak memory in MB."""
+    """Start `c2c simulate`; return seconds to a table, and peak MB."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -130,10 +128,7 @@ def by_size(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_system(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over systems: the same requests, with the chips that each system needs.
-
-    A system that gives every model a slice of its own has enough chips for that.
-    """
+    """Return the points over systems, each with enough chips."""
     n = max(1, settings.requests // 10)
     return [
         [
@@ -150,7 +145,7 @@ def by_system(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_instances(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over the number of instances: models and load grow with them."""
+    """Return the points over instances: models and load grow along."""
     n = max(1, settings.requests // 10)
     # On one superchip a tenth of the volume in three weeks is 0.19 requests/s.
     return [
@@ -171,12 +166,7 @@ def by_instances(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_chips(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over the number of instances with equal work for each instance.
-
-    Every model is equally popular, so that a slice switches equally often in any fleet. (If
-    popularity fell with rank, more models would be rarer models, with more events a request.) With
-    more chips a placement considers more slices, since models have more homes.
-    """
+    """Return the points over instances with equal work each."""
     n = max(1, settings.requests // 10)
     return [
         [
@@ -199,7 +189,7 @@ def by_cells(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_turns(settings: BenchSettings) -> list[list[str]]:
-    """Return the points where engines share slices, with few and with many of them busy."""
+    """Return the points where engines share slices."""
     return [
         [
             "catalog=dense16",

@@ -3,9 +3,8 @@
     c2c bench systems
     c2c bench systems systems=[moe_infinity,finemoe] requests=3000
 
-Each system's run stays in a folder of its own in `runs`. Run the same command again to resume a
-stopped measurement. A system with unchanged settings and code keeps the speed of its run there.
-Writes JSON and Parquet with provenance to a folder in runs/bench.
+The same command resumes a stopped measurement. Writes JSON and Parquet with provenance to a folder
+in runs/bench; each run stays in `runs`.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ class SystemsSettings(MeasurementSettings):
 
     Attributes:
       systems: names of systems; empty: all.
-      requests: requests of each run, at the rate of `workload=poisson`.
+      requests: of each run, at the rate of `workload=poisson`.
       seed: seed of the workload.
       runs: folder of the systems' own runs.
-      again: whether to measure systems again that have a run.
+      again: whether to measure again systems that have a run.
     """
 
     systems: list[str] = field(default_factory=list)
@@ -61,11 +60,7 @@ class SystemsSettings(MeasurementSettings):
 
 
 def default_settings(system: str) -> list[str]:
-    """Return the settings of a system's run: its catalog and number of chips.
-
-    A system that keeps some experts in HBM needs a catalog of mixtures of experts. A system that
-    gives every model a slice of its own needs as many slices as models.
-    """
+    """Return the settings of a system's run: its catalog and number of chips."""
     overrides = [f"system={system}", "workload=poisson"]
     cfg = load(overrides)
     if cfg.system.experts.policy != "all_experts":
@@ -76,7 +71,7 @@ def default_settings(system: str) -> list[str]:
 
 
 def measure(settings: SystemsSettings, system: str) -> dict[str, Any]:
-    """Return the speed of a system, from its run in `settings.runs` if there is one."""
+    """Return a system's speed, from its run in `settings.runs` if any."""
     overrides = [*default_settings(system), f"seed={settings.seed}", "figures=false", "shards=1"]
 
     def of(requests: int) -> DictConfig:

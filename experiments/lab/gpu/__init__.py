@@ -1,1 +1,1 @@
-"""Measurements of a GPU, its link to host memory and our kernels: `make gpu` (`docs/gpu.md`)."""
+"""Measurements of a GPU."""

@@ -1,4 +1,4 @@
-"""Stage `attention`: our kernels over keys and values in device memory, beside cuDNN or XLA."""
+"""Stage `attention`: our kernels over keys and values in device memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
 
 
 def _decode(spec: Mapping[str, Any], settings: Settings) -> tuple[Any, tuple[Any, ...], int]:
-    """Return a token's attention over pages in random order, its arrays, and the bytes it reads."""
     batch, length, head, kv_heads = (spec[name] for name in ("batch", "length", "head", "kv_heads"))
     pages = -(-length // _PAGE)
     order = np.random.default_rng(settings.seed).permutation(batch * pages).astype(np.int32)

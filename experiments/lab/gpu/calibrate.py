@@ -2,10 +2,9 @@
 
     c2c calibrate gpu experiments/results/nvidia-h200/rows.jsonl [--write]
 
-Prints every constant of `conf/calibration/h200_pcie5.yaml` that the rows measure beside its stored
-value, and the device's rates. --write stores both: constants in that file, with device and date in
-their source, rates among the kernels' tuned results, which `hybrid_gemm(x, w)` chooses by. Rows of
-another device give rates alone.
+Prints measured constants beside those of `conf/calibration/h200_pcie5.yaml`, and the device's
+rates. --write stores both, the rates among the kernels' tuned results; other devices give rates
+alone.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def rates(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def constants(rows: Sequence[Row]) -> dict[str, Measured]:
-    """Return the cost model's constants that rows of an H200 over PCIe determine, by name."""
+    """Return the constants that rows of an H200 over PCIe determine."""
     real = [row for row in rows if not row.get("dry_run")]
     platform, result = load_platform(NAME), {}
     if (tflops := verdicts.bound(real, "tensor_cores", "tflops")) is not None:
@@ -87,7 +86,7 @@ def constants(rows: Sequence[Row]) -> dict[str, Measured]:
 def updated(
     stored: Constants, found: Mapping[str, Measured], where: str
 ) -> tuple[dict[str, float], dict[str, Source]]:
-    """Return values and sources with measured ones replaced; `where` is added to the reason."""
+    """Return values and sources with measured ones, `where` in the reason."""
     names = [f.name for f in fields(Constants) if f.name not in ("name", "host", "sources")]
     values = {name: float(getattr(stored, name)) for name in names}
     sources = dict(stored.sources)

@@ -1,4 +1,4 @@
-"""Plan of one call: cases by stage, the most valuable first."""
+"""Plan of one call."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ TESTS: Final = "tests/gpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measurement or test in a child process with a time limit.
-
-    `env` is added to the child's environment. Cases of a stage with equal `what` are likely to
-    fail together.
-    """
+    """One measurement or test in a child process with a time limit."""
 
     stage: str
     spec: Mapping[str, Any]
@@ -73,12 +69,7 @@ class Unmeasurable(Exception):
 
 
 def plan(*, tiny: bool = False, tests: Sequence[str] = ()) -> list[Case]:
-    """Return the cases of a call in order.
-
-    Args:
-      tiny: sizes for a CPU, which check programs and measure no speed.
-      tests: node ids of the tests of stage `correctness`, in order.
-    """
+    """Return the cases of a call in order."""
     smoke = [f"{TESTS}/test_smoke.py::{name}" for name in SMOKE]
     return [
         Case(stage="probe", spec={"what": "link"}, limit_s=LONG_S),
@@ -95,7 +86,7 @@ def plan(*, tiny: bool = False, tests: Sequence[str] = ()) -> list[Case]:
 
 
 def gemm(what: str, m: int, tiny: bool, **more: Any) -> dict[str, Any]:
-    """Return the spec of a product of the paper's shape, by default with W as [N, K]."""
+    """Return the spec of a product of the paper's shape."""
     k, n = (256, 512) if tiny else PAPER
     size = {"what": what, "k": k, "n": n, "m": min(m, 96) if tiny else m, "layout": "nk"}
     return size | more

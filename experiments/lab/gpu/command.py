@@ -6,8 +6,8 @@
     make gpu ARGS=--dry-run                           # without a GPU: tiny sizes on a CPU
     make gpu ARGS="--judge back/rows.jsonl"           # verdicts on rows, nothing is run
 
-Exit status: 0 all well, 1 a case failed or the device died, 2 no GPU or a wrong argument, 130
-stopped by a signal. Beside the rows there is a page with the verdicts (`rows.md`).
+Exit status: 0 all well, 1 a failed case or dead device, 2 no GPU or a wrong argument, 130 a signal.
+Verdicts are in `rows.md` beside the rows.
 """
 
 from __future__ import annotations

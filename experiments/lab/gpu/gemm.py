@@ -1,4 +1,4 @@
-"""Stages `decode`, `mix` and `tall`: products over weights in host memory, rivals and bounds."""
+"""Stages `decode`, `mix` and `tall`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ _programs: dict[str, Any] = {}  # compiled, or why not
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
     """Measure one case of `spec["what"]`.
 
-    - kernel: `hybrid_gemm` with its kernel, at an alpha, a cluster and a number of SMs; `best`: all
-      three by the cost model; `chosen`: `hybrid_gemm(x, w)`, in-kernel reads or the staged ring.
-    - ring: weights copied piece by piece, each multiplied while the next is copied; `serial`: all
-      copied, then multiplied; `resident`: weights in device memory.
+    - kernel: at an alpha, a cluster and SMs; `best`: by the cost model; `chosen`: by default.
+    - ring: weights copied by pieces beside products; `serial`: copied first; `resident`: in HBM.
     - bound: the copy engine, device memory and tensor cores alone.
     """
     if "promotion" in spec and "promote.so" not in Path("/proc/self/maps").read_text("utf-8"):
@@ -56,7 +54,7 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
 
 
 def compile_all(specs: Sequence[Mapping[str, Any]], settings: Settings) -> None:
-    """Compile the kernels of all cases, in as many threads as there are cores."""
+    """Compile the kernels of all cases, a thread a core."""
     spec_of = {_name(spec): spec for spec in specs if spec["what"] in _COMPILED}
     missing = [spec for name, spec in spec_of.items() if name not in _programs]
     with ThreadPoolExecutor(os.cpu_count()) as threads:

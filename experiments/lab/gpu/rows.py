@@ -1,4 +1,4 @@
-"""Rows on disk: a line of JSON each, synced before the next case begins."""
+"""Rows on disk: a line of JSON each."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ _ATTEMPTS: Final = 2
 
 
 class Rows:
-    """Rows of one device in a file of JSON lines, with the provenance of their runs.
-
-    A line is `{"run": id, ...}` (provenance), `{"begin": case}` or a row, which has a `status`.
-
-    Raises:
-      DataError: the file has lines of another kind.
-    """
+    """Rows of one device in JSON lines, with the provenance of their runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,10 +35,7 @@ class Rows:
                 raise DataError(f"{path}:{number}", "expected a line of make gpu") from error
 
     def finished(self, *, retry_failed: bool = False) -> frozenset[str]:
-        """Return the keys of cases that need not run again.
-
-        Failed cases count unless `retry_failed`; so do those that ended the whole run twice.
-        """
+        """Return the keys of cases that need not run again."""
         over = {"ok"} if retry_failed else {"ok", "failed"}
         lost = {case for case, times in self._begun.items() if times >= _ATTEMPTS}
         return frozenset({row["case"] for row in self.all if row["status"] in over} | lost)
@@ -62,7 +53,7 @@ class Rows:
         self._write({"rows": list(rows)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        """Append a line; it is on disk, or no part of it is, when this returns or raises."""
+        """Append a line; it is on disk wholly or not at all when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Runner: cases in child processes, each with a time limit, until the time is over."""
+"""Runner: cases in child processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def look(platform: str, limit_s: float) -> Mapping[str, Any] | str:
-    """Return facts of the device from a child that computes on it, or why there are none."""
+    """Return facts of the device from a child, or why there are none."""
     command = [sys.executable, "-c", _LOOK.format(platform=platform)]
     done = run(command, limit_s=limit_s, env=gpu_environment())
     if done.code is None:
@@ -71,11 +71,7 @@ def run_cases(
     alive: Callable[[], str] = lambda: "",
     after: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Run the cases without a row, in order.
-
-    A child serves case after case, since starting jax takes seconds. One that hangs or dies costs
-    the row of its case alone.
-    """
+    """Run the cases without a row, in order."""
     finished = rows.finished(retry_failed=retry_failed)
     todo = [case for case in cases if case.key not in finished]
     outcome, lost, child = Outcome(left=len(todo)), Counter[tuple[str, str]](), None
@@ -136,10 +132,6 @@ class _Child:
         self._lines: Lines | None = None
 
     def compile_all(self, cases: Sequence[Case], until: float) -> dict[str, Any]:
-        """Let the child compile the programs of a stage in parallel threads.
-
-        Without an answer in time the child is replaced, and each case compiles its own program.
-        """
         specs = [dict(case.spec) for case in cases]
         self.compiled.add(cases[0].stage)
         request = {"stage": cases[0].stage, "compile": specs}
@@ -199,7 +191,7 @@ class _Child:
 
 
 def preload(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return a case's environment; L2 promotion is asked for by a library that `link` builds."""
+    """Return a case's environment, with a library for L2 promotion."""
     if "L2_PROMOTION" not in env or settings.tiny:
         return dict(env)
     return dict(env) | {"LD_PRELOAD": str(Path(settings.folder) / "promote.so")}

@@ -23,10 +23,7 @@ _LAYERS: Final = 4
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
-    """Measure a decode step of `rows` sequences of `context` tokens.
-
-    `hybrid` reads weights in our kernels, `staged` copies the arrays of a layer first.
-    """
+    """Measure a decode step of `rows` sequences of `context` tokens."""
     shape = replace(load_spec("llama-3-8b"), layers=_LAYERS, vocab=8192)
     if settings.tiny:
         shape = replace(

@@ -1,4 +1,4 @@
-"""Tests marked gpu as cases: pytest runs one test on request, in the child that serves all."""
+"""Tests marked gpu as cases."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
 
 
 def collected(folder: str = TESTS) -> list[str]:
-    """Return the node ids of the tests in a folder but for the smoke tests, see `in_order`."""
+    """Return the node ids of a folder's tests but the smoke tests, see `in_order`."""
     command = [sys.executable, "-m", "experiments.lab.gpu.suite", folder]
     done = run(command, limit_s=_LIST_S, env=environment() | {"JAX_PLATFORMS": "cpu"})
     names = [name for name in done.out.splitlines() if name.startswith(f"{folder}/")]

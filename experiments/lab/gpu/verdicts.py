@@ -1,4 +1,4 @@
-"""Verdicts on a GPU's rows: three claims, then other findings; nothing but the rows decides."""
+"""Verdicts on a GPU's rows."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _of(rows: Sequence[Row], stage: str, **columns: Any) -> list[Row]:
 
 
 def sm_rate(rows: Sequence[Row]) -> float | None:
-    """Return the best rate in GB/s at which SMs read the runtime's pinned memory, None without."""
+    """Return the best rate in GB/s at which SMs read pinned memory, or None."""
     rates = [
         row["gbps"] for row in _of(rows, "probe", pages="runtime") if row["of"] != "copy_engine"
     ]
@@ -83,7 +83,7 @@ def sm_rate(rows: Sequence[Row]) -> float | None:
 
 
 def copy_rate(rows: Sequence[Row]) -> float | None:
-    """Return the copy engine's rate in GB/s: the probe's, or jax's copies without a probe."""
+    """Return the copy engine's rate in GB/s."""
     probes = _of(rows, "probe", of="copy_engine", pages="runtime")
     probes = probes or _of(rows, "decode", what="bound", of="copy_engine")
     return max((row["gbps"] for row in probes), default=None)
@@ -96,7 +96,7 @@ def bound(rows: Sequence[Row], of: str, column: str) -> float | None:
 
 
 def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dict[int, Row]:
-    """Return the fastest row on the whole GPU for each number of rows up to 64."""
+    """Return the fastest whole-GPU row for each number of rows up to 64."""
     best: dict[int, Row] = {}
     for row in _of(rows, "decode"):
         if row["what"] in whats and "sms" not in row and "promotion" not in row:
@@ -151,10 +151,7 @@ def _choice(rows: Sequence[Row]) -> Finding:
 def predicted_s(
     mix: Mix, *, link_gbps: float, hbm_gbps: float, bf16_tflops: float
 ) -> tuple[float, float, float]:
-    """Return the predicted seconds of a cell of `MIXES` at alpha 0, at its alpha and at 1.
-
-    The rates are those of reads by SMs, of device memory and of the tensor cores.
-    """
+    """Return the predicted seconds of a cell of `MIXES` at alpha 0, its own and 1."""
     k, n, m, cluster, sms, alpha = mix
     machine = replace(
         machine_for(measured=False),
@@ -233,7 +230,7 @@ _JUDGES: Final = (
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Return the three claims in one line: decode by both rates, the choice, the mixing."""
+    """Return the three claims in one line."""
     by_sms, by_copies, choice, mix, *_ = findings(rows)
 
     def short(one: Finding) -> str:
@@ -247,7 +244,7 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row], runs: Sequence[Mapping[str, Any]], dead: str = "") -> str:
-    """Return the page of a device: verdicts, rates, times against predictions, what was lost."""
+    """Return the page of a device."""
     name = runs[-1].get("device", "no device") if runs else "no device"
     lines = [f"# {name}", ""]
     if any(row.get("dry_run") for row in rows):

@@ -1,7 +1,4 @@
-"""Child process of a run: a line of JSON with a case in, a line with its rows out.
-
-python -m experiments.lab.gpu.worker <settings as JSON> <file descriptor for answers>
-"""
+"""Child process of a run: a case in, its rows out, in lines of JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ BROKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of all cases. `backend` is "sm90", or "reference" in a dry run of tiny sizes."""
+    """Settings of all cases."""
 
     backend: Backend = "sm90"
     tiny: bool = False
@@ -57,7 +54,7 @@ class Settings:
 
 
 def answer(request: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return the rows of a case, or the reason for none; of a request to compile, only a status."""
+    """Return the rows of a case, or the reason for none."""
     stage = request["stage"]
     try:
         module = importlib.import_module(f"{settings.package}.{MODULES.get(stage, stage)}")

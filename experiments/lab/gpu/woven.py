@@ -1,4 +1,4 @@
-"""Stage `woven`: WEAVER's task through pinned host memory, both sides in one process."""
+"""Stage `woven`: WEAVER's task through pinned host memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ _PAGE: Final = 64
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
     """Measure one case of `spec["what"]`.
 
-    - task: queries, keys and values sent, the polling kernel's attention, the answer received;
+    - task: send, attention of the polling kernel, answer;
     - empty_poll: a look at an empty slot;
     - alone: decode attention over the same pages without a slot.
-
-    Sender and receiver are kernels of one stream: no wait for another GPU is measured.
     """
     launch = _launches(spec, settings)
     times = time_launches(launch, target_s=settings.target_s, repetitions=settings.repetitions)

@@ -1,1 +1,1 @@
-"""Comparison of LLM serving simulators on the same requests: speed, agreement, refusals."""
+"""Comparison of LLM serving simulators on the same requests."""

@@ -1,4 +1,4 @@
-"""NVIDIA's AISimulate, run by its command line, with step times of its own GPU profiles."""
+"""NVIDIA's AISimulate, run by its command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODELS: Final = {
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot be run, or "" if it can."""
+    """Return the reason that a scenario cannot run, or ""."""
     if scenario.settings:
         return "one model on whole GPUs of one kind: no slices, switching or failures"
     if scenario.steps == "ours":
@@ -40,11 +40,7 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run the simulator's command on the trace.
-
-    Raises:
-      DataError: the command failed; the error has its last line.
-    """
+    """Run the simulator's command on the trace."""
     folder = trace.with_suffix(".aisimulate")
     shutil.rmtree(folder, ignore_errors=True)
     settings = trace.with_suffix(".aisimulate.yaml")

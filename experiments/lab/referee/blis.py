@@ -1,4 +1,4 @@
-"""BLIS (`inference-sim`), run by its command line, with the step times that it was trained to."""
+"""BLIS (`inference-sim`), with the step times that it was trained to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COLUMNS: Final = (
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot be run, or "" if it can."""
+    """Return the reason that a scenario cannot run, or ""."""
     if scenario.settings:
         return "one model on whole GPUs of one kind: no slices, switching or failures"
     if scenario.steps == "ours":
@@ -54,11 +54,7 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run the simulator's command on the requests.
-
-    Raises:
-      DataError: the command failed; the error has its last line.
-    """
+    """Run the simulator's command on the requests."""
     head, data, result = (trace.with_suffix(f".blis.{end}") for end in ("yaml", "csv", "json"))
     head.write_text(_HEAD, encoding="ascii")
     _write(scenario, requests, data)

@@ -1,4 +1,4 @@
-"""Setup that Vidur has too: one resident model on one GPU, with a budget of tokens a step."""
+"""Setup that Vidur has too."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _all_of_it(policy: TokenBudget, candidates: tuple[int, ...]) -> int:  # noqa
 
 
 def serving(chunk: int, max_batch: int) -> ServingSetup:
-    """Return the setup: a whole GPU, weights in HBM from the start, no refusals by targets."""
+    """Return the setup: a whole GPU, weights in HBM, no refusals."""
     setup = build(load([
         f"hardware={PLATFORM}", "catalog=dense", f"catalog.models=[{{spec: {MODEL}}}]",
         "workload=deterministic", "workload.requests=1", "system=serverlessllm",

@@ -30,7 +30,7 @@ class RefereeSettings(MeasurementSettings):
 
     Attributes:
       scenarios: names of scenarios; empty: all.
-      seed: seed of arrivals and lengths.
+      seed: of arrivals and lengths.
       turns: runs of each simulator, of which the quickest counts.
       limit_s: longest run.
     """

@@ -22,7 +22,7 @@ _TIMES: Final = {
 
 
 def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
-    """Return a run's row: seconds of the command, and percentiles of TTFT and TPOT."""
+    """Return a run's seconds, and percentiles of TTFT and TPOT."""
     served = np.isfinite(ran.end_s)
     several = served & (requests.output > 1)
     tpot_s = (ran.end_s - ran.ttft_s)[several] / (requests.output[several] - 1)

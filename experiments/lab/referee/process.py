@@ -1,4 +1,4 @@
-"""CPU time of a whole command, from its start to its end."""
+"""CPU time of a whole command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios of the referee, their requests, and a trace file of them."""
+"""Scenarios of the referee."""
 
 from __future__ import annotations
 
@@ -19,22 +19,17 @@ class Scenario:
     """A workload and a setup that all simulators run.
 
     Attributes:
-      name: short name.
-      asks: description in words.
-      chip: name of a chip of `conf/hardware`.
-      model: name of a model of `c2c/models/configs`; its weights are in HBM.
-      gpus: GPUs that the model is sharded over.
+      chip: of `conf/hardware`; the model's weights are in HBM.
       tokens: most tokens of a step, decodes included.
       sequences: most sequences of a step.
-      rate_rps: rate of Poisson arrivals.
+      rate_rps: of Poisson arrivals.
       burst: requests that arrive at once.
-      prompt: least and most tokens of a prompt, drawn uniformly.
-      output: least and most tokens of an answer, drawn uniformly.
-      shared_tokens: length of the prefix that all prompts of one of ten groups share.
-      step_s: constant time of a step in each simulator; None: see `steps`.
-      steps: own: each simulator's own step times; ours: this project's in each.
-      settings: further settings of `c2c simulate`.
-      requests: number of requests.
+      prompt: least and most tokens, drawn uniformly.
+      output: as `prompt`.
+      shared_tokens: prefix of all prompts of one of ten groups.
+      step_s: constant time of a step; None: see `steps`.
+      steps: each simulator's own step times, or ours in each.
+      settings: further ones of `c2c simulate`.
     """
 
     name: str
@@ -94,13 +89,13 @@ SCENARIOS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests of a scenario, by arrival.
+    """Requests of a scenario, by arrival; arrays of n.
 
     Attributes:
-      arrival_s: f64[n].
-      prompt: i64[n], tokens.
-      output: i64[n], tokens.
-      group: i64[n], group of prompts with the same prefix.
+      arrival_s: f64.
+      prompt: i64, tokens.
+      output: i64, tokens.
+      group: of prompts with the same prefix.
     """
 
     arrival_s: np.ndarray
@@ -114,11 +109,9 @@ class Ran:
     """Result of a simulator on a scenario.
 
     Attributes:
-      ttft_s: f64[n], seconds from arrival to the first token; NaN if the request was not served.
-      end_s: f64[n], seconds from arrival to the last token; NaN likewise.
-      cpu_s: CPU seconds of the whole command, start included.
-      wall_s: wall seconds of the whole command, start included.
-      version: name and version of the simulator.
+      ttft_s: f64[n], from arrival; NaN if not served.
+      end_s: f64[n], likewise, to the last token.
+      cpu_s: of the whole command, like wall_s.
     """
 
     ttft_s: np.ndarray

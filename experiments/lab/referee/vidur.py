@@ -23,7 +23,7 @@ _PYTHON: Final = Path(".venv-peer-simulator/bin/python")
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot be run, or "" if it can."""
+    """Return the reason that a scenario cannot run, or ""."""
     if scenario.steps != "ours":
         return "its profiles are not in its wheel: it runs with this project's step times only"
     if (scenario.model, scenario.chip) != (MODEL, PLATFORM):
@@ -34,11 +34,7 @@ def refuses(scenario: Scenario) -> str:
 
 
 def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) -> Ran:
-    """Run Vidur once in a process of its own.
-
-    Raises:
-      DataError: the process failed; the error has its last line.
-    """
+    """Run Vidur once in a process of its own."""
     from c2c.serving import prepare
 
     folder = trace.with_suffix(".vidur")

@@ -26,12 +26,7 @@ _BY_TOKENS: Final = ("mlp_up_proj", "add", "attn_pre_proj", "attn_post_proj", "m
 def write_predictions(
     folder: Path, table: StepTable, *, layers: int, chunk: int, max_batch: int, context: int
 ) -> None:
-    """Write the files into `folder/compute`, and an empty `folder/network`.
-
-    Vidur adds up predictions in milliseconds a layer: for the tokens of a step (in eights), for the
-    decodes (their number and mean cache) and for each prompt's chunk (cache after it, chunk). Costs
-    are equal to those of `table`, but for Vidur's rounding.
-    """
+    """Write the files into `folder/compute`, and an empty `folder/network`."""
     if table.cache.windowed:
         raise SettingError("model", table.cache.window, "a model without a sliding window")
     for name in ("compute", "network"):
@@ -62,13 +57,13 @@ def write_predictions(
 
 
 def decode_s(table: StepTable, sequences: int, cache: int) -> float:
-    """Return the attention seconds of all layers for decodes with `cache` cached tokens each."""
+    """Return the attention seconds of decodes with `cache` tokens each."""
     calls = float(table.decode_attention_s[sequences])
     return calls + table.kv_read_s_per_token * sequences * cache
 
 
 def prefill_s(table: StepTable, cache: int, chunk: int) -> float:
-    """Return the attention seconds of all layers for a chunk that ends at `cache` cached tokens."""
+    """Return the attention seconds of a chunk that ends at `cache` tokens."""
     chunk = min(chunk, len(table.prefill_attention_s) - 1)
     pairs = attention_pairs(max(0, cache - chunk), chunk, 0)
     return float(table.prefill_attention_s[chunk]) + max(

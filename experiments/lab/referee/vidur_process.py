@@ -1,7 +1,4 @@
-"""Vidur as a process that takes turns, run by the Python of its own environment.
-
-.venv-peer-simulator/bin/python experiments/lab/referee/vidur_process.py <JSON>
-"""
+"""Vidur as a process that takes turns."""
 
 from __future__ import annotations
 

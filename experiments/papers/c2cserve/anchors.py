@@ -1,4 +1,4 @@
-"""Public measurements from outside the reproduced papers, compared with the simulator."""
+"""Public measurements from outside the reproduced papers."""
 
 from __future__ import annotations
 
@@ -104,12 +104,7 @@ def compute(context: Context) -> Computed:
 
 
 def load_s(model: str, disk_gbps: float | None = None) -> float:
-    """Return the seconds of a start that pipelines a checkpoint over disk and link.
-
-    Args:
-      model: name of the model.
-      disk_gbps: read rate of the disk; None for a checkpoint in host memory.
-    """
+    """Return the seconds of a start that pipelines disk and link."""
     start = "over: [link]" if disk_gbps is None else "over: [disk, link]"
     return _started_s(model, f"[{{name: load, moves: weights, {start}}}]", disk_gbps or 1.0)
 
@@ -117,11 +112,7 @@ def load_s(model: str, disk_gbps: float | None = None) -> float:
 def store_s(model: str) -> float:
     """Return the seconds of a start by ServerlessLLM's checkpoint store, from disk.
 
-    Its threads read one part of the checkpoint each, in parallel, and its dispatcher copies chunks
-    to the GPU in the checkpoint's order. Only the first part is hence copied while it is read; the
-    others follow when all are read.
-
-    Source: ServerlessLLM's store (`Model::ToHost`, `Model::DispatchToGpu`), snapshot of March 2026.
+    Source: ServerlessLLM's store (`Model::ToHost`, `Model::DispatchToGpu`), March 2026.
     """
     first = 1.0 / READERS
     return _started_s(
@@ -135,7 +126,7 @@ def store_s(model: str) -> float:
 
 
 def plain_s(model: str, found: float) -> float:
-    """Return the mean seconds of a load by safetensors, at rates fitted on `LARGE`."""
+    """Return the mean seconds of a load by safetensors, fitted on `LARGE`."""
     size = float(weight_bytes(load_spec(LARGE))) / 1e9
     disk_s, memory_s = (
         load_s(model, size / seconds) for seconds in (PLAIN_S[LARGE], PLAIN_FROM_MEMORY_S)
@@ -158,7 +149,6 @@ def _started_s(model: str, start: str, disk_gbps: float) -> float:
 
 
 def _on_a5000(*overrides: str) -> RunSetup:
-    """Return a run of Mixtral by MoE-Infinity's public code: on-demand fetches, a poor order."""
     settings = load(
         [
             "hardware=rtx_a5000", "system=moe_infinity_code", "system.check_slo=false",
@@ -177,18 +167,12 @@ def _token_s(setup: RunSetup) -> float:
 
 
 def mixtral_token_s(*overrides: str) -> float:
-    """Return Mixtral's seconds a token on an A5000, with experts drawn uniformly.
-
-    No constant is fitted; copies hide the host's work.
-    """
+    """Return Mixtral's seconds a token on an A5000, with experts drawn uniformly."""
     return _token_s(_on_a5000(*overrides))
 
 
 def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
-    """Return the seconds a token of a model with the experts of DeepSeek-V2-Lite on an A5000.
-
-    The model has Mixtral's attention at a smaller width, as the catalog lacks DeepSeek's.
-    """
+    """Return the seconds a token of DeepSeek-V2-Lite's experts on an A5000."""
     setup = _on_a5000(
         f"system.expert_cache.host_s={host_s}", f"system.expert_cache.host_per={works_for}",
         "system.expert_cache.share=0.99",
@@ -204,7 +188,7 @@ def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
 
 
 def active_models(models: int, rate_rps: float, seconds: float, seed: int) -> float:
-    """Return the mean number of models with an open request, drawn over 20,000 seconds."""
+    """Return the mean number of models with an open request."""
     generator = np.random.default_rng(seed)
     end_s = 20_000.0
     total = 0.0

@@ -1,4 +1,4 @@
-"""Systems that C2CServe is compared with, and lone requests served by each of them."""
+"""Systems that C2CServe is compared with."""
 
 from __future__ import annotations
 
@@ -40,10 +40,7 @@ CACHES: Final = ("moe_infinity", "finemoe")
 
 
 def engine_settings(system: str, engine: str) -> tuple[str, ...]:
-    """Return a system's settings under a value of the reading `engine`.
-
-    Transformers' time of an expert replaces the one fitted to MoE-Infinity's README.
-    """
+    """Return a system's settings under a value of the reading `engine`."""
     if engine == "gpu_bound" or system.startswith("c2cserve"):
         return ()
     base = system.removesuffix("_hybrid")
@@ -69,13 +66,10 @@ class Alone:
     """Means over lone requests whose engine was started.
 
     Attributes:
-      ttft_s, tpot_s: mean latencies; NaN if requests failed.
-      failed: number of requests whose model fits no slice.
-      parts_s: parts of the mean TTFT: link (waits for experts), host (exposed work for experts),
-        hbm (the rest). link and host are 0 without a cache of experts. Empty for requests of more
-        than one token, whose totals include decodes.
-      found_share: share of needed experts that were in the cache.
-      fetched_bytes: bytes of experts that a request fetched.
+      ttft_s, tpot_s: NaN if requests failed.
+      parts_s: parts of the mean TTFT: link, host and hbm; empty for several tokens.
+      found_share: share of needed experts in the cache.
+      fetched_bytes: of experts, a request.
     """
 
     ttft_s: float

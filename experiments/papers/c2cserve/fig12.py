@@ -85,7 +85,7 @@ class Replay(Systems):
 @figure("fig12", title="Fig. 12: trace replay, dense models", experiment=Replay,
         draw=".drawing.serving.draw_fig12", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context, experiment: Replay) -> Computed:
-    """Return TTFT by percentile and by window, totals per seed, and the answers to the claims."""
+    """Return TTFT by percentile and window, totals per seed, and the claims."""
     windows: list[dict[str, Any]] = []
     summary: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -155,11 +155,6 @@ def _finding(summary: Sequence[Mapping[str, Any]], experiment: Replay) -> str:
 def _report(
     context: Context, experiment: Replay, compression: float, summary: list[dict[str, Any]]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return a table of the systems under each rule for the load, with the first seed.
-
-    The paper prints GenTD26's requests in three weeks, on 300 GPUs and more. All of them on one
-    GH200 bound its load from above.
-    """
     other = experiment.other_loads
     before = fit_load(
         context,

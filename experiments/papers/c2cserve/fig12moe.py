@@ -1,4 +1,4 @@
-"""TTFT of MoE models under a bursty trace, of C2CServe and others (C2CServe, Fig. 12, MoE)."""
+"""TTFT of MoE models under a bursty trace (C2CServe, Fig. 12, MoE)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Mixtures(Systems):
 @figure("fig12moe", title="Fig. 12: trace replay, mixtures", experiment=Mixtures,
         draw=".drawing.mixtures.draw_fig12_moe", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context, experiment: Mixtures) -> Computed:
-    """Return totals by system and seed, at the load of the dense models' rule and the trace's."""
+    """Return totals by system and seed, at two loads."""
     half = load_of_half(context, experiment.of(experiment.half_busy))
     loads = {f"{one:g} times the trace's speed": one for one in experiment.compressions}
     loads |= {HALF_BUSY: half}

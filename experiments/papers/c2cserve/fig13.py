@@ -33,7 +33,7 @@ FETCHES: Final = ("system.expert_cache.host_per=fetch", f"system.expert_cache.ho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Systems whose models take turns, in a replay; `half_busy` sets its load if none is given."""
+    """Systems whose models take turns, in a replay; `half_busy` sets a load."""
 
     settings: tuple[str, ...]
     systems: tuple[str, ...]

@@ -21,7 +21,7 @@ __all__ = ["compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataflows:
-    """Experiment: a GEMM, and the layouts of which one slice runs it; the first is a full GPU."""
+    """Experiment: a GEMM, and layouts of which one slice runs it."""
 
     chip: Chip
     layouts: tuple[str, ...]

@@ -52,7 +52,7 @@ class OneByOne:
 @figure("fig9", title="Fig. 9: average TTFT and TPOT", experiment=OneByOne,
         draw=".drawing.baselines.draw_fig9", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: OneByOne) -> Computed:
-    """Return TTFT and TPOT of each model on each system, and the answers to the claims."""
+    """Return TTFT and TPOT by model and system, and the claims."""
     served: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def rows_under(engine: str = "gpu_bound", chunk: str | int = "table") -> list[dict[str, Any]]:

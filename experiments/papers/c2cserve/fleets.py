@@ -1,4 +1,4 @@
-"""More models than slices: C2CServe's forms and other systems on a GH200 (beyond the paper)."""
+"""More models than slices."""
 
 from __future__ import annotations
 

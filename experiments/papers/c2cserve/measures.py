@@ -24,11 +24,7 @@ MEASURES: Final = (*_PATHS, "worst_percent")
 
 
 def measures(got: SimulationResult) -> dict[str, Any]:
-    """Return latencies, attainment and switches of a run, as columns with units in their names.
-
-    `both_percent` is the share of requests that met both targets, `worst_percent` its minimum over
-    models.
-    """
+    """Return latencies, attainment and switches of a run, as columns with units in their names."""
     values: dict[str, Any] = {}
     for column, (path, factor) in _PATHS.items():
         value: Any = got.summary

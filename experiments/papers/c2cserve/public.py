@@ -1,4 +1,4 @@
-"""Baselines of the replay as public code schedules them: the readings of Figs. 12 and 13."""
+"""Baselines of the replay as public code schedules them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,7 @@ HYBRID: Final = ("system/load=stream", "system/alpha=feedback", "system/keep=whi
 def served_ttft_s(
     got: SimulationResult, *, until: str = "first_token_s"
 ) -> tuple[Seconds, Seconds]:
-    """Return TTFT of each request of a run, inf for one that failed, and the arrivals.
-
-    Args:
-      got: the run.
-      until: column of the time that ends the wait; `finished_s` where answers are not streamed.
-    """
+    """Return TTFT of each request of a run, inf for a failure, and arrivals."""
     arrival_s = got.requests["arrival_s"].to_numpy()
     ttft_s = got.requests[until].to_numpy() - arrival_s
     served = np.asarray(got.requests["status"].to_pylist()) == "finished"

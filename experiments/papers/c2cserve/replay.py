@@ -1,4 +1,4 @@
-"""Replays of the trace that the serving figures share, and the rules for their load."""
+"""Replays of the trace that the serving figures share."""
 
 from __future__ import annotations
 
@@ -61,11 +61,7 @@ def fit_load(
     targets: Sequence[float],
     measure: Callable[[SimulationResult], Sequence[float]],
 ) -> float:
-    """Return the time compression under which a system is closest to printed numbers.
-
-    The paper states no load for its replays. One system's printed numbers fix it and are then
-    in-sample; results of the other systems under that load are predictions.
-    """
+    """Return the time compression under which a system is closest to printed numbers."""
 
     def distance(compression: float) -> float:
         ours = measure(replay(context, compression, overrides, context.seeds[0]))
@@ -75,12 +71,7 @@ def fit_load(
 
 
 def load_of_half(context: Context, overrides: Sequence[str]) -> float:
-    """Return the compression at which a system would be busy half of the time.
-
-    Its busy time at the trace's own speed, where requests hardly overlap, is assumed constant under
-    compression. The rule uses no latency, printed or ours, so every number of the replay is a
-    prediction.
-    """
+    """Return the compression at which a system would be busy half of the time."""
     return float(f"{HALF / busy_share(replay(context, 1.0, overrides, context.seeds[0])):.3g}")
 
 

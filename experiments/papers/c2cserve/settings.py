@@ -1,4 +1,4 @@
-"""Settings of figures' runs, composed once for all runs that differ in plain values alone."""
+"""Settings of figures' runs."""
 
 from __future__ import annotations
 
@@ -69,12 +69,7 @@ def catalog(models: int) -> tuple[str, ...]:
 
 
 def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> DictConfig:
-    """Return the configuration of a run, as `c2c.config.load` does.
-
-    Args:
-      overrides: overrides as on the command line.
-      values: values by key, such as "seed", of existing keys that choose no file.
-    """
+    """Return the configuration of a run, as `c2c.config.load` does."""
     result = copy.deepcopy(_composed(tuple(overrides), _contents()))
     for key, value in (values or {}).items():
         OmegaConf.update(result, key, value, merge=False)

@@ -45,7 +45,7 @@ class Starts:
 @figure("fig10", title="Fig. 10: cold start", experiment=Starts, draw=".drawing.serving.draw_fig10",
         needs=SIMULATOR)  # fmt: skip
 def compute_cold(context: Context, experiment: Starts) -> Computed:
-    """Return the time from arrival to first token of one request for a model on disk."""
+    """Return the time to first token of one request for a model on disk."""
     rows: list[dict[str, Any]] = []
     for model, systems in experiment.systems.items():
         for system in systems:
@@ -136,7 +136,7 @@ def _printed(model: str) -> str:
 @figure("fig11", title="Fig. 11: model switch", experiment=Starts,
         draw=".drawing.serving.draw_fig11", needs=SIMULATOR)  # fmt: skip
 def compute_switch(context: Context, experiment: Starts) -> Computed:
-    """Return the time to bring a model in host memory onto a slice that ran another one."""
+    """Return the time to bring a model in host memory onto a busy slice."""
     rows: list[dict[str, Any]] = []
     for kind, models, other in (("dense", DENSE, DENSE), ("moe", MOE, (DENSE[0],))):
         for model in models:
@@ -221,7 +221,7 @@ def cold_s(context: Context, experiment: Starts, model: str, system: str) -> flo
 
 
 def switch_s(context: Context, experiment: Starts, rival: str, model: str, system: str) -> float:
-    """Return the seconds to bring a model in host memory onto a GPU that ran a rival."""
+    """Return the seconds to bring a model in host memory onto a rival's GPU."""
     served = _requests(context, experiment, [rival, model], system, "host")
     request = next(r for r in served if r["model"] == model)
     return float(request["started_s"] - request["arrival_s"])
@@ -234,7 +234,6 @@ def _requests(
     system: str,
     weights_start: str,
 ) -> list[dict[str, Any]]:
-    """Serve each model once, far apart, and return the records in order of arrival."""
     settings = composed(
         [
             *GH200,

@@ -1,4 +1,4 @@
-"""Decode with weights streamed over NVLink-C2C, beside a public prototype's measurements."""
+"""Decode with weights streamed over NVLink-C2C."""
 
 from __future__ import annotations
 
@@ -82,11 +82,7 @@ def compute(context: Context, experiment: Streaming) -> Computed:
 def streamed(
     models: Sequence[str], layout: str, experiment: Streaming, link: str
 ) -> dict[str, float]:
-    """Return the mean milliseconds between tokens of each model, all of them on slices at once.
-
-    Raises:
-      SettingError: there are fewer slices than models.
-    """
+    """Return the mean milliseconds between tokens of each model at once."""
     places = slices(load_platform("gh200"), load_mig(layout))
     if len(places) < len(models):
         raise SettingError("experiment.runs", layout, f"a layout of {len(models)} slices or more")

@@ -1,4 +1,4 @@
-"""MIG layouts of GH200 (C2CServe, Table 1), and the per-slice ratio of HBM to link bandwidth."""
+"""MIG layouts of GH200 (C2CServe, Table 1), and ratios of HBM to link."""
 
 from __future__ import annotations
 

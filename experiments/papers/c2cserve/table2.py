@@ -1,4 +1,4 @@
-"""Superchips (C2CServe, Table 2), links, and models that fit into HBM (section 2.3)."""
+"""Superchips (C2CServe, Table 2)."""
 
 from __future__ import annotations
 

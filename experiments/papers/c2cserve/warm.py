@@ -1,4 +1,4 @@
-"""Latency of a lone request on a started engine, in closed form, at each step's best alpha."""
+"""Latency of a lone request on a started engine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,7 @@ class Warm:
 def warm(
     context: Context, model: str, weights: Literal["host", "hbm", "staged"], layout: str = "1x96gb"
 ) -> Warm:
-    """Return both times for a prompt of `PROMPT` tokens in one step, alone on the link.
-
-    Args:
-      context: link variant.
-      model: name of the model.
-      weights: memory that holds the weights, see `c2c.cost.step_table`.
-      layout: layout of the GH200, whose first slice serves.
-    """
+    """Return both times for a lone prompt of `PROMPT` tokens."""
     platform = gh200_of_the_paper()
     table = step_table(
         load_spec(model), slices(platform, layout)[0], load_constants(),

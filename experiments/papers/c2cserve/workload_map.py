@@ -1,4 +1,4 @@
-"""Best system by workload: models, load and bursts on one chip (beyond the paper)."""
+"""Best system by workload."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BURSTS: Final = ("steady", "bursty")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Workload on a chip. `memory_gb`: host memory; None for the platform's own."""
+    """Workload on a chip; `memory_gb` of the host, None for the platform's own."""
 
     chip: str
     models: int
@@ -256,11 +256,7 @@ def _with_band(
 
 
 def best_of(rows: Sequence[dict[str, Any]], experiment: Map) -> dict[str, Any]:
-    """Return the best system in one workload, by attainment, then by p99 TTFT if that is close.
-
-    `paper_lead_points` is the lead of the better of the paper's forms over the best opponent (any
-    system but these and plus), `plus_lead_points` that of plus.
-    """
+    """Return the best system in a workload, by attainment, then p99 TTFT."""
     first = rows[0]
     most = max(r["both_percent"] for r in rows)
     close = [r for r in rows if r["both_percent"] >= most - experiment.close_points]

@@ -29,7 +29,7 @@ OURS: Final = frozenset({"batching", "gamma", "t_up"})
 
 @cache
 def copied_layers(gamma: str | float = 0.0, t_up: float = 0.3) -> int:
-    """Return the layers of 13B on the first of four cards that Algorithm 1 copies to the second."""
+    """Return the layers of 13B that Algorithm 1 copies to the second card."""
     spec, node = load_spec(MODEL), load_node(NODE)
     link, gpu = node.link(0, 1), node.platforms[1].gpu
     assert link is not None  # every two cards of the node have one
@@ -50,10 +50,7 @@ def vllm(base: Served) -> Served:
 def coco(
     base: Served, *, batching: str = "continuous", gamma: str | float = 0.0, t_up: float = 0.3
 ) -> Served:
-    """Return CoCoServe: a server with the copies of Algorithm 1, if any, under three readings.
-
-    A model over several cards leaves less free memory than copies begin at.
-    """
+    """Return CoCoServe: a server with the copies of Algorithm 1, if any, under three readings."""
     layers = copied_layers(gamma, t_up) if base.split == 1 else 0
     return replace(base, layers=layers, engine=batching)
 

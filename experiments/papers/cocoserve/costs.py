@@ -1,4 +1,4 @@
-"""Tables 1 and 2: memory and FLOPs of a layer's modules, and costs of operations on layers."""
+"""Tables 1 and 2: modules of a layer, and costs of operations."""
 
 from __future__ import annotations
 

@@ -61,19 +61,17 @@ HIGH: Final = (31, 50)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A server under one reading of the settings that the paper leaves open (`readings.yaml`).
+    """A server under one reading of the paper's open settings (`readings.yaml`).
 
     Attributes:
-      model: name of the model; `split` cards hold a model that no single card holds.
+      model: name of the model.
       split: cards that hold the model, in equal runs of layers.
-      engine: `static` batches of a library, `continuous` batches with a paged KV cache in 0.9 of
-        the memory, or those with the host seconds of the `library`.
-      instances: independent instances; requests are divided evenly among them.
-      layers: number of copied layers.
+      engine: `static` batches, `continuous` ones with a paged KV cache, or those with the
+        `library`'s host seconds.
+      instances: independent ones, with equal parts of the requests.
       copies: instances of each copied layer, the original included.
-      migrated: number of layers moved to another card.
       load, prompt_tokens, batch, grown_batch, host_seconds, replica_devices, restart_seconds,
-        hbm_bytes: settings that the paper leaves open, as `readings.yaml` names them.
+        hbm_bytes: see `readings.yaml`.
     """
 
     model: str = MODEL
@@ -105,11 +103,9 @@ class Drained:
 
     Attributes:
       throughput_rps: requests over the makespan.
-      latency_s: mean latency of the requests.
-      latencies_s: latency of each request; () for a mean over rates.
-      failed: requests whose batch outgrew memory; they are served again.
+      latencies_s: of each request; () for a mean over rates.
+      failed: requests whose batch outgrew memory; served again.
       failed_batches: batches that outgrew memory.
-      batches: number of batches.
     """
 
     throughput_rps: float
@@ -127,11 +123,7 @@ class Drained:
 
 @cache
 def drained(served: Served, rate: int, seed: int = 0) -> Drained:
-    """Serve the requests of a rate on the node's four cards.
-
-    A static server without copies that batches all waiting requests (`batch` memory) fails if
-    the batch outgrows the first card. It restarts and serves the batch again in two halves.
-    """
+    """Serve the requests of a rate on the node's four cards."""
     alone = replace(served, instances=1)
     runs = [_alone(alone, n, seed) for n in even_rows(rate, served.instances) if n]
     if len(runs) == 1:
@@ -189,11 +181,7 @@ def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS
 
 
 def first_bytes(served: Served, rows: int, tokens: int) -> float:
-    """Return the most bytes that an unscaled server holds on its first card.
-
-    Keys and values grow by concatenation. During a copy the keys of one layer are held twice, which
-    adds half a layer.
-    """
+    """Return the most bytes that an unscaled server holds on its first card."""
     spec = load_spec(served.model)
     layer_size, outside = layer_bytes(spec)
     layers = spec.layers // served.split - served.migrated

@@ -92,7 +92,7 @@ def draw_costs(tables: Tables, caption: str) -> Figure:
 
 
 def draw_memory(tables: Tables, caption: str) -> Figure:
-    """Draw latency by rate with all layers at home and one away, and the requests that fit."""
+    """Draw latency by rate with all layers at home and one away."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     fixed = next(r["batch"] for r in rows_of(tables["latencies"]))
     batches = {"15": f"batches of {fixed}", "memory": "all that waits"}
@@ -232,7 +232,7 @@ def draw_instances(tables: Tables, caption: str) -> Figure:
 
 
 def draw_two_cards(tables: Tables, caption: str) -> Figure:
-    """Draw tokens a second and seconds a step by sequences, until each layout's memory is full."""
+    """Draw tokens a second and seconds a step by sequences."""
     figure, axes = canvas(9.6, 4.2, 2)
     titles = {"tokens_per_s": "tokens a second", "step_s": "step (ms)"}
     rows = rows_of(tables["steps"])

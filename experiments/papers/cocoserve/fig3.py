@@ -1,4 +1,4 @@
-"""Figs. 3 and 11: static batches that outgrow memory, and the effect of one migrated layer."""
+"""Figs. 3 and 11: static batches that outgrow memory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ _POPULATIONS: Final = ("requests", "batches", "runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Experiment of Fig. 3: the server, requests at once, and readings of a card's memory.
-
-    `peak` and `last` are the rates of the printed latencies.
-    """
+    """Experiment of Fig. 3: server, requests at once, readings of memory; `peak`, `last` rates."""
 
     server: Served
     rates: tuple[Count, ...]
@@ -42,11 +39,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Experiment of Fig. 11: the server, requests at once, and the target.
-
-    `last` is the rate of the printed failures. A request may take `slo` times the latency at the
-    lowest rate.
-    """
+    """Experiment of Fig. 11: the server, requests at once, and the target."""
 
     server: Served
     failure_rates: tuple[Count, ...]
@@ -131,7 +124,7 @@ def _fig3(base: Served, experiment: Memory) -> Iterator[Result]:
 @figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out-of-memory failures over time",
         experiment=Failures, draw=".drawing.draw_failures", needs=SIMULATOR)  # fmt: skip
 def compute_failures(context: Context, experiment: Failures) -> Computed:
-    """Return the share of requests that fail, and the share in time, by system and rate."""
+    """Return the shares of requests that fail and are in time."""
     base, slo = experiment.server, experiment.slo
     systems = {
         "HFT": base, "CoCoServe": coco(base), "CoCoServe, static": coco(base, batching="static"),

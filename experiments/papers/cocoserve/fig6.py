@@ -1,4 +1,4 @@
-"""Fig. 6: throughput and latency by copied layers, and by copies of each."""
+"""Fig. 6: throughput and latency by copied layers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ __all__ = ["Copies", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """Experiment: the server, layers with two copies, copies of some layers, and loads.
-
-    `low` and `peak` are requests at once; low load is a mean over a range.
-    """
+    """Experiment: the server, layers with two copies, copies of some layers, and loads."""
 
     server: Served
     layers: tuple[Index, ...]

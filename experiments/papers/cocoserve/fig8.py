@@ -1,4 +1,4 @@
-"""Figs. 8 and 10: gains over a static library, an engine with continuous batches, and instances."""
+"""Figs. 8 and 10: gains over a library, an engine and instances."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Big:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Experiment of Fig. 8: the server, a model over several cards, requests at once, and loads."""
+    """Experiment of Fig. 8: server, split model, requests at once, loads."""
 
     server: Served
     big: Big
@@ -90,7 +90,7 @@ Numbers = dict[str, float]
 @figure("cocoserve.fig8", title="CoCoServe, Fig. 8: comparison with HFT and vLLM",
         experiment=Comparison, draw=".drawing.draw_rates", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Comparison) -> Computed:
-    """Return results of one instance of each system at low and high load, 13B and 70B."""
+    """Return results of one instance a system at low and high load."""
     by_rate = [
         {
             "model": model, "system": name, "rate": rate,
@@ -128,7 +128,7 @@ def compute(context: Context, experiment: Comparison) -> Computed:
 @figure("cocoserve.fig10", title="CoCoServe, Fig. 10: instances", experiment=Instances,
         draw=".drawing.draw_instances", needs=SIMULATOR)  # fmt: skip
 def compute_instances(context: Context, experiment: Instances) -> Computed:
-    """Return the gain of two CoCoServe instances over two and four of HFT, and their memory."""
+    """Return the gain of two CoCoServe instances over HFT, and their memory."""
     base = experiment.server
     few = f"2 CoCoServe, {experiment.few_layers} layers"
     systems = {
@@ -172,10 +172,7 @@ def compute_instances(context: Context, experiment: Instances) -> Computed:
 
 
 def memory_mib(served: Served, rate: int) -> float:
-    """Return the most MiB that all instances hold, with copies of layers and their process.
-
-    Static batches are whole ones; continuous batches are those of `rate` requests at once.
-    """
+    """Return the most MiB that all instances hold, with copies of layers and their process."""
     costs, copied = operation_costs(), module_of(load_spec(served.model), "layer").allocated_bytes
     copies = served.layers * copied + bool(served.layers) * costs.process_bytes
     if served.engine == "static":

@@ -1,4 +1,4 @@
-"""Copies of layers whose weights stay in host memory, on slices of a GH200 (beyond the paper)."""
+"""Copies of layers whose weights stay in host memory (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,12 @@ class HostCopies:
     """Experiment: chip and layout, model and batch, the second slice, and times.
 
     Attributes:
-      platform: name of the chip.
-      mig: name of its layout.
-      model: name of the model.
       context: tokens of each row.
       most_rows: most rows of a batch.
-      reserve_bytes: reserve of each slice, for activations and a process.
-      rooms: shares of the second slice's memory that another model leaves, by name.
-      latency_s: latency of activations between slices.
-      alphas: number of values of alpha, of which steps take the best.
+      reserve_bytes: of each slice, for activations and a process.
+      rooms: shares of the second slice's memory that another model leaves.
+      latency_s: of activations between slices.
+      alphas: number of values of alpha.
     """
 
     platform: str

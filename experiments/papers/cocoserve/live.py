@@ -1,4 +1,4 @@
-"""Requests served by one device, then by several while the layout changes, compared bit by bit."""
+"""Requests before and during changes of the layout."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Load:
     """Requests, and changes of the layout during them.
 
     Attributes:
-      requests: number of requests, with prompts of random tokens and lengths.
-      operations: most changes, one after another, while requests last.
+      requests: number of requests, with random prompts.
+      operations: most changes, one after another.
       rows: most requests in a step.
       prompt: most tokens of a prompt.
       new: most tokens of an answer.
       piece_bytes: bytes that a change copies between two steps; null: half of a layer.
-      seed: seed of prompts, lengths and changes.
+      seed: of prompts, lengths and changes.
     """
 
     requests: Count = 48
@@ -82,16 +82,13 @@ class Done:
     """Results of a run of requests, and its operations.
 
     Attributes:
-      texts: tokens of each request.
       logits: digest of each step's logits.
-      steps: number of steps.
-      operations: a row for each operation that ended.
+      operations: a row for each that ended.
       failed: operations without enough memory.
-      compiled: executables that were compiled after the warm-up.
-      loaded: executables that were loaded after the warm-up.
+      compiled: executables compiled after the warm-up.
       counts: steps, changes of rows' devices and transitions.
-      unequal: operations after which a device's memory differed from the prediction.
-      left: blocks that are still held at the end.
+      unequal: operations with unpredicted memory.
+      left: blocks still held at the end.
     """
 
     texts: list[list[int]]
@@ -107,10 +104,7 @@ class Done:
 
 
 def shapes_of(settings: Load) -> Shapes:
-    """Return the shapes of both runs, with groups of rows always padded to all rows.
-
-    Products of other sizes add up in another order, so that logits would differ in their last bits.
-    """
+    """Return the shapes of both runs, with groups of rows always padded to all rows."""
     width = -(-(settings.prompt + settings.new) // PAGE_TOKENS)
     return Shapes(rows=(settings.rows,), budgets=(64,), width=width, mixes=False)
 
@@ -145,15 +139,7 @@ def scaled(
     *,
     report: Callable[[int], None] = lambda _: None,
 ) -> tuple[Done, Done]:
-    """Serve requests on one device, then during changes of the layout; return both results.
-
-    Args:
-      model: model with a store of executables.
-      settings: requests and changes.
-      devices: jax devices; if one occurs more than once, its memory is not compared.
-      drawn: function that returns the next change, or None.
-      report: callback with the number of changes so far.
-    """
+    """Serve requests on one device, then during changes of the layout; return both results."""
     executables = model.executables
     assert executables is not None
     spec, shapes, dtype = model.spec, shapes_of(settings), model.params.dtype
@@ -235,7 +221,6 @@ def _counted(moved: Moved) -> dict[str, Any]:
 
 
 def _as_predicted(over: OverDevices, sizes: Sequence[int]) -> bool:
-    """Return whether each device but the first holds exactly the bytes of its pool and layers."""
     device_bytes: Counter[Any] = Counter()
     for array in _jax.live_arrays():
         if len(array.devices()) == 1 and not in_host_memory(array):

@@ -5,8 +5,8 @@
     c2c plan cocoserve algorithms=[exact] batch=32 write=plan.json
     c2c plan cocoserve plan=plan.json 'operations=[evict 0-9 1]'
 
-Prints each plan's gain by three estimates, none of which predicts seconds, and by the predicted
-step. Then prints its operations with bytes and seconds, and the free memory of each device.
+Prints each plan's gain by three estimates and by the predicted step, its operations with bytes and
+seconds, and the free memory of each device. None of the estimates predicts seconds.
 """
 
 from __future__ import annotations
@@ -79,18 +79,16 @@ class PlanSettings:
 
     Attributes:
       model: name of a shipped model, or the path of a config.json.
-      node: name of a node of `conf/node`; its first GPU holds the model.
-      over: GPUs that hold the unscaled model, a run of layers each; above 1 if no single one can.
+      node: node of `conf/node`; its first GPU holds the model.
+      over: GPUs that hold the unscaled model, a run of layers each.
       batch: rows of a decode step.
       context: tokens of KV cache of each row.
-      memory_share: share of each GPU's memory for weights, KV cache and processes.
+      memory_share: share of each GPU's memory to use.
       free_gib: GiB of each GPU for the same; []: by memory_share.
       gamma: gamma of Eq. 4; null: the hardware's, with delta 1.
-      algorithms: plans to print: printed, spread, singly, runs, exact, fastest; []: all, but
-        fastest only if one GPU holds the unscaled model.
+      algorithms: printed, spread, singly, runs, exact, fastest; []: all that apply.
       plan: file of an earlier `write` to start from; null: the unscaled model.
-      operations: operations to print as the plan, each `replicate|migrate|evict LAYERS DEVICE
-        [MODULE]`.
+      operations: the plan, each `replicate|migrate|evict LAYERS DEVICE [MODULE]`.
       write: file for the last printed plan.
     """
 
@@ -113,14 +111,9 @@ class Problem:
     """A model, its devices, and the inputs by which plans are compared.
 
     Attributes:
-      spec: shape of the model.
-      node: devices and their links.
-      devices: times of the model's layers on the devices.
-      costs: constants of operations' time and memory.
-      batch: rows of a decode step.
       context: tokens of KV cache of each row.
-      capacity: bytes of each device that a model may use.
-      gamma: gamma of Eq. 4.
+      capacity: bytes of each device for the model.
+      gamma: of Eq. 4.
       per_transition: largest transition of an even split, as a share of an unscaled step.
       unscaled: placement without copies.
       start: placement that plans start from.
@@ -152,7 +145,7 @@ class Problem:
         }
 
     def room(self) -> dict[int, int]:
-        """Return the copies that fit on each other device, with the KV cache of its even share."""
+        """Return the copies that fit on each other device, KV included."""
         tokens = even_rows(self.batch, 2)[1] * self.context
         others = {d: free for d, free in self.free_bytes().items() if d != self.start.first}
         layer = sizes(self.spec, tokens)["layer"]
@@ -208,11 +201,7 @@ def problem_of(settings: PlanSettings) -> Problem:
 
 
 def planned(problem: Problem, algorithm: str) -> Placement:
-    """Return the plan of an algorithm of `ALGORITHMS`.
-
-    Raises:
-      SettingError: the batch does not fit, or there are too many devices for the exact plan.
-    """
+    """Return the plan of an algorithm of `ALGORITHMS`."""
     start, room = problem.start, problem.room()
     by_eq_4, counted = Estimate.printed(problem.gamma), Estimate.counted(problem.per_transition)
     if algorithm == "printed":

@@ -2,10 +2,8 @@
 
     c2c try cocoserve model=<checkpoint> devices=4 requests=200 operations=200
 
-Requests are served twice: by one device, and by several while random operations move layers and
-their KV cache. Tokens and the bits of logits must be equal. Prints bytes, pieces and the longest
-pause of the operations. After each, every device's memory is compared with the prediction. Devices
-of a CPU share its cores: they show tokens, bytes and compilations, never a speed.
+Tokens and logits must equal those of one device; prints bytes, pieces and the longest pause.
+Devices of a CPU share its cores: they never show a speed.
 """
 
 from __future__ import annotations
@@ -45,11 +43,10 @@ class ScaleSettings(Load):
     """Settings, as key=value on the command line; those of `Load` as well.
 
     Attributes:
-      model: folder of a checkpoint, or a GGUF file; by default SmolLM2, downloaded if missing.
-      linear: strategy of linear layers: reference, or hybrid (weights in host memory, which copies
-        of a layer share).
+      model: folder of a checkpoint, or a GGUF file; by default SmolLM2.
+      linear: reference, or hybrid (weights in host memory).
       devices: number of jax devices; a CPU emulates them.
-      executables: folder of compiled stages; by default they are compiled for this run.
+      executables: folder of compiled stages; by default none.
       write: file for a table of the operations, JSON; null: none.
     """
 
@@ -72,7 +69,7 @@ def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:
 
 
 def operation_on(over: OverDevices, draws: random.Random) -> tuple[Operation, list[int]] | None:
-    """Return a random operation and the requests that it names, or None if it is impossible."""
+    """Return a random operation and its requests, or None."""
     copies, layers = over.spread.copies, len(over.spread.copies)
     first = draws.randrange(layers)
     run = range(first, draws.randrange(first, layers) + 1)
@@ -138,7 +135,7 @@ def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve, change and print; return the exit status, 1 if an answer or a count is wrong."""
+    """Serve, change and print; return 1 if an answer or a count is wrong."""
 
     def work(settings: ScaleSettings) -> Ran:
         if jax.config.jax_platforms in ("cpu", None):

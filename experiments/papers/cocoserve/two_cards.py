@@ -1,4 +1,4 @@
-"""Uses of a second card: copies of layers, a second instance, a pipeline, tensor parallelism."""
+"""Uses of a second card."""
 
 from __future__ import annotations
 
@@ -57,10 +57,7 @@ class TwoCards:
         experiment=TwoCards, draw=".drawing.draw_two_cards", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(_: Context, experiment: TwoCards) -> Computed:
-    """Return the seconds of a step and tokens a second by concurrent sequences, for each method.
-
-    A curve ends at the memory of the two cards.
-    """
+    """Return a step's seconds and tokens a second by sequences and method."""
     spec, node = load_spec(experiment.model), load_node(experiment.node)
     devices = devices_of(spec, node, most_rows=max(experiment.rows))
     most = most_rows(devices, experiment.tokens)
@@ -104,7 +101,7 @@ def _finding(rows: list[dict[str, Any]]) -> str:
 
 
 def seconds_of(devices: Devices, context: int) -> Mapping[str, Callable[[int], float]]:
-    """Return, by method, a function from the number of sequences to the seconds of a step."""
+    """Return, by method, a function from sequences to a step's seconds."""
     layers = devices.spec.layers
     alone, runs = Placement.unscaled(layers), Placement.in_runs(layers, 2)
     step = partial(_step, devices, context)
@@ -141,13 +138,11 @@ def _step(devices: Devices, context: int, placement: Placement, rows: int) -> fl
 
 
 def _pipelined(devices: Devices, context: int, runs: Placement, rows: int) -> float:
-    """Return the seconds of a round of two batches in flight: a whole step, or two stages."""
     step = step_time(runs, devices, batch=rows, context=context)
     return max(step.seconds, 2 * (step.layers_s / 2 + step.rest_s))
 
 
 def _in_ranks(devices: Devices, context: int, rows: int) -> float:
-    """Return the seconds of a step on two ranks: a rank's share of the kernels, and all-reduces."""
     spec, link = devices.spec, devices.node.link(0, 1)
     assert link is not None  # every two cards of the node have one
     (gpu,) = timed_gpus(devices.node.gpus[0])

@@ -1,1 +1,1 @@
-"""Mechanisms of several papers in one system: compatible sets, and the worth of each."""
+"""Mechanisms of several papers in one system."""

@@ -1,4 +1,4 @@
-"""Fine-tunes that one GH200 serves: adapters over shared bases beside whole models."""
+"""Fine-tunes that one GH200 serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concurrent coding agents on one chip: the most within the targets, by link and by memory."""
+"""Most concurrent coding agents on one chip."""
 
 from __future__ import annotations
 
@@ -31,11 +31,7 @@ _ANSWER_S: Final = 10.0  # of a turn beside its tool, for the time over which ag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentsOnAChip:
-    """Experiment: model, system, load, chips, and the memories for KV caches of waiting agents.
-
-    `tiers` are settings by name; the first one keeps no KV cache, the last one uses the chip's own
-    link to host memory, and the one before it another.
-    """
+    """Experiment: model, system, load, chips, and memories (`tiers`) for waiting agents' KV."""
 
     model: str
     system: tuple[str, ...]
@@ -69,7 +65,7 @@ class Case:
 @figure("agents", title="Concurrent coding agents on one chip", experiment=AgentsOnAChip,
         draw=".agents_drawing.draw_agents", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: AgentsOnAChip) -> Computed:
-    """Search the most agents within the targets, for each chip, tier and time of a tool."""
+    """Search the most agents within targets, by chip, tier and tool time."""
     searches: list[list[dict[str, Any]]] = []
     most: list[dict[str, Any]] = []
     for case in context.each(_cases(experiment)):

@@ -1,4 +1,4 @@
-"""Figure of concurrent agents: the most within the targets, by chip and over a tool's time."""
+"""Figure of concurrent agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WIDTH: Final = 0.17  # of a bar
 
 
 def draw_agents(tables: Tables, caption: str) -> Figure:
-    """Draw a group of bars for each chip, and lines over the time of a tool."""
+    """Draw bars for each chip, and lines over a tool's time."""
     rows = rows_of(tables["most"])
     figure, (by_chip, over_time) = canvas(11.0, 5.0, columns=2)
     colours = dict(zip(dict.fromkeys(r["tier"] for r in rows), _COLOURS, strict=False))

@@ -1,4 +1,4 @@
-"""Pairs of the papers' mechanisms in the serving loop, beside each alone (beyond the papers)."""
+"""Pairs of the papers' mechanisms in the serving loop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Pair:
     """A pair of mechanisms on one node under some loads.
 
     Attributes:
-      settings: overrides of all its systems: chip, catalog, lengths.
-      systems: overrides by name of a system; the pair first, then what it is compared with.
+      settings: overrides of all its systems.
+      systems: overrides by name; the pair first.
       rates_rps: requests a second of the node.
     """
 

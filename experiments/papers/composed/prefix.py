@@ -1,4 +1,4 @@
-"""Prefix cache in host memory, on slices and on whole chips: latency and load of the link."""
+"""Prefix cache in host memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A whole chip: its settings, and the name of a chip whose link it has; "": its own."""
+    """A whole chip: its settings, and a chip whose link it has; "": its own."""
 
     settings: tuple[str, ...]
     link: str = ""
@@ -65,10 +65,7 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """Experiment: model, sizes of the cache, chips, systems by name, and the load.
-
-    `chips` are a chip, one over PCIe, and the same with the link of another.
-    """
+    """Experiment: model, sizes of the cache, chips, systems by name, and the load."""
 
     model: tuple[str, ...]
     max_total_tokens: Count
@@ -81,7 +78,7 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run: its part, chip and weights, the host memory for blocks in GB, the load's speed."""
+    """One run: part, chip, weights, GB of host memory, and speed."""
 
     part: str
     chip: str
@@ -244,7 +241,6 @@ def _share(row: Mapping[str, Any]) -> float:
 
 
 def _binds(row: Mapping[str, Any]) -> str:
-    """Return a sentence on a run over PCIe: whether the link is the bottleneck, and its bytes."""
     how = "binds" if row["link_percent"] >= 50.0 else "does not bind"
     blocks = _number(_share(row))
     if _share(row) >= 50.0:

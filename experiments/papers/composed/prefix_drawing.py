@@ -1,4 +1,4 @@
-"""Figure of the prefix cache: over host memory, and by chip and link."""
+"""Figure of the prefix cache."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ def _over_memory(late: Axes, found: Axes, rows: Sequence[dict[str, Any]]) -> Non
 
 
 def _by_chip(axes: Axes, rows: Sequence[dict[str, Any]], column: str) -> None:
-    """Draw a pair of bars for each chip, without and with blocks; marks are the blocks' bytes."""
     places = list(dict.fromkeys((r["weights"], r["chip"]) for r in rows))
     sizes = sorted({r["host_gb"] for r in rows})
     chips = len(dict.fromkeys(chip for _, chip in places))

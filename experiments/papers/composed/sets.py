@@ -25,11 +25,7 @@ def settings_of(names: Collection[str]) -> tuple[str, ...]:
 
 
 def refusal(names: Collection[str], settings: Sequence[str] = ()) -> SettingError | None:
-    """Return the error of an invalid set of mechanisms; None if it is valid.
-
-    Raises:
-      SettingError: other settings are invalid.
-    """
+    """Return the error of an invalid set of mechanisms; None if it is valid."""
     try:
         build(composed([*settings, *settings_of(names)], {"workload.requests": 1}))
     except SettingError as error:
@@ -49,17 +45,8 @@ def subsets(names: Collection[str]) -> Iterator[Set]:
 def shapley(worth: Mapping[Set, float]) -> dict[str, float]:
     """Return each mechanism's Shapley value, its mean gain over all orders of adding mechanisms.
 
-    The values sum to the worth of all mechanisms minus that of none. A mechanism that cannot work
-    in a set adds nothing: an invalid set has the worth of its largest valid subset.
-
     >>> shapley({frozenset(): 0.0, frozenset("a"): 1.0, frozenset("ab"): 4.0})
     {'a': 2.5, 'b': 1.5}
-
-    Args:
-      worth: worth of every valid set, the empty one included.
-
-    Raises:
-      ValueError: an invalid set has several largest valid subsets.
     """
     names = sorted(frozenset().union(*worth))
     whole = {subset: worth[_largest(subset, worth)] for subset in subsets(names)}

@@ -1,4 +1,4 @@
-"""Many models on few GPUs: public systems and ours on equal hardware (beyond the papers)."""
+"""Many models on few GPUs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ _LEAST_REQUESTS: Final = 2000  # below, queues of the slower systems do not show
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """Experiment: systems by their names in figures, chips, numbers of models, loads.
-
-    A system of `placed` has its placement computed from each model's rate in the replay itself.
-    """
+    """Experiment: systems by their names in figures, chips, numbers of models, loads."""
 
     systems: dict[str, tuple[str, ...]]
     shown: tuple[str, ...]
@@ -50,7 +47,7 @@ class Sharing:
             raise SettingError("experiment.max_requests", self.max_requests, allowed)
 
     def points(self, seeds: Sequence[int]) -> Iterator[tuple[str, int, float, int, str]]:
-        """Yield chip, models, load, seed and system of each run; systems of a point in turn."""
+        """Yield chip, models, load, seed and system of each run."""
         in_turn = sorted(self.shown, key=lambda name: name in self.placed)
         for chip in self.chips:
             for models in self.models:
@@ -114,7 +111,7 @@ def compute(context: Context, experiment: Sharing) -> Computed:
 def _served(
     context: Context, compression: float, settings: Sequence[str], seed: int, chip: str
 ) -> tuple[tuple[str, ...], SimulationResult] | None:
-    """Return the models and their replay; None: the system has no room for all of them."""
+    """Return the models and their replay; None: no room."""
     overrides = replay_settings(context, compression, settings, seed, chip=[f"hardware={chip}"])
     cfg = composed(*overrides)
     try:

@@ -1,4 +1,4 @@
-"""Shapley value of each mechanism, on GH200 and on different GPUs (beyond the papers)."""
+"""Shapley value of each mechanism."""
 
 from __future__ import annotations
 
@@ -53,16 +53,13 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """Experiment: mechanisms, fleets with their loads, and sizes. Worth is in points of attainment.
+    """Experiment: mechanisms, fleets with their loads, and sizes; worth in points of attainment.
 
     Attributes:
-      mechanisms: mechanisms of `system=composed`.
-      models: models per chip.
+      mechanisms: of `system=composed`.
       requests: requests per chip, at most `most_requests` of a fleet.
-      seeds: seeds of one chip at most; several have one less.
-      close_points: points of attainment; a smaller difference does not count.
-      fleets: fleets by name.
-      loads: loads of fleets.
+      seeds: most seeds of one chip; several have one less.
+      close_points: points of attainment that do not count.
     """
 
     mechanisms: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""One emulated case: captured by two processes, restored by a third, compared with the truth."""
+"""One emulated case: captured by two processes."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ class Outcome:
     """A classifier's verdict on a case.
 
     Attributes:
-      words: 8-byte words of parameters, compared with an ordinary start at the same addresses.
-      wrong: number of parameters that differ; edges count as one.
+      words: 8-byte words of parameters, compared with an ordinary start's.
       refusals: reasons why the graph was left out.
-      is_equal: True if the restored graph's results equal the original's, on random inputs.
+      is_equal: whether results on random inputs equal the original's.
     """
 
     words: int

@@ -1,4 +1,4 @@
-"""One model on four A100 that start from nothing: the paper's trace experiments (section 7.5)."""
+"""One model on four A100 that start from nothing."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ class Fleet:
     Attributes:
       model: name of its spec.
       start: name in `c2c.systems.medusa.STARTS`.
-      at: outstanding requests of the least busy instance at which another instance starts.
-      lengths: `sharegpt`, or path of a file of lengths.
-      gpus: number of A100.
+      at: outstanding requests of the least busy instance at which another starts.
+      lengths: `sharegpt`, or a file of lengths.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Decode steps of Table 1's ten models as launch programs, at vLLM's 35 batch sizes."""
+"""Decode steps of Table 1's ten models as launch programs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SEEN: Final = 64  # bytes of each buffer that a kernel reads or writes
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """A row of Table 1: the claim's suffix, name of the model here, and printed numbers."""
+    """A row of Table 1: the claim's suffix, model, and printed numbers."""
 
     row: str
     spec: str
@@ -88,8 +88,6 @@ def table_models(rows: Sequence[str]) -> tuple[TableModel, ...]:
 def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_SIZES) -> list[int]:
     """Return a layer's nodes at each batch size, so that the sum over all is `nodes`.
 
-    Small batch sizes have the extra nodes: their products are split along K and reduced.
-
     >>> sum(OUTSIDE + 32 * n for n in nodes_a_layer(12518, 32))
     12518
     """
@@ -100,7 +98,7 @@ def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """A kernel of a layer: buffers it reads and writes, by name; True if from a GEMM library."""
+    """A kernel of a layer: buffers read and written; True: of a GEMM library."""
 
     name: str
     reads: tuple[str, ...]
@@ -140,12 +138,7 @@ _PASSING: Final = ("h", "q", "a", "b", "m", "n")
 
 
 def step_program(spec: ModelSpec, batch: int, layer_nodes: int) -> Program:
-    """Return a decode step: embedding, layers of `layer_nodes` kernels each, last norm.
-
-    Weights, KV cache and inputs are permanent buffers with the model's real sizes. A layer's
-    results are temporary, and their memory is reused. Products use a library that hides its
-    kernels, with one kernel for each range of batch sizes.
-    """
+    """Return a decode step: embedding, layers of `layer_nodes` kernels each, last norm."""
     if layer_nodes > len(_LAYER):
         raise ValueError(f"layer_nodes={layer_nodes}: expected at most {len(_LAYER)}")
     ops = sorted(_LAYER[:layer_nodes], key=lambda op: _ORDER[op.name])

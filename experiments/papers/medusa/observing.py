@@ -1,4 +1,4 @@
-"""Digests of graphs' results on random inputs, and seconds of their first and later launches."""
+"""Digests of graphs' results on random inputs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ def outputs_of(
     regions: Mapping[int, Regions],
     addresses: Mapping[AllocationId, int],
 ) -> dict[str, list[str]]:
-    """Return a digest of the results for each random input, by batch size.
-
-    The inputs are finite as floats of any type. Otherwise NaN would hide differences in the results
-    of kernels that compute.
-    """
+    """Return a digest of the results for each random input, by batch size."""
     result = {}
     for batch, region in regions.items():
         executable = executable_of(batch)

@@ -1,7 +1,4 @@
-"""One process of an offline or online start, run by `c2c try medusa`.
-
-python -m experiments.papers.medusa.one_process ROLE DEVICE ADDRESSES EXECUTABLES WHAT FOLDER
-"""
+"""One process of an offline or online start."""
 
 from __future__ import annotations
 
@@ -73,12 +70,7 @@ def check_each(models: Sequence[str]) -> None:
 
 
 def programs_of(what: str) -> dict[int, Program]:
-    """Return the program of each batch size.
-
-    Args:
-      what: a model of Table 1, `random:<seed>`, `computing:<seed>` (for a GPU), or `xla:<folder>`
-        with the steps of `c2c try medusa_steps`.
-    """
+    """Return the program of each batch size."""
     kind, _, seed = what.partition(":")
     if kind == "xla":
         folders = sorted((p for p in Path(seed).glob("*") if p.name.isdigit()), key=_batch)
@@ -107,15 +99,7 @@ def _batch(folder: Path) -> int:
 
 
 def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path) -> None:
-    """Do one role's part and write its files to the folder.
-
-    Args:
-      role: one of `ROLES`.
-      device: name in `DEVICES`.
-      ways: one of `ADDRESSES` and one of `EXECUTABLES`.
-      what: model or program to capture.
-      folder: folder that all roles share.
-    """
+    """Do one role's part and write its files to the folder."""
     addresses, executables = ways
     if role == "analyse":
         _analyse(_replace_address(device), folder, what)

@@ -1,4 +1,4 @@
-"""Emulated processes that start programs at differing addresses, then capture or restore them."""
+"""Emulated processes that start programs at differing addresses."""
 
 from __future__ import annotations
 
@@ -61,17 +61,7 @@ def _seeds(draw: random.Random) -> list[int]:
 
 
 class Process:
-    """A process with started programs: their permanent buffers are allocated.
-
-    Args:
-      programs: programs by batch size, with the same permanent buffers and libraries.
-      seed: seed of all differences between processes.
-      has_whims: True if the allocator takes any block that fits, as after another history.
-      has_guards: True if the allocator leaves gaps, which the second capture needs.
-      device: device of the process; None: an emulated one.
-      arenas: address ranges of the device's segments; None: the device's own.
-      told: arguments of the process that its launches pass on.
-    """
+    """A process with started programs: their permanent buffers are allocated."""
 
     def __init__(
         self,

@@ -36,9 +36,7 @@ class Rank:
     """A process of a tensor-parallel engine.
 
     Attributes:
-      number: index of the rank, from 0.
-      world: number of ranks.
-      handle: communicator's handle, a random number that differs between processes.
+      handle: the communicator's, a random number of each process.
     """
 
     number: int
@@ -62,7 +60,7 @@ class Rank:
 
 
 def shard(spec: ModelSpec, world: int) -> ModelSpec:
-    """Return the part of a model that one rank has; a single key-value head is on all ranks."""
+    """Return one rank's part of a model; a single KV head is on all."""
     return replace(
         spec,
         heads=max(1, spec.heads // world),
@@ -73,16 +71,7 @@ def shard(spec: ModelSpec, world: int) -> ModelSpec:
 
 
 def ranked(program: Program, rank: Rank) -> Program:
-    """Return a program with all-reduces of partial sums over all ranks.
-
-    An all-reduce follows each product with partial sums or, in programs without one, every third
-    launch. Its arguments are the signal buffers of all ranks, as a struct by value, and the
-    arguments that the rank was told. Every process maps these buffers under their rank's name.
-
-    Args:
-      program: program with one launch after another.
-      rank: rank of the program.
-    """
+    """Return a program with all-reduces of partial sums over all ranks."""
     if program.edges is not None:
         raise ValueError("program: expected launches in one stream, without edges")
     buffers, kernels = len(program.buffers), len(program.kernels)

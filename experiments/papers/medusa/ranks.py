@@ -3,10 +3,9 @@
     c2c try medusa_ranks                             # Qwen1.5 0.5B, 4 ranks
     c2c try medusa_ranks models=[llama2_13b] world=8
 
-The first rank is captured twice and the last one once. Ranks may differ only in addresses and in
-the arguments that each process is told. Every rank then restores the same artefact, and its graphs'
-results are compared with those of its own ordinary capture. Emulated. Writes JSON with provenance
-to a folder in runs/bench.
+The first rank is captured twice and the last one once; every rank restores the same artefact.
+Emulated. Results are compared with those of each rank's own capture. Writes JSON with
+provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class RanksSettings(MeasurementSettings):
     Attributes:
       models: models of Table 1, or random:<seed>.
       world: number of ranks, at least 2.
-      validated: batch sizes whose graphs are run, where a model has them.
+      validated: batch sizes whose graphs are run.
     """
 
     models: list[str] = field(default_factory=lambda: ["qwen15_0p5b"])
@@ -139,11 +138,7 @@ def restored_rank(
 
 
 def measure(what: str, world: int, validated: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a row for each rank.
-
-    Raises:
-      DataError: a graph is refused, or gives other results.
-    """
+    """Return a row for each rank."""
     programs = plain_programs(what, world)
     first, analysed = captured(programs, world)
     if analysed.refusals:

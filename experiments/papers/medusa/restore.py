@@ -3,10 +3,9 @@
     c2c try medusa                       # ten models, emulated
     c2c try medusa models=[yi_6b] device=driver
 
-Two processes capture, one analyses, another restores at its own addresses. On three random inputs
-its graphs must give the first process's results, byte for byte. `device=driver` needs .venv-driver
-(`make driver`) and a driver, of a GPU or emulated. Writes JSON with provenance to a folder in
-runs/bench.
+On three random inputs the restored graphs must give the first process's results, byte for byte.
+`device=driver` needs .venv-driver (`make driver`) and a driver. Writes JSON with provenance to a
+folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class RestoreSettings(MeasurementSettings):
 
     Attributes:
       device: emulated, or driver.
-      addresses: patched: restored addresses are written into parameters; fixed: a restored process
-        reserves the captured addresses and patches nothing.
-      executables: own: one for each batch size; shared: one for all batch sizes of a topology.
-      models: models of Table 1, random:<seed>, or xla:<folder> (see `c2c try medusa_steps`).
+      addresses: patched (addresses are written into parameters), or fixed (captured ones are
+        reserved).
+      executables: own (one a batch size), or shared (one a topology).
+      models: models of Table 1, random:<seed>, or xla:<folder> (`c2c try medusa_steps`).
     """
 
     device: str = "emulated"
@@ -64,18 +63,7 @@ def measure(
     addresses: str = "patched",
     executables: str = "own",
 ) -> dict[str, Any]:
-    """Capture and restore a model; return the measurements.
-
-    Args:
-      device: emulated, or driver.
-      what: model or program; see `one_process`.
-      env: variables added to the environment of the processes.
-      addresses: patched, or fixed.
-      executables: own, or shared.
-
-    Raises:
-      DataError: a process failed, or the restored graphs give other results.
-    """
+    """Capture and restore a model; return the measurements."""
     with tempfile.TemporaryDirectory() as folder:
         for role in ROLES:
             line = [sys.executable, "-m", "experiments.papers.medusa.one_process", role, device]

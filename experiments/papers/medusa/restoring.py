@@ -1,4 +1,4 @@
-"""Graphs of ten models restored on the emulated device, and the classifiers' errors."""
+"""Graphs of ten models restored on the emulated device."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ class Restoring:
 
     Attributes:
       original: process that captured.
-      capture: capture of that process.
-      artefact: artefact of the analysis.
       process: process that restored.
-      restored: graphs of that process.
     """
 
     original: Process

@@ -4,7 +4,7 @@
     c2c try medusa models=[xla:steps]
 
 Takes half a minute a batch size. XLA's compiler for GPUs is that of .venv-aot (`make aot`) or of
-jax. `c2c.systems.program.xla` reads the folders, one for each batch size.
+jax.
 """
 
 from __future__ import annotations

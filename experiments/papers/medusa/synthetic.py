@@ -1,4 +1,4 @@
-"""Random launch programs with all kinds of parameters, lifetimes, kernel sources and edges."""
+"""Random launch programs with all kinds of parameters."""
 
 from __future__ import annotations
 
@@ -41,17 +41,11 @@ class Shape:
     """Ingredients of a random program.
 
     Attributes:
-      seed: seed of all draws.
-      launches: least number of kernel launches.
-      standing: number of permanent buffers, allocated before the program.
-      passing: number of temporary buffers, which live for some launches.
-      has_structs: parameters that hold addresses among other values.
-      has_maps: tensor maps.
+      launches: least number of launches.
       has_ends: addresses one past a buffer's end.
-      has_dag: edges by use of data, some of them programmatic, instead of one stream.
-      threads: threads that allocate the standing buffers.
-      is_for_gpu: kernels compute on a GPU too, and come from images alone: no libraries, no tensor
-        maps, no clusters.
+      has_dag: edges by use of data, instead of one stream.
+      threads: those that allocate the standing buffers.
+      is_for_gpu: kernels from images alone, which compute on a GPU.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""Loading phases and cold starts of ten models (MEDUSA, Table 1, Figs. 1, 2, 7 and 8)."""
+"""Loading phases and cold starts (MEDUSA, Table 1, Figs. 1, 2, 7 and 8)."""
 
 from __future__ import annotations
 

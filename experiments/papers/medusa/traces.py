@@ -25,7 +25,7 @@ Key = tuple[str, float, int, str]  # model, rate, threshold, start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """Rates of Fig. 11 at the largest threshold, and seeds of each; claims: the first model."""
+    """Rates of Fig. 11 at the largest threshold, and seeds of each."""
 
     rates_rps: tuple[AboveZero, ...]
     seeds: Count

@@ -1,4 +1,4 @@
-"""Results for claims of Tessera, in the claim's own unit."""
+"""Results for claims of Tessera."""
 
 from __future__ import annotations
 

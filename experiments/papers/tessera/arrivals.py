@@ -1,4 +1,4 @@
-"""Requests for the online figures: the public conversation trace, or its medians."""
+"""Requests for the online figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _block(at_s: Any, prompt: Any, output: Any) -> RequestBlock:
 
 
 def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> RequestBlock:
-    """Return Poisson arrivals with lengths of the trace, or its medians if the trace is missing."""
+    """Return Poisson arrivals with the trace's lengths, or its medians."""
     rng = np.random.default_rng([seed, 7])
     arrival_s = np.cumsum(rng.exponential(1 / rate_rps, requests))
     columns = _columns(context)
@@ -39,11 +39,7 @@ def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> 
 
 
 def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) -> RequestBlock:
-    """Return a piece of the trace, its time scaled to a mean rate; without a trace, similar bursts.
-
-    Pieces follow one another and share no request. The bursts are Poisson arrivals whose rate goes
-    between half and twice its mean every 20 s.
-    """
+    """Return a piece of the trace, or similar bursts, scaled to a mean rate."""
     columns = _columns(context)
     if columns is None:
         rng = np.random.default_rng([piece, 5])

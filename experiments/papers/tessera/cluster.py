@@ -35,7 +35,7 @@ LABELS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Three:
-    """Two of a pair's left GPU and one of the right, with the rate of their network cards."""
+    """Two of a pair's left GPU and one right one, with their cards' rate."""
 
     pair: str
     gbps: AboveZero
@@ -43,7 +43,7 @@ class Three:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sixteen:
-    """Ranks of a model in tensor parallelism, each a pair, under a load of median lengths."""
+    """Ranks of a tensor-parallel model, each a pair, under median lengths."""
 
     pair: str
     gbps: AboveZero
@@ -55,7 +55,7 @@ class Sixteen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clusters:
-    """Experiment of Fig. 8: both clusters, and the relative gap at which the planner may stop."""
+    """Experiment of Fig. 8: both clusters, and the planner's gap."""
 
     three: Three
     sixteen: Sixteen

@@ -145,7 +145,7 @@ def draw_offline(tables: Tables, caption: str) -> Figure:
 
 
 def draw_online(tables: Tables, caption: str) -> Figure:
-    """Draw latency a token over the rate of requests, one panel for each pair of GPUs."""
+    """Draw latency a token over the rate, a panel a pair."""
     rows = rows_of(tables["latency"])
     pairs = list(dict.fromkeys(r["pair"] for r in rows))
     ways = [way for way in _ONLINE if any(r["way"] == way for r in rows)]
@@ -202,7 +202,7 @@ def draw_cluster(tables: Tables, caption: str) -> Figure:
 
 
 def draw_pipelining(tables: Tables, caption: str) -> Figure:
-    """Draw the share of the optimum by mode and number in flight, one panel for each plan."""
+    """Draw the share of the optimum by mode and number in flight."""
     figure, axes = canvas(11.5, 3.8, 3, sharey=True)
     rows = rows_of(tables["shares"])
     colours = {"none": GREY, "naive": ORANGE, "priority": VERMILION, "shortest": BLUE}

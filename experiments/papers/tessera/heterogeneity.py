@@ -1,4 +1,4 @@
-"""Kernels faster on an L40S than on an A100 (Tessera, Table I, Figs. 2 and 3)."""
+"""Kernels faster on an L40S than on an A100 (Table I, Figs. 2 and 3)."""
 
 from __future__ import annotations
 

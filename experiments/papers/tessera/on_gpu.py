@@ -1,8 +1,4 @@
-r"""One measurement of Tessera on a GPU's driver, in its own process, as a line of JSON.
-
-PYTHONPATH=.venv-driver python -m \
-        experiments.papers.tessera.on_gpu '{"what": "recorded", "step": DIR}'
-"""
+r"""One measurement of Tessera on a GPU's driver."""
 
 from __future__ import annotations
 
@@ -50,15 +46,11 @@ class _Asked:
 
     Attributes:
       what: name in `WHATS`.
-      step: folder of a compiled step.
       trips: iterations of the step's loops.
-      tokens: tokens of the step.
-      copies: copies of the program, so that weights are read from memory, activations from L2.
-      repetitions: repetitions of each measurement.
+      copies: of the program, so that weights are read from memory.
       seconds: length of each row of launches; 0: a single launch.
-      cuts: number of device changes of a placement; 0: the planner's placement over an A100 and an
-        L40S with a fast link, which has many.
-      is_apart: True for two contexts, False for two streams of one.
+      cuts: device changes of a placement; 0: the planner's.
+      is_apart: whether devices are contexts, not streams.
     """
 
     what: str
@@ -101,17 +93,13 @@ def _device(**how: Any) -> Peer:
 
 
 def _started(device: Peer, xla: XlaStep, seed: int = 0) -> Running:
-    """Return the step on a device with all memory set, so that kernels wrote compared bytes."""
     running = running_on(device, xla.program)
     _fill(running, xla, seed)
     return running
 
 
 def _fill(running: Running, xla: XlaStep, seed: int) -> None:
-    """Set inputs to random numbers, finite as floats of any type, all else to zero.
-
-    Integers (tokens, positions, page tables) are zero: not every value is allowed.
-    """
+    """Set inputs to random numbers, finite as floats of any type, all else to zero."""
     device = running.device
     draw = np.random.default_rng(seed)
     block = np.frombuffer(draw.bytes(_BLOCK), np.uint8).copy()

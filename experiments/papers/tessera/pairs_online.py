@@ -1,4 +1,4 @@
-"""Latency of GPT-oss 20B on a pair of GPUs in the serving loop, by method and rate."""
+"""Latency of GPT-oss 20B on a pair of GPUs."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ class Online:
     """Latencies of a run.
 
     Attributes:
-      per_token_s: mean over requests of latency by token, the paper's normalised latency.
+      per_token_s: mean over requests of latency by token.
       worst_s: longest latency of a request.
-      switches: number of switches of the policy.
     """
 
     per_token_s: float
@@ -64,7 +63,7 @@ class Online:
 
 @cache
 def capacity_rps(pair: str) -> float:
-    """Return the left GPU's own capacity, in median requests a second, at a batch of 64."""
+    """Return the left GPU's capacity, in median requests a second."""
     lane = Lanes(
         spec=load_spec(GPT_OSS), pair=load_pair(pair), context=MEDIANS[0] + MEDIANS[1] // 2,
         expert_bytes=MXFP4_BYTES,
@@ -144,10 +143,7 @@ def served(what: Prepared, requests: RequestBlock) -> Online:
 
 
 def latency_s(pair: str, way: str, requests: RequestBlock, gbps: float | None = None) -> float:
-    """Return the mean latency a token; PD and AF in their better direction.
-
-    `way` is one of `ONLINE`, or "light": Tessera with its latency policy only.
-    """
+    """Return the mean latency a token; PD and AF in their better direction."""
     if way in ("pd", "af"):
         tried = [_prepared(way, pair, first, gbps) for first in _SIDES]
     elif way == "left":

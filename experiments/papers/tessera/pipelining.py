@@ -53,18 +53,14 @@ class Pipelining:
 
 
 class _Placed(NamedTuple):
-    """A placement of each kind of step: its groups of kernels, and its seconds on each GPU."""
+    """A placement of each kind of step: groups, and seconds on each GPU."""
 
     kinds: tuple[Steps, ...]
     computed_s: tuple[tuple[float, ...], ...]
 
 
 def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
-    """Return the prefill and decode steps under the placement of each plan, by plan.
-
-    The last plan is the one, among the others and one cut, that pipelines best under the paper's
-    rule.
-    """
+    """Return the prefill and decode steps under the placement of each plan, by plan."""
     pair = load_pair(experiment.pair)
     link = pair.link()
     phases = workload(GPT_OSS).phases

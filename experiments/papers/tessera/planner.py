@@ -3,10 +3,9 @@
     c2c bench planner                        # sizes of Fig. 11(b)
     c2c bench planner kernels=[452] gap=0.001 pair=[b200,h100_sxm]
 
-The model is a Llama 3 8B with the number of layers that gives the kernels asked for, in decode and
-prefill. The throughput policy is planned by the integer program, without and with blocks of layers;
-the latency policy by the cut and by the integer program. The paper's times are of Gurobi on another
-machine. Writes JSON with provenance to a folder in runs/bench.
+The throughput policy is planned by the integer program, the latency policy also by the cut. The
+paper's times are of Gurobi on another machine. Writes JSON with provenance to a folder in
+runs/bench.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class PlannerSettings(MeasurementSettings):
 
     Attributes:
       model: name of the model whose layers are repeated.
-      pair: names of two GPUs in `conf/hardware`.
-      gbps: rate of the link between the GPUs.
+      pair: two GPUs of `conf/hardware`.
+      gbps: rate of the link.
       latency_s: latency of a transfer.
       kernels: approximate numbers of kernels.
       gap: relative gap at which the solver may stop.

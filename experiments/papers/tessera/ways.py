@@ -5,11 +5,9 @@
     c2c plan tessera pairs=[[gh200,l40s]] prices.gh200=3.5
     c2c plan tessera -m gbps=12.5,25                   # a sweep: one table of both
 
-The methods for each pair are: each GPU alone, independent replicas, pipeline parallelism, separate
-prefill and decode, separate attention, a placement of kernels, and the limit of all placements.
-Prints requests a second under one load, also by price, next to the paper's Table III (measured
-means over five models). Nothing here is fitted to it. Writes JSON with provenance to a folder in
-runs/bench.
+Methods are each GPU alone, replicas, pipelines, separate prefill and decode, separate attention, a
+placement of kernels, and its limit. Prints requests a second under one load, also by price, next to
+the paper's Table III. Writes JSON with provenance to a folder in runs/bench.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ class WaysSettings(MeasurementSettings):
     Attributes:
       model: name of the served model.
       pairs: pairs of names in `conf/hardware`, the left GPU first.
-      prices: prices of GPUs relative to an L40S, instead of those in `conf/hardware`.
-      gbps: rate of the link between the GPUs.
+      prices: prices relative to an L40S, instead of those in `conf/hardware`.
+      gbps: rate of the link.
       latency_s: latency of a transfer.
-      prompt: tokens of each request.
-      output: tokens generated for each.
+      prompt: tokens of a prompt.
+      output: tokens of an answer.
       rows: rows of a decode step.
       prompts: prompts of a prefill step.
       gap: relative gap at which the solver may stop.

@@ -1,4 +1,4 @@
-"""The paper's five workloads and three pairs, and the fitted numbers (`c2c calibrate tessera`)."""
+"""The paper's five workloads and three pairs."""
 
 from __future__ import annotations
 
@@ -71,13 +71,7 @@ _STEPS: Final = 28
 
 @cache
 def workload(name: str, batch: int = 64, lengths: str = "conversation") -> Served:
-    """Return the offline decoder of one of `WORKLOADS`.
-
-    Args:
-      name: name of the workload.
-      batch: rows of a decode step, a reading.
-      lengths: tokens of text prompts and answers, a reading.
-    """
+    """Return the offline decoder of one of `WORKLOADS`."""
     prompt, output = LENGTHS[lengths]
     chat = Load(prompt=prompt, output=output, rows=batch, prompts=PROMPTS[batch])
     if name == "sd3.5-medium":
@@ -115,10 +109,7 @@ def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
 
 
 def fitted_share(name: str) -> float:
-    """Return the `right_share` for which the mean over workloads equals the paper's.
-
-    The mean is of the right GPU's throughput relative to the left one's (Table III).
-    """
+    """Return the `right_share` for which the mean over workloads equals the paper's."""
     pair = load_pair(name)
     left, right = (side.gpu for side in pair.gpus)
     assert left.price is not None

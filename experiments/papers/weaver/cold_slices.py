@@ -25,18 +25,16 @@ class ColdSlices:
     """Experiment: chip and layouts, models and their batches, ratios, loads, costs.
 
     Attributes:
-      platform: name of the chip.
-      migs: names of layouts, whose largest slice has the hot model.
-      hot_model: name of the resident model.
-      cold_model: name of the model that reads its weights over the link.
+      migs: layouts, whose largest slice has the hot model.
+      cold_model: name of the model read over the link.
       context: tokens of a sequence.
       cold_rows: sequences of a cold model.
-      reserve_bytes: reserve of each slice, for activations and a process.
+      reserve_bytes: of each slice, for activations and a process.
       most_rows: most rows of the hot step.
       ratios: shares of the hot sequences that are away.
       loads: shares of time in which a cold model decodes.
-      weight: weight of a second of a cold step, for cuts.
-      latency_s: latency of a transfer through host memory, in either direction.
+      weight: of a second of a cold step, for cuts.
+      latency_s: of a transfer through host memory.
     """
 
     platform: str
@@ -70,7 +68,7 @@ class _Chip:
         experiment=ColdSlices, draw=".drawing.draw_cold_slices", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(context: Context, experiment: ColdSlices) -> Computed:
-    """Return tokens a second of the hot model by ratio, receivers' load and number of receivers."""
+    """Return the hot model's tokens a second by ratio and receivers."""
     chips = [_chip(context, experiment, mig) for mig in experiment.migs]
     rows = [row for chip in chips for row in _rows(chip, experiment)]
     keys = dict.fromkeys((r["mig"], r["receivers"], r["load"], r["cut"]) for r in rows)

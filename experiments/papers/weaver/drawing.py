@@ -50,7 +50,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def draw_rates(tables: Tables, caption: str) -> Figure:
-    """Draw TPOT of the hot model above and of the cold one below, over the hot rate."""
+    """Draw TPOT of both models over the hot rate."""
     rows = rows_of(tables["curves"])
     panels = list(dict.fromkeys((r["node"], r["lengths"]) for r in rows))
     figure, axes = canvas(13.0, 6.0, columns=len(panels), rows=2, sharex="col")
@@ -194,7 +194,7 @@ def draw_stalls(tables: Tables, caption: str) -> Figure:
 
 
 def draw_cold_slices(tables: Tables, caption: str) -> Figure:
-    """Draw tokens a second of the hot model by the share of its sequences that are away."""
+    """Draw the hot model's tokens a second by the share away."""
     rows = rows_of(tables["ratios"])
     panels = list(dict.fromkeys((r["mig"], r["receivers"]) for r in rows))
     figure, axes = canvas(3.0 * len(panels), 3.6, len(panels), sharey=True)

@@ -1,4 +1,4 @@
-"""Fig. 4 with the memory of section 5.1: hot and cold TPOT by the hot rate, and largest rates."""
+"""Fig. 4 and section 5.1: TPOT by the hot rate, and largest rates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Hot rates of section 5.1, of the dedicated and the woven pair, with the seeds of a mean."""
+    """Hot rates of section 5.1, with the seeds of a mean."""
 
     dedicated_rps: AboveZero
     low_rps: AboveZero

@@ -1,4 +1,4 @@
-"""Fig. 5: TPOT of both models by the ratio of their rates, and by the remote share."""
+"""Fig. 5: TPOT by the ratio of rates."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _of_shares(base: Served, shares: Shares) -> Iterator[Result]:
 
 
 def lowest(points: Sequence[float], value: Callable[[float], float], start: float) -> float:
-    """Return the point of the lowest value, from the one nearest a start down to a minimum."""
+    """Return the lowest point, from the one nearest a start downwards."""
     ordered = sorted(points)
     index = min(range(len(ordered)), key=lambda k: abs(ordered[k] - start))
     while True:

@@ -1,4 +1,4 @@
-"""Fig. 6: long outputs, 512 tokens in and 1,024 out."""
+"""Fig. 6: long outputs."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def compute(context: Context, experiment: Ablation) -> Computed:
 
 
 def variants(base: Served) -> dict[str, Found]:
-    """Return the ablation's variants in order, and our cut; `apart`: each model on its own GPU."""
+    """Return the ablation's variants, and our cut; `apart`: a GPU each."""
     return {name: _variant(base, name) for name in ("apart", "cpu", "gpu", "splitting", "ours")}
 
 

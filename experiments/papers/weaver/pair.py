@@ -3,10 +3,9 @@
     c2c try weaver hot=<checkpoint> cold=<checkpoint> ratio=0.45 requests=200
     c2c try weaver ratio=1 cold_requests=0 write=pair.json
 
-Each process serves its requests alone first. Then both serve at once. A share of the hot requests
-has its KV cache in the cold process, which computes their attention when it polls. Tokens must be
-equal to those of each model alone. Both processes share the cores of one machine: they show waits
-and stalls, never a speed.
+A share of the hot requests has its KV cache in the cold process, which computes their attention
+when it polls. Tokens must equal those of each model alone. Both processes share one machine's
+cores: they never show a speed.
 """
 
 from __future__ import annotations
@@ -45,25 +44,22 @@ class PairSettings:
     """Settings as key=value on the command line.
 
     Attributes:
-      hot: folder of the hot model's checkpoint, or a GGUF file; by default SmolLM2, downloaded if
-        missing.
-      cold: folder of the cold model's checkpoint, or a GGUF file; same default.
+      hot: folder of a checkpoint, or a GGUF file; by default SmolLM2.
+      cold: as `hot`.
       ratio: share of the hot requests with their KV cache in the cold process.
-      requests: requests of the hot model, with random tokens and lengths.
-      cold_requests: requests of the cold model, repeated in rounds; 0: it is idle.
+      requests: requests of the hot model, random.
+      cold_requests: requests of the cold model, in rounds; 0: it is idle.
       rows: most requests in a step of either model.
       prompt: most tokens of a prompt.
       new: most tokens of an answer.
-      superblocks: superblocks of each pool; null: as many as both models need.
-      reserve: superblocks of the cold pool that hot requests never take; null: the cold model's
-        need.
-      limit_s: seconds within which the cold process must answer before the hot one gives it up.
-      columns: columns of the pieces of the cold model's products, multiples of 64, one value a
-        round in turn; 0: whole products. It polls after each piece. Empty: it polls after each
-        layer, which is then one executable.
-      dtype: data type of weights, keys and values.
-      seed: seed of prompts, lengths and homes.
-      executables: folder of compiled stages; by default they are compiled for this run.
+      superblocks: superblocks of each pool; null: enough.
+      reserve: superblocks that hot requests never take; null: the cold model's need.
+      limit_s: seconds within which the cold process must answer.
+      columns: columns of the cold model's pieces, multiples of 64, one value a round; 0: whole
+        products; empty: whole layers.
+      dtype: type of weights, keys and values.
+      seed: of prompts, lengths and homes.
+      executables: folder of compiled stages; by default none.
       write: file for all numbers, JSON; null: none.
     """
 
@@ -93,11 +89,11 @@ class Waits:
     """Times of tasks that were sent and done, in seconds.
 
     Attributes:
-      waits: time from the writing of a task to a poll that takes it.
-      stalls: the sender's time from the end of its own attention to the result.
-      late: tasks written before a poll that did not take them.
+      waits: from the writing of a task to a poll that takes it.
+      stalls: from the end of the sender's own attention to the result.
+      late: tasks that a later poll took.
       longest: upper bound of a wait: piece + poll + attention.
-      uniform: mean wait of tasks at uniform times: E[T^2] / (2 E[T]) of pieces T.
+      uniform: mean wait at uniform times: E[T^2] / (2 E[T]) of pieces T.
     """
 
     waits: np.ndarray
@@ -177,7 +173,6 @@ def paired(
 def _ends(
     pipes: list[Any], processes: Sequence[Any], during: Callable[[int, int, int], None]
 ) -> tuple[Ended | None, Ended | None]:
-    """Forward the processes' reports until both end."""
     ends: list[Ended | None] = [None, None]
     is_ready, open_ = [False, False], list(pipes)
     while open_:
@@ -258,7 +253,7 @@ def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) ->
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve and print; return the exit status, 1 if an answer or a count is wrong."""
+    """Serve and print; return 1 if an answer or a count is wrong."""
 
     def work(settings: PairSettings) -> Ran:
         hot, cold = paired(settings)

@@ -4,9 +4,8 @@
     c2c plan weaver node=a100_40_nvlink ratio=0.3 batch=64 weight=0.1
     c2c plan weaver nodes=[l40s_pcie] ratios=[0.2,0.45] batches=[16,64,231]
 
-The first table has K, N and the times T of the operators by the cost model, the second the plans.
-The last one has the number of splits by Algorithm 1, with its threshold read per operator, layer
-and iteration. The cost to the cold model is relative to its step alone.
+Tables: K, N and the operators' times T by the cost model; the plans, with the cost to the cold
+model. Last, the splits of Algorithm 1, with its threshold per operator, layer and iteration.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ class PlanSettings:
 
     Attributes:
       hot: sender's model: name of a shipped model, or the path of a config.json.
-      cold: receiver's model: name of a shipped model, or the path of a config.json.
-      node: name of a node of `conf/node`; the first GPU sends, the second receives.
-      ratio: remote share of the hot model's sequences.
-      batch: rows of the hot model's decode step.
-      context: tokens of KV cache of each row of either model.
-      cold_batch: rows of the cold model's decode step.
-      threshold: share of the sender's step without stalls, above which Algorithm 1 splits.
-      weight: weight of a second of the cold model's step, for our plan.
-      nodes: nodes of the table of splitting thresholds; []: no such table.
+      cold: receiver's model, as `hot`.
+      node: node of `conf/node`; the first GPU sends, the second receives.
+      ratio: remote share of the hot sequences.
+      batch: rows of the hot decode step.
+      context: tokens of KV cache of each row.
+      cold_batch: rows of the cold decode step.
+      threshold: share of the sender's step above which Algorithm 1 splits.
+      weight: of a second of the cold step, for our plan.
+      nodes: nodes of the table of thresholds; []: no table.
       ratios: ratios of that table.
-      batches: rows of the hot model's step, for that table.
+      batches: hot rows of that table.
     """
 
     hot: str = "llama-3-8b"

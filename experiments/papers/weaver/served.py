@@ -1,4 +1,4 @@
-"""A hot and a cold model in the simulator, under readings of the paper's open settings."""
+"""A hot and a cold model in the simulator."""
 
 from __future__ import annotations
 
@@ -71,19 +71,16 @@ class Served:
     """A system, its load, and a reading of the paper's open settings (`readings.yaml`).
 
     Attributes:
-      way: name of a method in `c2c.systems.weaver.layout`.
-      node: name of a node with two GPUs.
-      lengths: source of lengths: azure, burstgpt or long.
-      catalog: name of a catalog with the hot and the cold model.
-      hot_rps, cold_rps: requests a second of both models; hot_rps inf: all arrive at once.
-      ratio, cut: remote share and cut, as in `Weaving`.
-      ahead_s: seconds of kernels that the CPU issues ahead; None: control by the GPU.
+      node: of two GPUs.
+      lengths: azure, burstgpt or long.
+      catalog: with the hot and the cold model.
+      hot_rps, cold_rps: requests a second; hot_rps inf: all at once.
+      ratio, cut: as in `Weaving`.
+      ahead_s: seconds of kernels that the CPU issues ahead; None: none.
       rows: rows of the hot step that the cut is made for.
-      seed: seed of arrivals, lengths and homes.
       traces: folder of the public traces, or None.
       constants, hbm_bytes, kv_share, host_seconds, prompts, batch_limit, mux_share, threshold,
-        poll_seconds, burstgpt_spread, largest_rate: settings that the paper leaves open, as
-        `readings.yaml` names them.
+        poll_seconds, burstgpt_spread, largest_rate: see `readings.yaml`.
     """
 
     way: Way = "woven"
@@ -123,16 +120,15 @@ SAID: Final = frozenset(_SAID)  # readings that are settings of a run
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Results of a run, over requests that arrive in its steady state.
+    """Results of a run, over requests in its steady state.
 
     Attributes:
-      hot_s, cold_s: mean TPOT of each model.
-      cold_p99_s: 99th percentile of the cold model's TPOT.
-      batch: mean number of hot sequences in flight.
-      hot_kv, cold_kv: mean used share of each GPU's KV memory; hot_kv is of both GPUs together if
-        models are multiplexed.
-      kept: mean share of the hot GPU's KV memory, with sequences counted at their final length.
-      rate: hot requests a second: completions if all wait from the start, else arrivals.
+      hot_s, cold_s: mean TPOT.
+      cold_p99_s: of TPOT.
+      batch: mean hot sequences in flight.
+      hot_kv, cold_kv: mean used share of each GPU's KV memory; of both if multiplexed.
+      kept: of the hot GPU's, with sequences at their final length.
+      rate: hot requests a second: completions if all wait, else arrivals.
     """
 
     hot_s: float
@@ -147,7 +143,7 @@ class Found:
 
 @cache
 def served(what: Served) -> Found:
-    """Serve a load; the cut of a woven pair is made for the batch of a first run."""
+    """Serve a load; a woven pair is cut for a first run's batch."""
     result = _served(what)
     if what.way == "woven" and what.ratio > 0.0 and what.cut != "none" and what.ahead_s is None:
         again = replace(what, rows=max(1, round(result.batch)))
@@ -163,12 +159,7 @@ def mean_of(what: Served, seeds: int = 4) -> Found:
 
 @cache
 def largest_rate(what: Served) -> float:
-    """Return the largest hot rate, in requests a second.
-
-    By the reading `queue` it is the completion rate while many requests wait. Other readings take
-    the last tenth of a request a second at which hot TPOT is at most 100 ms, or at which all
-    sequences at their final length fit into memory.
-    """
+    """Return the largest hot rate, in requests a second."""
     alone = replace(what, largest_rate="queue")
     most = served(replace(alone, hot_rps=math.inf)).rate
     if what.largest_rate == "queue":
@@ -184,7 +175,7 @@ def largest_rate(what: Served) -> float:
 
 @cache
 def lengths_of(lengths: Lengths, traces: Path | None, spread: str = "geometric") -> np.ndarray:
-    """Return pairs of prompt and output tokens, [request, 2], up to the paper's longest."""
+    """Return prompt and output tokens, [request, 2], up to the paper's longest."""
     pairs = _pairs(lengths, traces, spread)
     result: np.ndarray = pairs[(pairs.sum(axis=1) <= MOST_TOKENS) & (pairs.min(axis=1) > 0)]
     return result
@@ -229,7 +220,7 @@ _models = cache(load_catalog)
 
 @cache
 def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
-    """Return the constants of a GPU; those of the unmeasured A100 of 40 GB follow a reading."""
+    """Return the constants of a GPU; the A100 of 40 GB follows a reading."""
     if gpu != "a100_40":
         return load_constants(calibration_for(gpu))
     if reading != "roofline":

@@ -1,4 +1,4 @@
-"""Hot and cold process of a woven pair, started by `c2c try weaver`."""
+"""Hot and cold process of a woven pair."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Side:
     """One model's process.
 
     Attributes:
-      checkpoint: checkpoint of the model.
-      asked: requests of the model.
-      shapes: shapes of the model's runner.
+      checkpoint: of the model.
+      asked: requests.
+      shapes: of its runner.
     """
 
     checkpoint: str
@@ -56,21 +56,13 @@ class Together:
     """State that both processes share.
 
     Attributes:
-      hot: side of the sender.
-      cold: side of the receiver; idle without requests.
-      hot_spec: shape of the sender's model.
-      dtype: data type of weights, keys and values of both models.
-      ratio: remote share of the hot requests.
-      seed: seed of the draws of homes.
-      superblocks: number of superblocks of each pool.
-      superblock: elements of a superblock.
-      reserve: superblocks that hot sequences never take of the cold pool.
-      slot: path of the slot's file.
-      slot_shape: shape of the slot's contents.
-      limit_s: seconds in which the receiver must answer.
-      columns: columns of the pieces of the receiver's products, one value a round in turn; see
-        `InPieces`. Empty: it polls after each layer.
-      executables: folder of compiled stages.
+      cold: the receiver; idle without requests.
+      dtype: of weights, keys and values.
+      superblocks: of each pool.
+      superblock: elements of one.
+      reserve: superblocks that hot sequences never take.
+      limit_s: for the receiver's answer.
+      columns: of the receiver's pieces, one value a round; see `InPieces`.
     """
 
     hot: Side
@@ -94,17 +86,14 @@ class Ended:
     """A process's report at its end.
 
     Attributes:
-      equal: number of answers with the tokens of the model alone.
-      answers: number of answers; the cold model repeats its requests in rounds.
-      once: whether each request of a round was answered exactly once.
-      tasks: number of tasks sent or done.
-      steps: steps of the sender with remote rows.
-      brought: number of moved requests.
-      fallbacks: number of recomputed requests, by reason.
-      times: times of tasks, as in `Woven.times`.
-      polls: polls of the receiver.
-      columns: columns of the receiver's pieces during each task.
-      left: superblocks of the pool that are still held.
+      equal: answers with the tokens of the model alone.
+      once: whether each request of a round was answered once.
+      steps: those of the sender with remote rows.
+      brought: moved requests.
+      fallbacks: recomputed requests, by reason.
+      polls: of the receiver.
+      columns: of the receiver's pieces during each task.
+      left: superblocks still held.
       compiled: stages compiled or loaded after the warm-up.
     """
 
@@ -150,7 +139,7 @@ def hot_process(together: Together, control: Connection, parent: Connection) -> 
 
 
 def cold_process(together: Together, control: Connection, parent: Connection) -> None:
-    """Serve and poll until one round after the sender ends; report the result to the parent."""
+    """Serve and poll until one round after the sender's end; report."""
     side = together.cold
     model, pool, alone = _begun(together, side)
     slot = Slot.open(together.slot, together.slot_shape)

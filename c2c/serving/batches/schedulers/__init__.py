@@ -1,4 +1,4 @@
-"""Batch schedulers, one a file: `system/batch=<name>` chooses one; see `c2c.policies.batch`."""
+"""Batch schedulers, one a file."""
 
 from c2c.serving.batches.schedulers import (
     one_prompt,

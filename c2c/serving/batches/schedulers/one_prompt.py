@@ -1,4 +1,4 @@
-"""Prompts one after another, each whole and in a step of its own."""
+"""Prompts one after another."""
 
 from __future__ import annotations
 

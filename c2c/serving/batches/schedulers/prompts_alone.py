@@ -1,4 +1,4 @@
-"""The default with prompts or decodes in a step, as SGLang without `enable_mixed_chunk`."""
+"""The default with prompts or decodes in a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default: whole KV caches are reserved on joining; prompts in chunks beside all decodes."""
+"""The default: whole KV caches are reserved on joining."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _admit(w: Loop, i: int, now_s: float) -> None:
 
 @inlined
 def fill_reserved(w: Loop, i: int, now_s: float, mixes: bool) -> int:
-    """Fill the next step of instance `i`; its prompts and decodes share it only if it `mixes`."""
+    """Fill the next step of instance `i`; kinds of tokens share it only if it `mixes`."""
     inst = w.s.instance[i]
     if inst.draining == 0:
         _admit(w, i, now_s)
@@ -82,7 +82,7 @@ def fill_reserved(w: Loop, i: int, now_s: float, mixes: bool) -> int:
 
 @inlined
 def joins_reserved(w: Loop, i: int) -> bool:
-    """Return True if there is room for the whole request at the head of instance `i`'s queue."""
+    """Return True if there is room for the whole head of instance `i`'s queue."""
     inst = w.s.instance[i]
     head = w.s.request[inst.wait_head]
     need = request_bytes(w.fleet, w.s, i, head.prompt + head.output)

@@ -1,4 +1,4 @@
-"""SGLang's scheduler: prompts in steps of their own, by the room that answers should need."""
+"""SGLang's scheduler: prompts in steps of their own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ __all__ = ["SGLang"]
 class SGLang(NamedTuple):
     """Prompts first, in chunks; a decode that has made least starts over if there is no room.
 
-    Source: SGLang 0.4 and later, `managers/schedule_policy.py` (`PrefillAdder`) and
-    `schedule_batch.py` (`retract_decode`). Ours: `new_token_ratio` is constant, where SGLang lowers
-    it until a retraction.
+    Source: SGLang 0.4 and later, `managers/schedule_policy.py` and `schedule_batch.py`. Ours:
+    `new_token_ratio` is constant.
 
     Attributes:
       chunk: prompt tokens of a step (`chunked_prefill_size`).
-      new_token_ratio: share of the rest of its answer for which a decode is expected to need room.
-      clip_tokens: tokens of its answer for which a joining prompt finds room at most.
+      new_token_ratio: share of the rest of its answer that a decode needs room for.
+      clip_tokens: most tokens of its answer that a joining prompt needs room for.
     """
 
     chunk: Count = 8192

@@ -1,4 +1,4 @@
-"""Steps of a budget of tokens: all decodes first, then prompts in chunks up to the rest."""
+"""Steps of a budget of tokens."""
 
 from __future__ import annotations
 
@@ -22,23 +22,14 @@ __all__ = ["Sarathi", "VllmV1"]
 class VllmV1(NamedTuple):
     """vLLM V1: a decode counts as a token of the budget.
 
-    Source: vLLM 0.8 and later, `v1/core/sched/scheduler.py`: a prompt joins if all of it has room.
-
-    Attributes:
-      max_tokens: tokens of a step (`max_num_batched_tokens`).
+    Source: vLLM 0.8 and later, `v1/core/sched/scheduler.py`.
     """
 
     max_tokens: Count = 8192
 
 
 class Sarathi(NamedTuple):
-    """Sarathi-Serve: stall-free batches with chunks of prompts.
-
-    Source: Sarathi-Serve (OSDI 2024), Algorithm 3.
-
-    Attributes:
-      chunk: tokens of a step, a decode counts as one (`chunk_size`).
-    """
+    """Sarathi-Serve: stall-free batches with chunks of prompts."""
 
     chunk: Count = 512
 

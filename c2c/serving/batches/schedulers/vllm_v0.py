@@ -1,6 +1,6 @@
 """vLLM's first scheduler: prompts before decodes, whole, and preemption by recomputation.
 
-Source: vLLM before 0.8, `core/scheduler.py` (`max_num_batched_tokens`, `watermark`).
+Source: vLLM before 0.8, `core/scheduler.py`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["VllmV0"]
 
 
 class VllmV0(NamedTuple):
-    """Prompts first, whole; decodes wait. Without room the newest decode starts over.
+    """Prompts first, whole; decodes wait.
 
     Attributes:
-      max_tokens: prompt tokens of a step; a longer prompt has a step of its own.
-      spare_tokens: tokens of KV cache that a joining prompt leaves free (`watermark`).
+      max_tokens: prompt tokens of a step (`max_num_batched_tokens`); a longer prompt has its own.
+      spare_tokens: KV tokens that a joining prompt leaves free (`watermark`).
     """
 
     max_tokens: Count = 2048

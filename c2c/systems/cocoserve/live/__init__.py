@@ -1,1 +1,1 @@
-"""CoCoServe on live models: layers over several devices, whose layout changes while they serve."""
+"""CoCoServe on live models."""

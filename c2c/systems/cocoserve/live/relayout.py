@@ -1,4 +1,4 @@
-"""Layout changes of a serving spread model: copies in pieces between steps, then one switch."""
+"""Layout changes of a serving spread model."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ class Moved:
     """Totals of a layout change.
 
     Attributes:
-      weight_bytes: bytes of copied layers.
-      kv_bytes: bytes of copied keys and values, repeated copies included.
-      pieces: number of step boundaries with a copy.
-      requests: number of requests whose keys and values moved.
+      kv_bytes: bytes of copied keys and values, repeats included.
+      requests: number of requests whose KV moved.
     """
 
     weight_bytes: int
@@ -57,11 +55,7 @@ class _Going:
 class Relayout:
     """A layout change, under way from its creation to `Moved`, `cancel` or an error.
 
-    Until the switch each request stays on its devices, so that a failed or cancelled change leaves
-    no trace. Later pieces copy positions that steps have written since, as in live migration of
-    virtual machines.
-
-    Source: CoCoServe, section 3.1, replication and migration of modules.
+    Source: CoCoServe, section 3.1.
     """
 
     def __init__(
@@ -75,15 +69,11 @@ class Relayout:
         """Check that devices have room; nothing is copied.
 
         Args:
-          over: serving model.
-          target: copies and paths after the change.
-          homes: new paths of requests, by id. Other requests keep their path if the target has its
-            layers, else they get the target's path that moves fewest layers.
-          piece_bytes: bytes copied at a step boundary, at least one array or cache piece.
+          homes: new paths of requests, by id; by default a request moves as few layers as possible.
+          piece_bytes: bytes copied at a step boundary.
 
         Raises:
-          SettingError: the target is for another model or other devices, another change is under
-            way, or a device lacks room.
+          SettingError: another model, other devices, another change under way, or no room.
         """
         layers, devices = over.spec.layers, len(over.pools)
         if len(target.copies) != layers:
@@ -150,8 +140,6 @@ class Relayout:
 
     def advance(self) -> Moved | None:
         """Copy the next piece, between two steps; return totals after the switch, else None.
-
-        A piece grows by the positions written in the last step, so that copies finish.
 
         Raises:
           OutOfPages: a device ran out of blocks; the change is undone.
@@ -225,7 +213,7 @@ class Relayout:
         return rest * self._slot_bytes()
 
     def _copy_positions(self) -> int:
-        """Copy positions between one pair of devices, up to a call's size; return the bytes."""
+        """Copy positions between two devices, up to a call's size; return the bytes."""
         pair, pages, slots, to, total = None, [], [], [], 0
         for stay, going in self._going.items():
             cache = self._over.kept[stay]

@@ -1,4 +1,4 @@
-"""Model over several devices: replicated layers, with a path through them per request."""
+"""Model over several devices."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Spread:
 
     Attributes:
       copies: device indices of the copies of each layer.
-      paths: paths for requests; a new request gets the path with the fewest requests.
+      paths: paths for requests; a new one gets the path with the fewest.
 
     Raises:
-      SettingError: a layer has no copy, or a path uses a device that does not hold its layer.
+      SettingError: a layer without a copy, or a path over a device that lacks its layer.
     """
 
     copies: tuple[tuple[int, ...], ...]
@@ -72,14 +72,11 @@ class Spread:
 
 
 class OverDevices(OverPools):
-    """A model whose layers have copies on several devices.
+    """A model whose layers have copies on several devices; KV is where its layer is computed.
 
-    A layer's KV cache of a request is on the device that computes this layer for it. A step begins
-    and ends on the first device. If the rows' devices change between layers, rows are gathered for
-    each device and scattered back; indices are data, and groups are padded to row classes, so that
-    new paths need no compilation. Copies of layers in host memory share its weights.
+    A step begins and ends on the first device.
 
-    Source: CoCoServe, section 3.1, scatter and gather at replicated layers.
+    Source: CoCoServe, section 3.1.
     """
 
     def __init__(
@@ -98,16 +95,8 @@ class OverDevices(OverPools):
         """Place all layers on the first device; nothing is computed or copied.
 
         Args:
-          params: parameters of the model, on the first pool's device with an array per layer, or in
-            host memory.
-          spec: the model.
-          linear: strategy for projections.
-          pools: pools of keys and values, one per device.
-          shapes: shapes of the runner.
-          executables: source of compiled stages; by default jax compiles for this process.
-          capacity_bytes: limit of each device for weights and pool; by default none.
-          backend: backend of the attention kernels.
-          seed: seed for ties between equally used paths.
+          params: on the first pool's device with an array per layer, or in host memory.
+          capacity_bytes: limit of each device for weights and pool.
 
         Raises:
           SettingError: layers share arrays in device memory.
@@ -126,7 +115,7 @@ class OverDevices(OverPools):
         self._backend, self._seed = backend, seed
 
     def source(self, number: int, device: int) -> Any:
-        """Return a layer prepared for a copy to a device, with its host weights already there."""
+        """Return a layer prepared for a copy to a device."""
         weights = self.weights
         layer = next(weights[number, d] for d in range(len(self.pools)) if (number, d) in weights)
         if self.linear.placement.by_layer:
@@ -143,7 +132,7 @@ class OverDevices(OverPools):
         return self.pools[device].nbytes + layers + ends
 
     def path_of(self, stay: Stay) -> Path:
-        """Return a new request's assigned path, else one of the paths with the fewest requests."""
+        """Return a new request's path: assigned, or with the fewest requests."""
         path = self.planned.pop(stay.request, None)
         if path is not None and self.spread.has(path):
             return path
@@ -160,7 +149,7 @@ class OverDevices(OverPools):
         super().give(stay)
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer."""
+        """Return the wanted tokens' logits, or the last layer's output."""
         call = _Call(self, laid, tokens)
         self.counts["steps"] += 1
         for devices, numbers in self._runs(laid):
@@ -195,10 +184,7 @@ class OverDevices(OverPools):
         return x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape, for all groups of rows and all devices.
-
-        Layers that a device does not hold yet are included.
-        """
+        """Prepare the executables of a call shape for all groups and devices."""
         spec, (x, *_) = self.nameless, self.begin(laid, tokens, ahead=True)
         calls = {(laid.chunk, laid.decode_rows)}
         if laid.chunk + laid.decode_rows > 1:  # one row is all on one device

@@ -89,10 +89,7 @@ class Spreading(Residents):
         super()._submit(instance, submit)
 
     def _path(self, over: OverDevices, request: int, home: int) -> Path | None:
-        """Return the path of a new request; None: any of the current variant's.
-
-        The scheduler's choice may refer to the previous variant.
-        """
+        """Return the path of a new request; None: any of the current variant's."""
         for number in (home, self._moved.get(request, home)):
             if over.spread.has(self._setup.homes[number]):
                 return self._setup.homes[number]
@@ -109,11 +106,7 @@ class Spreading(Residents):
         return change is not None and (change.under_way is not None or not change.waits)
 
     def advance(self) -> say.Relaid | None:
-        """Copy the next piece, between two steps; return totals once the variant has changed.
-
-        If a device lacks blocks, the change starts again later: the loop has ensured that blocks
-        become free.
-        """
+        """Copy the next piece; return totals once the variant has changed."""
         if not self._changes:
             return None
         change = self._changes[0]

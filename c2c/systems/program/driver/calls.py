@@ -1,4 +1,4 @@
-"""Helpers for CUDA's bindings: errors as `DeviceFault`, parameters and attributes as bytes."""
+"""Helpers for CUDA's bindings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checked(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call the driver; return its only result, or a tuple of none or several.
 
     Raises:
-      DeviceFault: the driver is missing, lacks the call, or returned an error, given by name.
+      DeviceFault: no driver, no such call, or its error.
     """
     try:
         status, *results = call(*arguments)

@@ -1,4 +1,4 @@
-"""`Driver`: the device port through `cuda.bindings`, on a GPU or over a fake driver library."""
+"""`Driver`: the device port through `cuda.bindings`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ class Driver(Graphs, Peer):
     """A GPU with one stream.
 
     Args:
-      number: index of the GPU.
-      is_apart: True creates a context, as for another GPU; False uses the GPU's primary context.
-      priority: priority of the stream; lower runs first. The GPU clamps it to its range.
+      is_apart: whether to create a context, as for another GPU.
+      priority: of the stream; lower runs first.
 
     Raises:
-      DeviceFault: there is no driver or no GPU.
+      DeviceFault: no driver or no GPU.
     """
 
     def __init__(self, number: int = 0, *, is_apart: bool = False, priority: int = 0) -> None:
@@ -262,7 +261,7 @@ class Driver(Graphs, Peer):
         )  # fmt: skip
 
     def end_capture(self) -> int:
-        """End the capture; return its graph, whose nodes keep the order of their launches."""
+        """End the capture; return its graph in the order of launches."""
         graph = int(checked(self._d.cuStreamEndCapture, self._stream))
         self._order[graph] = list(self._captured or ())
         self._captured = None
@@ -289,7 +288,7 @@ class Driver(Graphs, Peer):
         checked(self._d.cuCtxSetCurrent, self.context)
 
     def priorities(self) -> tuple[int, int]:
-        """Return the lowest and the highest stream priority; the highest is the least number."""
+        """Return the lowest and the highest stream priority, the least number."""
         last, first = checked(self._d.cuCtxGetStreamPriorityRange)
         return int(last), int(first)
 

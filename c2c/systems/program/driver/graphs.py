@@ -1,4 +1,4 @@
-"""CUDA graphs through the driver: reading nodes and building graphs."""
+"""CUDA graphs through the driver."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Graphs:
         return _KINDS.get(int(kind), getattr(kind, "name", str(kind)))
 
     def kernel_of(self, node: int) -> KernelCall:
-        """Return a kernel node's launch, with copies of the parameters, which the driver owns."""
+        """Return a kernel node's launch, with copied parameters."""
         handle = self._d.CUgraphNode(node)
         params = checked(self._d.cuGraphKernelNodeGetParams, handle)
         function = int(params.func) or int(checked(self._d.cuKernelGetFunction, params.kern))

@@ -1,4 +1,4 @@
-"""Emulated GPU: memory at random addresses, modules, stream capture and graphs."""
+"""Emulated GPU: memory at random addresses."""
 
 from c2c.systems.program.emulated.device import Emulated
 from c2c.systems.program.emulated.libraries import Library

@@ -1,4 +1,4 @@
-"""`Emulated`: the device port in Python, as one process would see it."""
+"""`Emulated`: the device port in Python."""
 
 from __future__ import annotations
 
@@ -29,16 +29,12 @@ _SHARED_MOST: Final = 227 << 10
 
 
 class Emulated(Peer):
-    """An emulated GPU of one process.
-
-    Calls run at once, so that an event has occurred when it is recorded.
+    """An emulated GPU of one process, whose calls run at once.
 
     Args:
-      seed: seed of everything that differs between processes: addresses, order of functions,
-        content of unwritten memory, order of independent nodes.
-      libraries: libraries of kernels, each image loaded on first use.
+      seed: seed of addresses, function order, unwritten memory and node order.
+      libraries: libraries of kernels.
       memory_bytes: size of device memory.
-      name: name of the GPU, part of an artefact's key.
     """
 
     def __init__(
@@ -75,7 +71,7 @@ class Emulated(Peer):
         self._memory.release(address)
 
     def reserve(self, nbytes: int, address: int) -> int:
-        """Reserve at `address`, or behind all segments if part of it is in use."""
+        """Reserve at `address` if free, else behind all segments."""
         return self._memory.reserve(nbytes, address)
 
     def allocate_at(self, address: int, nbytes: int) -> None:
@@ -148,7 +144,7 @@ class Emulated(Peer):
         return self._modules.of_library(library, name)
 
     def library_function(self, library: str, name: str) -> int:
-        """Return a library's kernel, hidden or not, as the library itself does. Not in the port."""
+        """Return a library's kernel, hidden or not; not in the port."""
         function = self._modules.of_library(library, name)
         if function is None:
             raise DeviceFault(f"{library} has no kernel {name}")
@@ -185,7 +181,7 @@ class Emulated(Peer):
         return len(self._captured().graph.nodes)
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
-        """Set the edges to the next captured node; by default it waits for the previous one."""
+        """Set the edges to the next captured node; by default the previous one's."""
         self._captured().told = list(edges)
 
     def end_capture(self) -> int:
@@ -281,7 +277,7 @@ class Emulated(Peer):
         return self._add(graph, Node("fill", call))
 
     def add_child(self, graph: int, child: int) -> int:
-        """Add a child node, which runs the graph as it is at each launch."""
+        """Add a child node, which runs the graph as it is at launch."""
         return self._add(graph, Node("child", child))
 
     def add_empty(self, graph: int) -> int:
@@ -297,7 +293,7 @@ class Emulated(Peer):
         record.edges.extend(edges)
 
     def instantiate(self, graph: int) -> int:
-        """Copy nodes and edges into an executable graph; refused if they have a cycle."""
+        """Copy nodes and edges into an executable graph; cycles are refused."""
         record = self._graphs[graph]
         order_of(len(record.nodes), record.edges, self._draw)
         handle = self._new()

@@ -1,4 +1,4 @@
-"""Graphs of an emulated device: nodes, edges, capture and a random order of execution."""
+"""Graphs of an emulated device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Capture", "Graph", "Node", "order_of"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a graph; `call` is a graph's handle for a child, None for an empty node."""
+    """A node of a graph; `call` is a child's handle, None for an empty node."""
 
     kind: NodeKind
     call: KernelCall | CopyCall | FillCall | int | None
@@ -37,7 +37,7 @@ class Graph:
 
 @dataclass(slots=True)
 class Capture:
-    """A stream under capture; each node waits for the previous one unless `told` has its edges."""
+    """A stream under capture; nodes wait for the previous one unless `told` has edges."""
 
     graph: Graph
     told: list[Edge] | None = None

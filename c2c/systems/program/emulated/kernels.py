@@ -18,14 +18,14 @@ _SEAL: Final = 0x54D4
 
 
 def sealed(tensor_map: bytes, address: int) -> bytes:
-    """Return a tensor map with another address in its first word and a checksum in its last."""
+    """Return a tensor map with another address, and a checksum in its last word."""
     body = address.to_bytes(8, "little") + tensor_map[8 : TENSOR_MAP_BYTES - 4]
     return body + struct.pack("<I", zlib.crc32(body, _SEAL))
 
 
 # The fake driver library (tests/systems/program/fake) computes the same in C.
 def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
-    """Run a kernel: digest all bytes that its accesses read, write all that they write."""
+    """Run a kernel: digest all bytes read, write all that it writes."""
     digest = zlib.crc32(entry.name.encode())
     digest = zlib.crc32(struct.pack("<7I", *call.grid, *call.block, call.shared_bytes), digest)
     for number, value in call.attributes:
@@ -60,7 +60,7 @@ def _record(entry: Entry, call: KernelCall, places: list[int], memory: Memory) -
 
 
 def fill_bytes(seed: int, nbytes: int) -> bytes:
-    """Return the bytes of one write: words that depend on `seed` and their position."""
+    """Return the bytes of one write, by `seed` and position."""
     count = -(-nbytes // 4)
     words = [(seed + j * _STEP) & _MASK for j in range(count)]
     return struct.pack(f"<{count}I", *words)[:nbytes]

@@ -1,4 +1,4 @@
-"""Modules of an emulated process: images at random handles, functions loaded on first use."""
+"""Modules of an emulated process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARED_BYTES = 48 << 10  # default limit of a launch's dynamic shared memory
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library of kernels, as images that are each loaded on first use of one of its kernels."""
+    """A library of kernels, as images that are loaded on first use."""
 
     path: str
     images: tuple[bytes, ...]
@@ -45,7 +45,7 @@ class Modules:
     _handle: int = 0
 
     def load(self, image: bytes) -> int:
-        """Load an image, with its functions in random order and each loaded on first use."""
+        """Load an image, its functions on first use in random order."""
         entries = list(entries_of(image))
         self.draw.shuffle(entries)
         module = self._new()

@@ -1,4 +1,4 @@
-"""Sparse device memory at random addresses. Unwritten bytes read as noise of this process."""
+"""Sparse device memory at random addresses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ _GRAIN: Final = 2 << 20
 
 
 class Memory:
-    """Segments of device memory.
-
-    Args:
-      nbytes: size of the device's memory.
-      draw: source of addresses and of the content of unwritten memory.
-    """
+    """Segments of device memory."""
 
     def __init__(self, nbytes: int, draw: random.Random) -> None:
         self._draw = draw

@@ -1,4 +1,4 @@
-"""Launch programs of a transformer's step, read from XLA's dumps of a compilation without a GPU."""
+"""Launch programs of a transformer's step."""
 
 from c2c.systems.program.xla.compile import StepShape, compile_step
 from c2c.systems.program.xla.distil import distil

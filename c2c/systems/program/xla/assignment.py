@@ -19,11 +19,7 @@ _PARAMETER = re.compile(r"parameter (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """An allocation of XLA.
-
-    `parameter` is the number of the parameter in it, or None. `is_local` memory belongs to a thread
-    and is no device memory.
-    """
+    """An allocation of XLA; `is_local`: a thread's, not of the device."""
 
     number: int
     nbytes: int

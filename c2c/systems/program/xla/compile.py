@@ -31,12 +31,11 @@ class StepShape:
     """Shape of a step of a Llama or Mixtral.
 
     Attributes:
-      target: name of the GPU to compile for, among `TARGETS`.
-      rows: number of sequences in the batch.
+      rows: sequences in the batch.
       chunk: tokens of each sequence; 1: a decode step.
-      context: capacity of the KV cache, in tokens of each sequence; a multiple of 64.
+      context: tokens of KV a sequence, a multiple of 64.
       layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: the model's sizes.
-      experts: number of experts, of which each token uses two; 0: a dense model.
+      experts: experts, two a token; 0: dense.
     """
 
     target: str = "a100_80"
@@ -81,10 +80,7 @@ class StepShape:
 
 
 def flags(folder: Path) -> str:
-    """Return XLA's flags that dump the HLO, buffer assignment, thunks and PTX into a folder.
-
-    PTX is the only emitter's dump: all of them would turn seconds of compilation into minutes.
-    """
+    """Return XLA's flags that dump all parts into a folder."""
     return (
         f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=NONE "
         "--xla_dump_large_constants --xla_dump_emitter_re=ptx"
@@ -93,11 +89,7 @@ def flags(folder: Path) -> str:
 
 # It needs a process of its own, as XLA reads its flags on jax's first use.
 def compile_step(shape: StepShape, folder: Path) -> None:
-    """Compile a step; write the distilled dumps to `folder`, see `distil`.
-
-    Raises:
-      DataError: the folder is not empty.
-    """
+    """Compile a step; write the distilled dumps to `folder`, see `distil`."""
     if folder.is_dir() and any(folder.iterdir()):
         raise DataError(str(folder), "is not empty")
     with tempfile.TemporaryDirectory() as raw:
@@ -149,7 +141,7 @@ def _sharding(jax: Any, target: XlaTarget) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile a step; the arguments are a folder and optionally the step's shape as JSON."""
+    """Compile a step; arguments are a folder and a shape as JSON."""
     folder, shape = Path(arguments[0]), json.loads(arguments[1] if len(arguments) > 1 else "{}")
     if not isinstance(shape, Mapping):
         raise SettingError("shape", shape, "a JSON object")

@@ -1,4 +1,4 @@
-"""Distillation of XLA's dumps to the parts that `read_dump` needs, without paths and metadata."""
+"""Distillation of XLA's dumps to the parts that `read_dump` needs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,7 @@ _CALLED = re.compile(r"(?:body|condition|to_apply|calls)=%([\w.\-]+)")
 
 
 def distil(raw: Path, folder: Path) -> None:
-    """Write a distilled folder.
-
-    The folder has a PTX file for each kernel, named after it, and `hlo.txt`, `assignment.txt`,
-    `thunks.txt`.
-
-    Args:
-      raw: folder with XLA's dumps of one module.
-      folder: folder to write, new or empty.
-
-    Raises:
-      DataError: a file is missing, or there are several modules.
-    """
+    """Write a distilled folder: PTX of each kernel, `hlo.txt`, `assignment.txt`, `thunks.txt`."""
     texts = {name: _only(raw, end).read_text("utf-8") for name, end in _RAW.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / HLO, _hlo(texts[HLO]))

@@ -1,4 +1,4 @@
-"""Parser of HLO's text, as far as memory and order need it."""
+"""Parser of HLO's text."""
 
 from __future__ import annotations
 
@@ -39,12 +39,10 @@ class Instruction:
     """An instruction of HLO.
 
     Attributes:
-      name: name in its computation.
-      opcode: HLO's name of the operation.
+      opcode: HLO's operation.
       operands: references among the operands.
-      arity: number of parts of a tuple result; None: the result is no tuple.
+      arity: parts of a tuple; None: no tuple.
       attributes: text after the operands.
-      is_root: True if it returns the computation's result.
       inside: text between the parentheses.
       kind: HLO's type of the result, such as `s32[4,1]`.
     """
@@ -59,12 +57,12 @@ class Instruction:
     kind: str
 
     def attribute(self, name: str) -> str:
-        """Return the value of an attribute such as `body=%x`, or "" if it is missing."""
+        """Return the value of an attribute such as `body=%x`, or ""."""
         match = re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)
         return match[1] if match else ""
 
     def content(self) -> bytes:
-        """Return a constant's bytes; none if the text omits them or the type is unknown."""
+        """Return a constant's bytes; none if omitted or of unknown type."""
         dtype = _TYPES.get(self.kind.partition("[")[0])
         if dtype is None or "..." in self.inside:
             return b""
@@ -84,9 +82,8 @@ class Module:
     """A scheduled module.
 
     Attributes:
-      computations: instructions of each computation in the schedule's order, by name.
-      entry: name of the computation that runs first.
-      aliases: path of the output that reuses a parameter's memory, by the parameter's number.
+      computations: instructions by name, in the schedule's order.
+      aliases: path of the output that reuses a parameter's memory, by parameter.
     """
 
     computations: Mapping[str, Computation]

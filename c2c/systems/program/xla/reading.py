@@ -1,4 +1,4 @@
-"""Reader of XLA's distilled dumps: a launch program without a GPU and without guesses."""
+"""Reader of XLA's distilled dumps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PASSES = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "add-depe
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """An array's bytes and the launch that wrote them; None: they were written before the step."""
+    """An array's bytes and the launch that wrote them; None: an earlier step."""
 
     slice: Slice
     launch: int | None = None
@@ -49,12 +49,11 @@ class XlaStep:
     """A program, with XLA's facts about its data.
 
     Attributes:
-      program: launches of the step, with loops unrolled.
-      names: HLO's name of each launch, in a loop with the number of the trip.
-      operands: slices that each launch reads, by HLO.
-      results: slices that each launch writes, by HLO.
+      names: HLO's name of each launch, with the trip of a loop.
+      operands: slices that each launch reads.
+      results: slices that each launch writes.
       def_use: pairs of a launch and a later one that reads its result.
-      carried: slices that are a parameter and also a result, which the next step takes over.
+      carried: slices that the next step takes over.
       input_kinds: HLO's type of each input, such as `s32[4,1]`.
     """
 
@@ -71,11 +70,10 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
     """Return the step of a distilled folder.
 
     Args:
-      folder: folder that `distil` wrote.
-      trips: trips of every loop; the true number depends on data, such as the cache's pages.
+      trips: trips of every loop; the true number depends on data.
 
     Raises:
-      DataError: a file is missing, or files contradict each other.
+      DataError: files are missing or contradict each other.
       SettingError: trips below 0.
     """
     check_value(trips, Index, "trips")

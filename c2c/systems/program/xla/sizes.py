@@ -17,13 +17,11 @@ __all__ = ["over_one_memory", "stated_kernels"]
 def over_one_memory(steps: Mapping[int, XlaStep]) -> dict[int, Program]:
     """Return a program for each batch size, all over the same permanent buffers.
 
-    Parameter n of all steps shares one buffer of the largest size, as does result n; equal
-    constants share one buffer. Other buffers live while a step runs. Integers (tokens, positions,
-    page tables) are zero and no inputs, because not every value is allowed.
+    Integers (tokens, positions, page tables) are zero and no inputs.
 
     Raises:
       SettingError: no steps.
-      DataError: launches of one kernel access different bytes (see `stated_kernels`).
+      DataError: launches of one kernel access different bytes.
     """
     if not steps:
         raise SettingError("steps", steps, "at least one batch size")
@@ -101,9 +99,6 @@ def _moved(step: XlaStep, standing: Mapping[int, int], buffers: Sequence[Buffer]
 
 def stated_kernels(step: XlaStep) -> tuple[Kernel, ...]:
     """Return the kernels with accesses as comments in their PTX, for devices without a GPU.
-
-    By HLO a kernel reads all bytes of its operands and writes all bytes of its results. Assemblers
-    skip the comments.
 
     Raises:
       DataError: two launches of a kernel access different bytes.

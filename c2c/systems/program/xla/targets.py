@@ -16,10 +16,9 @@ class XlaTarget:
     """Facts about a GPU that XLA needs beyond `conf/hardware`.
 
     Attributes:
-      hardware: name of the platform in `conf/hardware`.
-      capability: compute capability, (major, minor).
-      architecture: assemblers' name of the architecture, such as `sm_90a`.
-      threads_per_sm: highest number of resident threads of an SM.
+      capability: (major, minor).
+      architecture: assemblers' name, such as `sm_90a`.
+      threads_per_sm: most resident threads of an SM.
 
     Source: CUDA programming guide, "Technical specifications per compute capability".
     """

@@ -1,4 +1,4 @@
-"""Parser of XLA's thunk sequence: launches in order, with grids, blocks and loops."""
+"""Parser of XLA's thunk sequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHAPE = re.compile(
 
 @dataclass(slots=True)
 class Thunk:
-    """A launch, a copy, or a loop with the thunks of its condition and body."""
+    """A launch, a copy, or a loop with condition and body."""
 
     kind: str
     name: str

@@ -1,1 +1,1 @@
-"""Live half of Tessera: a model whose layers' parts are placed over the devices of a worker."""
+"""Live half of Tessera."""

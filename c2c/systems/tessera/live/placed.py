@@ -1,4 +1,4 @@
-"""Model whose layers' parts are placed over devices, with transfers of what later parts read."""
+"""Model whose layers' parts are placed over devices."""
 
 from __future__ import annotations
 
@@ -58,12 +58,11 @@ class _Segment:
 
 
 class Placed(OverPools):
-    """A model over the devices of several pools, by a placement of its layers' parts.
+    """A model over several devices, by a placement of its layers' parts.
 
-    Adjacent parts of a layer on one device are one executable. Keys and values of a layer are on
-    the device of its attention.
+    A layer's KV is on the device of its attention.
 
-    Source: Tessera, section III, with parts of layers in place of kernels.
+    Source: Tessera, section III, with parts in place of kernels.
     """
 
     def __init__(
@@ -80,16 +79,8 @@ class Placed(OverPools):
         """Copy the weights of each part to its device.
 
         Args:
-          params: see `OverPools`.
-          spec: the model.
-          linear: strategy for projections.
-          pools: pools of keys and values, one per device.
-          placement: number of the device of each part of each layer, in the order of `PARTS`.
-          executables: see `OverPools`.
-          backend: backend of the attention kernels.
-
-        Raises:
-          SettingError: a placement of another model, or on a device that does not exist.
+          placement: device of each part of each layer, in the order of `PARTS`.
+          SettingError: a placement of another model, or on an unknown device.
         """
         devices = {device for row in placement for device in row}
         whole = all(len(row) == len(PARTS) for row in placement)
@@ -136,7 +127,7 @@ class Placed(OverPools):
         return self._path
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer."""
+        """Return the wanted tokens' logits, or the last layer's output."""
         x, *first = self.begin(laid, tokens)
         tables, on = self.tables(laid), {segment.device for segment in self.segments}
         stands = {d: first if d == 0 else self._stand(d, laid) for d in on}

@@ -28,7 +28,7 @@ RECORD_BYTES: Final = 16
 
 @dataclass(slots=True)
 class Interval:
-    """Lowest address that an access touched, and end of the highest; `end` 0: no access."""
+    """Lowest address of an access, and end of the highest; 0: none."""
 
     begin: int = 2**64 - 1
     end: int = 0
@@ -42,7 +42,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """16 bytes of the buffer: an access's addresses, or the coordinates of one dimension."""
+    """16 bytes of the buffer: an access's addresses, or one coordinate."""
 
     index: int  # index of the instruction in the kernel's body
     dimension: int | None = None
@@ -53,8 +53,7 @@ class Injected:
     """A module that records.
 
     Attributes:
-      text: PTX of the module.
-      records: records of each kernel, by name, in the buffer's order.
+      records: of each kernel, by name, in the buffer's order.
     """
 
     text: str
@@ -62,21 +61,10 @@ class Injected:
 
 
 def inject(text: str, source: str = "PTX") -> Injected:
-    """Return a module whose kernels have one more parameter and record their accesses.
+    """Return a module whose kernels record their accesses in one more parameter, a buffer.
 
-    Before each access to global memory, two atomics update the lowest and the highest address in a
-    buffer. For a tensor copy they record coordinates, one pair a dimension, since the descriptor
-    makes its addresses.
-
-    Args:
-      text: PTX of the module.
-      source: file or other name, for errors.
-
-    Raises:
-      DataError: the text cannot be parsed, or a kernel's memory accesses are not all known.
-
-    Source: Tessera, section III-A, Listing 1. Ours: the width of an access is part of its interval;
-    predicates are kept; asynchronous and tensor copies.
+    Source: Tessera, section III-A, Listing 1. Ours: widths of accesses; predicates; asynchronous
+    and tensor copies.
     """
     pieces: list[tuple[int, str]] = []
     records: dict[str, tuple[Record, ...]] = {}

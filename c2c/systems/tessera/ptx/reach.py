@@ -1,4 +1,4 @@
-"""Read and write sets of a kernel: the parameters that reach the address of each global access."""
+"""Read and write sets of a kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ON_CHIP = frozenset({
 
 
 class Reached(NamedTuple):
-    """A word of a parameter, at byte `at`, that is a pointer, or a descriptor if `is_map`."""
+    """A word of a parameter, at byte `at`: a pointer, or a descriptor if `is_map`."""
 
     parameter: int
     at: int = 0
@@ -38,9 +38,8 @@ class Access:
     """An instruction that reads or writes global memory.
 
     Attributes:
-      index: index of the instruction in the kernel's body.
       mode: r, w or rw.
-      nbytes: bytes that one thread moves; 0: a register or a descriptor's box sets the number.
+      nbytes: of one thread; 0: set by a register or descriptor.
       address: operand with its address.
       reached: words of parameters that the address may come from.
     """
@@ -57,9 +56,7 @@ class KernelAccess:
     """A kernel's accesses to global memory.
 
     Attributes:
-      kernel: the kernel.
-      accesses: accesses in order.
-      opaque: unknown accesses, each with reason, file, line and instruction; empty: none.
+      opaque: unknown accesses, each with reason, file, line and instruction.
     """
 
     kernel: KernelText
@@ -102,14 +99,11 @@ _NONE: _Values = frozenset()
 
 
 def reach(kernel: KernelText) -> KernelAccess:
-    """Return the accesses of a kernel, with the parameters that each reaches.
+    """Return the accesses of a kernel, with the parameters that each may reach in any order.
 
-    The analysis is a fixed point over registers without regard to the order of instructions: every
-    value that a register may hold anywhere in the kernel counts. An address that cannot be traced
-    to a parameter makes the kernel opaque; it then runs on the GPU that has all its memory.
+    An address that no parameter reaches makes the kernel opaque.
 
-    Source: Tessera, section III-A, which records addresses at run time; ours needs no run, and
-    covers descriptors of the tensor memory accelerator.
+    Source: Tessera, section III-A, which records at run time; ours needs no run.
     """
     state = _Held(kernel)
     state.settle()
@@ -133,7 +127,6 @@ class _Held:
         self._cell: _Values = _NONE
 
     def settle(self) -> None:
-        """Repeat passes over the instructions until nothing changes."""
         while self._pass():
             pass
 

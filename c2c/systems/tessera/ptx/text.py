@@ -41,7 +41,7 @@ _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 class Address:
     """An operand in brackets: a register, variable or parameter, and an offset in bytes.
 
-    `coordinates` are a tensor copy's, whose base is a tensor map; else empty.
+    `coordinates` are a tensor copy's; else empty.
     """
 
     base: str
@@ -61,7 +61,7 @@ Operand = str | Address | Vector  # a string is a register, a name or a number
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction with its position in the module's text: line from 1, character from 0."""
+    """An instruction and its text position: line from 1, character from 0."""
 
     opcode: str
     operands: tuple[Operand, ...]
@@ -109,13 +109,8 @@ class KernelText:
     """A kernel.
 
     Attributes:
-      source: file or other name, for errors.
-      name: name of the entry.
-      entry: positions in the module's text at which its declaration and its body begin.
-      parameters: parameters in order.
-      registers: declared type by name; a family such as `%r<9>` is under `%r`.
-      variables: variables of the kernel and of its module, by name.
-      body: instructions in order.
+      entry: positions of its declaration and its body.
+      registers: declared type by name; `%r<9>` is under `%r`.
       labels: index of the next instruction, by label.
     """
 
@@ -144,12 +139,8 @@ class KernelText:
 def parse(text: str, source: str = "PTX") -> tuple[KernelText, ...]:
     """Return the kernels of a PTX module.
 
-    Args:
-      text: the module.
-      source: file or other name, for errors.
-
     Raises:
-      DataError: the text is no PTX or too new, or a statement is unknown; names file and line.
+      DataError: no PTX, too new, or an unknown statement.
     """
     version = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", text, re.MULTILINE)
     if version is None:

@@ -1,1 +1,1 @@
-"""WEAVER on live models: executor, links and hosts of woven steps."""
+"""WEAVER on live models."""

@@ -1,4 +1,4 @@
-"""Receiver of woven steps: KV caches of another model's sequences in a local pool."""
+"""Receiver of woven steps."""
 
 from __future__ import annotations
 
@@ -32,14 +32,10 @@ class Polls:
     """Times of a host's polls, in seconds.
 
     Attributes:
-      count: number of polls.
-      piece_s: longest time from the end of a poll to the start of the next.
-      poll_s: longest poll without work.
-      task_s: longest attention task.
-      pieces_s: sum of the times between polls.
-      squares_s: sum of the squares of these times.
-      tasks: for each task, the start of the check before the one that took it, the time it was
-        taken and the time it was answered; None: not recorded.
+      piece_s: longest time between polls.
+      pieces_s: sum of these times.
+      squares_s: sum of their squares.
+      tasks: times of the check before, the taking and the answer; None: not recorded.
     """
 
     count: int = 0
@@ -62,8 +58,7 @@ class _Step:
 class KvHost:
     """Keys and values of a sender's sequences, with attention over them.
 
-    It belongs to the thread that owns its pool's arrays, which calls `poll` between the stages of
-    its own model and while it is idle.
+    It belongs to the thread that owns its pool's arrays.
 
     Source: WEAVER, sections 3 and 4.1.
     """
@@ -82,13 +77,7 @@ class KvHost:
         """Create a host without sequences.
 
         Args:
-          pool: pool of the receiver, shared with its own model.
-          spec: model of the sender.
-          inbox: queue of the sender's requests.
-          shapes: shapes of the sender's runner.
-          reserve: superblocks that the sender's sequences never take.
-          executables: source of compiled stages; by default jax compiles for this process.
-          backend: backend of the attention kernels.
+          reserve: superblocks that these sequences never take.
 
         Raises:
           SettingError: the reserve exceeds the pool.

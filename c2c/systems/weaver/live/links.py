@@ -45,14 +45,14 @@ Block = tuple[Any, Any]  # keys and values, [layers, 64, kv_heads, head_dim]
 
 
 class LinkLost(RuntimeError):
-    """The other side is gone or timed out; the link is not used any more."""
+    """The other side is gone or timed out; the link is dead."""
 
 
 class Link(Protocol):
     """Sender's end of a link."""
 
     def bring(self, sequence: int, blocks: Sequence[Block]) -> bool:
-        """Send a sequence's blocks under a new id; return whether the receiver has room."""
+        """Send a sequence's blocks under a new id; return whether it fits."""
         ...
 
     def give(self, sequence: int) -> None:
@@ -60,7 +60,7 @@ class Link(Protocol):
         ...
 
     def table(self, sequences: np.ndarray, lengths: np.ndarray) -> None:
-        """Start a step of these rows; lengths include its tokens, -1 and 0 mark empty rows."""
+        """Start a step of these rows, with lengths of its tokens; -1 and 0 mark empty rows."""
         ...
 
     def send(self, q: Any, k: Any, v: Any) -> float:
@@ -116,7 +116,7 @@ class Inbox(Protocol):
 
 
 def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
-    """Return the slot shape of a model's steps; its table holds sequence ids instead of pages."""
+    """Return the slot shape of a model's steps; its table holds sequence ids."""
     kv_heads, head_dim = cached_heads(spec)
     return SlotShape(
         rows=shapes.rows[-1], heads=spec.heads, kv_heads=kv_heads, head_dim=head_dim,
@@ -143,10 +143,7 @@ class SlotLink:
         """Use a slot that both processes have open.
 
         Args:
-          slot: slot for tasks.
-          control: socket for all other messages.
           wanted: required shape, see `slot_shape`.
-          limit_s: timeout of the receiver.
 
         Raises:
           SettingError: the slot is too small for a step, or has other heads.

@@ -1,4 +1,4 @@
-"""Polling model on a CPU: products in pieces of columns, with a poll after each."""
+"""Polling model on a CPU."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ class Polled:
 class InPieces(OnDevice):
     """A model on one device that polls after each piece of a product and after attention.
 
-    The time between two polls bounds the wait of a task. An executable cannot be interrupted, so
-    each product is an executable of its own, and the rest of a layer is not compiled as a whole.
-    Pieces are whole tiles of columns, so that results do not change.
+    The time between two polls bounds the wait of a task. Pieces are whole tiles of columns, so that
+    results do not change.
 
     Source: WEAVER, section 4.2.
     """
@@ -80,15 +79,11 @@ class InPieces(OnDevice):
         """Cut the matrices; cut ones are held twice.
 
         Args:
-          params: parameters of the model, floats with an array per layer.
-          spec: the model.
-          linear: strategy of the model, `Reference()`.
-          pool: pool of keys and values.
-          columns: maximum columns of a piece, whole tiles of 64; 0: products are whole.
-          executables: source of compiled stages; by default jax compiles for this process.
+          params: floats with an array per layer.
+          columns: most columns of a piece, whole tiles of 64; 0: no pieces.
 
         Raises:
-          SettingError: a piece cuts a tile, the strategy is another, or the model has experts.
+          SettingError: a cut tile, another strategy than `Reference()`, or experts.
         """
         check_columns(columns, spec)
         if linear != Reference():
@@ -110,7 +105,7 @@ class InPieces(OnDevice):
         self._head = _cut(params.projections.get("head", params.embed.data), columns)
 
     def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer."""
+        """Return the wanted tokens' logits, or the last layer's output."""
         pool, spec = self.pool, nameless(self.spec)
         tables = jax.device_put(self.tables(laid), self.device)
         x, rows, turns = self._stage(BEGIN)(
@@ -134,7 +129,7 @@ class InPieces(OnDevice):
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Return the shape of the logits; a first step of this shape prepares its executables."""
+        """Return the logits' shape; a first step prepares its executables."""
         del tokens
         return _jax.ShapeDtypeStruct((len(laid.wanted), self.spec.vocab), jnp.float32)
 
@@ -146,10 +141,10 @@ class InPieces(OnDevice):
 
 
 def check_columns(columns: int, spec: ModelSpec) -> None:
-    """Validate the number of columns in a piece for a model.
+    """Validate the columns of a piece for a model.
 
     Raises:
-      SettingError: a piece cuts a tile, or the model has experts.
+      SettingError: a cut tile, or experts.
     """
     if columns < 0 or columns % TILE:
         raise SettingError("columns", columns, f"0, or a multiple of a tile of {TILE}")

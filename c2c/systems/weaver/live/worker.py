@@ -39,7 +39,7 @@ _IDLE_S = 2e-4  # between two polls of an idle receiver
 # The hot model's worker opens a slot and listens; the cold one's connects and answers tasks after
 # each layer of its own steps and while it is idle. Without a connection all sequences stay at home.
 class Weavers(Residents):
-    """Instances of one of the two models, and the link to the other's worker."""
+    """Instances of one of the two models, and the link."""
 
     def __init__(
         self, setup: say.Setup, opening: Callable[[say.Opening], None] = lambda _: None
@@ -181,7 +181,7 @@ _SOCKET = "woven.socket"
 
 
 class _Listening:
-    """The hot side's socket, where the cold side's worker connects, anew after each loss."""
+    """The hot side's socket, to which the cold side connects anew."""
 
     def __init__(self, folder: Path, shape: SlotShape) -> None:
         self._folder, self._shape, self._links = folder, shape, deque[Link]()
@@ -205,7 +205,7 @@ class _Listening:
 
 
 class _Nobody:
-    """Both ends of a link that nobody is at: no sequence can go there."""
+    """Both ends of a link that nobody is at."""
 
     def next(self) -> None:
         return None

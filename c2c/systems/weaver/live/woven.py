@@ -50,10 +50,7 @@ Heads = tuple[Any, Any, Any]  # queries, keys and values of some rows
 
 
 def is_away(seed: int, request: int, ratio: float) -> bool:
-    """Return whether a request's cache is on the receiver, from the end of its prompt to its end.
-
-    The result depends only on the arguments; a request that is away stays away at larger ratios.
-    """
+    """Return whether a request's cache goes to the receiver."""
     return draw(seed, request, 0, _HOME, 0) < ratio
 
 
@@ -65,11 +62,8 @@ def check_ratio(ratio: float) -> None:
 class Woven(SharesNothing):
     """A model on one device, with a receiver for the KV caches of some requests.
 
-    The blocks of an away request are sent to the receiver once, at the end of its prompt. In each
-    layer of a step the sender computes all rows, sends queries, keys and values of away rows over a
-    link, attends to its own rows, and receives the other results. Away rows are gathered and
-    scattered by indices that are data and padded to a row class, so that new counts need no
-    compilation. Sequences stay whole: results equal those of a plain step.
+    An away request's blocks are sent once, at the end of its prompt. Sequences stay whole: results
+    equal those of a plain step.
 
     Source: WEAVER, sections 3 and 4.1.
     """
@@ -86,18 +80,13 @@ class Woven(SharesNothing):
         seed: int = 0,
         backend: Choice = "auto",
     ) -> None:
-        """Create an executor without requests; nothing is computed.
+        """Create an executor without requests.
 
         Args:
-          local: model on the sender's device.
-          link: link to the receiver.
-          shapes: shapes of the runner.
           ratio: share of away requests.
-          seed: seed of the draws.
-          backend: backend of the attention kernels.
 
         Raises:
-          SettingError: the ratio is outside [0, 1], or the model's layers share arrays.
+          SettingError: a ratio outside [0, 1], or layers that share arrays.
         """
         check_ratio(ratio)
         if not local.linear.placement.by_layer:
@@ -187,7 +176,7 @@ class Woven(SharesNothing):
         return result
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape at home, for all numbers of away rows."""
+        """Prepare a call shape's executables, for any number of away rows."""
         assert self.executables is not None
         local, spec, ahead = self.local, self._nameless, self.executables.bind_ahead
         logits = local.ready(laid, tokens)

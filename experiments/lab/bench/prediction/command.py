@@ -1,18 +1,14 @@
-"""Check of the simulator's predictions against the live engine. Takes minutes to hours.
+"""Check of the simulator's predictions against the live engine.
 
     c2c bench prediction
     c2c bench prediction catalog=models workers=2 out=runs/predicted
 
-Traces of two mixes are sent to `c2c serve` in turns, one run of the engine each. Step costs
-are fitted to one mix; the simulator predicts the other, at other rates. Rates are shares of the
-engine's throughput when all requests of a mix arrive at once. Each trace is run several times, and
-medians over runs are compared. The spread of the runs is printed too: no prediction can be closer
-than runs of the same requests agree. The first line says whether the errors are within their
-targets. On a machine with other load they are not.
+Takes minutes to hours. Traces of two mixes are sent to `c2c serve` in turns, one run of the engine
+each. Step costs are fitted to one mix; the simulator predicts the other, at shares of the engine's
+capacity. Medians over several runs are compared, and their spread is printed. The first line says
+whether the errors are within their targets.
 
-Run the same command again to resume a stopped run. Live runs and their records are kept beside the
-results, so that `c2c replay` can read one alone. Without a `catalog`, models of random
-weights are written there.
+The same command resumes a stopped run. Live runs stay beside the results, for `c2c replay`.
 """
 
 from __future__ import annotations
@@ -69,20 +65,20 @@ class PredictionSettings:
     """Settings as key=value on the command line.
 
     Attributes:
-      catalog: folder of checkpoints; null: models of random weights.
-      shapes: shapes of random models, which they take in turn.
+      catalog: folder of checkpoints; null: random weights.
+      shapes: shapes of random models, in turn.
       models: number of random models.
       serve: further settings of `c2c serve`, such as "rows=[1,4]".
-      workers: workers of the engine, each of which computes on one core.
+      workers: workers of the engine, each on one core.
       requests: requests of each trace.
       repeats: runs of each trace.
-      loads: rates of the predicted traces, as shares of the capacity.
-      zipf: Zipf exponent of the models' popularity in the predicted traces; 0: uniform.
-      prompt: tokens of a prompt in the predicted traces, at least and at most.
-      new: tokens of an answer in the predicted traces, at least and at most.
-      seed: seed of weights and requests.
+      loads: predicted rates, as shares of the capacity.
+      zipf: exponent of the models' popularity; 0: uniform.
+      prompt: least and most tokens in the predicted traces.
+      new: least and most tokens of an answer there.
+      seed: of weights and requests.
       out: folder of the result; null for a new one in runs/bench.
-      overwrite: whether to replace another result in that folder.
+      overwrite: whether to replace another result there.
     """
 
     catalog: str | None = None
@@ -293,7 +289,6 @@ def _table(settings: PredictionSettings, found: Sequence[Judged]) -> Table:
 
 
 def _by_shape(shapes: Sequence[tuple[float, Shape]]) -> Table:
-    """Return a table of step time by batch shape, live and fitted, over all runs."""
     table = Table(box=SIMPLE_HEAD, title="steps by shape, all models", title_justify="left")
     for name in ("load", "kind", "rows or tokens", "steps", "share of time, %", "live, ms"):
         table.add_column(name, justify="left" if name == "kind" else "right")

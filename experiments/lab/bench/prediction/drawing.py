@@ -22,14 +22,7 @@ def draw(
     found: Sequence[Judged],
     first_line: str,
 ) -> Figure:
-    """Return the figure, a panel for each load.
-
-    Args:
-      loads: shares of the capacity.
-      runs: percentiles by load and live run.
-      found: judged percentiles of all loads.
-      first_line: the verdict.
-    """
+    """Return the figure, a panel for each load."""
     with look():
         figure, axes = canvas(3.6 * len(loads) + 0.6, 3.9, columns=len(loads), sharey=True)
         for axis, load, these in zip(axes, loads, runs, strict=True):

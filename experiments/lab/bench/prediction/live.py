@@ -1,4 +1,4 @@
-"""Live runs of traces, each with a record of its own; recorded runs are not repeated."""
+"""Live runs of traces, each with a record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ class Host:
     """Server that the traces are sent to.
 
     Attributes:
-      catalog: folder of checkpoints.
-      settings: further settings of `c2c serve`, without address and output folder.
-      runs: folder of the runs' records.
+      settings: of `c2c serve`, without address and output folder.
     """
 
     catalog: Path
@@ -29,11 +27,7 @@ class Host:
     runs: Path
 
     def served(self, name: str, requests: Sequence[Request]) -> Path:
-        """Return the folder with the record of a run of these requests; run it if missing.
-
-        Raises:
-          DataError: the engine did not start, or a request was answered with an error.
-        """
+        """Return the record's folder of a run of these requests, run if missing."""
         folder = self.runs / name
         if (folder / CATALOG).is_file():  # written last: the record is complete
             return folder
@@ -49,7 +43,7 @@ class Host:
 
 
 def capacity_of(run: Path) -> float:
-    """Return the served requests a second of a run whose requests arrived at once."""
+    """Return the served requests a second of a burst."""
     table = served_requests(run)
     arrival_s, finished_s = (table[name].to_numpy() for name in ("arrival_s", "finished_s"))
     return len(table) / float(finished_s.max() - arrival_s.min())

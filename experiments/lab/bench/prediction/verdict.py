@@ -1,4 +1,4 @@
-"""Verdict on a prediction: its error, and the spread of live runs."""
+"""Verdict on a prediction."""
 
 from __future__ import annotations
 
@@ -22,16 +22,11 @@ _LISTED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A percentile of a figure at a load, live and predicted: medians over equal runs.
+    """A percentile of a figure at a load, live and predicted, seconds: medians over equal runs.
 
     Attributes:
-      load: share of the capacity.
-      name: name of the figure.
-      share: percentile.
-      live_s: measured seconds.
-      simulated_s: predicted seconds.
-      floor: spread of the live runs: largest over least, less one; 0 for one run.
-      target: largest allowed error; None: the error is only printed.
+      floor: largest over least of the live runs, less one.
+      target: largest allowed error; None: printed only.
     """
 
     load: float
@@ -54,7 +49,7 @@ class Judged:
 
     @property
     def is_noise(self) -> bool:
-        """True if the error is within `FLOORS` times the spread of the live runs."""
+        """True if the error is within `FLOORS` times the runs' spread."""
         return abs(self.error) <= FLOORS * self.floor
 
     def as_text(self) -> str:
@@ -67,12 +62,7 @@ class Judged:
 
 
 def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
-    """Return each percentile of live runs of the same requests, compared with its prediction.
-
-    Args:
-      load: share of the capacity.
-      runs: comparison of each run with its own prediction.
-    """
+    """Return each percentile of live runs, beside its prediction."""
     result = []
     for repeats in zip(*runs, strict=True):
         live = [one.live_s for one in repeats]

@@ -77,10 +77,7 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
 
 
 def draw_fig13(tables: Tables, caption: str) -> Figure:
-    """Draw the parts of TTFT with and without HybridGEMM, and sweeps if there are any.
-
-    The figure is as wide as a page's text, so that it can be printed at its own size.
-    """
+    """Draw the parts of TTFT with and without HybridGEMM, and sweeps if there are any."""
     swept = "sizes" in tables and "routers" in tables
     figure = Figure(figsize=(7.6, 8.2 if swept else 5.0), layout="constrained")
     rows_of_panels: Any = [["turns"] * 2, ["misses"] * 2, *([["host", "routers"]] * swept)]
@@ -109,10 +106,7 @@ def _base(row: dict[str, Any]) -> str:
 
 
 def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw a bar of parts for each row; bars that the host's work makes long are cut, with a label.
-
-    The axis ends behind the longest bar without the host's work, and the printed times.
-    """
+    """Draw a bar of parts for each row; long bars are cut, with a label."""
     total = [sum(r[part] for part in PARTS) for r in rows]
     points = [(i, r["published_s"]) for i, r in enumerate(rows) if r["published_s"] is not None]
     base = [t - r["host_s"] for t, r in zip(total, rows, strict=True)]

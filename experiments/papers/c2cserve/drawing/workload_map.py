@@ -1,4 +1,4 @@
-"""Best system by workload: a map, attainment against load, models against host memory."""
+"""Best system by workload."""
 
 from __future__ import annotations
 
