@@ -56,12 +56,32 @@ def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) ->
         "",
         "Times in ms; CPU seconds are those of the whole command. Differences are from c2c.",
     ]
+    causes: dict[str, int] = {}
     for scenario in scenarios:
-        lines += ["", f"## {scenario.name}: {scenario.asks}", "", *_section(scenario, rows)]
+        heading = f"## {scenario.name}: {scenario.asks}"
+        lines += ["", heading, "", *_section(scenario, rows, causes)]
+    if causes:
+        lines += ["", "## Reasons of differences above a tenth", ""]
+        lines += [f"{number}. {why}" for why, number in causes.items()]
+    if refusals := list(_refusals(rows)):
+        lines += ["", "## Refused", "", *refusals]
     return "\n".join(lines) + "\n"
 
 
-def _section(scenario: Scenario, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _refusals(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Yield a line a simulator and reason, with the scenarios that it refused or failed."""
+    scenarios: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if why := row.get("refused") or row.get("failed"):
+            verb = "refused" if "refused" in row else "failed"
+            scenarios.setdefault((row["simulator"], verb, why), []).append(row["scenario"])
+    for (simulator, verb, why), names in scenarios.items():
+        yield f"- {simulator} {verb}: {why} ({', '.join(names)})."
+
+
+def _section(
+    scenario: Scenario, rows: Sequence[Mapping[str, Any]], causes: dict[str, int]
+) -> Iterable[str]:
     here = [row for row in rows if row["scenario"] == scenario.name]
     ran = [row for row in here if "cpu_s" in row]
     settings = " ".join(scenario.settings) or f"{scenario.model}, {scenario.tokens} tokens a step"
@@ -80,18 +100,16 @@ def _section(scenario: Scenario, rows: Sequence[Mapping[str, Any]]) -> Iterable[
     for row in ran:
         if mine is not None and row is not mine:
             yield ""
-            yield _difference(scenario, mine, row)
-    for row in here:
-        if why := row.get("refused") or row.get("failed"):
-            yield ""
-            yield f"{row['simulator']} {'refused' if 'refused' in row else 'failed'}: {why}."
+            yield _difference(scenario, mine, row, causes)
 
 
 def _shown(name: str, value: float) -> str:
     return f"{value:.1f}" if name == "rate_rps" else f"{1e3 * value:,.1f}"
 
 
-def _difference(scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _difference(
+    scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, Any], causes: dict[str, int]
+) -> str:
     ratios = {name: row[name] / mine[name] - 1.0 for name in _TIMES}
     text = ", ".join(f"{_TIMES[name]} {100 * ratio:+.1f} %" for name, ratio in ratios.items())
     line = (
@@ -100,4 +118,4 @@ def _difference(scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, A
     if max(map(abs, ratios.values())) <= AGREES:
         return line
     why = reasons().get(scenario.name, {}).get(row["simulator"], "not known yet")
-    return f"{line} Above a tenth: {why}."
+    return f"{line} Above a tenth: reason {causes.setdefault(why, len(causes) + 1)}."
