@@ -19,6 +19,7 @@ _TIMES: Final = {
     "ttft_p50_s": "TTFT p50", "ttft_p99_s": "p99", "tpot_p50_s": "TPOT p50", "tpot_p99_s": "p99",
     "rate_rps": "served/s",
 }  # fmt: skip
+_NAMES: Final = _TIMES | {"ttft_p99_s": "TTFT p99", "tpot_p99_s": "TPOT p99"}
 
 
 def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) ->
         "",
         f"Versions: {', '.join(versions)}.",
         "",
-        "Times in ms; CPU seconds are those of the whole command. Differences are from c2c.",
+        "Times in ms; CPU seconds are of the whole command. Differences from c2c above a tenth follow.",
     ]
     causes: dict[str, int] = {}
     for scenario in scenarios:
@@ -111,11 +112,13 @@ def _difference(
     scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, Any], causes: dict[str, int]
 ) -> str:
     ratios = {name: row[name] / mine[name] - 1.0 for name in _TIMES}
-    text = ", ".join(f"{_TIMES[name]} {100 * ratio:+.1f} %" for name, ratio in ratios.items())
-    line = (
-        f"{row['simulator']}: {text}; {row['cpu_s'] / mine['cpu_s']:.1f} times c2c's CPU seconds."
-    )
-    if max(map(abs, ratios.values())) <= AGREES:
-        return line
+    large = [
+        f"{_NAMES[name]} {100 * ratio:+.1f} %"
+        for name, ratio in ratios.items()
+        if abs(ratio) > AGREES
+    ]
+    if not large:
+        return f"{row['simulator']} agrees to a tenth."
     why = reasons().get(scenario.name, {}).get(row["simulator"], "not known yet")
-    return f"{line} Above a tenth: reason {causes.setdefault(why, len(causes) + 1)}."
+    reason = causes.setdefault(why, len(causes) + 1)
+    return f"{row['simulator']}: {', '.join(large)} (reason {reason})."
