@@ -55,7 +55,7 @@ def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) ->
         "",
         f"Versions: {', '.join(versions)}.",
         "",
-        "Times in ms; CPU seconds are of the whole command. Differences from c2c above a tenth follow.",
+        "Times in ms; CPU seconds are of the whole command. Differences above a tenth follow.",
     ]
     causes: dict[str, int] = {}
     for scenario in scenarios:
