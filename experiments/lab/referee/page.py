@@ -19,7 +19,6 @@ _TIMES: Final = {
     "ttft_p50_s": "TTFT p50", "ttft_p99_s": "p99", "tpot_p50_s": "TPOT p50", "tpot_p99_s": "p99",
     "rate_rps": "served/s",
 }  # fmt: skip
-_NAMES: Final = _TIMES | {"ttft_p99_s": "TTFT p99", "tpot_p99_s": "TPOT p99"}
 
 
 def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
@@ -55,12 +54,18 @@ def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) ->
         "",
         f"Versions: {', '.join(versions)}.",
         "",
-        "Times in ms; CPU seconds are of the whole command. Differences above a tenth follow.",
+        "Times in ms; CPU seconds are of the whole command. A difference from c2c above a tenth",
+        "has the number of its reason.",
     ]
+    lines += ["", "## Scenarios", ""]
+    lines += [f"- {_described(scenario)}" for scenario in scenarios]
+    lines += ["", "## Results", ""]
+    heads = ["scenario", "simulator", "CPU s", *_TIMES.values(), "served", "reason"]
+    lines.append("| " + " | ".join(heads) + " |")
+    lines.append("|" + " --- |" * len(heads))
     causes: dict[str, int] = {}
     for scenario in scenarios:
-        heading = f"## {scenario.name}: {scenario.asks}"
-        lines += ["", heading, "", *_section(scenario, rows, causes)]
+        lines += _results(scenario, rows, causes)
     if causes:
         lines += ["", "## Reasons of differences above a tenth", ""]
         lines += [f"{number}. {why}" for why, number in causes.items()]
@@ -80,45 +85,39 @@ def _refusals(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield f"- {simulator} {verb}: {why} ({', '.join(names)})."
 
 
-def _section(
+def _described(scenario: Scenario) -> str:
+    settings = " ".join(scenario.settings) or f"{scenario.model}, {scenario.tokens} tokens a step"
+    asked = f"{scenario.requests:,} at {scenario.rate_rps:g}/s"
+    return f"**{scenario.name}**: {scenario.asks}; {asked}, {scenario.chip}, {settings}"
+
+
+def _results(
     scenario: Scenario, rows: Sequence[Mapping[str, Any]], causes: dict[str, int]
 ) -> Iterable[str]:
-    here = [row for row in rows if row["scenario"] == scenario.name]
-    ran = [row for row in here if "cpu_s" in row]
-    settings = " ".join(scenario.settings) or f"{scenario.model}, {scenario.tokens} tokens a step"
-    yield f"{scenario.requests:,} requests at {scenario.rate_rps:g}/s, {scenario.chip}, {settings}."
-    if ran:
-        yield ""
-        yield "| simulator | CPU s | " + " | ".join(_TIMES.values()) + " | served |"
-        yield "|" + " --- |" * (len(_TIMES) + 3)
-        for row in ran:
-            shown = [_shown(name, row[name]) for name in _TIMES]
-            served = f"{row['served']:,} of {row['requests']:,}"
-            yield (
-                "| " + " | ".join([row["simulator"], f"{row['cpu_s']:.2f}", *shown, served]) + " |"
-            )
+    """Yield a line a simulator that ran, with the number of its reason for a difference."""
+    ran = [row for row in rows if row["scenario"] == scenario.name and "cpu_s" in row]
     mine = next((row for row in ran if row["simulator"] == NAME), None)
     for row in ran:
-        if mine is not None and row is not mine:
-            yield ""
-            yield _difference(scenario, mine, row, causes)
+        is_all = row["served"] == row["requests"]
+        cells = [
+            scenario.name,
+            row["simulator"],
+            f"{row['cpu_s']:.2f}",
+            *(_shown(name, row[name]) for name in _TIMES),
+            "all" if is_all else f"{row['served']:,} of {row['requests']:,}",
+            "" if mine is None else _reason(scenario, mine, row, causes),
+        ]
+        yield "| " + " | ".join(cells) + " |"
 
 
 def _shown(name: str, value: float) -> str:
     return f"{value:.1f}" if name == "rate_rps" else f"{1e3 * value:,.1f}"
 
 
-def _difference(
+def _reason(
     scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, Any], causes: dict[str, int]
 ) -> str:
-    ratios = {name: row[name] / mine[name] - 1.0 for name in _TIMES}
-    large = [
-        f"{_NAMES[name]} {100 * ratio:+.1f} %"
-        for name, ratio in ratios.items()
-        if abs(ratio) > AGREES
-    ]
-    if not large:
-        return f"{row['simulator']} agrees to a tenth."
+    if all(abs(row[name] / mine[name] - 1.0) <= AGREES for name in _TIMES):
+        return ""
     why = reasons().get(scenario.name, {}).get(row["simulator"], "not known yet")
-    reason = causes.setdefault(why, len(causes) + 1)
-    return f"{row['simulator']}: {', '.join(large)} (reason {reason})."
+    return str(causes.setdefault(why, len(causes) + 1))
