@@ -62,7 +62,7 @@ FACTS = (
     Fact("docs/howto/plan.md", r"\((\d+) % on an H100", lambda: percent("h100_sxm")),
     Fact("docs/howto/plan.md", r"(\d+) on an\s+H200", lambda: percent("h200_pcie5")),
     Fact("docs/howto/plan.md", r"(\d+) on a chip nobody measured", lambda: percent("rubin")),
-    Fact("docs/howto/plan.md", r"the (\w+) cheapest fleets", lambda: advise.MOST_TOLD),
+    Fact("docs/howto/plan.md", r"the (\w+) cheapest\s+fleets", lambda: advise.MOST_TOLD),
     # One loss in company, then alone until there are more than `retries`.
     Fact("docs/engine.md", r"(\w+) losses by default", lambda: ServeConf().retries + 2),
     Fact("docs/engine/api.md", r"`choices=(\d+)` at most", lambda: ServeConf().choices),

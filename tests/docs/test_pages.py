@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 250
-LONGER = {"recipes.md", "referee/scenarios.md"}  # examples that tests run; tables
+LONGER = {"recipes.md"}  # examples that tests run
 QUESTION = re.compile(r"(?:What|Which|How|Whether|Where|Who)\b")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 

@@ -54,50 +54,70 @@ def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) ->
         "",
         f"Versions: {', '.join(versions)}.",
         "",
-        "Times in ms; CPU seconds are those of the whole command. Differences are from c2c.",
+        "Times in ms; CPU seconds are of the whole command. A difference from c2c above a tenth",
+        "has the number of its reason.",
     ]
+    lines += ["", "## Scenarios", ""]
+    lines += [f"- {_described(scenario)}" for scenario in scenarios]
+    lines += ["", "## Results", ""]
+    heads = ["scenario", "simulator", "CPU s", *_TIMES.values(), "served", "reason"]
+    lines.append("| " + " | ".join(heads) + " |")
+    lines.append("|" + " --- |" * len(heads))
+    causes: dict[str, int] = {}
     for scenario in scenarios:
-        lines += ["", f"## {scenario.name}: {scenario.asks}", "", *_section(scenario, rows)]
+        lines += _results(scenario, rows, causes)
+    if causes:
+        lines += ["", "## Reasons of differences above a tenth", ""]
+        lines += [f"{number}. {why}" for why, number in causes.items()]
+    if refusals := list(_refusals(rows)):
+        lines += ["", "## Refused", "", *refusals]
     return "\n".join(lines) + "\n"
 
 
-def _section(scenario: Scenario, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    here = [row for row in rows if row["scenario"] == scenario.name]
-    ran = [row for row in here if "cpu_s" in row]
+def _refusals(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Yield a line a simulator and reason, with the scenarios that it refused or failed."""
+    scenarios: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if why := row.get("refused") or row.get("failed"):
+            verb = "refused" if "refused" in row else "failed"
+            scenarios.setdefault((row["simulator"], verb, why), []).append(row["scenario"])
+    for (simulator, verb, why), names in scenarios.items():
+        yield f"- {simulator} {verb}: {why} ({', '.join(names)})."
+
+
+def _described(scenario: Scenario) -> str:
     settings = " ".join(scenario.settings) or f"{scenario.model}, {scenario.tokens} tokens a step"
-    yield f"{scenario.requests:,} requests at {scenario.rate_rps:g}/s, {scenario.chip}, {settings}."
-    if ran:
-        yield ""
-        yield "| simulator | CPU s | " + " | ".join(_TIMES.values()) + " | served |"
-        yield "|" + " --- |" * (len(_TIMES) + 3)
-        for row in ran:
-            shown = [_shown(name, row[name]) for name in _TIMES]
-            served = f"{row['served']:,} of {row['requests']:,}"
-            yield (
-                "| " + " | ".join([row["simulator"], f"{row['cpu_s']:.2f}", *shown, served]) + " |"
-            )
+    asked = f"{scenario.requests:,} at {scenario.rate_rps:g}/s"
+    return f"**{scenario.name}**: {scenario.asks}; {asked}, {scenario.chip}, {settings}"
+
+
+def _results(
+    scenario: Scenario, rows: Sequence[Mapping[str, Any]], causes: dict[str, int]
+) -> Iterable[str]:
+    """Yield a line a simulator that ran, with the number of its reason for a difference."""
+    ran = [row for row in rows if row["scenario"] == scenario.name and "cpu_s" in row]
     mine = next((row for row in ran if row["simulator"] == NAME), None)
     for row in ran:
-        if mine is not None and row is not mine:
-            yield ""
-            yield _difference(scenario, mine, row)
-    for row in here:
-        if why := row.get("refused") or row.get("failed"):
-            yield ""
-            yield f"{row['simulator']} {'refused' if 'refused' in row else 'failed'}: {why}."
+        is_all = row["served"] == row["requests"]
+        cells = [
+            scenario.name,
+            row["simulator"],
+            f"{row['cpu_s']:.2f}",
+            *(_shown(name, row[name]) for name in _TIMES),
+            "all" if is_all else f"{row['served']:,} of {row['requests']:,}",
+            "" if mine is None else _reason(scenario, mine, row, causes),
+        ]
+        yield "| " + " | ".join(cells) + " |"
 
 
 def _shown(name: str, value: float) -> str:
     return f"{value:.1f}" if name == "rate_rps" else f"{1e3 * value:,.1f}"
 
 
-def _difference(scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    ratios = {name: row[name] / mine[name] - 1.0 for name in _TIMES}
-    text = ", ".join(f"{_TIMES[name]} {100 * ratio:+.1f} %" for name, ratio in ratios.items())
-    line = (
-        f"{row['simulator']}: {text}; {row['cpu_s'] / mine['cpu_s']:.1f} times c2c's CPU seconds."
-    )
-    if max(map(abs, ratios.values())) <= AGREES:
-        return line
+def _reason(
+    scenario: Scenario, mine: Mapping[str, Any], row: Mapping[str, Any], causes: dict[str, int]
+) -> str:
+    if all(abs(row[name] / mine[name] - 1.0) <= AGREES for name in _TIMES):
+        return ""
     why = reasons().get(scenario.name, {}).get(row["simulator"], "not known yet")
-    return f"{line} Above a tenth: {why}."
+    return str(causes.setdefault(why, len(causes) + 1))
