@@ -285,7 +285,7 @@ def test_kept_blocks_give_way_before_a_step_lacks_any(two: Two) -> None:
 @given(st.data())
 def test_pages_are_free_once_their_last_user_gives_them(data: st.DataObject) -> None:
     class Spec:
-        layers, kv_heads, head_dim = 2, 1, 1
+        layers, kv_heads, head_dim, latent = 2, 1, 1, None
 
     pool = object.__new__(KvPool)
     pool.superblock, pool.superblocks, pool.free, pool.kept = 64 * 6, 4, [3, 2, 1, 0], {}
