@@ -36,8 +36,8 @@ def composed(overrides: Sequence[str], code: str) -> Settings:
         json.dumps([code, file_key(conf_dir()), str(conf_dir()), versions, *overrides]).encode()
     ).hexdigest()
     file = user_cache() / "settings" / f"{key[:3]}.json"  # at most 4096, each of its last user
-    if (known := _read(file, key)) is not None:
-        return known
+    if (stored := _read(file, key)) is not None:
+        return stored
     settings = _composed(overrides)
     text = json.dumps({"key": key, "settings": settings})
     if json.loads(text)["settings"] == settings:  # not so where a key is a number
@@ -48,8 +48,8 @@ def composed(overrides: Sequence[str], code: str) -> Settings:
 
 def _read(file: Path, key: str) -> Settings | None:
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-        return Settings(known["settings"]) if known["key"] == key else None
+        entry = json.loads(file.read_text(encoding="utf-8"))
+        return Settings(entry["settings"]) if entry["key"] == key else None
     except (OSError, ValueError, LookupError, TypeError):  # absent or damaged
         return None
 

@@ -44,10 +44,10 @@ def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> 
     if code is not None:
         _own[:] = [] if folder is None else [folder]
     if code is not None or "schema.yaml" not in store.list(""):
-        own = [] if folder is None else [str(folder)]
-        search_settings(own)
+        folders = [] if folder is None else [str(folder)]
+        search_settings(folders)
         schema: Any = OmegaConf.structured(
-            RunConf(code=[str(file) for file in code or ()], conf=own)
+            RunConf(code=[str(file) for file in code or ()], conf=folders)
         )
         for name in ("columns", "assignment_map"):  # whose keys are a trace's own
             OmegaConf.set_struct(schema.workload[name], False)
@@ -85,13 +85,13 @@ def load(
       SettingError: an unknown choice or key, a wrong type, or a malformed override.
     """
     overrides = spelled(overrides, folder)
-    chosen, code, found = list(overrides), None, None
+    chosen, code, settings_dir = list(overrides), None, None
     if folder is not None:
-        found = settings_folder(folder, "folder")
-        code = code_in(found)
+        settings_dir = settings_folder(folder, "folder")
+        code = code_in(settings_dir)
         load_code(code)
     register()
-    for own in [found] if found is not None else _own:
+    for own in [settings_dir] if settings_dir is not None else _own:
         quoted = str(own).replace("\\", "\\\\").replace("'", "\\'")
         chosen.append(f"hydra.searchpath=['file://{quoted}']")
     check_choices(overrides, SWEEP if name == "config" else None)
@@ -106,5 +106,5 @@ def load(
         GlobalHydra.instance().hydra = outer
     if code is not None:
         composed.code = [*composed.code, *map(str, code)]
-        composed.conf = [*composed.conf, str(found)]
+        composed.conf = [*composed.conf, str(settings_dir)]
     return composed

@@ -134,13 +134,13 @@ def overrides_of(settings: Mapping[str, Any]) -> list[str]:
     ["workload.columns={model:'to: me'}", 'system/order=shortest_first']
     """
     register()
-    found = []
+    words = []
     for name, value in settings.items():
         group = name.replace("__", "/")
         is_choice = isinstance(value, str | list | tuple) and is_group(group)
         key = group if is_choice else name.replace("__", ".")
-        found.append(f"{'+' * (key == 'experiment')}{key}={_text(value)}")
-    return found
+        words.append(f"{'+' * (key == 'experiment')}{key}={_text(value)}")
+    return words
 
 
 def _text(value: Any) -> str:

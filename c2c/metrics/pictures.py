@@ -36,9 +36,13 @@ class Axis(NamedTuple):
 
     def share(self, values: Any) -> Floats:
         """Return positions: 0 at `low`, 1 at `high`."""
-        at = np.asarray([self.low, self.high, *np.ravel(values)], dtype=np.float64)
-        at = np.log(np.maximum(at, self.low)) if self.is_log else at
-        return np.asarray(((at - at[0]) / (at[1] - at[0]))[2:].reshape(np.shape(values)))
+        positions = np.asarray([self.low, self.high, *np.ravel(values)], dtype=np.float64)
+        positions = np.log(np.maximum(positions, self.low)) if self.is_log else positions
+        return np.asarray(
+            ((positions - positions[0]) / (positions[1] - positions[0]))[2:].reshape(
+                np.shape(values)
+            )
+        )
 
     def x(self, values: Any) -> Floats:
         """Return pixels from the left."""
@@ -55,12 +59,12 @@ class Axis(NamedTuple):
         if self.is_log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             steps = (1,) if last - first > 3 else (1, 2, 5)
-            found = [s * 10.0**k for k in range(first, last + 1) for s in steps]
+            ticks = [s * 10.0**k for k in range(first, last + 1) for s in steps]
         else:
             size = 10.0 ** math.floor(math.log10((self.high - self.low) / 4))
             step = next(s * size for s in (1, 2, 5, 10) if (self.high - self.low) / (s * size) < 7)
-            found = [step * k for k in range(math.ceil(self.low / step), int(self.high / step) + 1)]
-        return {v: f"{v:.6g}" for v in found if self.low <= v <= self.high * (1 + 1e-9)}
+            ticks = [step * k for k in range(math.ceil(self.low / step), int(self.high / step) + 1)]
+        return {v: f"{v:.6g}" for v in ticks if self.low <= v <= self.high * (1 + 1e-9)}
 
 
 class Line(NamedTuple):
@@ -120,15 +124,15 @@ def latency_charts(lines: Sequence[Line]) -> str:
 
 
 def _targets(lines: Sequence[Line], column: str) -> Floats:
-    found = np.unique(np.concatenate([values_of(one.requests, column) for one in lines]))
-    return np.asarray(found[np.isfinite(found)][:_TARGETS_SHOWN], dtype=np.float64)
+    targets = np.unique(np.concatenate([values_of(one.requests, column) for one in lines]))
+    return np.asarray(targets[np.isfinite(targets)][:_TARGETS_SHOWN], dtype=np.float64)
 
 
 def _distribution(
     title: str, label: str, values: Sequence[Floats], lines: Sequence[Line], targets: Floats
 ) -> str:
-    known = [np.sort(v[np.isfinite(v)]) for v in values]
-    every = np.concatenate([*known, targets])
+    series = [np.sort(v[np.isfinite(v)]) for v in values]
+    every = np.concatenate([*series, targets])
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.1, 1.0)
     x = Axis(label, max(low / 1.1, 1e-4), max(high * 1.1, 2e-4), is_log=True)
     y = Axis(
@@ -143,7 +147,7 @@ def _distribution(
         for target, at in zip(targets, x.x(targets), strict=True)
     ]
     keys: list[str] = []
-    for one, all_of, ordered in zip(lines, values, known, strict=True):
+    for one, all_of, ordered in zip(lines, values, series, strict=True):
         if not len(ordered):
             continue
         at = np.unique(np.linspace(0, len(ordered) - 1, _POINTS).astype(int))

@@ -75,12 +75,12 @@ class Clients:
         A window has rate * factor * length requests, rounded at random. Prompt and output are drawn
         independently, unlike in ServeGen's code, which takes one quantile for both.
         """
-        for at, (start, end) in enumerate(pairwise(self.starts_s)):
+        for window, (start, end) in enumerate(pairwise(self.starts_s)):
             if end <= begin_s or start >= end_s:
                 continue
             parts = [
                 part for client in self.clients
-                if (part := _requests(client, at, end - start, factor, seed)) is not None
+                if (part := _requests(client, window, end - start, factor, seed)) is not None
             ]  # fmt: skip
             if parts:
                 block = concatenate(parts)
@@ -94,18 +94,18 @@ def read_clients(path: Path) -> Clients:
       SettingError: it is no folder of clients.
       DataError: a file is damaged, has lengths of images or an unknown pattern.
     """
-    found = {int(m[1]): f for f in sorted(path.glob("*")) if (m := _TRACE.fullmatch(f.name))}
-    if not found:
+    files = {int(m[1]): f for f in sorted(path.glob("*")) if (m := _TRACE.fullmatch(f.name))}
+    if not files:
         allowed = "a folder with chunk-<client>-trace.csv and chunk-<client>-dataset.json"
         raise SettingError("workload.path", str(path), allowed)
     clients = [
         _Client(number, _windows(file), _lengths(path / f"chunk-{number}-dataset.json"))
-        for number, file in sorted(found.items())
+        for number, file in sorted(files.items())
     ]
     starts = [window.start_s for window in clients[0].windows]
     for client in clients:
         if [window.start_s for window in client.windows] != starts:
-            raise DataError(str(found[client.number]), "its times differ from the first client's")
+            raise DataError(str(files[client.number]), "its times differ from the first client's")
     if len(starts) < 2:
         raise DataError(str(path), f"{len(starts)} times: expected at least two")
     silent = sum(
@@ -129,8 +129,10 @@ def _windows(file: Path) -> tuple[_Window, ...]:
                 ) from None
             is_used = window.rate_rps > 0
             if is_used and pattern not in _GAPS:
-                known = ", ".join(_GAPS)
-                raise DataError(str(file), f"line {number}: pattern {pattern!r}: expected {known}")
+                processes = ", ".join(_GAPS)
+                raise DataError(
+                    str(file), f"line {number}: pattern {pattern!r}: expected {processes}"
+                )
             late = not windows or window.start_s > windows[-1].start_s
             if not (window.rate_rps >= 0 and math.isfinite(window.rate_rps) and late) or (
                 is_used and not 0 < window.shape < math.inf
@@ -150,13 +152,13 @@ def _lengths(file: Path) -> tuple[tuple[float, tuple[_Histogram, _Histogram]], .
         try:
             texts = [fields[name] for name in _LENGTHS]
             both = [_histogram(text) for text in texts]
-            at = float(start)
+            start_s = float(start)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise DataError(
                 str(file), f"{start}: expected histograms of {' and '.join(_LENGTHS)}"
             ) from None
         if both[0] is not None and both[1] is not None:
-            result.append((at, (both[0], both[1])))
+            result.append((start_s, (both[0], both[1])))
     return tuple(sorted(result, key=lambda one: one[0]))
 
 
@@ -172,8 +174,8 @@ def _histogram(text: str) -> _Histogram | None:
 
 
 def _lengths_at(client: _Client, start_s: float) -> tuple[_Histogram, _Histogram] | None:
-    at = bisect_right(client.lengths, start_s, key=lambda one: one[0])
-    return client.lengths[at - 1][1] if at else None
+    row = bisect_right(client.lengths, start_s, key=lambda one: one[0])
+    return client.lengths[row - 1][1] if row else None
 
 
 def _requests(

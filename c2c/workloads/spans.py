@@ -45,10 +45,14 @@ def span_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tuple
             trace = str(span.get("traceId"))
             key = trace, str(span.get("spanId") or number)
             parents[key] = trace, str(span.get("parentSpanId"))
-            given = {one["key"]: _text(one["value"]) for one in span.get("attributes") or ()}
-            says = any(name.startswith(("gen_ai.usage.", "gen_ai.request.")) for name in given)
-            if says and given.get("gen_ai.operation.name") in _CALLS:
-                calls[key] = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"]), given
+            attributes = {one["key"]: _text(one["value"]) for one in span.get("attributes") or ()}
+            says = any(name.startswith(("gen_ai.usage.", "gen_ai.request.")) for name in attributes)
+            if says and attributes.get("gen_ai.operation.name") in _CALLS:
+                calls[key] = (
+                    int(span["startTimeUnixNano"]),
+                    int(span["endTimeUnixNano"]),
+                    attributes,
+                )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(str(path), f"a span lacks a field or has another type: {error}") from None
     outer = [call for key, call in calls.items() if not _is_inner(key, parents, calls)]

@@ -69,11 +69,11 @@ class Answers:
         colours, models = system_colours(systems), dict[str, str]()
         lines, columns = [], []
         for system in systems:
-            own, colour = (*words, f"system={system}"), colours[system][0]
+            words_and_colour, colour = (*words, f"system={system}"), colours[system][0]
             try:
-                result = self._simulated(own, numbers)
+                result = self._simulated(words_and_colour, numbers)
             except Exception as error:
-                fault = in_one_line(error, own)
+                fault = in_one_line(error, words_and_colour)
                 if fault is None:
                     raise
                 body = f'<p class="error">{escape(fault)}</p>'

@@ -50,9 +50,9 @@ def make_app(most: int) -> Starlette:
     async def answer(request: Request) -> Response:
         if request.headers.get("content-type") != "application/json":
             return _fault("content-type: expected application/json.", 415)
-        asked = msgspec.json.decode(await _body(request, _MOST_ASKED), type=Asked)
+        request_body = msgspec.json.decode(await _body(request, _MOST_ASKED), type=Asked)
         async with one_at_a_time:
-            return JSONResponse(await asyncio.to_thread(answers.answer, asked))
+            return JSONResponse(await asyncio.to_thread(answers.answer, request_body))
 
     async def trace(request: Request) -> Response:
         name = PurePath(unquote(request.headers.get("x-name", ""))).name

@@ -101,13 +101,13 @@ _LEGEND_ROW_POINTS = 13.0
 
 def system_colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return each system's colour and SVG dashes."""
-    found: dict[str, tuple[str, str]] = {}
+    colours: dict[str, tuple[str, str]] = {}
     for name in names:
-        used = [colour for colour, _ in found.values()]
+        used = [colour for colour, _ in colours.values()]
         free = next(c for c in (*COLOURS, GREY) if c not in used)
         colour = next((c for begin, c in _SYSTEMS.items() if name.startswith(begin)), free)
-        found[name] = (colour, "6 3" if colour in used else "")
-    return found
+        colours[name] = (colour, "6 3" if colour in used else "")
+    return colours
 
 
 @contextmanager

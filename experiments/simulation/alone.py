@@ -52,12 +52,12 @@ def simulate_composed(cfg: DictConfig | Settings) -> Any:
 
 def objective_setting(cfg: DictConfig | Settings) -> Any:
     """Return the objective as plain data."""
-    found = cfg["objective"]
+    setting = cfg["objective"]
     if isinstance(cfg, Settings):
-        return found
+        return setting
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+    return OmegaConf.to_container(setting) if OmegaConf.is_config(setting) else setting
 
 
 def check_shared(cfg: DictConfig | Settings) -> None:

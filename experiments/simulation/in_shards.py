@@ -101,8 +101,8 @@ def _on_cluster(
             for k, (shard, requests, files) in islice(
                 left, max(0, cluster_cores(code) - len(waiting))
             ):
-                given = (setup, shard, requests.read_bytes(), len(files), compiled, shares, k)
-                waiting[task.remote(version, *given)] = k
+                arguments = (setup, shard, requests.read_bytes(), len(files), compiled, shares, k)
+                waiting[task.remote(version, *arguments)] = k
             if not waiting:
                 return served
             for done in ray.wait(list(waiting), timeout=POLL_S)[0]:
@@ -145,10 +145,10 @@ def _away(
     if source_key("c2c") != version:
         raise DataError(f"c2c on {platform.node()}", "another version than this machine's")
     with TemporaryDirectory() as folder:
-        given, *files = [Path(folder, str(n)) for n in range(parts + 1)]
-        given.write_bytes(requests)
+        folders, *files = [Path(folder, str(n)) for n in range(parts + 1)]
+        folders.write_bytes(requests)
         served = serve_shard(
-            (), setup, shard, given, files, compiled, lambda share: shares.tell.remote(k, share)
+            (), setup, shard, folders, files, compiled, lambda share: shares.tell.remote(k, share)
         )
         return served, [file.read_bytes() for file in files]
 

@@ -129,9 +129,9 @@ def serve_shard(
     load_code(code)
     whole: RunSetup = pickle.loads(setup)  # noqa: S301 (ours, as are the blocks)
     total = max(1, int(whole.workload.description["requests"]))
-    own = replace(whole, workload=replace(whole.workload, source=partial(_blocks_of, requests)))
+    part = replace(whole, workload=replace(whole.workload, source=partial(_blocks_of, requests)))
     return serve(
-        own, files, compiled=compiled, shard=shard, on_progress=lambda n: on_progress(n / total)
+        part, files, compiled=compiled, shard=shard, on_progress=lambda n: on_progress(n / total)
     )
 
 

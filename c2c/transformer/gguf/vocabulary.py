@@ -99,10 +99,10 @@ def _sentence_pieces(
         raise DataError(source, "tokenizer.ggml.scores or token_type: expected one a token")
     pieces = {t: scores[i] for t, i in vocabulary.items() if kinds[i] == TokenType.NORMAL}
     merges = [
-        (piece[:at], piece[at:])
+        (piece[:cut], piece[cut:])
         for piece in sorted(pieces, key=lambda piece: -pieces[piece])
-        for at in range(1, len(piece))
-        if piece[:at] in pieces and piece[at:] in pieces
+        for cut in range(1, len(piece))
+        if piece[:cut] in pieces and piece[cut:] in pieces
     ]
     unknown = next((t for t, i in vocabulary.items() if kinds[i] == TokenType.UNKNOWN), None)
     tokenizer = Tokenizer(

@@ -162,18 +162,18 @@ def _latent(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Scores are products with the cached vector: key matrices multiply queries."""
     turned = x.shape[1] - form.rope_dim
-    q, kept, rope = jnp.split(x, (turned - form.kv_rank, turned), axis=-1)
+    q, vector, rope = jnp.split(x, (turned - form.kv_rank, turned), axis=-1)
     if form.q_rank:
         q = layer.project("q_b", rms_norm(q, layer.weight("q_a_norm"), _LATENT_EPS))
     q = q.reshape(x.shape[0], spec.heads, spec.head_dim)
     key = _einsum("nhd,hdr->nhr", q[..., : form.nope_dim], _up(layer, spec)[:, : form.nope_dim])
-    kept = rms_norm(kept, layer.weight("kv_a_norm"), _LATENT_EPS)
+    vector = rms_norm(vector, layer.weight("kv_a_norm"), _LATENT_EPS)
     q, rope = (
         rotate(part, turns.cosine, turns.sine, interleaved=spec.rotary_interleaved)
         for part in (q[..., form.nope_dim :], rope[:, None])
     )
     q = jnp.concatenate([key, q], axis=-1)
-    k = jnp.concatenate([kept[:, None], rope], axis=-1)
+    k = jnp.concatenate([vector[:, None], rope], axis=-1)
     scale = (spec.attention_scale or spec.head_dim**-0.5) * q.shape[-1] ** 0.5
     return q * jnp.asarray(scale, q.dtype), k, k
 

@@ -87,8 +87,8 @@ def _refusals(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 def _described(scenario: Scenario) -> str:
     settings = " ".join(scenario.settings) or f"{scenario.model}, {scenario.tokens} tokens a step"
-    asked = f"{scenario.requests:,} at {scenario.rate_rps:g}/s"
-    return f"**{scenario.name}**: {scenario.asks}; {asked}, {scenario.chip}, {settings}"
+    load = f"{scenario.requests:,} at {scenario.rate_rps:g}/s"
+    return f"**{scenario.name}**: {scenario.asks}; {load}, {scenario.chip}, {settings}"
 
 
 def _results(
