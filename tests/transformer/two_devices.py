@@ -21,6 +21,7 @@ from c2c.transformer.layers.layer import (
     before_attention,
     layer_of,
     rms_norm,
+    turns_of,
     window_of,
 )
 from c2c.transformer.layers.layout import feed_forward_places
@@ -63,7 +64,7 @@ def alternately(models: list[Model]) -> list[int]:
             tables = jax.device_put(np.asarray([blocks[number]], np.int32), home)
             pool = replace(pools[home].arrays, tables=tables)
             rows = rows_of(here, 1, 0)
-            turns = angles(here, rows.lengths, spec)
+            turns = turns_of(angles(here, rows.lengths, spec), spec, number)
             q, k, v = before(layer, x, turns, spec=spec)
             window = window_of(spec, number)
             window = None if window is None else int(window)
