@@ -69,11 +69,11 @@ class Answers:
         colours, models = system_colours(systems), dict[str, str]()
         lines, columns = [], []
         for system in systems:
-            words_and_colour, colour = (*words, f"system={system}"), colours[system][0]
+            overrides, colour = (*words, f"system={system}"), colours[system][0]
             try:
-                result = self._simulated(words_and_colour, numbers)
+                result = self._simulated(overrides, numbers)
             except Exception as error:
-                fault = in_one_line(error, words_and_colour)
+                fault = in_one_line(error, overrides)
                 if fault is None:
                     raise
                 body = f'<p class="error">{escape(fault)}</p>'

@@ -145,10 +145,16 @@ def _away(
     if source_key("c2c") != version:
         raise DataError(f"c2c on {platform.node()}", "another version than this machine's")
     with TemporaryDirectory() as folder:
-        folders, *files = [Path(folder, str(n)) for n in range(parts + 1)]
-        folders.write_bytes(requests)
+        request_file, *files = [Path(folder, str(n)) for n in range(parts + 1)]
+        request_file.write_bytes(requests)
         served = serve_shard(
-            (), setup, shard, folders, files, compiled, lambda share: shares.tell.remote(k, share)
+            (),
+            setup,
+            shard,
+            request_file,
+            files,
+            compiled,
+            lambda share: shares.tell.remote(k, share),
         )
         return served, [file.read_bytes() for file in files]
 

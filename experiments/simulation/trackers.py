@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ from experiments.simulation.execute import complete_folder
 __all__ = ["Mlflow", "Wandb"]
 
 
-class _Tracker(Callback):
+class _Tracker(Callback, ABC):
     package = ""
 
     def __init__(self, project: str) -> None:
@@ -52,11 +53,12 @@ class _Tracker(Callback):
         numbers = {name: n for name, n in summary_fields(summary).items() if n is not None}
         self._log(folder.name, settings_by_path(settings), numbers, sorted(folder.rglob("*.png")))
 
+    @abstractmethod
     def _log(
         self, run: str, settings: Mapping[str, Any], numbers: Mapping[str, float],
         pictures: Sequence[Path],
     ) -> None:  # fmt: skip
-        raise NotImplementedError
+        """Log one complete run."""
 
 
 class Mlflow(_Tracker):
