@@ -24,6 +24,7 @@ TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(
 BASE = ["workload=poisson", "workload.requests=50", "figures=false"]
 BASES: Mapping[str, list[str]] = {
     "advise": ["workload=poisson", "workload.requests=60"],
+    "serve": ["simulated=true", "port=0"],
     "capacity": [
         "workload=poisson", "workload.requests=60", "workload.rate_rps=2", "catalog=dense6",
     ],
@@ -38,6 +39,7 @@ MODULES: Mapping[str, str] = {
     "systems": "experiments.lab.bench.systems", "estimate": "experiments.estimate",
     "referee": "experiments.lab.referee.command", "layout": "experiments.layout",
     "explore": "experiments.explore.command", "restore": "experiments.papers.medusa.restore",
+    "gpu": "experiments.lab.gpu.command", "serve": "experiments.serve",
 }  # fmt: skip
 COLUMNS = "arrival_s,model,prompt_tokens,output_tokens\n"
 FILES: Mapping[str, bytes] = {
