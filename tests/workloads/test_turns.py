@@ -60,10 +60,18 @@ def test_measured_answers_are_no_time_to_think(tmp_path: Path) -> None:
     )
 
 
-def test_parents_make_sessions(tmp_path: Path) -> None:
-    rows = [chat(0, "a", -1), chat(2, "b", "a"), chat(3, "c", None), chat(9, "d", "b")]
-    found = block_of(write(tmp_path, rows)).think_s
-    np.testing.assert_array_equal(found, [np.nan, 2.0, np.nan, 7.0])
+@pytest.mark.parametrize(
+    ("rows", "think_s"),
+    [
+        ([chat(0, "a", -1), chat(2, "b", "a"), chat(3, "c", None), chat(9, "d", "b")],
+         [np.nan, 2.0, np.nan, 7.0]),
+        # Turns without their parent may begin sessions.
+        ([chat(0, "a", -1), chat(1, "b", "gone"), chat(5, "c", "b")], [np.nan, np.nan, 4.0]),
+    ],
+)  # fmt: skip
+def test_parents_make_sessions(tmp_path: Path, rows: Any, think_s: list[float]) -> None:
+    found = block_of(write(tmp_path, rows), on_bad_row="skip").think_s
+    np.testing.assert_array_equal(found, think_s)
 
 
 @settings(max_examples=10, deadline=None)
@@ -109,12 +117,6 @@ def test_wrong_sessions_are_refused(tmp_path: Path, rows: list[Any], says: str) 
     with pytest.raises(DataError, match=says):
         workload(path)
     assert len(block_of(path, turns_wait=False)) == len(rows)
-
-
-def test_turns_without_their_parent_may_begin_sessions(tmp_path: Path) -> None:
-    rows = [chat(0, "a", -1), chat(1, "b", "gone"), chat(5, "c", "b")]
-    found = block_of(write(tmp_path, rows), on_bad_row="skip").think_s
-    np.testing.assert_array_equal(found, [np.nan, np.nan, 4.0])
 
 
 @pytest.mark.parametrize(
