@@ -256,9 +256,9 @@ def test_fleets_of_one_price_are_ranked_by_what_they_have_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [
-        "workload=poisson", "workload.requests=400", "catalog=dense6", *ONE_MODEL[1:],
+        "workload=poisson", "workload.requests=150", "catalog=dense6", *ONE_MODEL[1:],
         "slo.tpot_s=0.15", "hardware=gh200,h100_sxm", "system=c2cserve_plus,aegaeon",
-        "mig=1x96gb,4x24gb,1x80gb", "system.max_batch=64", "advise.seeds=[0]", "advise.keep=1",
+        "mig=1x96gb,1x80gb", "system.max_batch=64", "advise.seeds=[0]", "advise.keep=1",
     ]  # fmt: skip
     found, said = answered(words, tmp_path, capsys)
     keys = [
