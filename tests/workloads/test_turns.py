@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from c2c.errors import DataError, SettingError
 from c2c.workloads import RequestBlock, Workload, build_workload, concatenate
 from tests.simulator.worlds import setup, simulate
+from tests.workloads.traces import stored
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    path = folder / "trace.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
+    return stored(folder / "trace.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def turn(at_s: float, session: Any, number: int, **more: Any) -> dict[str, Any]:
