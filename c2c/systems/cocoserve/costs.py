@@ -91,13 +91,11 @@ def fitted_claims() -> frozenset[str]:
 
 
 def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> int:
-    """Return the bytes that an operation sends over the link; 0 if it copies nothing.
+    """Return the bytes that an operation sends over the link.
 
     Args:
       kv_tokens: tokens of KV that move with each layer.
     """
-    if operation.kind not in ("replicate", "migrate", "evict"):
-        return 0
     weights = 0 if operation.kind == "evict" else module_of(spec, operation.module).bytes
     kv = kv_bytes(spec, kv_tokens) if operation.with_kv else 0
     return len(operation.layers) * (weights + kv)
@@ -105,7 +103,7 @@ def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> in
 
 def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts) -> int:
     """Return the bytes of blocks that an operation takes on its target, without KV."""
-    if operation.kind not in ("replicate", "migrate"):
+    if operation.kind == "evict":
         return 0
     module_bytes = module_of(spec, operation.module).allocated_bytes
     return int(costs.process_bytes) + len(operation.layers) * module_bytes
