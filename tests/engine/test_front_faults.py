@@ -43,12 +43,9 @@ def front(catalog: Path) -> Iterator[Sender]:
 
 
 def sent(
-    front: Sender | FastAPI,
-    method: str,
-    path: str,
-    body: Any = None,
+    front: Sender | FastAPI, method: str, path: str, body: Any = None,
     headers: dict[str, Any] | None = None,
-) -> httpx.Response:
+) -> httpx.Response:  # fmt: skip
     if isinstance(front, FastAPI):
         with begun(front) as send:
             return sent(send, method, path, body, headers)

@@ -19,13 +19,9 @@ from c2c.transformer.weights.default_checkpoint import SMOLLM2, PackagedFile, ca
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 WANTED = PackagedFile(
-    package="c2c-test-model",
-    version="1.2.3",
-    member="c2c_test_model/weights.gguf",
-    size_bytes=len(CONTENT),
-    sha256=hashlib.sha256(CONTENT).hexdigest(),
-    wheel_bytes=3_000_600,
-)
+    package="c2c-test-model", version="1.2.3", member="c2c_test_model/weights.gguf",
+    size_bytes=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest(), wheel_bytes=3_000_600,
+)  # fmt: skip
 
 
 def write_wheel(folder: Path, content: bytes = CONTENT, member: str = WANTED.member) -> Path:

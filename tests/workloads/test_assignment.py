@@ -192,14 +192,10 @@ def test_a_known_model_outside_the_catalog_is_added(rule: str, name: str, model:
 @pytest.mark.parametrize(
     "name",
     [
-        "Llama-3.1-8B-Instruct",
-        "qwen3-32b-awq",
-        "Qwen3-8B",
-        "Llama-2-7b-v2",
-        "team-it",
+        "Llama-3.1-8B-Instruct", "qwen3-32b-awq", "Qwen3-8B", "Llama-2-7b-v2", "team-it",
         "gpt-4o-202",
     ],
-)
+)  # fmt: skip
 def test_another_release_is_no_known_model(name: str) -> None:
     found = assign_models({name: 1}, ("small", "team"), OWN, may_add=True)
     assert (found.added, found.how) == ((), {name: "rule"})

@@ -51,14 +51,9 @@ def cells(path: Path, **options: int) -> list[list[str]]:
     ended=st.booleans(),
 )
 def test_what_a_writer_of_csv_writes_is_read_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[tuple[int, str, int, int, str]],
-    quoting: int,
-    ends: str,
-    block_bytes: int,
-    before: str,
-    ended: bool,
-) -> None:
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str, int, int, str]],
+    quoting: int, ends: str, block_bytes: int, before: str, ended: bool,
+) -> None:  # fmt: skip
     # A line break that does not end lines is not quoted by every release of Python's.
     drop = dict.fromkeys(map(ord, "\r\n" if quoting == csv.QUOTE_MINIMAL else ""))
     drop = {code: None for code in drop if chr(code) not in ends}

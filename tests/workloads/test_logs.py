@@ -127,13 +127,8 @@ def test_ids_that_come_again_are_other_requests(tmp_path: Path) -> None:
     again = VLLM.replace("chatcmpl-2", "chatcmpl-1")
     assert columns(read(tmp_path / "l", again, chars_per_token=4))[0] == [0.0, 1.0]
     assert columns(read(tmp_path / "o", BATCH_OUT + "\n" + BATCH_OUT))[2] == [
-        11,
-        11,
-        12,
-        12,
-        10,
-        10,
-    ]
+        11, 11, 12, 12, 10, 10,
+    ]  # fmt: skip
     assert len(columns(read(tmp_path / "s", SGLANG_JSON.replace('"b"', '"a"')))[0]) == 2
 
 

@@ -20,14 +20,9 @@ from tests.experiments.duties import (
 )
 
 ANALYTIC = {
-    "table1": table1.compute,
-    "table2": table2.compute,
-    "fig4": fig4.compute,
-    "fig5": fig5.compute,
-    "fig6": fig6.compute,
-    "fig8": fig8.compute,
-    "projection": projection.compute,
-}
+    "table1": table1.compute, "table2": table2.compute, "fig4": fig4.compute, "fig5": fig5.compute,
+    "fig6": fig6.compute, "fig8": fig8.compute, "projection": projection.compute,
+}  # fmt: skip
 
 
 @functools.cache

@@ -149,12 +149,9 @@ def test_the_table_is_large_and_the_shell_has_twenty_of_it() -> None:
 
 @pytest.mark.parametrize(("command", "lines"), batches())
 def test_wrong_input_is_one_line(
-    command: str,
-    lines: list[tuple[str, str]],
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: str, lines: list[tuple[str, str]], here: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     # Hydra composes all settings once more beforehand, to learn a mode that none of these sets. It
     # does so still from a shell, below.
     assert not any("hydra.mode" in line for line, _ in lines)

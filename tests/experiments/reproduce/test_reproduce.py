@@ -19,11 +19,8 @@ from experiments.reproduce.run import reproduce
 from tests.experiments.duties import QUICK
 
 DEFAULTS: dict[str, object] = {
-    "profile": "quick",
-    "link_variant": "measured",
-    "seeds": None,
-    "traces": "none",
-}
+    "profile": "quick", "link_variant": "measured", "seeds": None, "traces": "none",
+}  # fmt: skip
 
 FIGURES = figures()
 

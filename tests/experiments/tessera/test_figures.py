@@ -152,15 +152,12 @@ def test_the_rate_at_a_target_lies_between_points() -> None:
     assert online._rate_at([(1.0, 0.06), (2.0, 0.09)], 0.05) == 1.0
     rows = [
         {
-            "pair": p,
-            "way": w,
-            "load": 0.1,
-            "rate_rps": 9.0,
+            "pair": p, "way": w, "load": 0.1, "rate_rps": 9.0,
             "per_token_s": 0.012 if w == "pd" else 0.01,
         }
         for p in PAIRS
         for w in pairs_online.ONLINE
-    ]
+    ]  # fmt: skip
     rates = [
         {"pair": p, "way": w, "rate_rps": 3.0 if w == "tessera" else 2.0}
         for p in PAIRS

@@ -12,17 +12,10 @@ from experiments.papers.medusa.emulated import Outcome, judge, prepare
 from experiments.papers.medusa.synthetic import Shape
 
 shapes = st.builds(
-    Shape,
-    seed=st.integers(0, 1 << 40),
-    launches=st.integers(1, 20),
-    standing=st.integers(1, 7),
-    passing=st.integers(0, 6),
-    has_structs=st.booleans(),
-    has_maps=st.booleans(),
-    has_ends=st.booleans(),
-    has_dag=st.booleans(),
-    threads=st.integers(1, 3),
-)
+    Shape, seed=st.integers(0, 1 << 40), launches=st.integers(1, 20), standing=st.integers(1, 7),
+    passing=st.integers(0, 6), has_structs=st.booleans(), has_maps=st.booleans(),
+    has_ends=st.booleans(), has_dag=st.booleans(), threads=st.integers(1, 3),
+)  # fmt: skip
 
 
 def check(shape: Shape, refused: Counter[str]) -> None:

@@ -20,12 +20,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def measured(
-    folder: Path,
-    device: str,
-    what: str,
-    env: Mapping[str, str] | None = None,
+    folder: Path, device: str, what: str, env: Mapping[str, str] | None = None,
     ways: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     out = folder / "-".join((device, *ways, what.replace(":", "-")))
     done = subprocess.run(
         [sys.executable, "-m", "c2c", "try", "medusa", f"device={device}",

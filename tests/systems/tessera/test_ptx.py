@@ -38,12 +38,9 @@ $L__BB0_1:
     ).replace("p1\n)", "p1[384]\n)")
     (found,) = parse(text, "file.ptx")
     assert [str(i) for i in found.body] == [
-        "mov.b32 %r1, 7",
-        "ld.global.v2.b32 {%r2, %r3}, [%rd1-8]",
-        "cp.async.cg.shared.global [%r4], [%rd2+16], 0x10, %r5",
-        "bra $L__BB0_1",
-        "ret ",
-    ]
+        "mov.b32 %r1, 7", "ld.global.v2.b32 {%r2, %r3}, [%rd1-8]",
+        "cp.async.cg.shared.global [%r4], [%rd2+16], 0x10, %r5", "bra $L__BB0_1", "ret ",
+    ]  # fmt: skip
     assert found.labels == {"$L__BB0_1": 1}
     assert [(i.predicate, i.is_negated) for i in found.body[1:4:2]] == [
         ("%p1", True),
