@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from c2c.compiling.decision import decision
-from c2c.policies.returns import A_CHUNK, YES_OR_NO
+from c2c.policies.returns import A_STEP, YES_OR_NO
 from c2c.policies.traits import BatchTraits
 
 __all__ = ["Reserved", "fill", "joins"]
 
 
-@decision(returns=A_CHUNK)
+@decision(returns=A_STEP)
 def fill(policy: Any, w: Any, i: int, now_s: float) -> int:
     """Fill the next step of instance `i`; return its most equal steps, at least 1.
 

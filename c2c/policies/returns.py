@@ -17,6 +17,7 @@ __all__ = [
     "A_ROUTE",
     "A_SHARE",
     "A_SHARE_OR_NONE",
+    "A_STEP",
     "DUE",
     "JOINS",
     "LAYERS",
@@ -26,6 +27,9 @@ __all__ = [
     "UNIT",
     "YES_OR_NO",
 ]
+
+_SLOT: Final = 0  # columns of `decoding`
+_ENDS_AT: Final = 1
 
 
 @jitable
@@ -42,6 +46,28 @@ def _is_candidate(
     if row < 0 or row >= count:
         return row == -1
     return bool(table[row].kv_capacity >= tokens)
+
+
+@jitable
+def _is_filled(steps: int, w: Any, i: int, now_s: float) -> bool:
+    inst = w.s.instance[i]
+    decodes = w.s.plan[inst.on_device].decodes
+    if decodes != 0 and decodes != inst.n_decode:
+        return False
+    tokens, most = 0, w.fleet.costs.body_s.shape[1] - 1 - w.fleet.max_batch
+    for k in range(inst.n_prefill):
+        req = w.s.request[w.s.prefilling[i, k]]
+        if req.step_tokens < 0 or req.step_tokens > req.prompt - req.prefilled:
+            return False
+        tokens += req.step_tokens
+    least = steps
+    for k in range(decodes):
+        least = min(least, w.s.decoding[i, k, _ENDS_AT] - inst.decode_clock)
+    for k in range(decodes):
+        left = w.s.decoding[i, k, _ENDS_AT] - inst.decode_clock
+        if least + w.s.request[w.s.decoding[i, k, _SLOT]].unreserved > left:
+            return False
+    return bool(steps > 0 and tokens <= most and tokens + decodes > 0)
 
 
 @jitable
@@ -105,6 +131,12 @@ JOINS: Final = Returns(
 )
 LAYERS: Final = Returns(int, "a number of layers up to `left` that fit the room", _fit)
 A_CHUNK: Final = Returns(int, "a whole number above 0", _is_positive)
+A_STEP: Final = Returns(
+    int,
+    "a number of steps above 0, each with tokens: `plan.decodes` 0 or `n_decode`, room taken for "
+    "them (`extend`), each `step_tokens` up to the prompt's rest, in all up to `longest_prompt`",
+    _is_filled,
+)
 A_HOME: Final = Returns(int, "a row of the first `count`, or -1", _is_home)
 A_COUNT: Final = Returns(int, "a whole number, at least 0", _is_not_negative)
 YES_OR_NO: Final = Returns(bool, "true or false")
