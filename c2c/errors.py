@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -12,6 +14,7 @@ __all__ = [
     "PolicyError",
     "SettingError",
     "check_keys",
+    "located",
     "refuse",
     "unknown_name",
 ]
@@ -79,6 +82,17 @@ class DataError(ValueError):
         super().__init__(f"{source}: {problem}. {hint}".rstrip())
         self.source = source
         self.problem = problem
+
+
+def located(error: Exception, function: Callable[..., Any]) -> str:
+    """Return file, line and reason of a function's error."""
+    file = function.__code__.co_filename
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next(f.lineno for f in reversed(frames) if f.filename == file)
+    owner = error.obj if isinstance(error, AttributeError) else None
+    names = getattr(getattr(owner, "dtype", None), "names", None) or getattr(owner, "_fields", ())
+    known = f"; it has {', '.join(names)}" if names else ""
+    return f"{Path(file).name}, line {line}: {type(error).__name__}: {error}{known}"
 
 
 class PolicyError(DataError):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from c2c.errors import PolicyError
+from c2c.errors import PolicyError, located
 
 __all__ = [
     "Returns",
@@ -18,7 +17,6 @@ __all__ = [
     "fits",
     "guarded",
     "is_outside",
-    "located",
     "where_is",
 ]
 
@@ -79,14 +77,6 @@ def fits(value: Any, kind: type) -> bool:
     return isinstance(value, _PYTHON.get(kind, (kind,)))
 
 
-def located(error: Exception, function: Callable[..., Any]) -> str:
-    """Return file, line and reason of a function's error."""
-    file = function.__code__.co_filename
-    frames = traceback.extract_tb(error.__traceback__)
-    line = next(f.lineno for f in reversed(frames) if f.filename == file)
-    return f"{Path(file).name}, line {line}: {type(error).__name__}: {error}"
-
-
 def guarded(
     decision: str, policy: str, function: Callable[..., Any], returns: Returns
 ) -> Callable[..., Any]:
@@ -102,9 +92,10 @@ def guarded(
         if not fits(result, returns.kind) or not (
             returns.test is None or returns.test(result, *args)
         ):
+            plain = result.item() if isinstance(result, np.generic) else result
             raise PolicyError(
                 policy,
-                f"{where_is(function)}: {decision} returned {result!r}, not {returns.allowed}",
+                f"{where_is(function)}: {decision} returned {plain!r}, not {returns.allowed}",
             )
         return result
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,8 @@ from typing import Any, Final
 
 import c2c.systems
 from c2c.config.installed import plug_ins
-from c2c.errors import DataError, SettingError, unknown_name
+from c2c.errors import DataError, SettingError, located, unknown_name
+from c2c.ranges import check_fields
 from c2c.serving import SystemSpec
 from c2c.systems.mechanism import Context, Mechanism
 
@@ -106,6 +106,8 @@ def _found(part: str, value: str | Mapping[str, Any], paths: Mapping[str, str]) 
     result = _system(paths[name]) if name in paths else None
     if result is not None and result.part == part:
         return result
+    if name in paths and result is None and "." not in paths[name]:  # a file of the user's
+        raise DataError(f"mechanism {name}", "its module has no SYSTEM that is a Mechanism")
     systems = {n: s for n, path in paths.items() if (s := _system(path)) and s.part == part}
     if not isinstance(value, str):
         raise unknown_name(f"system.{part}.mechanism", name, systems)
@@ -128,7 +130,9 @@ def _settings(mechanism: Mechanism, value: str | Mapping[str, Any]) -> Any:
         every = [f"system.{part}.{key}={inner}" for key, inner in options.items()]
         raise as_setting_error(error, every) from error
     plain: Any = OmegaConf.to_container(merged.system[part])
-    return mechanism.settings(**{k: v for k, v in plain.items() if not k.startswith("_")})
+    result = mechanism.settings(**{k: v for k, v in plain.items() if not k.startswith("_")})
+    check_fields(result, f"system.{part}")
+    return result
 
 
 def _prepared(mechanism: Mechanism, context: Context) -> SystemSpec:
@@ -140,10 +144,7 @@ def _prepared(mechanism: Mechanism, context: Context) -> SystemSpec:
     except Exception as error:
         if prepare.__module__.startswith("c2c."):
             raise
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name} line {frame.lineno}"
-        why = f"{where}: {type(error).__name__}: {error}"
-        raise DataError(f"mechanism of system.{part}", why) from error
+        raise DataError(f"mechanism of system.{part}", located(error, prepare)) from error
     if not isinstance(result, SystemSpec) or not getattr(result, part):
         raise DataError(f"mechanism of system.{part}", f"it returned no SystemSpec with a {part}")
     return result

@@ -140,4 +140,4 @@ def _refused(path: Path, error: Exception, paths: Mapping[str, Path]) -> PolicyE
     name, where = (
         (Path(frame.filename).name, f"line {frame.lineno}: ") if frame else (path.name, "")
     )
-    return PolicyError(name, f"{where}{type(error).__name__}: {error}")
+    return PolicyError(name, f"{where}{type(error).__name__}: {str(error).rstrip('.')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,10 @@ def profiles(platform: Platform) -> tuple[MigProfile, ...]:
     source, gpu = rows.pop("source", None), load_platform(owner).gpu
 
     def profile(name: str, entry: Mapping[str, Any]) -> MigProfile:
+        if not isinstance(entry, Mapping) or not re.match(r"[1-9]\d*g\.\d", str(name)):
+            raise SettingError(
+                where, {name: entry}, "profiles, such as 1g.12gb: {sm_count: 16, hbm_bytes: ...}"
+            )
         text = dict.fromkeys(("sm_count", "hbm_bytes"), entry.get("source", source))
         row = read_fields(_Row, {**entry, "source": text}, f"{where}.{name}")
         share = _memory_slices(row.hbm_bytes, gpu, chip) / chip.memory_slices
@@ -159,7 +164,10 @@ def _chosen(platform: Platform, config: MigConfig) -> tuple[MigProfile, ...]:
     names = ", ".join(p.name for p in options)
     demand = f"a layout of {platform.name}: {', '.join(platform.layouts)}"
     hint = f"Or profiles that fit together, such as 3g_4x1g, of {names}." if options else ""
-    if chip is None or not options:
+    if chip is not None and not options:
+        hint = f"No chip of mig_table.{platform.mig_table} is it, or what its file is based on."
+        raise SettingError("mig", config.name, "a layout whose profiles have a table", hint)
+    if chip is None:
         raise SettingError("mig", config.name, demand)
     profile_of: dict[str, MigProfile] = {}
     for part, count in Counter(config.parts).items():

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
-from c2c.errors import SettingError
+from c2c.errors import DataError, SettingError, check_keys, located
 from c2c.models.families import FAMILIES, RECIPE, nearest
 from c2c.models.family import Family, stretch, the_last
 from c2c.models.quantisation import FIELDS, quantised
@@ -41,19 +42,39 @@ def from_hf_config(
         near = f"{nearest(family, config)} is nearest. {RECIPE}"
         raise SettingError(field, family, f"one of {', '.join(families)}", near)
     kind = FAMILIES[str(family)]
+    if not isinstance(kind, Family):
+        raise DataError(f"family {family}", f"it is {kind!r}, not a Family")
     config = {**kind.defaults, **config}
     if kind.prepare is not None:
         config |= kind.prepare(config)
     read = Reader(config, f"model.{name}")
-    values = _common(read) | kind.fields(read)
+    values = _common(read) | _fields(read, str(family), kind)
     if not kind.turns_part and values["rope_scaling"] is None:
         values["rotary_fraction"] = 1.0
     values |= _windows(read, kind, values["layers"])
+    for one in fields(ModelSpec):
+        if one.default is MISSING and one.name not in {"name", "family", *values}:
+            raise DataError(f"family {family}", f"its fields lack {one.name}")
     spec = ModelSpec(name=name, family=str(family), **values)
     for name_of_field in FIELDS:
         if form := config.get(name_of_field):
             return quantised(spec, form, f"{read.where}.{name_of_field}")
     return spec
+
+
+def _fields(read: Reader, family: str, kind: Family) -> dict[str, Any]:
+    try:
+        result: object = kind.fields(read)
+    except (SettingError, DataError):
+        raise
+    except Exception as error:
+        if kind.fields.__module__.startswith("c2c."):
+            raise
+        raise DataError(f"family {family}", located(error, kind.fields)) from error
+    if not isinstance(result, dict):
+        raise DataError(f"family {family}", f"its fields are {result!r}, not a dict")
+    check_keys(result, [one.name for one in fields(ModelSpec)], f"family {family}")
+    return result
 
 
 def _common(read: Reader) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from c2c.compiling.decision import implementations
-from c2c.compiling.guard import Returns, fits, located, where_is
-from c2c.errors import PolicyError
+from c2c.compiling.guard import Returns, fits, where_is
+from c2c.errors import PolicyError, located
 from c2c.policies.returns import (
     A_COUNT,
     A_NUMBER,

@@ -58,6 +58,10 @@ class Mechanism:
     worker: str = ""
     over_chips: bool = False
 
+    def __post_init__(self) -> None:
+        if self.part not in ("start", "layout"):
+            raise SettingError("mechanism.part", self.part, "start or layout")
+
 
 def read_gbps(context: Context) -> float:
     """Return the rate at which all slices read host memory, GB/s."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from c2c.errors import DataError, SettingError
+from c2c.ranges import OneOf, check_fields
 from c2c.workloads.blocks import MEASURED, WISHES
 from c2c.workloads.containers import container_of, csv_batches, csv_names
 from c2c.workloads.guesses import guessed_columns, mapping
@@ -70,7 +71,7 @@ class TraceFormat:
     optional: frozenset[str] = frozenset()
     label: str = "unnamed"
     keeps_origin: bool = False
-    unit: str = "s"
+    unit: Annotated[str, OneOf("s", "ms", "us", "ns", "min", "h", "d", "")] = "s"
     marks: tuple[str, ...] = ()
     hash_ids: str | None = None
     block_tokens: int = 0
@@ -86,6 +87,12 @@ class TraceFormat:
     priority: str | None = None
     deadline_s: str | None = None
     cancel_s: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"format {self.name}")
+        for name, column in self.columns().items():
+            if not isinstance(column, str):
+                raise SettingError(f"format {self.name}.{name}", column, "the name of a column")
 
     def columns(self) -> dict[str, str]:
         """Return field -> column."""

@@ -78,13 +78,9 @@ def test_a_layout_of_two_variants_brings_the_policy_that_chooses(doors: Path) ->
     [
         ("layout=made, ", "", DataError, "mechanism of system.layout: it returned no SystemSpec"),
         ("return replace(s", "replace(s", DataError, "system.layout: it returned no SystemSpec"),
-        ("0.125", "1 / 0", DataError, "mine_doors.py line 16: ZeroDivisionError: division"),
-        (
-            "SYSTEM =",
-            "OTHER =",
-            SettingError,
-            r"system.layout='mine_doors/copies': expected one of",
-        ),
+        ("0.125", "1 / 0", DataError, "mine_doors.py, line 16: ZeroDivisionError: division"),
+        ("SYSTEM =", "OTHER =", DataError, "mine_doors: its module has no SYSTEM"),
+        ('part="layout"', 'part="place"', DataError, "mechanism.part='place': expected start or"),
         ('part="layout"', 'part="start"', SettingError, "system.layout='mine_doors/copies': exp"),
         ("window_s=2.0", "window_s=-2.0", SettingError, r"system.vary.window_s=-2.0"),
     ],

@@ -252,7 +252,10 @@ def test_machine_code_of_a_policy_without_a_module_is_not_kept() -> None:
         ("return 1.0 * (count - 1)", r"place returned 6\.0, not a row"),
         ("pass", r"place returned None, not a row"),
         ("return table[count].instance", r"line 8: IndexError: index 7 is out of bounds"),
-        ("return 0 if table[0].no_such else 1", r"line 8: AttributeError: .*no_such"),
+        (
+            "return 0 if table[0].no_such else 1",
+            r"line 8: AttributeError: .*no_such.*; it has instance, ",
+        ),
         ("return 1 // (policy.at - 1)", r"line 8: ZeroDivisionError"),
         ("return -1", r"of 60 requests were never served"),
     ],
@@ -261,6 +264,32 @@ def test_mistakes_are_found_before_the_run(tmp_path: Path, body: str, said: str)
     with pytest.raises(PolicyError, match=r"^policy Mine: .*" + said) as caught:
         build(load([*BUSY, "system/place=mine"], folder=policy(tmp_path, body)))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("decodes = inst.n_decode", "decodes = min(1, inst.n_decode)"),
+        ("w.s.plan[inst.on_device].decodes = inst.n_decode", "pass"),
+        ("compute_prompts(w, i, policy.max_tokens)", "pass"),
+        ("return extend(w, i, now_s)", "return 1"),
+        ("return extend(w, i, now_s)", "return 0 * extend(w, i, now_s)"),
+        (
+            "    w.s.plan",
+            "    w.s.request[w.s.prefilling[i, 0]].step_tokens += 99999\n    w.s.plan",
+        ),
+    ],
+)
+def test_wrong_steps_of_a_batch_scheduler_are_refused(
+    tmp_path: Path, repository: Path, old: str, new: str
+) -> None:
+    text = (repository / "docs" / "recipes.md").read_text("utf-8")
+    (block,) = re.findall(r"# mydir/system/longest_goes.py\n(.*?)```", text, re.DOTALL)
+    assert old in block
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "mine_goes.py").write_text(block.replace(old, new))
+    with pytest.raises(PolicyError, match=r"mine_goes\.py, line \d+: fill returned \d+, not a"):
+        build(load([*BUSY, "workload.rate_rps=30", "system/batch=longest_goes"], folder=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -279,6 +308,14 @@ def test_mistakes_are_found_before_the_run(tmp_path: Path, body: str, said: str)
             "from typing import NamedTuple\nfrom c2c.policies import place\n"
             "class Mine(NamedTuple): pass\n@place.by(Mine)\ndef f(policy, table): return 0",
             r"policy Mine: mine.py, line 4: place is given \(policy, own, .*this takes \(policy, t",
+        ),
+        (
+            "from c2c.workloads.formats import TraceFormat\nTraceFormat(name='a', arrival_s=5)",
+            r"policy mine.py: line 2: .*format a\.arrival_s=5: expected the name of a column\.$",
+        ),
+        (
+            "from c2c.workloads.formats import *\nTraceFormat(name='a', arrival_s='', unit='sec')",
+            r"line 2: .*format a\.unit='sec': expected one of s, ms, us",
         ),
         (
             "from c2c.policies import place\nclass Mine: pass\n@place.by(Mine)\n"

@@ -224,6 +224,25 @@ def test_a_bad_value_of_a_table_is_named(tmp_path: Path, field: str, value: obje
 
 
 @pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"gh20": {}}, r"^mig='7x12gb': .*No chip of mig_table\.own is it"),
+        ({"gh200": {"1g.12gb": 16}}, r"^mig_table\.own\.gh200=.*expected profiles, such as"),
+        ({"gh200": {"small": {"sm_count": 16}}}, r"^mig_table\.own\.gh200=.*expected profiles"),
+    ],
+)
+def test_a_malformed_table_is_named(tmp_path: Path, table: dict[str, Any], said: str) -> None:
+    (tmp_path / "mig_table").mkdir()
+    (tmp_path / "mig_table" / "own.yaml").write_text(yaml.safe_dump(table), encoding="utf-8")
+    search_also([tmp_path])
+    try:
+        with pytest.raises(SettingError, match=said):
+            slices(replace(load_platform("gh200"), mig_table="own"), "7x12gb")
+    finally:
+        search_also([])
+
+
+@pytest.mark.parametrize(
     ("change", "field"),
     [
         ({"name": ""}, "mig.name"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2c.errors import SettingError
+from c2c.errors import DataError, SettingError
 from c2c.models import (
     FAMILIES,
     ModelSpec,
@@ -27,7 +27,7 @@ from c2c.models import (
     streamed_bytes,
     weight_bytes,
 )
-from c2c.models.families import nearest
+from c2c.models.families import Family, nearest
 from tests.models import published
 from tests.models.counted import ACTIVE, CONFIGS, GROWTH, PARAMETERS, spec_of
 
@@ -252,6 +252,29 @@ def test_more_layers_cost_what_a_layer_does(name: str) -> None:
 def test_what_is_wrong_is_named(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         spec_of(name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        (
+            lambda read: {"layer": 4},
+            r"own\.layer=4: expected a key that .*Did you mean layers",
+        ),
+        (lambda read: {"intermediate": 4}, "family own: its fields lack max_position"),
+        (lambda read: None, "family own: its fields are None, not a dict"),
+        (lambda read: read.wole("x"), r"own: test_families.py, line \d+: AttributeError: .*'wole'"),
+        (None, "family own: it is None, not a Family"),
+    ],
+)
+def test_a_wrong_family_is_one_line(
+    family: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Family(fields=family) if family else None
+    monkeypatch.setitem(FAMILIES, "own", own)  # type: ignore[arg-type]
+    config = next(iter(published.CONFIGS.values())) | {"model_type": "own"}
+    with pytest.raises((DataError, SettingError), match=said):
+        from_hf_config(config, "m")
 
 
 def test_an_unknown_family_names_the_nearest_and_the_recipe() -> None:
