@@ -356,14 +356,14 @@ def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 def _write(
     question: _Question, run: RunDir, runs: Runs, fleets: Sequence[dict[str, Any]],
-    left: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], answer: str,
+    others: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], answer: str,
 ) -> str:  # fmt: skip
     rows = _rows(runs, fleets)
     run.write_table("advise", pa.Table.from_pylist(rows))
     run.write_json(
         "answer",
         {"answer": answer, "seeds": question.asked.seeds, "fleets": list(fleets),
-         "left_out": list(left), "runs": len(rows)},
+         "left_out": list(others), "runs": len(rows)},
     )  # fmt: skip
     run.write_text("answer.md", advice_page(answer, fleets, shown))
     marks: list[Mapping[str, Any]] = [one for one in fleets if "serves_load" in one]
@@ -371,7 +371,7 @@ def _write(
     if is_loaded:
         marks += shown  # chips that the command line names, and that do not serve
     if not is_loaded:  # no answer, or a closed loop, which has no load: the attainment
-        every = [*fleets, *(row for row in left if row["requests"] and not row["error"])]
+        every = [*fleets, *(row for row in others if row["requests"] and not row["error"])]
         most = max((one["requests"] for one in every), default=0)
         marks = [one for one in every if one["requests"] == most]
     if not marks or question.base.settings["figures"] is False:

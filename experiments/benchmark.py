@@ -69,8 +69,8 @@ def benchmark(
 
 
 def measure_each(
-    what: str,
-    of: Callable[[Any], Sequence[Any]],
+    label: str,
+    items_of: Callable[[Any], Sequence[Any]],
     measure: Callable[[Any, Any], Sequence[dict[str, Any]]],
     table: Callable[[Any, Sequence[dict[str, Any]]], Table],
     name: str,
@@ -78,9 +78,9 @@ def measure_each(
     """Return the `work` of a benchmark that measures several items, one after another."""
 
     def work(settings: Any, folder: RunDir, out: Console) -> Table:
-        items = of(settings)
+        items = items_of(settings)
         rows: list[dict[str, Any]] = []
-        with progress_bar(what, len(items)) as advance:
+        with progress_bar(label, len(items)) as advance:
             for k, item in enumerate(items):
                 rows += measure(settings, item)
                 advance(k + 1)

@@ -70,13 +70,13 @@ def usable_cores(most: int = 0) -> set[int]:
     return set(present[: most or None])
 
 
-def workers_of(given: object, field: str) -> int:
-    """Return `given`, or the number of cores for None."""
-    if given is None:
+def workers_of(count: object, field: str) -> int:
+    """Return `count`, or the number of cores for None."""
+    if count is None:
         return len(usable_cores())
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise SettingError(field, given, "a whole number above 0, or null for all cores")
-    return given
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise SettingError(field, count, "a whole number above 0, or null for all cores")
+    return count
 
 
 def environment(*folders: Path) -> dict[str, str]:
@@ -283,7 +283,7 @@ class Lines:
 def worker_pool(
     workers: int,
     begin: Callable[..., None] | None = None,
-    given: tuple[Any, ...] = (),
+    arguments: tuple[Any, ...] = (),
     *,
     lost: str = "that worked for this command was killed (out of memory?)",
 ) -> Iterator[ProcessPoolExecutor]:
@@ -292,7 +292,7 @@ def worker_pool(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_begin,
-        initargs=(begin, given),
+        initargs=(begin, arguments),
     )
     try:
         yield pool
@@ -306,7 +306,7 @@ def worker_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+def _begin(begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -317,12 +317,12 @@ def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     if begin is not None:
-        begin(*given)
+        begin(*arguments)
 
 
 def gather[T](
     work: Callable[..., T],
-    asked: Sequence[tuple[Any, ...]],
+    calls: Sequence[tuple[Any, ...]],
     *,
     workers: int,
     tell: Callable[[Sequence[float]], object],
@@ -330,10 +330,10 @@ def gather[T](
     begin: Callable[[], None] | None = None,
     lost: str,
 ) -> list[T]:
-    """Return the results of `work` for each of `asked`, in order; an error ends all."""
-    shares = multiprocessing.get_context("spawn").Array("d", len(asked))
+    """Return the results of `work` for each of `calls`, in order; an error ends all."""
+    shares = multiprocessing.get_context("spawn").Array("d", len(calls))
     with worker_pool(workers, _inherit, (shares, begin), lost=lost) as pool:
-        tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(asked)]
+        tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(calls)]
         waiting = set(tasks)
         while waiting:
             over, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
@@ -354,14 +354,14 @@ def _inherit(shares: Any, begin: Callable[[], None] | None) -> None:
         begin()
 
 
-def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
+def _one[T](work: Callable[..., T], k: int, arguments: tuple[Any, ...]) -> T:
     shares = _INHERITED["shares"]
 
     def within(share: float) -> None:
         shares[k] = max(share, BEGUN)
 
     shares[k] = BEGUN
-    result = work(*given, within)
+    result = work(*arguments, within)
     shares[k] = 1.0
     return result
 
@@ -369,13 +369,13 @@ def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
 # What processes use
 
 
-def tree(of: Sequence[int]) -> list[int]:
+def tree(pids: Sequence[int]) -> list[int]:
     """Return the ids of processes and of their descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _fields(int(entry.name))):
             children.setdefault(int(fields[1]), []).append(int(entry.name))
-    result = list(of)
+    result = list(pids)
     for pid in result:
         result += children.get(pid, [])
     return result
@@ -388,16 +388,16 @@ def _fields(pid: int) -> list[str]:
         return []
 
 
-def cpu_seconds(of: Sequence[int]) -> float:
+def cpu_seconds(pids: Sequence[int]) -> float:
     """Return the CPU seconds of processes, their descendants, and their ended children."""
-    ticks = sum(sum(map(int, _fields(pid)[11:15])) for pid in tree(of))
+    ticks = sum(sum(map(int, _fields(pid)[11:15])) for pid in tree(pids))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def pss_mb(of: Sequence[int]) -> float:
+def pss_mb(pids: Sequence[int]) -> float:
     """Return the MB of processes and descendants, shared pages once."""
     total_kb = 0
-    for pid in tree(of):
+    for pid in tree(pids):
         try:
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except (FileNotFoundError, ProcessLookupError):

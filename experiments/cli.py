@@ -133,9 +133,9 @@ def main() -> int:
     return 2
 
 
-def _help(name: str, known: Mapping[str, Command | Group]) -> str:
+def _help(name: str, commands: Mapping[str, Command | Group]) -> str:
     lines = [USAGE] if name == "c2c" else []
-    for word, one in known.items():
+    for word, one in commands.items():
         lines.append(f"{name} {word}".ljust(24) + one.text)
         if isinstance(one, Group):
             lines.append(" " * 26 + ", ".join(one.commands))

@@ -82,7 +82,7 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
         return _called(context, builder, address, returns, passed, values, missing)
 
     @intrinsic
-    def call(typing: Any, at: Any, own: Any, arguments: Any) -> Any:
+    def call(typing: Any, address: Any, own: Any, arguments: Any) -> Any:
         return returns(types.int64, types.int64, arguments), generate
 
     result: Callable[..., Any] = call
@@ -127,7 +127,7 @@ def call_words() -> Callable[[int, int], int]:
         )
 
     @intrinsic
-    def call(typing: Any, address: Any, at: Any) -> Any:
+    def call(typing: Any, address: Any, words: Any) -> Any:
         return types.int64(types.int64, types.int64), generate
 
     result: Callable[[int, int], int] = call

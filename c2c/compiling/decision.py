@@ -116,7 +116,7 @@ def decision(
       rows: dtype of the rows of an argument `table`, or of an argument `row`.
     """
     if protocol is None:
-        return lambda found: _decision_point(found, default, returns, rows)
+        return lambda point: _decision_point(point, default, returns, rows)
     return _decision_point(protocol, default, returns, rows)
 
 
@@ -171,7 +171,7 @@ def _decision_point(
     return cast("DecisionPoint", point)
 
 
-def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[..., Any]) -> None:
+def _check_new(policy_type: Any, types: Mapping[str, type], function: Callable[..., Any]) -> None:
     if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
         raise PolicyError(
             getattr(policy_type, "__name__", str(policy_type)),
@@ -181,7 +181,7 @@ def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[.
         raise PolicyError(
             policy_type.__name__, "a type of the package, which cannot change: define a new type"
         )
-    before = known.get(policy_name(policy_type), policy_type)
+    before = types.get(policy_name(policy_type), policy_type)
     if before.__module__ != policy_type.__module__:
         raise PolicyError(policy_type.__name__, f"the name is already used in {before.__module__}")
 

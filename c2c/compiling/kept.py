@@ -95,8 +95,8 @@ def native(address: int) -> Callable[[int], int]:
     run, result, error = _Native(address), ctypes.c_int64(), ctypes.c_void_p()
     result_at, error_at = ctypes.addressof(result), ctypes.addressof(error)
 
-    def call(at: int) -> int:
-        if status := run(result_at, error_at, at):
+    def call(address: int) -> int:
+        if status := run(result_at, error_at, address):
             raise RuntimeError(
                 f"machine code ended with status {status}; compiled=False shows the reason"
             )

@@ -38,9 +38,9 @@ def pack(value: Any) -> Any:
     return Packed(array.ctypes.data, value, array)
 
 
-def as_array(found: list[int]) -> np.ndarray:
+def as_array(values: list[int]) -> np.ndarray:
     """Return words as memory with a fixed address."""
-    return np.array(found or [0], np.uint64)
+    return np.array(values or [0], np.uint64)
 
 
 def words(value: Any) -> list[int]:

@@ -132,15 +132,15 @@ def _of_container() -> int | None:
     return max(0, int(limit) - used) if limit.isdigit() else None
 
 
-def _leaves(value: Any, at: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
-            yield from _leaves(inner, f"{at}[{i}]")
+            yield from _leaves(inner, f"{path}[{i}]")
     else:
-        yield at, value
+        yield path, value
 
 
 def _is_computable(value: float) -> bool:

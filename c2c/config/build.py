@@ -198,11 +198,11 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
 def _serving(
     plain: Mapping[str, Any],
     node: Node | None,
-    given: Sequence[tuple[GivenPart, Constants]],
+    parts: Sequence[tuple[GivenPart, Constants]],
     deployments: tuple[Deployment, ...],
     mechanisms: Sequence[Mechanism],
 ) -> tuple[ServingSetup, _Notes, _Notes]:
-    one, constants = given[0]
+    one, constants = parts[0]
     if any(mechanism.over_chips for mechanism in mechanisms):
         deployments = tuple(replace(d, spec=replace(d.spec, name=d.name)) for d in deployments)
     system, of_mechanisms = with_parts(
@@ -217,11 +217,11 @@ def _serving(
         ),
     )
     system = of_devices(system, plain["tensor_parallel"])
-    layouts = [choose_layout(part.mig, part.platform, system) for part, _ in given]
+    layouts = [choose_layout(part.mig, part.platform, system) for part, _ in parts]
     notes = tuple(line for _, lines in layouts for line in lines)
     first, *beside = [
         FleetPart(platform=part.platform, mig=mig, count=part.count, constants=part_constants)
-        for (part, part_constants), (mig, _) in zip(given, layouts, strict=True)
+        for (part, part_constants), (mig, _) in zip(parts, layouts, strict=True)
     ]
     system = _with_engine(system, plain["engine"], first)
     serving = ServingSetup(

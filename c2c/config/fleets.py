@@ -126,8 +126,8 @@ def kept_off(prepared: Prepared) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> GivenPart:
-    name, count, mig = given["hardware"], given["count"], given["mig"]
+def _part(entry: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> GivenPart:
+    name, count, mig = entry["hardware"], entry["count"], entry["mig"]
     check_value(count, Count, f"{where}count")
     platform = load_platform(conf_name("hardware", name, f"{where}hardware"))
     is_list = isinstance(mig, Sequence) and not isinstance(mig, str)
@@ -144,5 +144,5 @@ def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> Giv
     return GivenPart(
         where=where, platform=scaled(platform, **plain["scale"]), mig=settings,
         count=count * plain["superchips"],
-        constants=given["constants"],
+        constants=entry["constants"],
     )  # fmt: skip

@@ -121,10 +121,10 @@ def simulate(
     return simulate_setup(build(load(words, folder=folder)), compiled=compiled)
 
 
-def _overrides(given: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
+def _overrides(values: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
     others = ("self", "__class__", "settings")
-    named = {k: v for k, v in given.items() if k not in others and v is not None}
-    return tuple(overrides_of({prefix + k: v for k, v in (named | given["settings"]).items()}))
+    named = {k: v for k, v in values.items() if k not in others and v is not None}
+    return tuple(overrides_of({prefix + k: v for k, v in (named | values["settings"]).items()}))
 
 
 def overrides_of(settings: Mapping[str, Any]) -> list[str]:

@@ -156,10 +156,10 @@ def spelled(overrides: Sequence[str], folder: str | Path | None = None) -> list[
     dirs = [one.partition("=")[2] for one in overrides if one.startswith("--config-dir=")]
     folders = [Path(one).expanduser() for one in (*dirs, folder) if one]
 
-    def in_full(found: re.Match[str]) -> str:
-        plus, group, sign, value = found.groups()
+    def in_full(match: re.Match[str]) -> str:
+        plus, group, sign, value = match.groups()
         if value.islower() or not is_group(group):
-            return found[0]
+            return match[0]
         names = {*choices(group), *(p.stem for f in folders for p in (f / group).glob("*.yaml"))}
         by_case = {name.casefold(): name for name in names}
 
@@ -225,14 +225,14 @@ def _check_together(group: str, names: Sequence[str]) -> None:
                 )
 
 
-def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
+def _of_message(text: str, overrides: Mapping[str, str]) -> SettingError:
     if match := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", text):
         return SettingError(
             match[1], match[2], "one value",
             "Add -m to run a sweep over them, or write a list: [a,b].",
         )  # fmt: skip
     if "Config group override must be" in text or "is not iterable" in text:  # key unknown
-        for key, value in given.items():
+        for key, value in overrides.items():
             if not key:
                 return SettingError("override", f"={value}", "key=value")
             if is_group(key) and _NO_NAME.fullmatch(value):
@@ -240,7 +240,7 @@ def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
     if named is None:
         return SettingError("config", None, f"a setting that exists ({text})")
-    chosen = given.get(named[1])
+    chosen = overrides.get(named[1])
     return SettingError(
         named[1], chosen, f"a setting that exists ({text})", _overlay_hint(named[1], chosen)
     )
@@ -300,10 +300,10 @@ def _stored(group: str, kind: str) -> set[str]:
 
 
 def _of_omegaconf(
-    error: OmegaConfBaseException, override: tuple[str, str] | None, given: Mapping[str, str]
+    error: OmegaConfBaseException, override: tuple[str, str] | None, overrides: Mapping[str, str]
 ) -> SettingError:
     field = str(getattr(error, "full_key", None) or (override[0] if override else "config"))
-    value: Any = override[1] if override else given.get(field)
+    value: Any = override[1] if override else overrides.get(field)
     if isinstance(error, MissingMandatoryValue):
         return SettingError(field, "???", "a value", f"Set {field}=<value>.")
     if isinstance(error, ConfigKeyError | ConfigAttributeError):

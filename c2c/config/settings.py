@@ -116,12 +116,12 @@ def _schema() -> DictConfig:
     return schema
 
 
-def _refuse_unknown(given: DictConfig) -> None:
+def _refuse_unknown(config: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     from c2c.config.refusals import check_renamed
 
-    plain: Any = OmegaConf.to_container(given, resolve=False)
+    plain: Any = OmegaConf.to_container(config, resolve=False)
     for where, schema in _schemas().items():
         node = plain
         for key in filter(None, where.split(".")):

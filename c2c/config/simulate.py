@@ -130,18 +130,18 @@ def summary_of(
     setup: RunSetup,
     records: Records,
     totals: Mapping[str, Any],
-    each: Callable[..., Iterable[Any]] = map,
+    mapper: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, Any]:
     """Return the summary of a run, with its cost, verdict on the load and plan of the layout.
 
     Args:
       totals: result of `run_totals`, kept under "run".
-      each: map over the records' parts, see `c2c.metrics.summarised_parts`.
+      mapper: map over the records' parts, see `c2c.metrics.summarised_parts`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
     room, attainment = _room(setup.prepared), setup.settings["slo"]["attainment"]
-    parts = summarised_parts(records, each)
-    looks = looks_at(records, room, attainment, each)  # computed by other processes meanwhile
+    parts = summarised_parts(records, mapper)
+    looks = looks_at(records, room, attainment, mapper)  # computed by other processes meanwhile
     summary = summarise(records, {**totals, **plan, **_by_part(setup, records, totals)}, parts)
     summary["cost"] = bill(setup.prepared, totals, summary["models"])
     summary["verdict"] = judge(records, room, attainment, looks)

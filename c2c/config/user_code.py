@@ -49,13 +49,13 @@ def settings_folder(folder: str | Path, field: str) -> Path:
     return result
 
 
-def _values(node: Any, known: dict[int, float]) -> float:
-    if id(node) not in known:
-        known[id(node)] = math.inf
+def _values(node: Any, counts: dict[int, float]) -> float:
+    if id(node) not in counts:
+        counts[id(node)] = math.inf
         value = node.value if isinstance(node, yaml.CollectionNode) else ()
         parts = (part for one in value for part in (one if isinstance(one, tuple) else (one,)))
-        known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
-    return known[id(node)]
+        counts[id(node)] = 1.0 + sum(_values(part, counts) for part in parts)
+    return counts[id(node)]
 
 
 def code_in(folder: Path) -> tuple[Path, ...]:

@@ -57,7 +57,7 @@ class Engine:
         """Name and version, as in the output of runs."""
         return f"{self.name} {self.version}"
 
-    def constants(self, known: Constants, host_factor: float | None = None) -> Constants:
+    def constants(self, base: Constants, host_factor: float | None = None) -> Constants:
         """Return the constants of a chip with this engine's times of a step and of a layer.
 
         Args:
@@ -66,7 +66,7 @@ class Engine:
         changed = {"step_overhead_s": self.step_overhead_s}
         if self.layer_s is not None:
             changed["elementwise_s"] = self.layer_s / ELEMENTWISE_KERNELS_PER_LAYER
-        return replace(known.having(changed), host=self.host.scaled(host_factor or 1.0))
+        return replace(base.having(changed), host=self.host.scaled(host_factor or 1.0))
 
 
 def engine_names() -> tuple[str, ...]:

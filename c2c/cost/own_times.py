@@ -39,16 +39,16 @@ class StepTimes:
         check_fields(self)
 
 
-def step_times(given: object, where: str) -> StepTimes:
+def step_times(settings: object, where: str) -> StepTimes:
     """Return step times from a mapping of settings.
 
     Raises:
       SettingError: an unknown field, a size that is no whole number above 0, a negative time.
     """
-    if not isinstance(given, Mapping):
-        raise SettingError(where, given, "a mapping, such as {step_s: 0.02}")
-    check_keys(given, [f.name for f in fields(StepTimes)], where)
-    times: dict[str, Any] = dict(given)
+    if not isinstance(settings, Mapping):
+        raise SettingError(where, settings, "a mapping, such as {step_s: 0.02}")
+    check_keys(settings, [f.name for f in fields(StepTimes)], where)
+    times: dict[str, Any] = dict(settings)
     for name in ("prefill_s", "decode_s"):
         curve = times.get(name, {})
         if not isinstance(curve, Mapping):
@@ -62,7 +62,7 @@ def step_times(given: object, where: str) -> StepTimes:
     except SettingError as error:
         raise SettingError(f"{where}.{error.field}", error.value, error.allowed) from None
     if not (result.step_s or result.prefill_s or result.decode_s):
-        raise SettingError(where, dict(given), "step_s, prefill_s or decode_s")
+        raise SettingError(where, dict(settings), "step_s, prefill_s or decode_s")
     return result
 
 

@@ -62,11 +62,11 @@ class Answers:
         self._send(*(_frame(*answer) for answer in answers))
 
 
-def _frame(request: int, what: int | str | None, more: Any) -> say.Answered:
-    if what is None and isinstance(more, int):
+def _frame(request: int, event: int | str | None, more: Any) -> say.Answered:
+    if event is None and isinstance(more, int):
         return say.Tokens(request=request, tokens=(), found=more)
-    if what is None:
+    if event is None:
         return say.Tokens(request=request, tokens=(), prompt=more)
-    if isinstance(what, str):
-        return say.Ended(request=request, why=what, retry_s=more)
-    return say.Tokens(request=request, tokens=(what,), scores=() if more is None else (more,))
+    if isinstance(event, str):
+        return say.Ended(request=request, why=event, retry_s=more)
+    return say.Tokens(request=request, tokens=(event,), scores=() if more is None else (more,))

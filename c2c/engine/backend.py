@@ -247,8 +247,8 @@ class LiveBackend:
         if place.relayout is not None:
             self._send(place, relayout_of(instance, place.relayout))
 
-    def _relaid(self, place: Place, asked: Relayout) -> None:
-        place.relayout, place.variant, place.moved = None, asked.version, asked.kv_homes
+    def _relaid(self, place: Place, relayout: Relayout) -> None:
+        place.relayout, place.variant, place.moved = None, relayout.version, relayout.kv_homes
         self.put(Relaid(at_s=self.now_s(), device=place.device))
 
     def _resume(self, place: Place) -> None:

@@ -46,12 +46,12 @@ class Grammars:
         self.vocab = vocab
         self._tokens = LLTokenizer(wrapped, n_vocab=vocab + 1, eos_token=vocab)
 
-    def begin(self, grammar: str, drawn: Sequence[int]) -> Constraint:
+    def begin(self, grammar: str, tokens: Sequence[int]) -> Constraint:
         """Return the constraint of a text."""
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokens, grammar, log_level=0)
-        for token in drawn:
+        for token in tokens:
             matcher.consume_token(token)
         return Constraint(matcher, self.vocab)
 

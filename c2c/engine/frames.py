@@ -56,9 +56,9 @@ class Connection(asyncio.Protocol):
     A task that awaits frames would run a loop iteration later.
     """
 
-    def __init__(self, made: Callable[[Connection], None] = lambda _: None) -> None:
-        """Create a connection; `made` is called once connected."""
-        self._made = made
+    def __init__(self, on_connect: Callable[[Connection], None] = lambda _: None) -> None:
+        """Create a connection; `on_connect` is called once connected."""
+        self._made = on_connect
         self._transport: asyncio.Transport | None = None
         self._data = bytearray()  # of incomplete frames
         self._frames: asyncio.Queue[AnyFrame | None] = asyncio.Queue()

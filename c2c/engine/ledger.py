@@ -59,20 +59,25 @@ class Ledger:
 
     def __init__(
         self,
-        told: Callable[[int, int, Scored | None], None],
-        ended: Callable[[int, Entry, str], None],
-        prompted: Callable[[int, tuple[Scored, ...]], None] = lambda *_: None,
-        found: Callable[[int, int], None] = lambda *_: None,
+        on_token: Callable[[int, int, Scored | None], None],
+        on_end: Callable[[int, Entry, str], None],
+        on_prompt: Callable[[int, tuple[Scored, ...]], None] = lambda *_: None,
+        on_reuse: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
         """Create an empty ledger with its listeners.
 
         Args:
-          told: gets request, new token and its score or None.
-          ended: gets request, entry and reason: "stop", "length", or a failure's outcome.
-          prompted: gets request and scores of further prompt tokens.
-          found: gets request and number of cached prompt tokens.
+          on_token: gets request, new token and its score or None.
+          on_end: gets request, entry and reason: "stop", "length", or a failure's outcome.
+          on_prompt: gets request and scores of further prompt tokens.
+          on_reuse: gets request and number of cached prompt tokens.
         """
-        self._told, self._ended, self._prompted, self._found = told, ended, prompted, found
+        self._on_token, self._on_end, self._on_prompt, self._on_reuse = (
+            on_token,
+            on_end,
+            on_prompt,
+            on_reuse,
+        )
         self._open: dict[int, Entry] = {}
         self.outcomes: dict[str, int] = {}
         self.waits: dict[str, Waits] = {}
@@ -118,7 +123,7 @@ class Ledger:
             return False
         entry.delivered.append(token)
         entry.losses = 0
-        self._told(request, token, score)
+        self._on_token(request, token, score)
         return True
 
     def find(self, request: int, tokens: int) -> None:
@@ -126,14 +131,14 @@ class Ledger:
         entry = self._open.get(request)
         if entry is not None and not entry.delivered:
             entry.found += tokens
-            self._found(request, entry.found)
+            self._on_reuse(request, entry.found)
 
     def score(self, request: int, first: int, scores: tuple[Scored, ...]) -> None:
         """Deliver new scores of prompt tokens from index `first` on."""
         entry = self._open.get(request)
         if entry is None or not first <= entry.prompted < first + len(scores):
             return
-        self._prompted(request, scores[entry.prompted - first :])
+        self._on_prompt(request, scores[entry.prompted - first :])
         entry.prompted = first + len(scores)
 
     def end(self, request: int, why: str) -> bool:
@@ -142,5 +147,5 @@ class Ledger:
         if entry is None:
             return False
         self.outcomes[why] = self.outcomes.get(why, 0) + 1
-        self._ended(request, entry, why)
+        self._on_end(request, entry, why)
         return True

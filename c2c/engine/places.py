@@ -142,9 +142,9 @@ def load_row(
     )  # fmt: skip
 
 
-def relayout_of(instance: int, asked: Relayout) -> messages.Relayout:
+def relayout_of(instance: int, relayout: Relayout) -> messages.Relayout:
     """Return the frame that changes an instance's variant."""
-    return messages.Relayout(instance=instance, variant=asked.version, moved=asked.kv_homes)
+    return messages.Relayout(instance=instance, variant=relayout.version, moved=relayout.kv_homes)
 
 
 def note_relaid(place: Place, frame: messages.Relaid) -> None:

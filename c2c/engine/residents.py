@@ -138,7 +138,7 @@ class Residents:
             self._models[name] = self._loaded(name, self._executables)
         return self._models[name]
 
-    def admit(self, item: Item, told: Callable[[Admitted], None]) -> None:
+    def admit(self, item: Item, report: Callable[[Admitted], None]) -> None:
         """Load and compile a further model in its own thread."""
         self._items[item.name] = item
 
@@ -152,7 +152,7 @@ class Residents:
                 failed = str(error) if isinstance(error, _REFUSED) else repr(error)
             else:
                 self._models[item.name] = model
-            told(Admitted(model=item.name, failed=failed))
+            report(Admitted(model=item.name, failed=failed))
 
         threading.Thread(target=ready, daemon=True).start()
 
@@ -284,12 +284,12 @@ class Residents:
         """True if `advance` has something to do."""
         return False
 
-    def _calls(self, runner: Runner, run: Run, found: list[tuple[int, int]]) -> Iterator[Step]:
+    def _calls(self, runner: Runner, run: Run, hits: list[tuple[int, int]]) -> Iterator[Step]:
         decodes = run.decodes
         for fill in run.fills:
             there = runner.reuse(fill.request, fill.tokens)
             if there:
-                found.append((fill.request, there))
+                hits.append((fill.request, there))
             for tokens in pieces(fill.tokens - there, self._shapes.budgets):
                 yield Step(fill=(fill.request, tokens), decode=decodes)
                 decodes = ()
@@ -303,7 +303,7 @@ class Residents:
         number: int,
         calls: Iterator[Step],
         ahead: Step | None,
-        found: list[tuple[int, int]],
+        hits: list[tuple[int, int]],
     ) -> Stepped:
         begun_s, compiled = time.perf_counter(), _count(runner)
         tokens: list[tuple[int, int, str | None]] = []
@@ -345,7 +345,7 @@ class Residents:
             compiled=_count(runner) - compiled,
             scores=tuple(scores),
             prompts=tuple(prompts),
-            found=tuple(found),
+            found=tuple(hits),
         )
 
 

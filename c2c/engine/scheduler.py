@@ -201,8 +201,8 @@ class Engine:
         self._looking = asyncio.create_task(note_others(self.others))
         self._begin("")
 
-    def _begin(self, what: str) -> None:
-        self._beginning = what
+    def _begin(self, stage: str) -> None:
+        self._beginning = stage
         self._say(self._hello())
 
     def _hello(self) -> say.Starting | say.Models:
@@ -223,7 +223,7 @@ class Engine:
             dtype=setup.dtype,
             linear=setup.linear,
             owns_files=setup.owns_files,
-            told=self._fetched,
+            report=self._fetched,
         )
         if here != set(names):
             await self._store.stand_by()

@@ -48,13 +48,13 @@ class Store:
         dtype: str,
         linear: str,
         owns_files: bool,
-        told: Callable[[str, str], None],
+        report: Callable[[str, str], None],
     ) -> None:
         """Create a store; nothing is started."""
         self._items = dict(items)
         self.here = set(here)
         self._dtype, self._linear, self._owns_files = dtype, linear, owns_files
-        self._told = told
+        self._told = report
         self._queue: list[str] = []
         self._reader: asyncio.subprocess.Process | None = None
         self._work: asyncio.Task[None] | None = None

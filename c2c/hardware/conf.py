@@ -88,12 +88,12 @@ def conf_name(group: str, name: str, field: str | None = None) -> str:
 
 
 def unknown_file(
-    group: str, name: object, known: Iterable[str], field: str | None = None
+    group: str, name: object, choices: Iterable[str], field: str | None = None
 ) -> SettingError:
     """Return the error for a setting without a file; similar codes are suggested with care."""
     if group != "hardware":
-        return unknown_name(field or group, name, known)
-    names, recipe = sorted(known), "docs/recipes.md#a-chip adds another."
+        return unknown_name(field or group, name, choices)
+    names, recipe = sorted(choices), "docs/recipes.md#a-chip adds another."
     near = [one for one in names if _codes(one) & _codes(str(name))]
     if not near:
         return SettingError(field or group, name, f"one of {', '.join(names)}", recipe)

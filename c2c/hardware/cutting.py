@@ -193,12 +193,12 @@ def _memory_slices(nbytes: int, gpu: Gpu, chip: Partition) -> int:
     return max(1, round(nbytes / gpu.hbm_bytes * chip.memory_slices))
 
 
-def _rule(known: Sequence[MigProfile], chip: Partition) -> str:
+def _rule(profiles: Sequence[MigProfile], chip: Partition) -> str:
     def line(p: MigProfile) -> str:
         one = _extent(p, chip)
         return f"{p.name} ({one.memory}, from {' '.join(map(str, starts(one, chip)))})"
 
-    return ", ".join(map(line, known))
+    return ", ".join(map(line, profiles))
 
 
 def _text(several: Sequence[MigProfile]) -> str:
@@ -206,11 +206,13 @@ def _text(several: Sequence[MigProfile]) -> str:
     return " + ".join(name if n == 1 else f"{n}x{name}" for name, n in counted.items())
 
 
-def _what_fits(chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition) -> str:
+def _what_fits(
+    chosen: Sequence[MigProfile], profiles: Sequence[MigProfile], chip: Partition
+) -> str:
     n = len(chosen)
     while where_they_go([_extent(p, chip) for p in chosen[:n]], chip) is None:
         n -= 1
     fitting = [_extent(p, chip) for p in chosen[:n]]
-    room = [(free_for(fitting, _extent(p, chip), chip), p.name) for p in known]
+    room = [(free_for(fitting, _extent(p, chip), chip), p.name) for p in profiles]
     more = " or ".join(f"{count}x{name}" for count, name in room if count)
     return f"Beside {_text(chosen[:n])} there is room for {more or 'nothing'}."

@@ -255,12 +255,12 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
         raise
 
 
-def _layout_names(given: object, where: str) -> tuple[str, ...]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        names = tuple(given)
+def _layout_names(value: object, where: str) -> tuple[str, ...]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        names = tuple(value)
         if all(isinstance(name, str) for name in names):
             return names
-    raise SettingError(where, given, "a list of names of MIG layouts")
+    raise SettingError(where, value, "a list of names of MIG layouts")
 
 
 def link_gbps(link: Link, variant: LinkVariant) -> float:

@@ -88,6 +88,6 @@ def one_rank(slice_: Slice) -> Slice:
     )  # fmt: skip
 
 
-def _times(count: int, of: object, names: tuple[str, ...]) -> dict[str, Any]:
-    values = {name: getattr(of, name) for name in names}
+def _times(count: int, part: object, names: tuple[str, ...]) -> dict[str, Any]:
+    values = {name: getattr(part, name) for name in names}
     return {name: count * value for name, value in values.items() if value is not None}

@@ -110,12 +110,12 @@ def percentiles(
     return {"mean": mean} | {f"p{p:g}": float(v) for p, v in zip(ps, quantiles, strict=True)}
 
 
-def _order_statistics(known: Floats, ps: Sequence[float]) -> Floats:
+def _order_statistics(values: Floats, ps: Sequence[float]) -> Floats:
     """Return percentiles equal to `np.percentile` to the bit, faster; reorders values."""
-    ranks = (len(known) - 1) * (np.asarray(ps, np.float64) / 100.0)
+    ranks = (len(values) - 1) * (np.asarray(ps, np.float64) / 100.0)
     below = ranks.astype(np.intp)
-    above = np.minimum(below + 1, len(known) - 1)
-    known.partition(np.unique(np.concatenate([below, above])))
-    low, high, part = known[below], known[above], ranks - below
+    above = np.minimum(below + 1, len(values) - 1)
+    values.partition(np.unique(np.concatenate([below, above])))
+    low, high, part = values[below], values[above], ranks - below
     gap = high - low
     return np.asarray(np.where(part >= 0.5, high - gap * (1.0 - part), low + gap * part))

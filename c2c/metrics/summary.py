@@ -168,18 +168,18 @@ def summarise(
 
 
 def summarised_parts(
-    records: pa.Table | Records, each: Callable[..., Iterable[Part]] = map
+    records: pa.Table | Records, mapper: Callable[..., Iterable[Part]] = map
 ) -> list[Part]:
     """Return the totals and latencies of each part, for `summarise`.
 
     Args:
-      each: map over the parts, such as a process pool's.
+      mapper: map over the parts, such as a process pool's.
 
     Raises:
       DataError: a column is missing.
     """
     records = _checked(records)
-    return list(each(partial(_summarise_part, records), range(len(records.parts))))
+    return list(mapper(partial(_summarise_part, records), range(len(records.parts))))
 
 
 def _checked(records: pa.Table | Records) -> Records:

@@ -145,16 +145,16 @@ def looks_at(
     records: Records,
     room: Room,
     attainment: float,
-    each: Callable[..., Iterable[Look]] = map,
+    mapper: Callable[..., Iterable[Look]] = map,
 ) -> Iterable[Look]:
     """Return the badness of each part for `judge`; nothing for a single part.
 
     Args:
-      each: map over the parts; a process pool's starts at once.
+      mapper: map over the parts; a process pool's starts at once.
     """
     if len(records.parts) == 1:  # `judge` reads it anyway
         return ()
-    return each(partial(_look_at, records, room, attainment), range(len(records.parts)))
+    return mapper(partial(_look_at, records, room, attainment), range(len(records.parts)))
 
 
 def _look_at(records: Records, room: Room, attainment: float, part: int) -> Look:
@@ -282,13 +282,13 @@ def _steady_rps(ends: Floats, window: Growth) -> float | None:
 # Misses are steady if three quarters of the run's twentieths (by arrival) have more than allowed;
 # else they came in bursts. The bottleneck is that of the whole load, or of the worst twentieth.
 def _misses(
-    run: _Run, room: Room, records: Records, most: int, wanted: float, queues: str
+    run: _Run, room: Room, records: Records, most: int, attainment: float, queues: str
 ) -> dict[str, Any]:
     missed = run.missed
     order = np.lexsort((run.model, run.arrival_s))
     parts = np.array_split(order, min(PARTS, len(order)))
     shares_missed = np.array([np.mean(missed[part]) for part in parts])
-    steady = bool(np.mean(shares_missed > 1.0 - wanted) >= STEADY)
+    steady = bool(np.mean(shares_missed > 1.0 - attainment) >= STEADY)
     part = order if steady else parts[int(shares_missed.argmax())]
     until = float(max(run.arrival_s[part].max(), run.ended_s[part].max()))
     since = float(run.arrival_s[part].min())
@@ -301,7 +301,7 @@ def _misses(
     sent = np.bincount(run.model, minlength=len(room.models))
     with np.errstate(invalid="ignore"):  # a model without requests: 0 / 0
         share = np.bincount(run.model, weights=missed, minlength=len(room.models)) / sent
-    by_model = [room.models[m] for m in np.flatnonzero(share > 1.0 - wanted)]
+    by_model = [room.models[m] for m in np.flatnonzero(share > 1.0 - attainment)]
     verdict = {
         "models": by_model,
         "since_s": since,
@@ -319,7 +319,7 @@ def _misses(
     when = "all the time" if steady else f"in bursts, the worst from {since:,.0f} to {until:,.0f} s"
     first = (
         f"targets missed {when}{_named(by_model, room, ', by ')}: {_percent(np.mean(~missed))} of "
-        f"requests met both (goal {_percent(wanted)}); {reasons}; {queues}"
+        f"requests met both (goal {_percent(attainment)}); {reasons}; {queues}"
     )
     return verdict | {"text": [first, _why(verdict)]}
 

@@ -136,14 +136,14 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
 
 
 def _assigned(
-    spec: ModelSpec, form: WeightFormat | None, where: str, kept: Any, named: Any
+    spec: ModelSpec, form: WeightFormat | None, where: str, exceptions: Any, named: Any
 ) -> ModelSpec:
     field = f"{where}.modules_to_not_convert"
-    if isinstance(kept, str) or not all(isinstance(entry, str) for entry in kept):
-        raise SettingError(field, kept, "a list of names")
+    if isinstance(exceptions, str) or not all(isinstance(entry, str) for entry in exceptions):
+        raise SettingError(field, exceptions, "a list of names")
     if not isinstance(named, Mapping) or not all(isinstance(v, Mapping) for v in named.values()):
         raise SettingError(f"{where}.quantized_layers", named, "a mapping of mappings")
-    wide, formats = Modules(kept, spec.family, field), dict[WeightFormat, list[str]]()
+    wide, formats = Modules(exceptions, spec.family, field), dict[WeightFormat, list[str]]()
     for name, value in named.items():
         if (one := _modelopt(value, f"{where}.quantized_layers.{name}")) is not None:
             formats.setdefault(one, []).append(name)

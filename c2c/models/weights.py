@@ -110,13 +110,13 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
 
 
 def _feed_forward(
-    spec: ModelSpec, start: str, at: str, width: int, inner: int
+    spec: ModelSpec, start: str, prefix: str, width: int, inner: int
 ) -> list[tuple[str, int, list[tuple[str, int]]]]:
-    up = [(f"{at}.up_proj", inner)]
+    up = [(f"{prefix}.up_proj", inner)]
     if spec.gated_mlp:
-        up = [(f"{at}.gate_proj", inner), *up]
+        up = [(f"{prefix}.gate_proj", inner), *up]
     name = f"{start}gate_up" if spec.gated_mlp else f"{start}up"
-    return [(name, width, up), (f"{start}down", inner, [(f"{at}.down_proj", width)])]
+    return [(name, width, up), (f"{start}down", inner, [(f"{prefix}.down_proj", width)])]
 
 
 def _by_format(

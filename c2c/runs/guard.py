@@ -91,12 +91,12 @@ def _difference(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
     return _few([f"{k}={theirs.get(k)}" for k in sorted(keys)])
 
 
-def _leaves(value: Any, at: str = "") -> Iterable[tuple[str, Any]]:
+def _leaves(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     else:
-        yield at, value
+        yield path, value
 
 
 def _few(names: Sequence[str]) -> str:

@@ -327,7 +327,7 @@ def _is_vain(s: Serving, k: int) -> bool:
 
 
 @jitable
-def _write_run(s: Serving, d: int, asked: Any, n: int) -> int:
+def _write_run(s: Serving, d: int, words: Any, n: int) -> int:
     i = s.plan[d].instance
     inst = s.instance[i]
     first = n
@@ -335,14 +335,14 @@ def _write_run(s: Serving, d: int, asked: Any, n: int) -> int:
     for j in range(inst.n_prefill):
         req = s.request[s.prefilling[i, j]]
         if req.step_tokens > 0:
-            asked[n] = req.id
-            asked[n + 1] = req.prefilled
-            asked[n + 2] = req.step_tokens
+            words[n] = req.id
+            words[n + 1] = req.prefilled
+            words[n + 2] = req.step_tokens
             n += 3
-    asked[first] = (n - first - 2) // 3
-    asked[first + 1] = s.plan[d].decodes
+    words[first] = (n - first - 2) // 3
+    words[first + 1] = s.plan[d].decodes
     for j in range(s.plan[d].decodes):
-        asked[n] = s.request[s.decoding[i, j, SLOT]].id
+        words[n] = s.request[s.decoding[i, j, SLOT]].id
         n += 1
     return n
 

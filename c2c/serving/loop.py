@@ -246,14 +246,14 @@ class Step:
         }  # fmt: skip
         return len(tables[fault])
 
-    def _actions(self, asked: list[int]) -> list[Action]:
+    def _actions(self, words: list[int]) -> list[Action]:
         actions: list[Action] = []
-        index, past, w = 1, len(asked), self._w
+        index, past, w = 1, len(words), self._w
         while index < past:
-            code, where = asked[index], asked[index + 1]
+            code, where = words[index], words[index + 1]
             index += 2
             if code == ACT_RUN:
-                run, index = self._run(where, asked, index)
+                run, index = self._run(where, words, index)
                 actions.append(run)
             elif code == ACT_INTERRUPT:
                 actions.append(Interrupt(device=where))
@@ -261,11 +261,11 @@ class Step:
                 actions.append(_action(w.fleet, w.s, code, where))
         return actions
 
-    def _run(self, d: int, asked: list[int], at: int) -> tuple[RunSteps, int]:
+    def _run(self, d: int, words: list[int], index: int) -> tuple[RunSteps, int]:
         plan = Plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
-        decodes_at = at + 2 + 3 * asked[at]
-        past = decodes_at + asked[at + 1]
-        prompts = iter(asked[at + 2 : decodes_at])
+        decodes_at = index + 2 + 3 * words[index]
+        past = decodes_at + words[index + 1]
+        prompts = iter(words[index + 2 : decodes_at])
         s, is_lane = self._w.s, self._w.fleet.opens_all  # whose step has its size by home, too
         run = RunSteps(
             device=d,
@@ -273,7 +273,7 @@ class Step:
             model=int(self._models[plan.instance]),
             plan=plan,
             prefills=tuple(zip(prompts, prompts, prompts, strict=True)),
-            decodes=tuple(asked[decodes_at:past]),
+            decodes=tuple(words[decodes_at:past]),
             split=s.split[d].copy() if is_lane else None,
             kv_homes=_kv_homes(s, d) if is_lane and s.taken.shape[1] > 0 else (),
         )

@@ -320,14 +320,14 @@ def place_ahead(w: Loop, m: int) -> int:
 
 
 @jitable
-def place_decodes(w: Loop, m: int, tokens: int, at: int, now_s: float) -> int:
+def place_decodes(w: Loop, m: int, tokens: int, instance: int, now_s: float) -> int:
     """Return the decode-only instance where model `m` would be placed, or -1."""
-    if at < 0:
+    if instance < 0:
         row = _choose(w, m, tokens, -1, True)
         return int(w.s.candidates[row].instance) if row >= 0 else -1
-    if w.s.instance[at].state == FREE or w.s.instance[at].model != m:
-        make_active(w, m, at, now_s)
-    return at
+    if w.s.instance[instance].state == FREE or w.s.instance[instance].model != m:
+        make_active(w, m, instance, now_s)
+    return instance
 
 
 @jitable

@@ -45,10 +45,10 @@ def _taker(w: Loop, i: int, slot: int) -> int:
 
 
 @jitable
-def _go(w: Loop, i: int, slot: int, j: int, made: int, now_s: float) -> None:
+def _go(w: Loop, i: int, slot: int, j: int, n_output: int, now_s: float) -> None:
     # A request that stands in no batch any more waits at instance j, to go on where it was.
-    if made > 0:
-        send(w, i, slot, made, j, False, now_s)
+    if n_output > 0:
+        send(w, i, slot, n_output, j, False, now_s)
         return
     req = w.s.request[slot]
     leave(w, i, slot)

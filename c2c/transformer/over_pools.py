@@ -178,10 +178,10 @@ class OverPools(SharesNothing, ABC):
             positions, count=count, decode_rows=decode_rows, spec=self.nameless
         )
 
-    def end(self, x: Any, wanted: Any) -> Any:
+    def end(self, x: Any, logit_indices: Any) -> Any:
         """Return logits from an output of `compute` without them."""
         return end(
-            self.ends, x, wanted, self.spec, linear=self.linear, executables=self.executables
+            self.ends, x, logit_indices, self.spec, linear=self.linear, executables=self.executables
         )
 
     def ready_end(self, x: Any, laid: Laid) -> Any:

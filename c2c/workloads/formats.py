@@ -394,19 +394,19 @@ def _pair(present: Iterable[str]) -> dict[str, list[str]]:
     return {}
 
 
-def _single(path: Path, found: Mapping[str, list[str]]) -> dict[str, str]:
-    for columns in found.values():
+def _single(path: Path, matches: Mapping[str, list[str]]) -> dict[str, str]:
+    for columns in matches.values():
         if len(columns) > 1:
             shown = " or ".join(map(repr, dict.fromkeys(columns)))
             raise DataError(str(path), f"column {shown} occurs more than once")
-    return {field: columns[0] for field, columns in found.items()}
+    return {field: columns[0] for field, columns in matches.items()}
 
 
-def _check_columns(path: Path, present: Iterable[str], told: Mapping[str, str]) -> None:
-    if unknown := sorted(set(told) - {*_FIELDS, *_MORE}):
+def _check_columns(path: Path, present: Iterable[str], columns: Mapping[str, str]) -> None:
+    if unknown := sorted(set(columns) - {*_FIELDS, *_MORE}):
         known_fields = ", ".join((*_FIELDS, *_MORE))
         raise SettingError("workload.columns", unknown, f"fields among {known_fields}")
-    for name, column in told.items():
+    for name, column in columns.items():
         if column and not alike(column, present):
             raise DataError(
                 str(path), f"no column {column!r} (workload.columns.{name})", _shown(present)

@@ -184,18 +184,18 @@ def _read_sglang(lines: Iterable[str], chars_per_token: float) -> _Found:  # noq
     return result
 
 
-def _sglang_json(event: Mapping[str, Any], found: _Found) -> None:
+def _sglang_json(event: Mapping[str, Any], requests: _Found) -> None:
     kind, key, at_s = event["event"], str(event["rid"]), _timestamp_s(event["timestamp"])
     if kind == "request.received":
         model = (event.get("obj") or {}).get("lora_path") or ""
-        found.begin(key, _Request(arrival_s=at_s, model=model))
+        requests.begin(key, _Request(arrival_s=at_s, model=model))
     elif kind == "request.finished":
-        _sglang_end(found, key, at_s, (event.get("out") or {}).get("meta_info") or {})
+        _sglang_end(requests, key, at_s, (event.get("out") or {}).get("meta_info") or {})
 
 
-def _sglang_end(found: _Found, key: str, at_s: float, numbers: Mapping[str, Any]) -> None:
+def _sglang_end(requests: _Found, key: str, at_s: float, numbers: Mapping[str, Any]) -> None:
     begun_s = at_s - float(numbers.get("e2e_latency", 0.0))
-    request = found.ended(key, _Request(arrival_s=begun_s))  # perhaps before the log begins
+    request = requests.ended(key, _Request(arrival_s=begun_s))  # perhaps before the log begins
     if "prompt_tokens" in numbers and "completion_tokens" in numbers:
         request.prompt_tokens = int(float(numbers["prompt_tokens"]))
         request.output_tokens = int(float(numbers["completion_tokens"]))

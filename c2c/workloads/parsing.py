@@ -361,7 +361,7 @@ def _looks_like_date(array: pa.Array) -> bool:
     return bool(2 * dates > len(array) - array.null_count)
 
 
-def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[np.float64]:
+def _numbers(array: pa.Array, verdict: NDArray[np.int8], column: str) -> NDArray[np.float64]:
     import pyarrow.compute as pc
 
     missing = nulls(array)
@@ -374,11 +374,11 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
             parsed = pa.nulls(len(array), pa.float64())
     unreadable = nulls(parsed) & ~missing
     result: NDArray[np.float64] = values(filled(parsed, 0.0))
-    _judge(verdict, missing, f"missing_{what}")
-    _judge(verdict, unreadable, f"unreadable_{what}")
-    _judge(verdict, np.isnan(result), f"nan_{what}")
-    _judge(verdict, np.isinf(result), f"infinite_{what}")
-    _judge(verdict, result < 0, f"negative_{what}")
+    _judge(verdict, missing, f"missing_{column}")
+    _judge(verdict, unreadable, f"unreadable_{column}")
+    _judge(verdict, np.isnan(result), f"nan_{column}")
+    _judge(verdict, np.isinf(result), f"infinite_{column}")
+    _judge(verdict, result < 0, f"negative_{column}")
     return result
 
 

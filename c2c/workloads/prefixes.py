@@ -71,10 +71,10 @@ def block_keys(hashes: Lists, block_tokens: int) -> NDArray[np.uint64]:
         return np.asarray(sums[1:] - before + root_of(block_tokens))
 
 
-def root_of(*what: int) -> np.uint64:
+def root_of(*numbers: int) -> np.uint64:
     """Return the root that separates keys by numbers, such as a model or copy."""
     root = np.zeros(1, np.uint64)
-    for number in what:
+    for number in numbers:
         root = _mix(root ^ np.array([number], np.uint64))
     return np.uint64(root[0])
 

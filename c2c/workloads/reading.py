@@ -136,16 +136,16 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
     return 0.0, False
 
 
-def block_tokens_of(trace: TraceFile, told: int) -> int:
+def block_tokens_of(trace: TraceFile, setting: int) -> int:
     """Return the tokens of a hashed block; 0: no hashes."""
     if "hash_ids" not in trace.columns:
-        if told:
+        if setting:
             raise SettingError(
-                "workload.block_tokens", told, f"0: {trace.path.name} has no column of hashes",
+                "workload.block_tokens", setting, f"0: {trace.path.name} has no column of hashes",
                 f"Name it with {mapping({'hash_ids': '<column>'})}.",
             )  # fmt: skip
         return 0
-    if not (tokens := told or trace.block_tokens or trace.format.block_tokens):
+    if not (tokens := setting or trace.block_tokens or trace.format.block_tokens):
         raise SettingError(
             "workload.block_tokens", 0,
             f"the tokens per block of {trace.columns['hash_ids']!r}",

@@ -203,5 +203,5 @@ def _decoded(path: Path) -> Iterator[Any]:
             yield record
 
 
-def _end_of(found: re.Match[str] | None, otherwise: int) -> int:
-    return found.end() if found else otherwise
+def _end_of(match: re.Match[str] | None, otherwise: int) -> int:
+    return match.end() if match else otherwise

@@ -179,13 +179,13 @@ def _lengths_at(client: _Client, start_s: float) -> tuple[_Histogram, _Histogram
 
 
 def _requests(
-    client: _Client, at: int, length_s: float, factor: float, seed: int
+    client: _Client, index: int, length_s: float, factor: float, seed: int
 ) -> RequestBlock | None:
-    window = client.windows[at]
+    window = client.windows[index]
     lengths = _lengths_at(client, window.start_s)
     if lengths is None or not window.rate_rps:
         return None
-    rng = stream_of(seed, "servegen", client.number, at)
+    rng = stream_of(seed, "servegen", client.number, index)
     count = int(window.rate_rps * factor * length_s + rng.random())
     gaps = _GAPS[window.pattern](rng, window.shape, count + 1)
     if not count:

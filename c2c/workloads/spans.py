@@ -84,11 +84,11 @@ def _is_inner(key: _Key, parents: Mapping[_Key, _Key], calls: Mapping[_Key, Any]
     return False
 
 
-def _row(start: int, end: int, given: Mapping[str, str], first: int) -> dict[str, str]:
+def _row(start: int, end: int, attributes: Mapping[str, str], first: int) -> dict[str, str]:
     row = {"arrival_s": repr((start - first) / 1e9)}
     for column, names in _COLUMNS.items():
-        if (name := next((n for n in names if n in given), None)) is not None:
-            row[column] = given[name]
+        if (name := next((n for n in names if n in attributes), None)) is not None:
+            row[column] = attributes[name]
     try:
         gaps = int(row["output_tokens"]) - 1
         rest_s = (end - start) / 1e9 - float(row["measured_ttft_s"])

@@ -81,9 +81,9 @@ def _ranks(active: int) -> NDArray[np.float64]:
 
 
 def _curve(
-    at: NDArray[np.float64], ranks: NDArray[np.float64], values: NDArray[np.float64]
+    positions: NDArray[np.float64], ranks: NDArray[np.float64], values: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    return np.asarray(np.exp(np.interp(at, ranks, np.log(values))))
+    return np.asarray(np.exp(np.interp(positions, ranks, np.log(values))))
 
 
 def popularity_shares(trace: SyntheticTrace) -> NDArray[np.float64]:

@@ -181,23 +181,23 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
     )
 
 
-def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
+def refuse_bad_rows(trace: TraceFile, scan: TraceScan) -> None:
     """Raise if the scan found a bad row."""
-    if found.bad:
-        tally = _Tally(bad=Counter(found.bad), first_rows=found.first_rows)
+    if scan.bad:
+        tally = _Tally(bad=Counter(scan.bad), first_rows=scan.first_rows)
         hints = ["workload.on_bad_row=skip drops them and records the counts."]
-        if "unordered" in found.bad:
+        if "unordered" in scan.bad:
             hints.append("workload.sort=true orders the rows by arrival.")
-        if "duplicate" in found.bad:
+        if "duplicate" in scan.bad:
             hints.append("workload.on_duplicate=keep counts equal rows as separate requests.")
-        if "zero_output_tokens" in found.bad:
+        if "zero_output_tokens" in scan.bad:
             hints.append("workload.on_zero_output=prefill simulates prompts without output.")
-        hints.extend(_time_hint(found.bad))
-        if any(kind.endswith("_tokens") for kind in found.bad):
+        hints.extend(_time_hint(scan.bad))
+        if any(kind.endswith("_tokens") for kind in scan.bad):
             hints.append("workload.lengths=<source> replaces the trace's lengths.")
-        bad = sum(found.bad.values())
+        bad = sum(scan.bad.values())
         raise DataError(
-            str(trace.path), f"{bad} of {found.rows} rows are bad{_listed(tally)}", " ".join(hints)
+            str(trace.path), f"{bad} of {scan.rows} rows are bad{_listed(tally)}", " ".join(hints)
         )
 
 

@@ -96,8 +96,8 @@ def edges_of(block: RequestBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return order[places[there]], child[there]
 
 
-def _row(block: RequestBlock, k: Any, what: str) -> str:
-    return f"turn {block.turn[k]} at {block.arrival_s[k]:g} s {what}"  # type: ignore[index]
+def _row(block: RequestBlock, k: Any, note: str) -> str:
+    return f"turn {block.turn[k]} at {block.arrival_s[k]:g} s {note}"  # type: ignore[index]
 
 
 def _answer_s(block: RequestBlock) -> NDArray[np.float64]:

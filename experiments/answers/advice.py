@@ -21,7 +21,7 @@ SPARE: Final = ("kWh/M, most", "USD/M tokens", "TPOT p99 ms", "TTFT p99 s")
 
 
 def advice(
-    fleets: Sequence[Mapping[str, Any]], left: Sequence[Mapping[str, Any]],
+    fleets: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]],
     *, kinds: int, most: int, goal: float,
 ) -> str:  # fmt: skip
     """Return the answer in one sentence."""
@@ -31,9 +31,9 @@ def advice(
             f"answer: none. No fleet of up to {most} chips reaches {goal_text} of the requests on "
         )
         none += "target"
-        if not left or left[0]["error"] or not left[0]["requests"]:
+        if not others or others[0]["error"] or not others[0]["requests"]:
             return none
-        best = left[0]
+        best = others[0]
         return (
             f"{none}; best: {best['spoken']} with {100 * best['met']:.4g} % of "
             f"{best['requests']:,} requests ({why(best)})"

@@ -193,7 +193,7 @@ def _settle(
 
 def _first_failures(
     standings: dict[int, Standing],
-    asked: Sequence[tuple[int, int]],
+    fleets: Sequence[tuple[int, int]],
     serve: Callable[[Sequence[Trial]], Sequence[Outcome]],
     seeds: Sequence[int],
 ) -> dict[tuple[int, int], Outcome]:
@@ -201,7 +201,7 @@ def _first_failures(
     for some in (seeds[:1], seeds[1:2], seeds[2:]):
         trials = [
             Trial(arm, chips, standings[arm].part, seed)
-            for arm, chips in asked if (arm, chips) not in fails for seed in some
+            for arm, chips in fleets if (arm, chips) not in fails for seed in some
         ]  # fmt: skip
         for trial, outcome in zip(trials, serve(trials) if trials else (), strict=True):
             if not outcome.meets:

@@ -37,18 +37,18 @@ class Runs:
             more["workload.max_requests"] = trial.part
         return self.space.settings(self.arms[trial.arm].params, more)
 
-    def serve(self, asked: Sequence[Trial]) -> list[Outcome]:
+    def serve(self, trials: Sequence[Trial]) -> list[Outcome]:
         """Return the outcomes of trials, each run once; a system without chance has one seed."""
         first = self.all_seeds[0]
-        later = {self._chance(t): t for t in asked if t.seed != first}
-        self._run_new([t for t in asked if t.seed == first])
+        later = {self._chance(t): t for t in trials if t.seed != first}
+        self._run_new([t for t in trials if t.seed == first])
         self._run_new(list(later.values()))
-        asked = [self._without_chance(trial) for trial in asked]
-        self._run_new(asked)
-        return [outcome_of(self.found[trial]) for trial in asked]
+        trials = [self._without_chance(trial) for trial in trials]
+        self._run_new(trials)
+        return [outcome_of(self.found[trial]) for trial in trials]
 
-    def _run_new(self, asked: Sequence[Trial]) -> None:
-        new = [t for t in map(self._without_chance, asked) if t not in self.found]
+    def _run_new(self, trials: Sequence[Trial]) -> None:
+        new = [t for t in map(self._without_chance, trials) if t not in self.found]
         for some in (new[:1], new[1:]) if self.alone_first else (new,):
             points = self.run([self.settings(t) for t in some])
             self.found.update(zip(some, points, strict=True))

@@ -95,12 +95,12 @@ def readings_table(results: Sequence[Result]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([*columns, ("agrees", pa.bool_())]))
 
 
-def _is_asked(result: Result, told: Mapping[str, Any], *, everything: bool) -> bool:
+def _is_asked(result: Result, readings: Mapping[str, Any], *, everything: bool) -> bool:
     if everything:
         return True
     entry = class_of(result.claim_id)
     is_predicted = entry is None or entry.name == "predicted"
-    so_far = replace(result, by_reading=told)
+    so_far = replace(result, by_reading=readings)
     return (
         is_predicted
         and result.sample == "out-of-sample"

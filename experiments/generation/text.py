@@ -129,16 +129,16 @@ def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[
 class Answer:
     """New tokens of one prompt, and their final text."""
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
-        self.asked = asked
+    def __init__(self, request: Asked, tokenizer: Tokenizer) -> None:
+        self.asked = request
         self.tokens: list[int] = []
         self.times_s: list[float] = []  # time of each token
         self.ended: str | None = None  # eos, stop_token, stop_text, length, context
         self._pieces: list[str] = []
         self._stream = tokenizer.stream(
-            skip_special_tokens=True, after=() if asked.chat else asked.ids
+            skip_special_tokens=True, after=() if request.chat else request.ids
         )
-        self._stop = StopText([s for s in asked.prompt.stop if isinstance(s, str)])
+        self._stop = StopText([s for s in request.prompt.stop if isinstance(s, str)])
 
     @property
     def text(self) -> str:

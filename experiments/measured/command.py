@@ -156,11 +156,11 @@ def _as_data(
     unseen: dict[tuple[str, str], Error | None],
     skipped: Skipped,
 ) -> dict[str, Any]:
-    def grouped(of: list[Comparison], *names: str) -> list[dict[str, Any]]:
+    def grouped(comparisons: list[Comparison], *names: str) -> list[dict[str, Any]]:
         return [
             dict(zip(names, key, strict=True))
             | {"in_sample": _plain(fitted), "held_out": _plain(holdout)}
-            for key, (fitted, holdout) in errors_by(of, *names).items()
+            for key, (fitted, holdout) in errors_by(comparisons, *names).items()
         ]
 
     return {

@@ -149,7 +149,7 @@ def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
 
 def fit_chip(
     platform: str, tables: Mapping[str, Rows], base: Constants | None = None,
-    wanted: Collection[str] | None = None,
+    names: Collection[str] | None = None,
 ) -> dict[str, tuple[float, str]]:  # fmt: skip
     """Return the constants of a chip's own rows, with held-out errors."""
     chip = whole(platform, base)
@@ -158,7 +158,7 @@ def fit_chip(
         op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform
     }
     for group in GROUPS:
-        if group.op not in ours or not (wanted is None or {*group.typical} & {*wanted}):
+        if group.op not in ours or not (names is None or {*group.typical} & {*names}):
             continue
         op, rows = ours[group.op]
         fitted, holdout = _halves(op, rows)
@@ -250,7 +250,7 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
     for platform in sorted(s for s in systems if s):
         stored = load_constants(platform)
         marked = {n for n, s in stored.sources.items() if s.kind == "fitted" and s.rows}
-        fits = fit_chip(platform, tables, wanted=marked)
+        fits = fit_chip(platform, tables, names=marked)
         updates = {n: v for n, v in fits.items() if n in marked}
         lines += [
             f"{platform}.{n}: {getattr(stored, n):.6g} -> {v:.6g} (held out: {error})"
@@ -372,9 +372,9 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in textwrap.wrap(text, 96))
 
 
-def _store(name: str, stored: Constants, found: Mapping[str, tuple[float, str]]) -> None:
-    values = {n: found[n][0] if n in found else getattr(stored, n) for n in stored.sources}
+def _store(name: str, stored: Constants, fits: Mapping[str, tuple[float, str]]) -> None:
+    values = {n: fits[n][0] if n in fits else getattr(stored, n) for n in stored.sources}
     sources: dict[str, Source] = {
-        n: replace(s, held_out=found[n][1]) if n in found else s for n, s in stored.sources.items()
+        n: replace(s, held_out=fits[n][1]) if n in fits else s for n, s in stored.sources.items()
     }
     store_constants(name, values, sources)

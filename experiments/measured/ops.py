@@ -99,14 +99,14 @@ _NARROW: Final = {
 }  # fmt: skip
 
 
-def _narrow(what: str, dtype: str) -> Op:
+def _narrow(kind: str, dtype: str) -> Op:
     kernel, operand, stored = _NARROW[dtype]
-    is_gemm = what == "gemm"
+    is_gemm = kind == "gemm"
     predict = partial(
         gemm_us if is_gemm else experts_us, element_bytes=operand, stored=stored
     )  # fmt: skip
     return Op(
-        name=f"{what} {dtype}", file=f"{what}_narrow", chip_column="system", measured="us",
+        name=f"{kind} {dtype}", file=f"{kind}_narrow", chip_column="system", measured="us",
         shape=("n", "k") if is_gemm else ("hidden", "inter", "topk", "experts", "tokens"),
         predict=predict, classes=_gemm_classes if is_gemm else _moe_classes,
         is_bound=(lambda rows: rows["m"] > LARGE_M) if is_gemm else _none,

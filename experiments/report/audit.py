@@ -17,7 +17,7 @@ __all__ = ["Table", "by_figure", "constants", "gains", "gpu", "nulls"]
 type Table = list[tuple[object, ...]]
 
 
-def nulls(found: Mapping[str, Any]) -> Table:
+def nulls(totals: Mapping[str, Any]) -> Table:
     """Return our results beside null models, by paper, from the totals."""
     head = (
         "paper", "predicted numbers", "ours agree", "best constant of each unit", "no effect",
@@ -32,7 +32,7 @@ def nulls(found: Mapping[str, Any]) -> Table:
                 "" if n["median_error"] is None else f"{n['median_error']:.0%}",
                 ", ".join(f"{unit} {r:.2f}" for unit, r in n["rank_correlation"].items()),
             )
-            for system, n in found["null_models"].items()
+            for system, n in totals["null_models"].items()
         ),
     ]  # fmt: skip
 

@@ -31,8 +31,8 @@ def read_steps(path: Path) -> dict[str, StepFit]:
         raise DataError(str(path), f"holds no step costs ({error})") from None
 
 
-def _fit(given: Mapping[str, Any]) -> StepFit:
-    values = {field.name: given[field.name] for field in fields(StepFit)}
+def _fit(entry: Mapping[str, Any]) -> StepFit:
+    values = {field.name: entry[field.name] for field in fields(StepFit)}
     for name in ("rows_s", "chunk_s"):
         values[name] = {int(size): float(seconds) for size, seconds in values[name].items()}
     return StepFit(**values)

@@ -79,7 +79,7 @@ class Endpoint:
         )
         self._folder = OwnFolder()  # last, so that an error above leaves no folder
         self.socket = self._folder.path / "socket"
-        self.ledger = Ledger(self._tell, self._ended, found=self._found)
+        self.ledger = Ledger(self._tell, self._ended, on_reuse=self._found)
         self._streams: dict[int, random.Random] = {}
         self._last_model: dict[int, int] = {}  # of a device, in its last step
         self._front: Connection | None = None

@@ -138,13 +138,15 @@ def print_verdict(out: Console, outcome: Outcome) -> None:
         print_line(out, line, "bold")
 
 
-def _prefix_line(found: Mapping[str, Any]) -> str:
-    share_of = {name: found[f"{name}_tokens"] / found["prompt_tokens"] for name in ("hbm", "host")}
+def _prefix_line(prefix: Mapping[str, Any]) -> str:
+    share_of = {
+        name: prefix[f"{name}_tokens"] / prefix["prompt_tokens"] for name in ("hbm", "host")
+    }
     return (
-        f"prefix cache: found {found['found_share']:.1%} of {found['prompt_tokens']:,} tokens of "
+        f"prefix cache: found {prefix['found_share']:.1%} of {prefix['prompt_tokens']:,} tokens of "
         f"prompts (HBM {share_of['hbm']:.1%}, host memory {share_of['host']:.1%}); "
-        f"{found['loaded_bytes'] / 1e9:,.1f} GB read from host memory, "
-        f"{found['stored_bytes'] / 1e9:,.1f} GB written to it"
+        f"{prefix['loaded_bytes'] / 1e9:,.1f} GB read from host memory, "
+        f"{prefix['stored_bytes'] / 1e9:,.1f} GB written to it"
     )
 
 

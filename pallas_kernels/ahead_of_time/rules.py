@@ -64,13 +64,15 @@ def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Co
     return result
 
 
-def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Descriptor | None:
+def descriptor(
+    kernel: Kernel, operand: str, descriptors: Sequence[Descriptor]
+) -> Descriptor | None:
     """Return the descriptor of an address, 128 bytes apart."""
     offset, names = kernel.value(operand)
     is_parameter = len(names) == 1 and all("_param_" in name for name, _ in names)
     return (
-        known[offset // 128]
-        if is_parameter and offset % 128 == 0 and offset // 128 < len(known)
+        descriptors[offset // 128]
+        if is_parameter and offset % 128 == 0 and offset // 128 < len(descriptors)
         else None
     )
 
@@ -169,15 +171,15 @@ def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     return follow(kernel, events, step)
 
 
-def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tuple[str, Any]]:
-    targets = _stored_next(kernel, known)
-    leaves = {name for copy in known.values() for name, _ in copy.shared[1]}
+def _group_events(kernel: Kernel, copies: Mapping[int, Copy]) -> Mapping[int, tuple[str, Any]]:
+    targets = _stored_next(kernel, copies)
+    leaves = {name for copy in copies.values() for name, _ in copy.shared[1]}
     events: dict[int, tuple[str, Any]] = {}
     for i, one in enumerate(kernel.body):
-        if i in known and not known[i].load:
-            events[i] = "store", known[i]
-        elif i in known:
-            events[i] = "write", frozenset({known[i]})
+        if i in copies and not copies[i].load:
+            events[i] = "store", copies[i]
+        elif i in copies:
+            events[i] = "write", frozenset({copies[i]})
         elif one.opcode.startswith(("st.shared", "stmatrix")):
             events[i] = "write", targets.get(i, frozenset())
         elif one.opcode.startswith("cp.async.bulk.commit"):
@@ -193,7 +195,7 @@ def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tup
     return events
 
 
-def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, frozenset[Copy]]:
+def _stored_next(kernel: Kernel, copies: Mapping[int, Copy]) -> Mapping[int, frozenset[Copy]]:
     before: dict[int, frozenset[Copy]] = {}
     result: dict[int, frozenset[Copy]] = {}
     changed = True
@@ -203,8 +205,8 @@ def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, froz
             end, after = kernel.blocks[begin]
             stores = frozenset[Copy]().union(*(before.get(b, frozenset()) for b in after))
             for i in reversed(range(begin, end)):
-                if i in known and not known[i].load:
-                    stores = frozenset({known[i]})
+                if i in copies and not copies[i].load:
+                    stores = frozenset({copies[i]})
                 result[i] = stores
             changed |= before.get(begin) != stores
             before[begin] = stores

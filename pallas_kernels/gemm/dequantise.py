@@ -209,11 +209,11 @@ def _sum(total: Any | None, partial: Any, scale: Any) -> Any:
 
 
 def _shifted(
-    cta: Cta, section: Section, total: Any, at: tuple[Int, Int], sum_at: tuple[Int, Int]
+    cta: Cta, section: Section, total: Any, index: tuple[Int, Int], sum_at: tuple[Int, Int]
 ) -> Any:
     if cta.offset_tiles is None or cta.sum_ring is None:
         return total
-    offsets = _column(cta.offset_tiles.at[(*at, cta.own)])
+    offsets = _column(cta.offset_tiles.at[(*index, cta.own)])
     if cta.gemm.groups == 1 and section.first is not True:
         # sums of all of X, once
         offsets = offsets * jnp.where(section.first, jnp.float32(1), jnp.float32(0))

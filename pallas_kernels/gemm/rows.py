@@ -209,8 +209,8 @@ def _share(items: Int, players: Int, player: Int) -> Int:
 
 
 def _emit_if(
-    wanted: Any, slot: Ref, o: Ref, source: Int, target: Int, rows: int, columns: Any, emit: Any
+    condition: Any, slot: Ref, o: Ref, source: Int, target: Int, rows: int, columns: Any, emit: Any
 ) -> None:
-    @pl.when(wanted)
+    @pl.when(condition)
     def _store() -> None:
         emit(slot.at[pl.ds(source, rows)], o.at[pl.ds(target, rows), columns])

@@ -120,14 +120,14 @@ def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
     return [x, w, scales, offsets, x_sums, table, *rest]
 
 
-def _rows(gemm: Gemm, at: Place, table: Ref | None, scalars: Ref) -> OneMatrix:
+def _rows(gemm: Gemm, place: Place, table: Ref | None, scalars: Ref) -> OneMatrix:
     if gemm.experts is None:
-        return OneMatrix(at=at)
+        return OneMatrix(at=place)
     counted = len(PLAN_FIELDS)
     return OfExperts(
-        at=at,
+        at=place,
         table=table,
-        whole=capacity(gemm.m, gemm.experts, at.config.block_rows),
+        whole=capacity(gemm.m, gemm.experts, place.config.block_rows),
         expert_blocks=scalars[counted],
         all_blocks=scalars[counted + 1],
         experts=scalars[counted + 2],

@@ -184,19 +184,19 @@ def concrete(name: str, array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-def _place(into: QuantizedWeights, first: int, name: str, given: np.ndarray) -> slice:
+def _place(into: QuantizedWeights, first: int, name: str, matrix: np.ndarray) -> slice:
     for field, array in check_weights(into, stack_axes=0).items():
         if not isinstance(array, np.ndarray) or not array.flags.writeable:
             raise ValueError(f"into.{field}: expected a NumPy array that can be written to")
-    if given.ndim != 2 or given.shape[0] < 1 or given.shape[1] != into.k:
-        shape = "x".join(map(str, given.shape))
+    if matrix.ndim != 2 or matrix.shape[0] < 1 or matrix.shape[1] != into.k:
+        shape = "x".join(map(str, matrix.shape))
         raise ValueError(f"{name} of shape {shape}: expected [rows >= 1, K={into.k}]")
-    if not 0 <= first <= into.n - len(given):
+    if not 0 <= first <= into.n - len(matrix):
         raise ValueError(
-            f"first={first}: expected from 0 to {into.n - len(given)} for {len(given)} of "
+            f"first={first}: expected from 0 to {into.n - len(matrix)} for {len(matrix)} of "
             f"N={into.n} rows"
         )
-    return slice(first, first + len(given))
+    return slice(first, first + len(matrix))
 
 
 def _pad(into: QuantizedWeights, rows: slice) -> None:
@@ -207,20 +207,20 @@ def _pad(into: QuantizedWeights, rows: slice) -> None:
             into.offsets[:, into.n :] = 0
 
 
-def _exact(name: str, given: Any, shape: tuple[int, int], to: np.ndarray) -> np.ndarray:
-    given = concrete(name, given)
-    if str(given.dtype) not in FLOATS:
-        raise ValueError(f"{name} of dtype {given.dtype}: expected one of {', '.join(FLOATS)}")
-    if given.shape != shape:
-        raise ValueError(f"{name} of shape {given.shape}: expected {shape}, one a row and group")
+def _exact(name: str, values: Any, shape: tuple[int, int], to: np.ndarray) -> np.ndarray:
+    values = concrete(name, values)
+    if str(values.dtype) not in FLOATS:
+        raise ValueError(f"{name} of dtype {values.dtype}: expected one of {', '.join(FLOATS)}")
+    if values.shape != shape:
+        raise ValueError(f"{name} of shape {values.shape}: expected {shape}, one a row and group")
     with np.errstate(over="ignore"):
-        stored: np.ndarray = given.astype(to.dtype)
+        stored: np.ndarray = values.astype(to.dtype)
     back = stored.astype(np.float64)
-    wrong = (back != given.astype(np.float64)) | ~np.isfinite(back)
+    wrong = (back != values.astype(np.float64)) | ~np.isfinite(back)
     if wrong.any():
         row, group = np.argwhere(wrong)[0].tolist()
         raise ValueError(
-            f"{name} holds {given[row, group]} at row {row}, group {group}: expected finite "
+            f"{name} holds {values[row, group]} at row {row}, group {group}: expected finite "
             f"numbers that {to.dtype} holds exactly"
         )
     return stored

@@ -101,7 +101,7 @@ class Repository:
             warnings.warn(f"{error}; compiling it anew", RepositoryWarning, stacklevel=3)
             return None
 
-    def put(self, of: Identity, executable: Any, *, compile_s: float) -> Entry:
+    def put(self, key: Identity, executable: Any, *, compile_s: float) -> Entry:
         """Store an executable that `compiled_for` compiled.
 
         Raises:
@@ -113,11 +113,11 @@ class Repository:
             payload = pickle.dumps(serialize_executable.serialize(executable))
         except Exception as error:
             raise RepositoryError(
-                f"{of.op} {of.name}: cannot be serialized ({type(error).__name__}: {error})"
+                f"{key.op} {key.name}: cannot be serialized ({type(error).__name__}: {error})"
             ) from error
         digest = hashlib.sha256(payload).hexdigest()
         entry = Entry(
-            identity=of,
+            identity=key,
             sha256=digest,
             nbytes=len(payload),
             made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -126,7 +126,7 @@ class Repository:
         self.make_folder()
         _write(self.folder / f"{digest}.bin", payload)
         text = json.dumps({"format": FORMAT, **asdict(entry)}, indent=1)
-        _write(self._entry_path(of), (text + "\n").encode())
+        _write(self._entry_path(key), (text + "\n").encode())
         return entry
 
     def remove(self, entry: Entry) -> None:
@@ -149,8 +149,8 @@ class Repository:
                 readable.append(_read(path))
         return tuple(readable)
 
-    def _entry_path(self, of: Identity) -> Path:
-        return self.folder / f"{of.op}-{of.key}.json"
+    def _entry_path(self, key: Identity) -> Path:
+        return self.folder / f"{key.op}-{key.key}.json"
 
     def make_folder(self) -> None:
         """Create the folder if it does not exist.
@@ -164,11 +164,11 @@ class Repository:
             raise RepositoryError(f"{self.folder}: cannot be created ({error.strerror})") from error
         _require_own(self.folder)
 
-    def _load(self, path: Path, wanted: Identity, device: Any) -> Callable[..., Any]:
+    def _load(self, path: Path, identity: Identity, device: Any) -> Callable[..., Any]:
         from pallas_kernels.repository import onto
 
         entry = _read(path)
-        if different := wanted.differences(entry.identity):
+        if different := identity.differences(entry.identity):
             raise RepositoryError(f"{path.name}: is for {'; '.join(different)}")
         payload = _payload(self.folder, entry)
         try:

@@ -284,12 +284,12 @@ def run_receive(
 
 
 def _in_place(
-    run: Any, given: dict[str, jax.Array], shared: Shared, backend: Kernel
+    run: Any, arrays: dict[str, jax.Array], shared: Shared, backend: Kernel
 ) -> tuple[Any, Shared | None]:
     """Run a kernel that writes to its arrays; return its results and those arrays."""
     if backend == "sm90":
-        return run(given), None
-    refs = {name: jax.new_ref(array) for name, array in given.items()}
+        return run(arrays), None
+    refs = {name: jax.new_ref(array) for name, array in arrays.items()}
     result = run(refs)
     written = {
         name: jax.freeze(ref).reshape(getattr(shared, name).shape) for name, ref in refs.items()

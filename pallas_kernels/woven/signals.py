@@ -70,11 +70,11 @@ class Instructions:
         order += [_ORDER, f"{_STORE} [${2 * len(notes)}], ${2 * len(notes) + 1};"]
 
         @plgpu.inline_mgpu(arg_types=kinds)  # type: ignore[untyped-decorator]
-        def store(_: Any, *given: Any) -> None:
+        def store(_: Any, *args: Any) -> None:
             with _alone():
                 operands = [
                     value
-                    for word, number in zip(given[::2], given[1::2], strict=True)
+                    for word, number in zip(args[::2], args[1::2], strict=True)
                     for value in (_mosaic.utils.memref_ptr(word), number.registers.flat[0])
                 ]
                 _run(" ".join(order), operands, ",".join(["l,r"] * len(words)))

@@ -219,9 +219,9 @@ class Slot:
     ) -> None:
         self.close()
 
-    def _view(self, dtype: Any, at: int, shape: tuple[int, ...]) -> np.ndarray:
+    def _view(self, dtype: Any, offset: int, shape: tuple[int, ...]) -> np.ndarray:
         count = int(np.prod(shape))
-        return np.frombuffer(self._pages, dtype, count=count, offset=at).reshape(shape)
+        return np.frombuffer(self._pages, dtype, count=count, offset=offset).reshape(shape)
 
     def _lane(self, number: int) -> _Lane:
         s = self.shape

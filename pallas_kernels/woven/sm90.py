@@ -242,18 +242,18 @@ class _Cta(sm90_decode.Cta):
         return self.q.at[self.payload, self.all_rows]
 
 
-def _store_row(cta: _Cta, k_new: Ref, v_new: Ref, kept: Ref, full: Ref, signals: Signals) -> None:
+def _store_row(cta: _Cta, k_new: Ref, v_new: Ref, buffer: Ref, full: Ref, signals: Signals) -> None:
     page = cta.page(div(cta.position, cta.spec.page))
     inside = rem(cta.position, cta.spec.page)
     for part, source in enumerate((k_new, v_new)):
         plgpu.copy_gmem_to_smem(
-            source.at[cta.payload], kept.at[part], full,
+            source.at[cta.payload], buffer.at[part], full,
             oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
         )  # fmt: skip
     plgpu.barrier_wait(full)
     plgpu.commit_smem()
     for part, target in enumerate((cta.k, cta.v)):
-        plgpu.copy_smem_to_gmem(kept.at[part], target.at[page, inside, cta.head])
+        plgpu.copy_smem_to_gmem(buffer.at[part], target.at[page, inside, cta.head])
     plgpu.wait_smem_to_gmem(0)
     signals.between()
 

@@ -169,9 +169,9 @@ class KernelList:
         )  # fmt: skip
         return len(self.made) - 1
 
-    def gemm(self, kind: str, layer: int, taken: int, m: float, k: int, n: int) -> int:
+    def gemm(self, kind: str, layer: int, source: int, m: float, k: int, n: int) -> int:
         """Add a GEMM of [m, k] with weights [k, n]."""
-        return self.add(kind, layer, taken, tensor=2 * m * k * n, weight=k * n, read=m * k,
+        return self.add(kind, layer, source, tensor=2 * m * k * n, weight=k * n, read=m * k,
                         write=m * n, product=(m, k, n))  # fmt: skip
 
 
@@ -196,9 +196,9 @@ class _Builder:
             kind, layer, *takes, read=tokens * read, write=tokens * write, product=None, **totals
         )
 
-    def gemm(self, kind: str, layer: int, taken: int, k: int, n: int) -> int:
+    def gemm(self, kind: str, layer: int, source: int, k: int, n: int) -> int:
         """Add a GEMM of all tokens with weights [k, n]."""
-        return self.kernels.gemm(kind, layer, taken, self.batch.tokens, k, n)
+        return self.kernels.gemm(kind, layer, source, self.batch.tokens, k, n)
 
     def layer(self, layer: int, x: int) -> int:
         spec, batch = self.spec, self.batch

@@ -69,12 +69,12 @@ class Shape:
         return self._chunk([one], has_usage=self.options.continuous_usage_stats)
 
     def _shown(
-        self, index: int, made: Choice | Piece | None, finish: str | None, content: dict[str, Any]
+        self, index: int, piece: Choice | Piece | None, finish: str | None, content: dict[str, Any]
     ) -> dict[str, Any]:
         scores = None
-        if self.has_scores and made is not None:
-            scores = (of_chat if self.is_chat else of_text)(made.scores, self.written)
-        tokens = {"token_ids": made.tokens if made else []} if self.has_tokens else {}
+        if self.has_scores and piece is not None:
+            scores = (of_chat if self.is_chat else of_text)(piece.scores, self.written)
+        tokens = {"token_ids": piece.tokens if piece else []} if self.has_tokens else {}
         return {"index": index, "finish_reason": finish, "logprobs": scores} | content | tokens
 
     def last(self) -> bytes:

@@ -193,9 +193,9 @@ def call_grammar(
 ) -> str:
     """Return the grammar of calls alone, see `c2c.engine.front.grammars`."""
 
-    def symbols(form: str, **given: str) -> str:
+    def symbols(form: str, **values: str) -> str:
         parts = re.split("%([can])", form)
-        shown = [given[p] if k % 2 else _lark(p, tokenizer) for k, p in enumerate(parts)]
+        shown = [values[p] if k % 2 else _lark(p, tokenizer) for k, p in enumerate(parts)]
         return " ".join(filter(None, shown))
 
     rules, one = [], []

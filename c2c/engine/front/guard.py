@@ -111,9 +111,9 @@ class _HeadIsOver(Exception):
 
 class _Answer:
     def __init__(
-        self, send: Any, given: bytes, free: Callable[[int], None], *, is_head: bool
+        self, send: Any, header: bytes, free: Callable[[int], None], *, is_head: bool
     ) -> None:
-        self.id = given.decode() if _ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+        self.id = header.decode() if _ID.fullmatch(header) else f"req-{uuid.uuid4().hex}"
         self.has_begun, self.is_stream, self.held_bytes = False, False, 0
         self._send, self._free, self._is_head = send, free, is_head
 

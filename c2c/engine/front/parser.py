@@ -81,9 +81,9 @@ def _any(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
-def _begun(text: str, at: int, marks: Sequence[str]) -> int:
+def _begun(text: str, position: int, marks: Sequence[str]) -> int:
     longest = max(map(len, marks))
-    for start in range(max(at, len(text) - longest + 1), len(text)):
+    for start in range(max(position, len(text) - longest + 1), len(text)):
         end = text[start:]
         if any(len(mark) > len(end) and mark.startswith(end) for mark in marks):
             return start

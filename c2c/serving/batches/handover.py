@@ -58,11 +58,11 @@ def has_prompt_done(s: Serving, slot: int) -> bool:
 
 
 @inlined
-def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
-    """Add a request with `left` tokens to instance `i`'s decodes."""
+def append_decode(s: Serving, i: int, slot: int, tokens: int) -> None:
+    """Add a request with `tokens` tokens to instance `i`'s decodes."""
     inst, req = s.instance[i], s.request[slot]
     s.decoding[i, inst.n_decode, SLOT] = slot
-    s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + left
+    s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + tokens
     s.decoding[i, inst.n_decode, LENGTH] = req.prompt + req.output
     inst.n_decode += 1
     inst.looked_at = -1
@@ -70,7 +70,7 @@ def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
 
 @jitable
 def send(
-    w: Loop, i: int, slot: int, made: int, j: int,
+    w: Loop, i: int, slot: int, n_output: int, j: int,
     through_host: bool, now_s: float,
 ) -> None:  # fmt: skip
     """Hand over a request of instance `i`, out of its batch, to `j` of the same model."""
@@ -80,7 +80,7 @@ def send(
     append_waiting(w.s, j, slot)
     w.s.instance[j].backlog -= req.prompt  # which is computed
     req.start_kind = start_kind
-    req.made = made
+    req.made = n_output
     req.source = inst.on_device
     req.handed_s = now_s
     req.handed_bytes = 0.0
@@ -88,7 +88,7 @@ def send(
     w.s.count[0].handed += 1
     if through_host:
         req.held_by = -1
-        req.handed_bytes = request_bytes(w.fleet, w.s, j, req.prompt + made)
+        req.handed_bytes = request_bytes(w.fleet, w.s, j, req.prompt + n_output)
         leave(w, i, slot)
         w.s.instance[j].coming_bytes += req.handed_bytes
         w.s.chip[w.s.instance[j].chip].kv_room_bytes -= req.handed_bytes

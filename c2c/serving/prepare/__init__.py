@@ -158,7 +158,7 @@ class Prepared:
             link_gbps=self.link_gbps,
             budget_gbps=self.budget_gbps,
             host_bytes=self.setup.weight_memory_bytes,
-            held=self.held,
+            host_copies=self.held,
             slots=slots,
             buffer=buffer,
         )

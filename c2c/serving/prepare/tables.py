@@ -192,9 +192,9 @@ def _count(ranks: Ranks | None) -> int:
     return 1 if ranks is None else ranks.count
 
 
-def _over_ranks(of: Callable[[ModelSpec], float], spec: ModelSpec, kind: Slice) -> float:
+def _over_ranks(size_bytes: Callable[[ModelSpec], float], spec: ModelSpec, kind: Slice) -> float:
     """Return the bytes on all ranks of a device; each rank's copy counts."""
-    return _count(kind.ranks) * of(_rank_of(spec, kind.ranks))
+    return _count(kind.ranks) * size_bytes(_rank_of(spec, kind.ranks))
 
 
 def _held_bytes(spec: ModelSpec, kind: Slice) -> float:

@@ -72,14 +72,14 @@ class CostTables(NamedTuple):
 
 def stack_tables(
     tables: Sequence[Sequence[StepTable]],
-    kept: Sequence[Sequence[KeptTables]] = (),
+    kept_tables: Sequence[Sequence[KeptTables]] = (),
     *,
     variant: int = 0,
     holds_windows: bool = True,
 ) -> CostTables:
     """Return the stack of `tables[arch][kind]`; all must share one shape."""
     flat = [t for row in tables for t in row]
-    filled = [t for row in kept for t in row]
+    filled = [t for row in kept_tables for t in row]
     chunk = min(1024, *(t.max_tokens for t in flat))
 
     def per_pair(field: str) -> np.ndarray:
@@ -188,7 +188,7 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
 
 @jitable
 def _mixed(
-    costs: CostTables, pair: int, plan: Any, layers: int, tokens: int, rows: int, what: int,
+    costs: CostTables, pair: int, plan: Any, layers: int, tokens: int, rows: int, quantity: int,
     body: float, head: float,
 ) -> float:  # fmt: skip
     # Layers run one after another, so seconds and bytes of streamed, copied and kept ones add up.
@@ -196,13 +196,13 @@ def _mixed(
     streamed = layers - plan.kept - plan.copied
     total = (
         streamed * body
-        + plan.copied * costs.filled_body[pair, tokens, COPIED, what]
-        + plan.kept * costs.filled_body[pair, tokens, KEPT, what]
+        + plan.copied * costs.filled_body[pair, tokens, COPIED, quantity]
+        + plan.kept * costs.filled_body[pair, tokens, KEPT, quantity]
     ) / layers
     if streamed > 0:
         return float(total + head)
     which = COPIED if plan.copied > 0 else KEPT
-    return float(total + costs.filled_head[pair, rows, which, what])
+    return float(total + costs.filled_head[pair, rows, which, quantity])
 
 
 @jitable

@@ -93,10 +93,10 @@ def draw_token(tables: RouterTables, f: Followed, d: int, arch: int, position: i
 
 @inlined
 def _expert(
-    tables: RouterTables, arch: int, topic: int, layer: int, row: int, drawn: int
+    tables: RouterTables, arch: int, topic: int, layer: int, row: int, draw: int
 ) -> int:  # fmt: skip
-    rank = int(tables.guide[arch, row, drawn >> GUIDE_SHIFT])
-    while tables.cut[arch, row, rank] <= drawn:
+    rank = int(tables.guide[arch, row, draw >> GUIDE_SHIFT])
+    while tables.cut[arch, row, rank] <= draw:
         rank += 1
     return int(tables.order[arch, topic, layer, rank])
 

@@ -176,13 +176,13 @@ def memory_of(
     }
 
 
-def check_room(held: Mapping[int, Held], capacity: Mapping[int, float]) -> None:
+def check_room(memory: Mapping[int, Held], capacity: Mapping[int, float]) -> None:
     """Raise if a placement needs more memory on a device than is free.
 
     Raises:
       SettingError: a device without room.
     """
-    for device, needed in sorted(held.items()):
+    for device, needed in sorted(memory.items()):
         free = capacity.get(device, 0.0)
         if needed.total > free:
             raise SettingError(

@@ -50,10 +50,10 @@ def operations_between(before: Placement, after: Placement) -> tuple[Operation, 
     return tuple(_grouped(layers_of))
 
 
-def _grouped(found: dict[tuple[str, int, int], list[int]]) -> Iterator[Operation]:
+def _grouped(moves: dict[tuple[str, int, int], list[int]]) -> Iterator[Operation]:
     kinds: tuple[Literal["migrate", "replicate", "evict"], ...] = ("migrate", "replicate", "evict")
     for kind in kinds:
-        for (verb, source, device), layers in sorted(found.items()):
+        for (verb, source, device), layers in sorted(moves.items()):
             if verb == kind:
                 yield Operation(
                     kind=kind, layers=tuple(layers), source=source, device=device,

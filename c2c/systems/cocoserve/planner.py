@@ -69,13 +69,13 @@ def in_order(room: Room, order: DeviceOrder) -> list[int]:
     return sorted(room, key=lambda d: (-room[d] if order == "most_room" else 0, d))
 
 
-def by_continuity(held: Sequence[bool], candidates: Sequence[int]) -> list[int]:
+def by_continuity(mask: Sequence[bool], candidates: Sequence[int]) -> list[int]:
     """Return candidates, longest run that each would join first, then by index."""
-    n = len(held)
+    n = len(mask)
     left, right = [0] * (n + 1), [0] * (n + 1)  # length of the held run before i; from i on
     for i in range(n):
-        left[i + 1] = left[i] + 1 if held[i] else 0
-        right[n - 1 - i] = right[n - i] + 1 if held[n - 1 - i] else 0
+        left[i + 1] = left[i] + 1 if mask[i] else 0
+        right[n - 1 - i] = right[n - i] + 1 if mask[n - 1 - i] else 0
     return sorted(candidates, key=lambda i: (-left[i] - right[i + 1], i))
 
 

@@ -115,7 +115,7 @@ def gamma_of(transfers: float, tflops: float, gbps: float, hidden: int) -> float
     return transfers * tflops * 1e12 / (hidden * gbps * 1e9)
 
 
-def headroom(layers: int, share: float, *, of: int) -> float:
+def headroom(layers: int, share: float, *, model_layers: int) -> float:
     """Return the growth of a batch that the first device's KV memory limits.
 
     Args:
@@ -125,9 +125,9 @@ def headroom(layers: int, share: float, *, of: int) -> float:
       SettingError: no KV is left, or a share outside [0, 1].
     """
     check_value(share, Share, "share")
-    if not 0 <= layers <= of or share * layers == of:
-        raise SettingError("layers", layers, f"0 to {of}, and not all with a share of 1")
-    return 1.0 / (1.0 - share * layers / of)
+    if not 0 <= layers <= model_layers or share * layers == model_layers:
+        raise SettingError("layers", layers, f"0 to {model_layers}, and not all with a share of 1")
+    return 1.0 / (1.0 - share * layers / model_layers)
 
 
 def transitions(placement: Placement) -> int:
@@ -159,11 +159,11 @@ def _gamma(gamma: float) -> float:
     return gamma
 
 
-def _like(rows: Table, given: Table | None, name: str) -> Table:
-    if given is None:
+def _like(rows: Table, table: Table | None, name: str) -> Table:
+    if table is None:
         return [[1.0] * len(row) for row in rows]
-    if [len(g) for g in given] != [len(r) for r in rows] or not all(
-        v > 0 for g in given for v in g
+    if [len(g) for g in table] != [len(r) for r in rows] or not all(
+        v > 0 for g in table for v in g
     ):
-        raise SettingError(name, given, "a number above 0 for each copy of each layer")
-    return given
+        raise SettingError(name, table, "a number above 0 for each copy of each layer")
+    return table

@@ -206,14 +206,14 @@ class _Work:
         result = replace(one, patches=patches, told=cells) if patches or cells else one
         return result if self._addresses is None else self._on_all_ranks(result, one, two, other)
 
-    def _on_all_ranks(self, made: Node, one: Node, two: Node, other: Node) -> Node:
+    def _on_all_ranks(self, node: Node, one: Node, two: Node, other: Node) -> Node:
         values = [self._told[2][name] for name in self.names]
-        expected = patched(made, self._addresses, values, self._replace_address)
+        expected = patched(node, self._addresses, values, self._replace_address)
         seen = list(
             zip((one.parameters, two.parameters, other.parameters), self._told, strict=True)
         )
         cells = told_in(expected, other.parameters, seen, self.names, is_complete=True)
-        return replace(made, told=(*made.told, *cells)) if cells else made
+        return replace(node, told=(*node.told, *cells)) if cells else node
 
 
 def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[Event]:

@@ -76,7 +76,7 @@ class CapturedGraphs:
         """Functions of this process, by number of their kernel."""
         return {number: function for function, number in self._kernels.items()}
 
-    def finish(self, told: Mapping[str, int] | None = None) -> Capture:
+    def finish(self, told_values: Mapping[str, int] | None = None) -> Capture:
         """Return the capture, with the present contents of permanent buffers."""
         recorder = self._recorder
         contents = {
@@ -94,7 +94,7 @@ class CapturedGraphs:
             contents=contents,
             images=dict(self._used),
             arenas={} if arenas is None else dict(arenas.begins),
-            told=dict(told or {}),
+            told=dict(told_values or {}),
         )
 
     def _read(self, batch: int, graph: int) -> Graph:
@@ -152,8 +152,8 @@ class CapturedGraphs:
         return KernelRef(*facts, "module", module_fingerprint(device, module))
 
 
-def _other(what: str) -> Node:
-    return Node("other", parameters=(what.encode(),))
+def _other(description: str) -> Node:
+    return Node("other", parameters=(description.encode(),))
 
 
 def _words(*values: int) -> tuple[bytes, ...]:

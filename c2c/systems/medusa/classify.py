@@ -26,9 +26,9 @@ _POINTERS: Final = {"copy": (0, 1), "fill": (0,)}
 class Refused(Exception):
     """Error for a word that cannot be classified, with the reason."""
 
-    def __init__(self, parameter: int, at: int, why: str) -> None:
+    def __init__(self, parameter: int, offset: int, why: str) -> None:
         super().__init__(why)
-        self.parameter, self.at, self.why = parameter, at, why
+        self.parameter, self.at, self.why = parameter, offset, why
 
 
 @dataclass(frozen=True, slots=True)

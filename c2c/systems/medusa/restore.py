@@ -55,7 +55,7 @@ class OnDemand:
         artefact: Artefact,
         recorder: Recorder,
         triggered: Iterable[int] = (),
-        told: Mapping[str, int] | None = None,
+        told_values: Mapping[str, int] | None = None,
     ) -> None:
         self._device = recorder.device
         self._made: dict[int, int] = {}
@@ -63,7 +63,7 @@ class OnDemand:
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
         self._names = artefact.told
-        self._values = tuple((told or {}).get(name) for name in artefact.told)
+        self._values = tuple((told_values or {}).get(name) for name in artefact.told)
         self._found = Found()
         self._is_in_place = False
         try:
@@ -127,14 +127,14 @@ def restore(
     triggered: Iterable[int] = (),
     *,
     batches: Iterable[int] | None = None,
-    told: Mapping[str, int] | None = None,
+    told_values: Mapping[str, int] | None = None,
 ) -> Restored:
     """Restore an artefact's graphs, with a warning for each that must be captured.
 
     Returns:
       The restored graphs; none if the replay of memory fails.
     """
-    graphs = OnDemand(artefact, recorder, triggered, told)
+    graphs = OnDemand(artefact, recorder, triggered, told_values)
     for batch in [g.batch for g in artefact.graphs] if batches is None else batches:
         graphs.graph(batch)
     return graphs.restored()
@@ -154,7 +154,7 @@ def build(
     graph: Graph,
     addresses: tuple[int, ...] | None,
     functions: Mapping[int, int],
-    told: tuple[int | None, ...] = (),
+    told_values: tuple[int | None, ...] = (),
 ) -> tuple[int, int]:
     """Build a graph on a device; return it and its number of nodes.
 
@@ -171,7 +171,7 @@ def build(
     handle, count = device.create_graph(), 0
     try:
         for node in graph.nodes:
-            count += _add(device, handle, node, addresses, functions, told)
+            count += _add(device, handle, node, addresses, functions, told_values)
         if graph.edges:
             device.add_edges(handle, graph.edges)
     except DeviceFault:
@@ -186,15 +186,15 @@ def _add(
     node: Node,
     addresses: tuple[int, ...] | None,
     functions: Mapping[int, int],
-    told: tuple[int | None, ...],
+    told_values: tuple[int | None, ...],
 ) -> int:
     if node.kind == "child" and node.child is not None:
-        child, count = build(device, node.child, addresses, functions, told)
+        child, count = build(device, node.child, addresses, functions, told_values)
         device.add_child(graph, child)
         return count
     parameters = node.parameters
     if node.told or (node.patches and addresses is not None):
-        parameters = patched(node, addresses, told, device.replace_address)
+        parameters = patched(node, addresses, told_values, device.replace_address)
     if node.kind == "kernel":
         call = KernelCall(
             functions[node.kernel],

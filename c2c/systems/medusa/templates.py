@@ -27,8 +27,8 @@ def topology_of(graph: Graph) -> tuple[object, ...]:
 class Templates:
     """Executable graphs of a process, one for each topology, with parameters updated."""
 
-    def __init__(self, device: Device, held: OnDemand, graphs: Iterable[Graph]) -> None:
-        self._device, self._held = device, held
+    def __init__(self, device: Device, on_demand: OnDemand, graphs: Iterable[Graph]) -> None:
+        self._device, self._held = device, on_demand
         numbers: dict[tuple[object, ...], int] = {}
         self._topology = {g.batch: numbers.setdefault(topology_of(g), len(numbers)) for g in graphs}
         self._executables: dict[int, int] = {}

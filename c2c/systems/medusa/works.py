@@ -92,12 +92,12 @@ def _seconds(plans: Mapping[str, Plan], k: int) -> dict[str, float]:
     return {name: cast("float", plan[k].seconds) for name, plan in plans.items()}
 
 
-def _copied(stage: Work, seconds: Mapping[str, float], found: Mapping[str, Stages]) -> Plan:
+def _copied(stage: Work, seconds: Mapping[str, float], stages: Mapping[str, Stages]) -> Plan:
     after = tuple(name for a in stage.after for name in _names(a))
     if stage.name != "weights":
         return (Work(name=stage.name, seconds=seconds, after=after),)
     # disk and link give the bytes' time; only the delay beside the profiling is added
-    delay_s = {name: max(0.0, s - found[name].weights_s) for name, s in seconds.items()}
+    delay_s = {name: max(0.0, s - stages[name].weights_s) for name, s in seconds.items()}
     over = {"disk": Weights(), "link": Weights()}
     return (
         Work(name="read", seconds=delay_s, draws=over, when="cold", after=after),

@@ -112,15 +112,15 @@ class Allocator:
         for table in (self._free, self._used, self._segments, self._begins, self._ends):
             table.clear()
 
-    def _block(self, taken: int, pool: str) -> tuple[int, int]:
+    def _block(self, nbytes: int, pool: str) -> tuple[int, int]:
         free = self._free.setdefault(pool, [])
-        first = bisect.bisect_left(free, (taken, 0))
+        first = bisect.bisect_left(free, (nbytes, 0))
         if first < len(free) and (self._whims is None or self._whims.random() < 0.8):
             which = first if self._whims is None else self._whims.randrange(first, len(free))
             size, address = free[which]
             self._remove_free(pool, address, size)
             return size, address
-        size = -(-taken // SEGMENT_BYTES) * SEGMENT_BYTES
+        size = -(-nbytes // SEGMENT_BYTES) * SEGMENT_BYTES
         if self.arenas is None:
             address = self._device.allocate(size)
         else:

@@ -214,10 +214,10 @@ class _Program:
                 result[readers] = result.get(readers, 0.0) + weights.nbytes
         return result
 
-    def _memory(self, kept: Mapping[tuple[int, ...], float], first_z: int) -> None:
+    def _memory(self, weights: Mapping[tuple[int, ...], float], first_z: int) -> None:
         for g, limit in enumerate(self.gpus.memory_bytes or ()):
             terms = []
-            for number, (readers, nbytes) in enumerate(kept.items()):
+            for number, (readers, nbytes) in enumerate(weights.items()):
                 z = first_z + number * self.count + g
                 for group in readers:
                     self._row([(z, 1.0), (self.x(group, g), -1.0)], 0.0, math.inf)

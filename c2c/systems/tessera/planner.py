@@ -202,8 +202,8 @@ def _plan(
     )  # fmt: skip
 
 
-def _as(known: Plan, bound_s: float) -> Plan:
-    return replace(known, bound_s=bound_s)
+def _as(plan: Plan, bound_s: float) -> Plan:
+    return replace(plan, bound_s=bound_s)
 
 
 def _fits(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> bool:

@@ -68,7 +68,7 @@ class Recording:
         return tuple(result)
 
 
-def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recording:
+def recording_of(program: Program, accesses: Mapping[str, KernelAccess]) -> Recording:
     """Return a program that records its accesses.
 
     Raises:
@@ -76,7 +76,7 @@ def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recordi
     """
     twins, records_of = [], []
     for kernel in program.kernels:
-        access = known[kernel.entry]
+        access = accesses[kernel.entry]
         injection = inject(kernel.image.decode(), f"{kernel.entry}.ptx")
         records = injection.records[kernel.entry]
         stated = "".join(
@@ -106,5 +106,5 @@ def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recordi
             launches=tuple(launches),
         ),
         tuple(placed),
-        known,
+        accesses,
     )

@@ -88,15 +88,15 @@ def ways(
     )
 
 
-def best_way(found: Sequence[Way], *, by_price: bool = False) -> Way:
+def best_way(strategies: Sequence[Way], *, by_price: bool = False) -> Way:
     """Return the strategy of most requests a second, or most for the price; the first of equals.
 
     Raises:
       SettingError: no strategy fits, or `by_price` without a price.
     """
-    real = [way for way in found if way.name != "limit" and way.requests_per_s > 0]
+    real = [way for way in strategies if way.name != "limit" and way.requests_per_s > 0]
     if not real:
-        most_bytes = max((max(way.held_bytes) for way in found), default=0.0)
+        most_bytes = max((max(way.held_bytes) for way in strategies), default=0.0)
         raise SettingError(
             "model", f"{most_bytes:.0f} bytes", "a model that both GPUs hold together"
         )
@@ -228,8 +228,8 @@ class _Pair:
     def _held(self, gpu_of: Sequence[int]) -> tuple[float, ...]:
         return memory_of(self.both, gpu_of, 2)
 
-    def _fits(self, held: Sequence[float]) -> bool:
-        return all(h <= room for h, room in zip(held, self.room, strict=True))
+    def _fits(self, held_bytes: Sequence[float]) -> bool:
+        return all(h <= room for h, room in zip(held_bytes, self.room, strict=True))
 
     def _placed(
         self, name: str, gpu_of: Sequence[int], seconds: float, *, plan: Plan | None = None,

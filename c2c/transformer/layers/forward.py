@@ -48,7 +48,7 @@ def forward[C: (Cache, Pooled)](
     *,
     linear: Linear | None = None,
     decode_rows: int = 0,
-    wanted: Any = None,
+    logit_indices: Any = None,
     backend: Choice = "auto",
 ) -> tuple[jax.Array, C]:
     """Compute logits of `tokens`, and add their keys and values to the cache.
@@ -63,7 +63,7 @@ def forward[C: (Cache, Pooled)](
       positions: int32 like tokens, from 0; -1 for padding.
       cache: has pages for all positions; others are not stored.
       decode_rows: one-token rows at the end of flat tokens; 0 for [rows, 1].
-      wanted: int32 [R], indices of the N tokens that need logits; all by default.
+      logit_indices: int32 [R], indices of the N tokens that need logits; all by default.
 
     Returns:
       float32 logits, [rows, T, vocab], [N, vocab] or [R, vocab], and the new cache.
@@ -79,7 +79,7 @@ def forward[C: (Cache, Pooled)](
         spec=spec,
         linear=Reference() if linear is None else linear,
         decode_rows=decode_rows,
-        wanted=wanted,
+        logit_indices=logit_indices,
         backend=backend,
     )
 
@@ -93,7 +93,7 @@ def run[C: (Cache, Pooled)](
     *,
     linear: Linear | None = None,
     decode_rows: int = 0,
-    wanted: Any = None,
+    logit_indices: Any = None,
     backend: Choice = "auto",
     executables: Executables | None = None,
     ahead: bool = False,
@@ -122,7 +122,7 @@ def run[C: (Cache, Pooled)](
     arguments = params, tokens, positions, cache
     static: dict[str, Any] = {"spec": spec, "decode_rows": decode_rows, "backend": backend}
     if not linear.placement.by_layer:
-        whole: tuple[jax.Array, C] = compiled(_WHOLE)(*arguments, linear, wanted, **static)
+        whole: tuple[jax.Array, C] = compiled(_WHOLE)(*arguments, linear, logit_indices, **static)
         return whole
     end = compiled(END) if has_logits else _without_logits
     is_short = tokens.size == cache.tables.shape[0] and params.device.platform == "cpu"
@@ -130,13 +130,13 @@ def run[C: (Cache, Pooled)](
         begin=compiled(BEGIN), layers=compiled(_LAYERS), end=end, between=between,
         at_once=_AT_ONCE if is_short and between is None else 1,
     )  # fmt: skip
-    return _compute(*arguments, linear=linear, wanted=wanted, stages=stages, **static)
+    return _compute(*arguments, linear=linear, logit_indices=logit_indices, stages=stages, **static)
 
 
 def end(
     params: Params,
     x: Any,
-    wanted: Any,
+    logit_indices: Any,
     spec: ModelSpec,
     *,
     linear: Linear,
@@ -146,7 +146,7 @@ def end(
     compiled = END.jitted if executables is None else executables.bind(END)
     head = params.projections.get("head", params.embed.data)
     logits: jax.Array = compiled(
-        x, params.final_norm, head, wanted, linear, spec=_SEEN_AT_END(spec), shape=()
+        x, params.final_norm, head, logit_indices, linear, spec=_SEEN_AT_END(spec), shape=()
     )
     return logits
 
@@ -236,13 +236,13 @@ def _end(
     x: jax.Array,
     norm: jax.Array,
     head: Any,
-    wanted: Any,
+    logit_indices: Any,
     linear: Linear,
     spec: ModelSpec,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    if wanted is not None:
-        x = x[wanted]
+    if logit_indices is not None:
+        x = x[logit_indices]
     x = rms_norm(x, norm, spec.norm_eps, spec.norm_offset)
     projections = linear.prepare({"head": head})
     logits = linear(projections, "head", None, x, out_dtype=jnp.float32)
@@ -250,7 +250,7 @@ def _end(
         logits = logits * spec.logit_scale
     if spec.logit_cap:
         logits = spec.logit_cap * jnp.tanh(logits / spec.logit_cap)
-    return logits if wanted is not None else logits.reshape(*shape, spec.vocab)
+    return logits if logit_indices is not None else logits.reshape(*shape, spec.vocab)
 
 
 def _without_logits(x: jax.Array, *_given: Any, **_static: Any) -> jax.Array:
@@ -283,7 +283,7 @@ def _compute(
     spec: ModelSpec,
     linear: Linear,
     decode_rows: int,
-    wanted: Any,
+    logit_indices: Any,
     backend: Choice,
     stages: _Stages = _PLAIN,
 ) -> tuple[jax.Array, Any]:
@@ -303,14 +303,14 @@ def _compute(
     layered_spec = _SEEN_BY_LAYERS(spec)
 
     def run_layers(
-        at: tuple[Any, Any, Any],
+        index: tuple[Any, Any, Any],
         sparse: bool,
         weights: Sequence[Projections],
         x: jax.Array,
         cache: _Cache,
     ) -> Any:
         return stages.layers(
-            *(x, cache, params.layers, weights, *at, rows, turns, linear),
+            *(x, cache, params.layers, weights, *index, rows, turns, linear),
             spec=layered_spec,
             backend=backend,
             sparse=sparse,
@@ -336,15 +336,15 @@ def _compute(
     else:
         stacks = linear.prepare(layered)
 
-        def body(carry: Any, at: Any, *, sparse: bool) -> Any:
+        def body(carry: Any, index: Any, *, sparse: bool) -> Any:
             x, k, v = carry
-            number, place = at
-            at = number, number, place
-            x, new = run_layers(at, sparse, [stacks], x, replace(cache, k=k, v=v))
+            number, place = index
+            index = number, number, place
+            x, new = run_layers(index, sparse, [stacks], x, replace(cache, k=k, v=v))
             return (x, new.k, new.v), None
 
         first = 0
-        for sparse, alike in itertools.groupby(places, key=lambda each: each[0]):
+        for sparse, alike in itertools.groupby(places, key=lambda pair: pair[0]):
             place_array = np.array([place for _, place in alike], np.int32)
             numbers = np.arange(first, first + len(place_array), dtype=np.int32)
             over = numbers, place_array if spec.dense_layers else None
@@ -353,14 +353,16 @@ def _compute(
             cache = replace(cache, k=k, v=v)
             first += len(place_array)
     head = params.projections.get("head", params.embed.data)
-    shape = () if wanted is not None else tuple(shape)
+    shape = () if logit_indices is not None else tuple(shape)
     ended = _SEEN_AT_END(spec)
-    return stages.end(x, params.final_norm, head, wanted, linear, spec=ended, shape=shape), cache
+    return stages.end(
+        x, params.final_norm, head, logit_indices, linear, spec=ended, shape=shape
+    ), cache
 
 
 def _groups(places: Sequence[tuple[bool, int]], most: int) -> Iterator[range]:
     first = 0
-    for _, alike in itertools.groupby(places, key=lambda each: each[0]):
+    for _, alike in itertools.groupby(places, key=lambda pair: pair[0]):
         end = first + len(list(alike))
         size = next(n for n in range(most, 0, -1) if (end - first) % n == 0)
         yield from (range(begin, begin + size) for begin in range(first, end, size))
@@ -373,7 +375,7 @@ def _scanned(
     positions: Any,
     cache: _Cache,
     linear: Linear,
-    wanted: Any,
+    logit_indices: Any,
     *,
     spec: ModelSpec,
     decode_rows: int,
@@ -387,7 +389,7 @@ def _scanned(
         spec=spec,
         linear=linear,
         decode_rows=decode_rows,
-        wanted=wanted,
+        logit_indices=logit_indices,
         backend=backend,
     )
 

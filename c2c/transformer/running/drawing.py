@@ -64,19 +64,19 @@ def new_seats(seats: int, vocab: int) -> Seats:
     )
 
 
-def _feed(given: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
-    return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), given)
+def _feed(tokens: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
+    return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), tokens)
 
 
 def _seat(
     seats: Seats,
     seat: jax.Array,
-    held: jax.Array,
+    occurrences: jax.Array,
     biased: jax.Array,
     bias: jax.Array,
 ) -> Seats:
     return Seats(
-        held=seats.held.at[seat].set(held),
+        held=seats.held.at[seat].set(occurrences),
         drawn=seats.drawn,
         biased=seats.biased.at[seat].set(biased),
         bias=seats.bias.at[seat].set(bias),

@@ -56,8 +56,8 @@ def prompt_scores(prompt: Prompt) -> tuple[int, int, tuple[Score, ...]]:
     return prompt.stay.request, prompt.first, tuple(scores)
 
 
-def score_of(told: Sequence[np.ndarray], row: int, count: int) -> Score:
+def score_of(scores: Sequence[np.ndarray], row: int, count: int) -> Score:
     """Return the score of a row's token and the most likely ones."""
-    logprob, which, top = told
+    logprob, which, top = scores
     pairs = zip(which[row, :count].tolist(), top[row, :count].tolist(), strict=True)
     return Score(logprob=float(logprob[row]), top=tuple(pairs))

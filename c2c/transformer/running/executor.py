@@ -71,7 +71,9 @@ class Executor(Protocol):
         """Keep a prompt's blocks for other requests."""
         ...
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the logits of the wanted tokens, or the output of the last layer.
 
         Raises:
@@ -79,7 +81,7 @@ class Executor(Protocol):
         """
         ...
 
-    def end(self, x: Any, wanted: Any) -> Any:
+    def end(self, x: Any, logit_indices: Any) -> Any:
         """Return logits from an output of `compute` without them."""
         ...
 
@@ -183,10 +185,12 @@ class OnDevice:
                 self.pool.keep(key, self.lease, blocks[number])
         stay.shared = whole
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the wanted logits, or the last layer's output."""
         result, self.pool.arrays = self._run(
-            laid, tokens, wanted, self.tables(laid), has_logits=has_logits,
+            laid, tokens, logit_indices, self.tables(laid), has_logits=has_logits,
             between=None if self.poll is None else self._between,
         )  # fmt: skip
         if self.poll is not None:
@@ -213,10 +217,15 @@ class OnDevice:
         self.poll()
         return replace(self.pool.arrays, tables=cache.tables)
 
-    def end(self, x: Any, wanted: Any) -> Any:
+    def end(self, x: Any, logit_indices: Any) -> Any:
         """Return logits from an output of `compute` without them."""
         return end(
-            self.params, x, wanted, self.spec, linear=self.linear, executables=self.executables
+            self.params,
+            x,
+            logit_indices,
+            self.spec,
+            linear=self.linear,
+            executables=self.executables,
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
@@ -226,7 +235,9 @@ class OnDevice:
         logits, _ = self._run(laid, tokens, laid.wanted, tables, ahead=True, between=between)
         return logits
 
-    def _run(self, laid: Laid, tokens: Any, wanted: Any, tables: np.ndarray, **more: Any) -> Any:
+    def _run(
+        self, laid: Laid, tokens: Any, logit_indices: Any, tables: np.ndarray, **more: Any
+    ) -> Any:
         pool = self.pool.arrays
         return run(
             self.params,
@@ -236,7 +247,7 @@ class OnDevice:
             self.spec,
             linear=self.linear,
             decode_rows=laid.decode_rows,
-            wanted=wanted,
+            logit_indices=logit_indices,
             executables=self.executables,
             **more,
         )

@@ -228,19 +228,21 @@ def warm(
     spec: ModelSpec,
     linear: Linear,
     executables: Executables,
-    wanted: Wanted,
+    targets: Wanted,
     *,
     done: Callable[[Bucket], None] = lambda _: None,
 ) -> None:
     """Prepare the executables of `stream_batch` for these shapes, with a callback after each."""
-    for context in dict.fromkeys(size.context for size in wanted.buckets):
-        here = [size for size in wanted.buckets if size.context == context]
+    for context in dict.fromkeys(size.context for size in targets.buckets):
+        here = [size for size in targets.buckets if size.context == context]
         budgets = tuple(sorted({size.tokens for size in here} - {0})) or BUDGETS[:1]
         pages = context // PAGE_TOKENS
         shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
         runner = _runner(params, spec, linear, shapes, pages, executables)
         runner.warm(
-            decodes=any(not size.tokens for size in here), draws=wanted.draws, scores=wanted.scores
+            decodes=any(not size.tokens for size in here),
+            draws=targets.draws,
+            scores=targets.scores,
         )
         for size in here:
             done(size)

@@ -104,16 +104,16 @@ def sampling_rows(rows: Sequence[Sampling]) -> SamplingRows:
     )
 
 
-def penalised(logits: jax.Array, settings: SamplingRows, held: jax.Array) -> jax.Array:
+def penalised(logits: jax.Array, settings: SamplingRows, occurrences: jax.Array) -> jax.Array:
     """Return the logits with penalties."""
     repetition, presence, frequency = (
         settings.real(f"{name}_penalty")[:, None]
         for name in ("repetition", "presence", "frequency")
     )
     repeated = jnp.where(logits > 0, logits / repetition, logits * repetition)
-    count = held >> 1
+    count = occurrences >> 1
     taken = frequency * count + jnp.where(count > 0, presence, 0)
-    return jnp.subtract(jnp.where(held > 0, repeated, logits), taken)
+    return jnp.subtract(jnp.where(occurrences > 0, repeated, logits), taken)
 
 
 @functools.partial(jax.jit, static_argnames=("hot",))

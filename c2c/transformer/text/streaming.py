@@ -27,13 +27,13 @@ class TextStream:
         spelling: Spelling,
         *,
         skip_special_tokens: bool,
-        kept: Collection[int] = (),
+        exceptions: Collection[int] = (),
         after: Sequence[int] = (),
     ) -> None:
         """Start a text."""
         self._spelling = spelling
         self._skipped = (
-            spelling.special.difference(kept) if skip_special_tokens else frozenset[int]()
+            spelling.special.difference(exceptions) if skip_special_tokens else frozenset[int]()
         )
         # Of bytes that are no UTF-8 the library makes one U+FFFD each only where they are tokens.
         self._errors = "replace" if spelling.is_byte_level else "surrogateescape"

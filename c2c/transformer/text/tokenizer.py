@@ -67,12 +67,15 @@ class Tokenizer:
         self,
         *,
         skip_special_tokens: bool = False,
-        kept: Collection[int] = (),
+        exceptions: Collection[int] = (),
         after: Sequence[int] = (),
     ) -> TextStream:
         """Return a streaming decoder of tokens; see `TextStream`."""
         return TextStream(
-            self.spelling, skip_special_tokens=skip_special_tokens, kept=kept, after=after
+            self.spelling,
+            skip_special_tokens=skip_special_tokens,
+            exceptions=exceptions,
+            after=after,
         )
 
     def token_id(self, token: str) -> int:

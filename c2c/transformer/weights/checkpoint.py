@@ -151,14 +151,14 @@ def expected_params(
 
 
 def _abstract(
-    wanted: Sequence[Leaf],
+    leaves: Sequence[Leaf],
     placement: Placement,
     spec: ModelSpec,
     kind: np.dtype[Any],
     make: Callable[[Leaf, tuple[int, ...], Any], Any],
 ) -> Params:
     arrays: dict[str, dict[str, Any]] = {}
-    for leaf in wanted:
+    for leaf in leaves:
         parts = {
             end: make(leaf, array.shape, jnp.dtype(array.dtype))
             for end, array in leaf.arrays(kind).items()
@@ -166,7 +166,7 @@ def _abstract(
         if leaf.in_host_memory:
             parts = {end: HostArray(array) for end, array in parts.items()}
         arrays[leaf.name] = parts
-    return _assemble(arrays, wanted, placement, spec)
+    return _assemble(arrays, leaves, placement, spec)
 
 
 def check_tensors(source: Source, spec: ModelSpec) -> None:
@@ -229,13 +229,13 @@ def _sharding(leaf: Leaf, device: Any = None) -> jax.sharding.Sharding:
 
 def _in_pool(
     path: Path | str,
-    wanted: Iterable[Leaf],
+    leaves: Iterable[Leaf],
     source: Source,
     kind: np.dtype[Any],
     done: Callable[[int], None],
     device: Any,
 ) -> dict[str, dict[str, Any]]:
-    owners = {_name(leaf, end): (leaf, end) for leaf in wanted for end in leaf.arrays(kind)}
+    owners = {_name(leaf, end): (leaf, end) for leaf in leaves for end in leaf.arrays(kind)}
     specs = {name: leaf.arrays(kind)[end] for name, (leaf, end) in owners.items()}
     waiting: dict[str, np.ndarray] = {}
 
@@ -253,7 +253,7 @@ def _in_pool(
     )
     placed = pool.arrays(device=device)
     return {
-        leaf.name: {end: placed[_name(leaf, end)] for end in leaf.arrays(kind)} for leaf in wanted
+        leaf.name: {end: placed[_name(leaf, end)] for end in leaf.arrays(kind)} for leaf in leaves
     }
 
 
@@ -265,14 +265,14 @@ def _identity(files: Iterable[Path]) -> str:
 
 def _assemble(
     arrays: Mapping[str, Mapping[str, Any]],
-    wanted: Iterable[Leaf],
+    leaves: Iterable[Leaf],
     placement: Placement,
     spec: ModelSpec,
 ) -> Params:
     layers: dict[str, Any] = {}
     projections: dict[str, Any] = {}
     embed: Table | None = None
-    for leaf in wanted:
+    for leaf in leaves:
         mine = arrays[leaf.name]
         weights: Any = mine[""] if leaf.format.kind is None else leaf.weights(mine)
         if leaf.table:
@@ -319,8 +319,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 class _bar:  # noqa: N801 - a context manager, read as a function
-    def __init__(self, total: int, what: str, *, shown: bool) -> None:
-        self._total, self._what, self._shown = total, what, shown
+    def __init__(self, total: int, label: str, *, shown: bool) -> None:
+        self._total, self._label, self._shown = total, label, shown
         self._progress: Any = None
 
     def __enter__(self) -> Callable[[int], None]:
@@ -345,7 +345,7 @@ class _bar:  # noqa: N801 - a context manager, read as a function
             console=Console(stderr=True),
         )
         self._progress.start()
-        task = self._progress.add_task(f"loading {self._what}", total=self._total)
+        task = self._progress.add_task(f"loading {self._label}", total=self._total)
         return lambda nbytes: self._progress.advance(task, nbytes)
 
     def __exit__(self, *_error: object) -> None:

@@ -118,8 +118,8 @@ def is_exact(stored: str | None) -> bool:
     return stored in _STORED and stored not in _ROUNDED
 
 
-def _as_stored(found: Iterable[str | None]) -> Format:
-    kinds = set(found)
+def _as_stored(names: Iterable[str | None]) -> Format:
+    kinds = set(names)
     if not kinds <= _STORED.keys():
         return Format()
     bits, offsets, scales = zip(*(_STORED[name] for name in kinds if name), strict=True)

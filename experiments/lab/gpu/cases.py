@@ -85,10 +85,10 @@ def plan(*, tiny: bool = False, tests: Sequence[str] = ()) -> list[Case]:
     ]
 
 
-def gemm(what: str, m: int, tiny: bool, **more: Any) -> dict[str, Any]:
+def gemm(kind: str, m: int, tiny: bool, **more: Any) -> dict[str, Any]:
     """Return the spec of a product of the paper's shape."""
     k, n = (256, 512) if tiny else PAPER
-    size = {"what": what, "k": k, "n": n, "m": min(m, 96) if tiny else m, "layout": "nk"}
+    size = {"what": kind, "k": k, "n": n, "m": min(m, 96) if tiny else m, "layout": "nk"}
     return size | more
 
 

@@ -89,9 +89,9 @@ def copy_rate(rows: Sequence[Row]) -> float | None:
     return max((row["gbps"] for row in probes), default=None)
 
 
-def bound(rows: Sequence[Row], of: str, column: str) -> float | None:
+def bound(rows: Sequence[Row], unit: str, column: str) -> float | None:
     """Return the measured rate of "hbm" or "tensor_cores", None without."""
-    matches = _of(rows, "decode", what="bound", of=of)
+    matches = _of(rows, "decode", what="bound", of=unit)
     return float(matches[0][column]) if matches else None
 
 
@@ -107,14 +107,14 @@ def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dic
 
 
 def _decode(
-    of: str, rate: Callable[[Sequence[Row]], float | None]
+    unit: str, rate: Callable[[Sequence[Row]], float | None]
 ) -> Callable[[Sequence[Row]], Finding]:
-    aim = f"decode: the kernel reads W at {SHARE:.0%} of {of}"
+    aim = f"decode: the kernel reads W at {SHARE:.0%} of {unit}"
 
     def judge(rows: Sequence[Row]) -> Finding:
         limit, best = rate(rows), decode_rates(rows)
         if limit is None or not best:
-            return _unmeasured(aim, f"no rate of {of}" if best else "no rows")
+            return _unmeasured(aim, f"no rate of {unit}" if best else "no rows")
         shares = {m: row["weight_bytes"] / row["time_s"] / 1e9 / limit for m, row in best.items()}
         text = ", ".join(f"M {m}: {shares[m]:.2f}" for m in sorted(shares))
         missing = [m for m in DECODE_ROWS if m not in shares]

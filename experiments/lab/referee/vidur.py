@@ -55,7 +55,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
     )  # fmt: skip
     command = [_PYTHON, vidur_process.__file__, json.dumps(inputs)]
     # It simulates once for each line on its standard input.
-    cpu_s, wall_s, answer = timed(NAME, command, limit_s=limit_s, told="once\n")
+    cpu_s, wall_s, answer = timed(NAME, command, limit_s=limit_s, stdin="once\n")
     output = json.loads(answer)
     ttft_s = np.array(output["first_s"])
     return Ran(ttft_s, ttft_s + np.array(output["rest_s"]), cpu_s, wall_s, output["version"])

@@ -75,5 +75,5 @@ def _product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _each(of: Callable[[int, int], float], keys: np.ndarray) -> np.ndarray:
-    return np.array([of(int(a), int(b)) for a, b in keys])
+def _each(cost: Callable[[int, int], float], keys: np.ndarray) -> np.ndarray:
+    return np.array([cost(int(a), int(b)) for a, b in keys])

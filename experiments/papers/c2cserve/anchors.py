@@ -53,9 +53,9 @@ def compute(context: Context) -> Computed:
     """Return each measurement, the simulator's value, and their ratio."""
     rows: list[dict[str, Any]] = []
 
-    def row(what: str, kind: str, published: float, ours: float, unit: str) -> None:
+    def row(name: str, kind: str, published: float, ours: float, unit: str) -> None:
         rows.append(
-            {"what": what, "kind": kind, "published": published, "ours": ours, "unit": unit,
+            {"what": name, "kind": kind, "published": published, "ours": ours, "unit": unit,
              "ratio": ours / published}
         )  # fmt: skip
 
@@ -125,13 +125,13 @@ def store_s(model: str) -> float:
     )
 
 
-def plain_s(model: str, found: float) -> float:
+def plain_s(model: str, memory_share: float) -> float:
     """Return the mean seconds of a load by safetensors, fitted on `LARGE`."""
     size = float(weight_bytes(load_spec(LARGE))) / 1e9
     disk_s, memory_s = (
         load_s(model, size / seconds) for seconds in (PLAIN_S[LARGE], PLAIN_FROM_MEMORY_S)
     )
-    return (1.0 - found) * disk_s + found * memory_s
+    return (1.0 - memory_share) * disk_s + memory_share * memory_s
 
 
 def _started_s(model: str, start: str, disk_gbps: float) -> float:

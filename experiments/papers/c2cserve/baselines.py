@@ -115,12 +115,12 @@ def serve_alone(
     return _alone(simulate(setup, compiled=walks_layers), output)
 
 
-def _alone(got: SimulationResult, output: int) -> Alone:
+def _alone(result: SimulationResult, output: int) -> Alone:
     arrival, start, first, last = (
-        got.requests[name].to_numpy()
+        result.requests[name].to_numpy()
         for name in ("arrival_s", "started_s", "first_token_s", "finished_s")
     )
-    stats = got.stats
+    stats = result.stats
     served = max(1, stats.finished)
     ttft_s = float(np.mean((first - arrival)[WARM:]))
     # The totals cover all requests; the rest of a prompt's time is the same for each.

@@ -161,7 +161,9 @@ def _report(
         other.compressions,
         experiment.of("ServerlessLLM"),
         claim("c2cserve.fig12.dense.sllm.ttft").value,
-        lambda got: [totals(got, experiment.windows)[k] for k in ("ttft_p50_s", "ttft_p95_s")],
+        lambda result: [
+            totals(result, experiment.windows)[k] for k in ("ttft_p50_s", "ttft_p95_s")
+        ],
     )
     seed = context.seeds[0]
     now = [("half busy", compression, r) for r in summary if r["seed"] == seed]
@@ -188,8 +190,10 @@ def _report(
     return (head, *body)
 
 
-def _windows(name: str, seed: int, got: SimulationResult, windows: Windows) -> list[dict[str, Any]]:
-    ttft, arrival = served_ttft_s(got)
+def _windows(
+    name: str, seed: int, result: SimulationResult, windows: Windows
+) -> list[dict[str, Any]]:
+    ttft, arrival = served_ttft_s(result)
     return [
         {"system": name, "seed": seed, **row} for row in _window_rows(ttft, arrival, windows)
     ]  # fmt: skip
@@ -230,15 +234,15 @@ def bands(ttft: Any, arrival: Any, windows: Windows) -> dict[str, list[float]]:
     }
 
 
-def totals(got: SimulationResult, windows: Windows) -> dict[str, Any]:
+def totals(result: SimulationResult, windows: Windows) -> dict[str, Any]:
     """Return latencies, attainment and busy time of a replay."""
-    s = got.summary
-    ttft, arrival = served_ttft_s(got)
+    s = result.summary
+    ttft, arrival = served_ttft_s(result)
     low, high = bands(ttft, arrival, windows)["p95"]
     return {
         "requests": s["requests"],
         "rate_rps": s["requests"] / float(arrival.max()),
-        "busy_percent": 100.0 * busy_share(got),
+        "busy_percent": 100.0 * busy_share(result),
         "failed": s["failed"],
         **{f"ttft_{p}_s": s["ttft_s"][p] for p in ("p50", "p95", "p99")},
         **{f"tpot_{p}_s": s["tpot_s"][p] for p in ("p50", "p95", "p99")},

@@ -162,11 +162,11 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
         ("c2cserve", "serverlessllm", "moe_infinity", "finemoe"),
     )
 
-    def mean(system: str, what: str) -> float:
-        return float(np.mean([row_of[m, system][what] for m in DENSE]))
+    def mean(system: str, column: str) -> float:
+        return float(np.mean([row_of[m, system][column] for m in DENSE]))
 
-    def over(model: str, system: str, what: str) -> float:
-        return float(row_of[model, system][what] / row_of[model, "c2cserve"][what])
+    def over(model: str, system: str, column: str) -> float:
+        return float(row_of[model, system][column] / row_of[model, "c2cserve"][column])
 
     def ttft_order() -> dict[str, Any]:
         ttft = {s: row_of[mixtral, s]["ttft_s"] for s in moe}

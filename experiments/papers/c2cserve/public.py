@@ -27,12 +27,12 @@ HYBRID: Final = ("system/load=stream", "system/alpha=feedback", "system/keep=whi
 
 
 def served_ttft_s(
-    got: SimulationResult, *, until: str = "first_token_s"
+    result: SimulationResult, *, until: str = "first_token_s"
 ) -> tuple[Seconds, Seconds]:
     """Return TTFT of each request of a run, inf for a failure, and arrivals."""
-    arrival_s = got.requests["arrival_s"].to_numpy()
-    ttft_s = got.requests[until].to_numpy() - arrival_s
-    served = np.asarray(got.requests["status"].to_pylist()) == "finished"
+    arrival_s = result.requests["arrival_s"].to_numpy()
+    ttft_s = result.requests[until].to_numpy() - arrival_s
+    served = np.asarray(result.requests["status"].to_pylist()) == "finished"
     return np.where(served, ttft_s, np.inf), arrival_s
 
 

@@ -75,9 +75,9 @@ def load_of_half(context: Context, overrides: Sequence[str]) -> float:
     return float(f"{HALF / busy_share(replay(context, 1.0, overrides, context.seeds[0])):.3g}")
 
 
-def busy_share(got: SimulationResult) -> float:
+def busy_share(result: SimulationResult) -> float:
     """Return the mean share of the run's time in which slices computed or loaded."""
-    return float(np.mean(got.stats.busy_s) / got.stats.end_s)
+    return float(np.mean(result.stats.busy_s) / result.stats.end_s)
 
 
 def describe(context: Context, *compressions: float) -> str:

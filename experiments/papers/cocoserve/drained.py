@@ -249,7 +249,7 @@ def batch_of(served: Served) -> int:
     layers = sum(len(devices) > 1 for devices in copies)
     if away == 1.0 and layers == spec.layers:
         return _MOST_ROWS  # the first device has no sequence; the copies' memory limits a batch
-    return int(int(served.batch) * headroom(layers, away, of=spec.layers))
+    return int(int(served.batch) * headroom(layers, away, model_layers=spec.layers))
 
 
 def _workload(served: Served, rate: int, tokens: int) -> WorkloadConfig:

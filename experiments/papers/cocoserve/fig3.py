@@ -104,8 +104,8 @@ def compute(context: Context, experiment: Memory) -> Computed:
     )
 
 
-def _told(found: Drained) -> dict[str, Any]:
-    return {"latency_s": found.latency_s, "failed": found.failed}
+def _told(result: Drained) -> dict[str, Any]:
+    return {"latency_s": result.latency_s, "failed": result.failed}
 
 
 def _fig3(base: Served, experiment: Memory) -> Iterator[Result]:
@@ -232,9 +232,9 @@ def _fig11(
     yield answer("cocoserve.fig11b.coco_full", full, "The last rate without a miss.")
 
 
-def _failed_percent(served: Served, rate: int, of: str) -> float:
+def _failed_percent(served: Served, rate: int, unit: str) -> float:
     run = drained(served, rate)
     return 100.0 * {
         "requests": run.failed / rate, "batches": run.failed_batches / max(1, run.batches),
         "runs": float(run.failed > 0),
-    }[of]  # fmt: skip
+    }[unit]  # fmt: skip

@@ -117,8 +117,8 @@ def _results(rows: Iterable[dict[str, Any]]) -> Iterator[Result]:
     def cut(load: str, layers: int, copies: int = 2) -> float:
         return float(row_of[load, layers, copies]["latency_cut_percent"])
 
-    def mean(of: Callable[[str, int], float], layers: int) -> float:
-        return (of("low", layers) + of("peak", layers)) / 2
+    def mean(value: Callable[[str, int], float], layers: int) -> float:
+        return (value("low", layers) + value("peak", layers)) / 2
 
     def trends() -> dict[str, bool]:
         by_layers = [gain("peak", n) for n in (15, 20, 25, 30)]

@@ -250,9 +250,9 @@ def _of_instances(
 ) -> Iterator[Result]:
     scaled = coco(base, **reading)
 
-    def gained(name: str, load: str, of: str, *, ours_first: bool) -> float:
+    def gained(name: str, load: str, baseline: str, *, ours_first: bool) -> float:
         ends = experiment.loads[load]
-        theirs = mean_over(replace(base, instances=int(of[-1])), ends, average)
+        theirs = mean_over(replace(base, instances=int(baseline[-1])), ends, average)
         mine = mean_over(replace(scaled, instances=2), ends, average)
         values = (getattr(mine, name), getattr(theirs, name))
         return gain(*values) if ours_first else cut(*values)

@@ -109,10 +109,10 @@ def shapes_of(settings: Load) -> Shapes:
     return Shapes(rows=(settings.rows,), budgets=(64,), width=width, mixes=False)
 
 
-def _done(runner: Runner, asked: Sequence[Request]) -> Iterator[Done]:
+def _done(runner: Runner, requests: Sequence[Request]) -> Iterator[Done]:
     done = Done(texts=[])
     _record(runner, done.logits)
-    for served in serve(runner, asked):
+    for served in serve(runner, requests):
         done.texts, done.steps = served.texts, served.steps
         yield done
 
@@ -121,8 +121,8 @@ def _record(runner: Runner, logits: list[str]) -> None:
     executor: Any = runner.executor
     compute = executor.compute
 
-    def noted(laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        result = compute(laid, tokens, wanted, has_logits=has_logits)
+    def noted(laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True) -> Any:
+        result = compute(laid, tokens, logit_indices, has_logits=has_logits)
         if has_logits:
             rows = [row for row, stay in enumerate(laid.drawing) if stay is not None]
             logits.append(hashlib.sha256(np.asarray(result)[rows].tobytes()).hexdigest())

@@ -90,8 +90,8 @@ def compute(context: Context, experiment: Pairs) -> Computed:
     )
 
 
-def _mean(rows: list[dict[str, Any]], column: str, **at: Any) -> float:
-    return fmean(r[column] for r in rows if all(r[k] == v for k, v in at.items()))
+def _mean(rows: list[dict[str, Any]], column: str, **filters: Any) -> float:
+    return fmean(r[column] for r in rows if all(r[k] == v for k, v in filters.items()))
 
 
 def _finding(experiment: Pairs, rows: list[dict[str, Any]]) -> str:

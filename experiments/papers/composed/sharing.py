@@ -123,9 +123,9 @@ def _served(
     return tuple(d.name for d in setup.prepared.setup.deployments), simulate(setup)
 
 
-def _rates_rps(models: Sequence[str], found: SimulationResult) -> list[float]:
-    count = Counter(found.requests["model"].to_pylist())
-    arrivals_s = found.requests["arrival_s"].to_numpy()
+def _rates_rps(models: Sequence[str], result: SimulationResult) -> list[float]:
+    count = Counter(result.requests["model"].to_pylist())
+    arrivals_s = result.requests["arrival_s"].to_numpy()
     span_s = float(arrivals_s.max() - arrivals_s.min())
     return [float(f"{max(0.1, count[name]) / span_s:.4g}") for name in models]
 

@@ -219,10 +219,10 @@ def _system_of(names: tuple[str, ...]) -> Any:
     return composed([*GH200, *settings_of(names), *captured]).system
 
 
-def _total(of: Sequence[tuple[int, float | None]]) -> float | None:
+def _total(terms: Sequence[tuple[int, float | None]]) -> float | None:
     """Return the sum over all chips; None if a chip has no value."""
-    numbers = [count * value for count, value in of if value is not None]
-    return sum(numbers) if len(numbers) == len(of) else None
+    numbers = [count * value for count, value in terms if value is not None]
+    return sum(numbers) if len(numbers) == len(terms) else None
 
 
 def _at(rows: Sequence[dict[str, Any]], load: Load) -> list[dict[str, Any]]:

@@ -184,10 +184,10 @@ def _standing(spec: ModelSpec) -> tuple[tuple[Buffer, ...], dict[tuple[str, int]
     return tuple(buffers), index_of
 
 
-def _layer_weights(each: dict[str, int]) -> tuple[int, int, int, int]:
+def _layer_weights(weights: dict[str, int]) -> tuple[int, int, int, int]:
     """Return the weight bytes of qkv, o, up (and gate), down."""
-    up = each["gate_up"] if "gate_up" in each else each["up"]
-    return each["qkv"], each["o"], up, each["down"]
+    up = weights["gate_up"] if "gate_up" in weights else weights["up"]
+    return weights["qkv"], weights["o"], up, weights["down"]
 
 
 @cache

@@ -86,10 +86,10 @@ def plain_regions(regions: Regions) -> dict[str, Any]:
     return {"given": regions.given, "left": regions.left}
 
 
-def regions_from(told: Mapping[str, Any]) -> Regions:
+def regions_from(values: Mapping[str, Any]) -> Regions:
     """Return regions from JSON values."""
     inputs, outputs = (
-        tuple((AllocationId(*name), offset, nbytes) for name, offset, nbytes in told[part])
+        tuple((AllocationId(*name), offset, nbytes) for name, offset, nbytes in values[part])
         for part in ("given", "left")
     )
     return Regions(inputs, outputs)

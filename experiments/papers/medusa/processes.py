@@ -72,9 +72,9 @@ class Process:
         has_guards: bool = False,
         device: Device | None = None,
         arenas: Arenas | None = None,
-        told: Mapping[str, int] | None = None,
+        told_values: Mapping[str, int] | None = None,
     ) -> None:
-        self.told = dict(told or {})
+        self.told = dict(told_values or {})
         draw = random.Random(seed)  # noqa: S311
         seeds = _seeds(draw)
         self.programs = programs

@@ -110,15 +110,15 @@ def restore_model(
     )
 
 
-def is_same(made: Restoring, batch: int, *, inputs: int = 3) -> bool:
+def is_same(case: Restoring, batch: int, *, inputs: int = 3) -> bool:
     """Return whether a restored graph's results equal the original's on random inputs."""
     one, two = sides(
-        made.capture, made.original.functions, made.original.device, made.artefact,
-        made.restored, made.process.device, batch,
+        case.capture, case.original.functions, case.original.device, case.artefact,
+        case.restored, case.process.device, batch,
     )  # fmt: skip
-    pair = (one, made.original.device.instantiate(made.original.graphs[batch]))
-    other = (two, made.process.device.instantiate(made.restored.graphs[batch]))
-    return validate(pair, other, made.original.regions(batch), range(inputs))
+    pair = (one, case.original.device.instantiate(case.original.graphs[batch]))
+    other = (two, case.process.device.instantiate(case.restored.graphs[batch]))
+    return validate(pair, other, case.original.regions(batch), range(inputs))
 
 
 PROGRAMS: Final = {

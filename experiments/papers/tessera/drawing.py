@@ -275,9 +275,7 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
     )
 
 
-def _own_rule(
-    axes: Any, rows: Sequence[dict[str, Any]], varied: str, at: int, usual: float
-) -> None:
+def _own_rule(axes: Any, rows: Sequence[dict[str, Any]], varied: str, x: int, usual: float) -> None:
     rule = {"window": "band", "threshold": "prompts"}[varied]
     ours = next(r for r in rows if r["varied"] == rule)
     note = {
@@ -285,9 +283,9 @@ def _own_rule(
         "prompts": f"ours: a switch at {ours['value']:g}\nwaiting prompts",
     }[rule]
     y = 1e3 * ours["per_token_s"]
-    axes.plot(at, y, "s", color=INK, markersize=6, zorder=6)
+    axes.plot(x, y, "s", color=INK, markersize=6, zorder=6)
     axes.annotate(
-        note, (at, y), (at, y + 6 if y > usual else 0.5 * y), ha="center", va="center",
+        note, (x, y), (x, y + 6 if y > usual else 0.5 * y), ha="center", va="center",
         fontsize=8, color=INK,
         arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 4},
     )  # fmt: skip

@@ -129,11 +129,11 @@ def apart(pair: str) -> Prepared:
     return _prepared("replicas", pair)
 
 
-def served(what: Prepared, requests: RequestBlock) -> Online:
+def served(prepared: Prepared, requests: RequestBlock) -> Online:
     """Return latencies and switches of served requests."""
-    workload = Workload((what.setup.deployments[0].name,), lambda: iter([requests]))
+    workload = Workload((prepared.setup.deployments[0].name,), lambda: iter([requests]))
     compiled = is_compiled() or len(requests) > _INTERPRETED
-    got = simulate_in_memory(what, workload, compiled=compiled)
+    got = simulate_in_memory(prepared, workload, compiled=compiled)
     latency_s = got.records.finished_s - got.records.arrival_s
     return Online(
         per_token_s=float(np.mean(latency_s / got.records.output_tokens)),

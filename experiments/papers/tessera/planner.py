@@ -114,18 +114,18 @@ def _gpus(settings: PlannerSettings) -> tuple[TimedGpu, ...]:
     return timed_gpus(*settings.pair)
 
 
-def _row(work: Work, step: str, how: str, seconds: float, made: Plan) -> dict[str, Any]:
+def _row(work: Work, step: str, how: str, seconds: float, result: Plan) -> dict[str, Any]:
     return {
         "kernels": len(work.names),
         "transfers": len(work.transfers),
         "step": step,
-        "policy": made.policy,
+        "policy": result.policy,
         "how": how,
-        "found_by": made.method,
+        "found_by": result.method,
         "seconds": seconds,
-        "objective_s": made.objective_s,
-        "gap": made.gap,
-        "cuts": made.cuts,
+        "objective_s": result.objective_s,
+        "gap": result.gap,
+        "cuts": result.cuts,
         "best_single_s": float(work.times.sum(0).min()),
         "no_communication_s": relaxation_s(work),
     }

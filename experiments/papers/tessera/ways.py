@@ -110,12 +110,12 @@ def _relative(efficiency: float | None, base: float | None) -> float | None:
     return None if efficiency is None or base is None else efficiency / base
 
 
-def _best(found: Sequence[Way], *, by_price: bool) -> Way | None:
-    if by_price and any(way.price is None for way in found):
+def _best(strategies: Sequence[Way], *, by_price: bool) -> Way | None:
+    if by_price and any(way.price is None for way in strategies):
         return None
-    if all(way.requests_per_s == 0 for way in found if way.name != "limit"):
+    if all(way.requests_per_s == 0 for way in strategies if way.name != "limit"):
         return None
-    return best_way(found, by_price=by_price)
+    return best_way(strategies, by_price=by_price)
 
 
 def _load(settings: WaysSettings) -> Load:

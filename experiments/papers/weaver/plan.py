@@ -105,9 +105,9 @@ def _spec(name: str, model: str) -> ModelSpec:
         raise SettingError(name, model, error.allowed) from None
 
 
-def threshold_of(settings: PlanSettings, pair: Pair, of: ThresholdOf) -> Threshold:
+def threshold_of(settings: PlanSettings, pair: Pair, reading: ThresholdOf) -> Threshold:
     """Return Algorithm 1's threshold under a reading of the paper."""
-    return Threshold(seconds=settings.threshold * pair.iteration_s, of=of, layers=pair.layers)
+    return Threshold(seconds=settings.threshold * pair.iteration_s, of=reading, layers=pair.layers)
 
 
 def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:

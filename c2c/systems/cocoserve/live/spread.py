@@ -148,14 +148,16 @@ class OverDevices(OverPools):
             self.on_give(stay)
         super().give(stay)
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the wanted tokens' logits, or the last layer's output."""
         call = _Call(self, laid, tokens)
         self.counts["steps"] += 1
         for devices, numbers in self._runs(laid):
             call.run([call.group(*group) for group in devices], numbers)
         x = call.whole()
-        return self.end(x, wanted) if has_logits else x
+        return self.end(x, logit_indices) if has_logits else x
 
     def _runs(self, laid: Laid) -> Iterator[tuple[list[tuple[int, tuple[int, ...]]], range]]:
         rows = [row for row, stay in enumerate(laid.rows) if stay is not None]

@@ -95,9 +95,9 @@ class Spreading(Residents):
                 return self._setup.homes[number]
         return None
 
-    def relayout(self, asked: say.Relayout) -> None:
+    def relayout(self, relayout: say.Relayout) -> None:
         """Queue a change of an instance's variant; nothing is copied yet."""
-        self._changes.append(_Change(asked=asked, compiled=self.compiled))
+        self._changes.append(_Change(asked=relayout, compiled=self.compiled))
 
     @property
     def is_changing(self) -> bool:

@@ -56,8 +56,8 @@ class _Memory:
                 where[part.buffer] = self._at(("result", n), nbytes)
         return where
 
-    def _at(self, what: tuple[str, object], nbytes: int) -> int:
-        number = self.numbers.setdefault(what, len(self.buffers))
+    def _at(self, key: tuple[str, object], nbytes: int) -> int:
+        number = self.numbers.setdefault(key, len(self.buffers))
         if number == len(self.buffers):
             self.buffers.append(Buffer(nbytes))
         elif self.buffers[number].nbytes < nbytes:

@@ -126,7 +126,9 @@ class Placed(OverPools):
         """Return the devices of all layers' attention."""
         return self._path
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the wanted tokens' logits, or the last layer's output."""
         x, *first = self.begin(laid, tokens)
         tables, on = self.tables(laid), {segment.device for segment in self.segments}
@@ -142,7 +144,7 @@ class Placed(OverPools):
             values |= self._run(segment, values, pages.get(d), stands[d])
             device_of |= dict.fromkeys(_WRITES[segment.parts[-1]], d)
         x = values["x"] if device_of["x"] == 0 else jax.device_put(values["x"], self.device)
-        return self.end(x, wanted) if has_logits else x
+        return self.end(x, logit_indices) if has_logits else x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
         """Prepare the executables of a call shape; return the shape of the logits."""

@@ -124,7 +124,9 @@ def _prologue(kernel: KernelText, text: str) -> list[tuple[int, str]]:
     return [(close, f"{comma}{declared}\n"), (body, lines)]
 
 
-def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, tuple[Record, ...]]:
+def _recorded(
+    access: Access, instruction: Instruction, index: int
+) -> tuple[str, tuple[Record, ...]]:
     guard = ""
     if instruction.predicate:
         guard = f"@{'!' if instruction.is_negated else ''}{instruction.predicate} "
@@ -132,7 +134,7 @@ def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, t
     if coordinates:
         lines = []
         for k, coordinate in enumerate(coordinates):
-            place = RECORD_BYTES * (at + k)
+            place = RECORD_BYTES * (index + k)
             lines += [
                 f"mov.b32 %c2c_c, {coordinate};",
                 "cvt.s64.s32 %c2c_a, %c2c_c;",
@@ -142,7 +144,7 @@ def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, t
             ]
         records = tuple(Record(access.index, k) for k in range(len(coordinates)))
     else:
-        place = RECORD_BYTES * at
+        place = RECORD_BYTES * index
         lines = [
             f"add.s64 %c2c_a, {access.address.base}, {access.address.offset};",
             f"{guard}atom.global.min.u64 _, [%c2c_b+{place}], %c2c_a;",

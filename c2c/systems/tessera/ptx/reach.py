@@ -199,7 +199,7 @@ class _Held:
         return frozenset(values)
 
 
-def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Access | str]:
+def _accesses(index: int, instruction: Instruction, registers: _Held) -> Iterator[Access | str]:
     name, parts = instruction.name, instruction.parts
     addresses = [o for o in instruction.operands if isinstance(o, Address)]
     if name in ("call", "tensormap", "multimem"):
@@ -217,35 +217,35 @@ def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Acc
         # discarded bytes are undefined afterwards, as if written
         size = int(str(instruction.operands[1]), 0) if name == "discard" else None
         nbytes = _all_bytes(instruction) if size is None else size
-        yield from _one(index, mode, nbytes, addresses[0], held, space)
+        yield from _one(index, mode, nbytes, addresses[0], registers, space)
     elif name == "cp":
-        yield from _copy(index, instruction, addresses, held)
+        yield from _copy(index, instruction, addresses, registers)
     elif addresses and name not in _ON_CHIP | _NO_DATA:
         yield "unknown memory access"
 
 
 def _copy(
-    index: int, instruction: Instruction, addresses: list[Address], held: _Held
+    index: int, instruction: Instruction, addresses: list[Address], registers: _Held
 ) -> Iterator[Access | str]:
     parts = instruction.parts
     spaces = [p.partition("::")[0] for p in parts if p.partition("::")[0] in ("shared", "global")]
     if not addresses or "mbarrier" in parts[:3] or not spaces:
         return  # a commit, a wait, an arrival
     if "prefetch" in parts or ("tensor" in parts and "prefetch" in parts):
-        yield from _one(index, "r", 0, addresses[0], held, "global")
+        yield from _one(index, "r", 0, addresses[0], registers, "global")
         return
     if spaces[0] == "shared" and "global" in spaces:
         size = 0 if "bulk" in parts else int(str(instruction.operands[2]), 0)
-        yield from _one(index, "r", size, addresses[1], held, "global")
+        yield from _one(index, "r", size, addresses[1], registers, "global")
     elif spaces[0] == "global":
         mode: Mode = "rw" if "reduce" in parts else "w"
-        yield from _one(index, mode, 0, addresses[0], held, "global")
+        yield from _one(index, mode, 0, addresses[0], registers, "global")
 
 
 def _one(
-    index: int, mode: Mode, nbytes: int, address: Address, held: _Held, space: str
+    index: int, mode: Mode, nbytes: int, address: Address, registers: _Held, space: str
 ) -> Iterator[Access | str]:
-    values = held.of(address)
+    values = registers.of(address)
     reached = {v for v in values if isinstance(v, Reached)}
     if address.coordinates:  # a tensor copy, by a descriptor in a parameter
         reached = {Reached(v.parameter, v.at, is_map=True) for v in values

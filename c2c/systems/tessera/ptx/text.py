@@ -130,10 +130,10 @@ class KernelText:
             raise DataError(f"{self.source}, kernel {self.name}", f"undeclared register {name}")
         return result
 
-    def fault(self, instruction: Instruction, what: str) -> DataError:
+    def fault(self, instruction: Instruction, problem: str) -> DataError:
         """Return an error that names source, line, kernel and instruction."""
         where = f"{self.source}:{instruction.line}, kernel {self.name}"
-        return DataError(where, f"{what}: {instruction}")
+        return DataError(where, f"{problem}: {instruction}")
 
 
 def parse(text: str, source: str = "PTX") -> tuple[KernelText, ...]:
@@ -197,7 +197,7 @@ class _Reader:
                 position = self.begin + begin + len(statement) - len(rest)
                 self._statement(rest, self.first_line + line, position)
 
-    def _statement(self, text: str, line: int, at: int) -> None:
+    def _statement(self, text: str, line: int, position: int) -> None:
         if text.startswith("."):
             self._directive(text, line)
             return
@@ -211,7 +211,9 @@ class _Reader:
         except DataError as problem:
             where = f"{self.source}:{line}, kernel {self.kernel}"
             raise DataError(where, f"{problem.problem} in {text[:80]}") from problem
-        self.body.append(Instruction(opcode, arguments, predicate or "", bool(negated), line, at))
+        self.body.append(
+            Instruction(opcode, arguments, predicate or "", bool(negated), line, position)
+        )
 
     def _directive(self, text: str, line: int) -> None:
         if registers := _REGISTERS.match(text):
@@ -267,9 +269,9 @@ def _statements(body: str) -> Iterator[tuple[str, int, int]]:
         yield rest, begin, position
 
 
-def _end_of_block(text: str, at: int, source: str) -> int:
+def _end_of_block(text: str, start: int, source: str) -> int:
     depth = 1
-    for match in _TOKEN.finditer(text, at):
+    for match in _TOKEN.finditer(text, start):
         depth += (match[0] == "{") - (match[0] == "}")
         if not depth:
             return match.end()

@@ -124,12 +124,12 @@ def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
     )  # fmt: skip
 
 
-def check_slot(shape: SlotShape, wanted: SlotShape) -> None:
+def check_slot(shape: SlotShape, minimum: SlotShape) -> None:
     """Validate that a slot has room for steps."""
-    if replace(shape, rows=wanted.rows, outstanding=1) != wanted or shape.rows < wanted.rows:
+    if replace(shape, rows=minimum.rows, outstanding=1) != minimum or shape.rows < minimum.rows:
         raise SettingError(
             "slot", f"{shape.nbytes} bytes for {shape.rows} rows",
-            f"at least {wanted.nbytes} bytes for {wanted.rows} rows: {wanted}",
+            f"at least {minimum.nbytes} bytes for {minimum.rows} rows: {minimum}",
         )  # fmt: skip
 
 
@@ -138,17 +138,17 @@ class SlotLink:
     """Sender's end of a link between two processes."""
 
     def __init__(
-        self, slot: Slot, control: Connection, wanted: SlotShape, *, limit_s: float
+        self, slot: Slot, control: Connection, minimum: SlotShape, *, limit_s: float
     ) -> None:
         """Use a slot that both processes have open.
 
         Args:
-          wanted: required shape, see `slot_shape`.
+          minimum: required shape, see `slot_shape`.
 
         Raises:
           SettingError: the slot is too small for a step, or has other heads.
         """
-        check_slot(slot.shape, wanted)
+        check_slot(slot.shape, minimum)
         if limit_s <= 0:
             raise SettingError("limit_s", limit_s, "seconds above 0")
         self._sender, self._control, self._limit_s = Sender(slot), control, limit_s
@@ -250,11 +250,11 @@ class SlotInbox:
             self.control.close()
             self._is_gone = True
 
-    def _reply(self, found: Any) -> None:
-        if isinstance(found, Status):
-            self._receiver.fail(found)
+    def _reply(self, message: Any) -> None:
+        if isinstance(message, Status):
+            self._receiver.fail(message)
         else:
-            self._receiver.answer(np.asarray(found))
+            self._receiver.answer(np.asarray(message))
 
 
 def _give_up_after(control: Connection, limit_s: float) -> None:

@@ -104,7 +104,9 @@ class InPieces(OnDevice):
         self._polled = polled
         self._head = _cut(params.projections.get("head", params.embed.data), columns)
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the wanted tokens' logits, or the last layer's output."""
         pool, spec = self.pool, nameless(self.spec)
         tables = jax.device_put(self.tables(laid), self.device)
@@ -120,12 +122,12 @@ class InPieces(OnDevice):
             )  # fmt: skip
             self._after(mixed)
             x = after_attention(self._layers[number], x, mixed, rows, spec, sparse=sparse)
-        return self.end(x, wanted) if has_logits else x
+        return self.end(x, logit_indices) if has_logits else x
 
-    def end(self, x: Any, wanted: Any) -> Any:
+    def end(self, x: Any, logit_indices: Any) -> Any:
         """Return the logits of tokens, from an output of `compute` without logits."""
         return END.function(
-            x, self.params.final_norm, self._head, wanted, self._polled, self.spec, ()
+            x, self.params.final_norm, self._head, logit_indices, self._polled, self.spec, ()
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:

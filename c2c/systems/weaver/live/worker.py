@@ -100,11 +100,11 @@ class Weavers(Residents):
 
     def _step(
         self, runner: Runner, run: say.Run, number: int, calls: Iterator[Step], ahead: Step | None,
-        found: list[tuple[int, int]],
+        hits: list[tuple[int, int]],
     ) -> say.Stepped:  # fmt: skip
         woven = runner.executor
         if not isinstance(woven, Woven):
-            return super()._step(runner, run, number, calls, ahead, found)
+            return super()._step(runner, run, number, calls, ahead, hits)
         if self._listening is not None and not woven.away and (link := self._listening.taken()):
             woven.use(link)
         parts: list[say.Stepped] = []
@@ -114,7 +114,7 @@ class Weavers(Residents):
             while rest:
                 call = rest.popleft()
                 try:
-                    parts.append(super()._step(runner, run, number, iter([call]), None, found))
+                    parts.append(super()._step(runner, run, number, iter([call]), None, hits))
                 except GaveWay as gone:
                     rest.extendleft(reversed(self._again(runner, run.instance, call, gone)))
         for part in parts:

@@ -148,11 +148,13 @@ class Woven(SharesNothing):
             except LinkLost as error:
                 self._lose(error)
 
-    def end(self, x: Any, wanted: Any) -> Any:
+    def end(self, x: Any, logit_indices: Any) -> Any:
         """Return the logits of tokens, from an output of `compute` without logits."""
-        return self.local.end(x, wanted)
+        return self.local.end(x, logit_indices)
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the logits of the wanted tokens, or the output of the last layer.
 
         Raises:
@@ -160,7 +162,7 @@ class Woven(SharesNothing):
         """
         away = [row for row, stay in enumerate(laid.rows) if stay in self._away]
         if not away:
-            result = self.local.compute(laid, tokens, wanted, has_logits=has_logits)
+            result = self.local.compute(laid, tokens, logit_indices, has_logits=has_logits)
         else:
             if self._lost:
                 raise self._all_fall()
@@ -171,7 +173,7 @@ class Woven(SharesNothing):
             except LinkLost as error:
                 self._lose(error)
                 raise self._all_fall() from error
-            result = self.end(x, wanted) if has_logits else x
+            result = self.end(x, logit_indices) if has_logits else x
         self._move(laid)
         return result
 

@@ -77,10 +77,10 @@ def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
     return result
 
 
-def verdict(found: Sequence[Judged]) -> str:
+def verdict(judgements: Sequence[Judged]) -> str:
     """Return a line that says whether the prediction holds, and where it fails."""
-    missed = [one for one in found if not one.is_met]
-    targets = sum(one.target is not None for one in found)
+    missed = [one for one in judgements if not one.is_met]
+    targets = sum(one.target is not None for one in judgements)
     if not missed:
         return f"HOLDS: all {targets} errors are within their targets"
     within = f"{targets - len(missed)} of {targets} errors are within their targets"

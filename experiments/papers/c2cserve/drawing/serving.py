@@ -233,11 +233,11 @@ def _colour(name: str) -> str:
     return BLUE if "ours" in name else GREY
 
 
-def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
+def _bar(axes: Axes, x: int, rows: list[dict[str, Any]], colour: str) -> None:
     values = [r["ttft_p99_s"] for r in rows]
     middle = float(np.median(values))
-    axes.bar(at, middle, 0.62, color=colour)
-    axes.plot([at, at], [min(values), max(values)], color=INK, linewidth=1.2)
+    axes.bar(x, middle, 0.62, color=colour)
+    axes.plot([x, x], [min(values), max(values)], color=INK, linewidth=1.2)
     # our number is above its bar, or above the paper's mark if that is in the way
     printed = rows[0]["published_p99_s"]
     highest = axes.get_ylim()[1]
@@ -247,7 +247,7 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
         top = max(top, printed)
     axes.annotate(
         f"{middle:.2f}\nto {max(values):.1f} ↑" if leaves else f"{middle:.2f}",
-        (at, top),
+        (x, top),
         xytext=(-4 if leaves else 0, 4 if leaves else 7),
         textcoords="offset points",
         ha="right" if leaves else "center",
@@ -256,8 +256,8 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
     )
     # a bar that leaves the axes has a mark at their top
     axes.text(
-        at, 0.97, f"{middle:.1f} ↑", ha="center", va="top", fontsize=8, color="white",
+        x, 0.97, f"{middle:.1f} ↑", ha="center", va="top", fontsize=8, color="white",
         transform=axes.get_xaxis_transform(), visible=middle > highest,
     )  # fmt: skip
     if rows[0]["published_p99_s"] is not None:
-        mark_published(axes, [at], [rows[0]["published_p99_s"]])
+        mark_published(axes, [x], [rows[0]["published_p99_s"]])
