@@ -91,8 +91,8 @@ def load(
         code = code_in(settings_dir)
         load_code(code)
     register()
-    for own in [settings_dir] if settings_dir is not None else _own:
-        quoted = str(own).replace("\\", "\\\\").replace("'", "\\'")
+    for path in [settings_dir] if settings_dir is not None else _own:
+        quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
         chosen.append(f"hydra.searchpath=['file://{quoted}']")
     check_choices(overrides, SWEEP if name == "config" else None)
     outer = GlobalHydra.instance().hydra  # set inside a program that Hydra started

@@ -84,8 +84,8 @@ class Workload(_Overrides):
         assignment: str | None = None,
         **settings: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name != "workload"}
-        chosen = (*overrides_of({"workload": workload}), *_overrides(given, "workload__"))
+        values = {name: value for name, value in locals().items() if name != "workload"}
+        chosen = (*overrides_of({"workload": workload}), *_overrides(values, "workload__"))
         super().__init__(chosen)
 
 

@@ -105,8 +105,8 @@ def plain(value: Any) -> Any:
 def _tree_key(folder: Path) -> str:
     total, begin = hashlib.sha256(), len(str(folder)) + 1
     files = (  # in a tenth of pathlib's time
-        f"{at}{os.sep}{name}"[begin:].replace(os.sep, "/")
-        for at, _, names in os.walk(folder)
+        f"{inner}{os.sep}{name}"[begin:].replace(os.sep, "/")
+        for inner, _, names in os.walk(folder)
         for name in names
         if os.path.splitext(name)[1] in SOURCE_SUFFIXES  # noqa: PTH122
     )

@@ -36,7 +36,11 @@ KINDS: tuple[str, ...] = (
             "too_many",
         )
     ),
-    *(f"{kind}_{of}" for of in ("hash_ids", "waits_for") for kind in ("unreadable", "negative")),
+    *(
+        f"{kind}_{name}"
+        for name in ("hash_ids", "waits_for")
+        for kind in ("unreadable", "negative")
+    ),
     *("unreadable_think_s", "unreadable_calls_tool"),
     *(f"{kind}_turn" for kind in ("missing", "unreadable", "nan", "infinite", "negative")),
     *(f"unreadable_{name}" for name in WISHES),

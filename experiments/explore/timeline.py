@@ -50,10 +50,10 @@ def time_charts(result: SimulationResult, colours: Mapping[str, str], colour: st
     capacity_gbps = float(sum(prepared.link_gbps))
     percent = 100.0 * link_gb / (end_s / BINS) / capacity_gbps
     palette = {**colours, _OTHERS: "#BBBBBB", _STARTING: INK}
-    of = f"{capacity_gbps:,.0f} GB/s" + (f" of {run['chips']} chips" if run["chips"] > 1 else "")
+    whole = f"{capacity_gbps:,.0f} GB/s" + (f" of {run['chips']} chips" if run["chips"] > 1 else "")
     link = chart(
         f"Link: {100 * run['utilisation']['link_mean']:.0f} % in use on average", x,
-        Axis(f"% of {of}", 0.0, 100.0, ticks={v: f"{v:g}" for v in (0.0, 50.0, 100.0)}),
+        Axis(f"% of {whole}", 0.0, 100.0, ticks={v: f"{v:g}" for v in (0.0, 50.0, 100.0)}),
         _filled(x, edges, percent, colour), 120,
     )  # fmt: skip
     order = [name for name in palette if name in shares]

@@ -313,7 +313,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
     result = {}
     for name, ours in runs.items():
         layers = np.array([run.spec.layers for run, _, _ in ours], float)
-        held = np.array([run.held_out for run, _, _ in ours])
+        holdout = np.array([run.held_out for run, _, _ in ours])
         engine = ours[0][2]
         rest_s = np.array([f.tpot_s for _, f, _ in ours])
         rest_s = rest_s - engine.step_overhead_s - layers * engine.layer_s
@@ -325,8 +325,10 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
             step_s, layer_s = np.clip(np.abs(free), 0.0, MOST)
             return np.maximum(rest_s + 1e-3 * step_s + 1e-6 * layers * layer_s, 1e-5)
 
-        def loss(free: np.ndarray, held: np.ndarray = held, of: np.ndarray = measured_s) -> float:
-            return float(np.mean(np.hypot(np.log(tpot_s(free) / of)[~held], ROUNDING)))
+        def loss(
+            free: np.ndarray, holdout: np.ndarray = holdout, measured_s: np.ndarray = measured_s
+        ) -> float:
+            return float(np.mean(np.hypot(np.log(tpot_s(free) / measured_s)[~holdout], ROUNDING)))
 
         best = min((minimize(loss, start, method="Nelder-Mead") for start in STARTS),
                    key=lambda tried: tried.fun)  # fmt: skip
@@ -334,7 +336,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
             run.measured.ttft_s - figures.ttft_s + engine.request_s
             for run, figures, _ in ours if not run.held_out and run.concurrency <= FEW_CLIENTS
         ]  # fmt: skip
-        error = error_of(tpot_s(best.x)[held], measured_s[held])
+        error = error_of(tpot_s(best.x)[holdout], measured_s[holdout])
         step_s, layer_s = np.clip(np.abs(best.x), 0.0, MOST)
         result[name] = (
             {
@@ -342,7 +344,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
                 "layer_s": float(f"{1e-6 * layer_s:.3g}"),
                 "request_s": float(f"{max(0.0, float(np.median(waits))):.3g}") if waits else 0.0,
             },
-            f"fitted to {int((~held).sum())} of its {len(ours)} runs in engine_runs.csv; TPOT of "
+            f"fitted to {int((~holdout).sum())} of its {len(ours)} runs in engine_runs.csv; TPOT of "
             f"the others: {_said(error)}",
         )
     return result

@@ -94,12 +94,12 @@ def _on_cluster(
     setup, version = ray.put(plain), source_key("c2c")
     served: list[Any] = [None] * len(work)
     waiting: dict[Any, int] = {}
-    left = iter(enumerate(work))
+    shards = iter(enumerate(work))
     try:
         while True:
             # No more at once than can run: their requests take memory.
             for k, (shard, requests, files) in islice(
-                left, max(0, cluster_cores(code) - len(waiting))
+                shards, max(0, cluster_cores(code) - len(waiting))
             ):
                 arguments = (setup, shard, requests.read_bytes(), len(files), compiled, shares, k)
                 waiting[task.remote(version, *arguments)] = k

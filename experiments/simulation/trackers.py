@@ -39,11 +39,11 @@ class _Tracker(Callback, ABC):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:  # noqa: ARG002
         """Log the run of a configuration; nothing if it failed or was complete before."""
-        own = config.copy()
-        with open_dict(own):
-            own.pop("hydra", None)
+        plain = config.copy()
+        with open_dict(plain):
+            plain.pop("hydra", None)
         try:
-            settings = checked(own)
+            settings = checked(plain)
         except SettingError:  # the run has said so
             return
         folder = complete_folder(settings)

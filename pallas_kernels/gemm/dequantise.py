@@ -103,9 +103,11 @@ def _of_pieces(cta: Cta, section: Section) -> Any:
             sum_row = within * pieces_of_step + number
             row = lax.div(sum_row, pieces_of_group)
 
-            def add(total: Any, partial: Any = partial, row: Int = row, at: Int = sum_row) -> Any:
+            def add(
+                total: Any, partial: Any = partial, row: Int = row, sum_row: Int = sum_row
+            ) -> Any:
                 summed = _sum(total, partial, _scale(cta, slot, row))
-                return _shifted(cta, section, summed, (slot, row), (sum_slot, at))
+                return _shifted(cta, section, summed, (slot, row), (sum_slot, sum_row))
 
             total = _done(cta, add, total)
         is_last = (within == steps - 1) | (step == section.length - 1)

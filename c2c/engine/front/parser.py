@@ -314,19 +314,19 @@ class Parser:
             yield from self._raw()
 
     def _raw(self) -> Steps[None]:
-        dialect, held = self._dialect, ""
+        dialect, tail = self._dialect, ""
 
         def tell(text: str) -> None:
-            nonlocal held
-            text = held + text
+            nonlocal tail
+            text = tail + text
             sure = len(text.rstrip("}" + _SPACE))
             self._tell(text[:sure])
-            held = text[sure:]
+            tail = text[sure:]
 
         marks = (dialect.foot, dialect.closing, dialect.opening, dialect.head)
         mark = yield from self._until(marks, tell)
         self._at -= len(mark)
-        rest = held.rstrip()
+        rest = tail.rstrip()
         self._tell(rest[:-1] if dialect.named is None and rest.endswith("}") else rest)
 
     def _value(self) -> Steps[Any]:

@@ -269,8 +269,8 @@ class _Over:
                 "node", self.pair.name,
                 f"GPUs that hold {self.spec.name}'s {weights / 1e9:.1f} GB of weights; {one.name} "
                 f"has {one.gpu.hbm_bytes / 1e9:.0f} GB",
-                "With system.layout.plans=joint each holds a part." if self.settings.way == "kernels"
-                else "",
+                "With system.layout.plans=joint each holds a part."
+                if self.settings.way == "kernels" else "",
             )  # fmt: skip
         return float(room)
 

@@ -151,15 +151,15 @@ def _predicted(spec: Mapping[str, Any], settings: Settings) -> Row:
     return {"predicted_s": time_s, "tm": config.tm, "tn": config.tn, "kc": config.kc}
 
 
-def _bound(of: str, settings: Settings) -> Row:
+def _bound(unit: str, settings: Settings) -> Row:
     """Measure the copy engine, device memory (bytes read and written) or the tensor cores alone."""
     device = jax.devices()[0]
     size = 1 << (20 if settings.tiny else 28)
-    if of == "copy_engine":
+    if unit == "copy_engine":
         host = _weights((size // 2,), 1, "pinned_host", settings.seed)
         amount, column = size, "gbps"
         launch: Callable[[int], Any] = lambda _: jax.device_put(host, SingleDeviceSharding(device))  # noqa: E731
-    elif of == "hbm":
+    elif unit == "hbm":
         array = _weights((2 * size,), 1, "device", settings.seed)
         amount, column = 2 * array.nbytes, "gbps"
         run = jax.jit(lambda a: -a)
