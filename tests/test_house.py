@@ -150,7 +150,7 @@ NO_NOUNS = {
     "asked", "at", "each", "found", "given", "held", "kept", "known", "left", "made", "of", "own",
     "said", "told", "wanted", "what",
 }  # fmt: skip
-# They may only fall. Most parameters are `own`, of policies; most variables are fields or left, right.
+# They may only fall. Parameters: mostly `own` of policies; variables: mostly fields.
 MOST_PARAMETERS, MOST_VARIABLES = 117, 121
 
 

@@ -140,7 +140,8 @@ def _distribution(
     )
     height = 200
     marks = [
-        f'<path d="M{place:.1f} {_TOP}V{height - _BELOW}" stroke="{_TARGET}" stroke-dasharray="2 3">'
+        f'<path d="M{place:.1f} {_TOP}V{height - _BELOW}" stroke="{_TARGET}" '
+        'stroke-dasharray="2 3">'
         f"<title>target: {target:g}</title></path>"
         f'<text x="{place - 3:.1f}" y="{height - _BELOW - 5}" text-anchor="end" fill="{_TARGET}">'
         "target</text>"

@@ -344,8 +344,8 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
                 "layer_s": float(f"{1e-6 * layer_s:.3g}"),
                 "request_s": float(f"{max(0.0, float(np.median(waits))):.3g}") if waits else 0.0,
             },
-            f"fitted to {int((~holdout).sum())} of its {len(ours)} runs in engine_runs.csv; TPOT of "
-            f"the others: {_said(error)}",
+            f"fitted to {int((~holdout).sum())} of its {len(ours)} runs in engine_runs.csv; "
+            f"TPOT of the others: {_said(error)}",
         )
     return result
 
