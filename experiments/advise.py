@@ -116,8 +116,6 @@ def _advise(arguments: list[str], folder: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Everything that a search starts from."""
-
     asked: AdviseSettings
     space: FleetSpace
     arms: list[Arm]
@@ -131,7 +129,6 @@ class _Question:
 
     @property
     def goal(self) -> float:
-        """Share of the requests that must be on target."""
         return float(self.base.settings["slo"]["attainment"])
 
     @property

@@ -118,7 +118,6 @@ def _check(field_: str, names: Sequence[str], times: dict[str, float]) -> None:
 
 
 def _launches(path: Path, skip: str) -> list[float]:
-    """Return the microseconds of a trace's launches, in the order of their starts."""
     if not path.is_file():
         raise SettingError("trace", str(path), "a CSV file of nsys stats -r cuda_gpu_trace -f csv")
     rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))

@@ -202,7 +202,7 @@ def prefers_compiled(setup: RunSetup) -> bool:
 
 
 def _experts(stats: RunStats) -> dict[str, Any]:
-    """Return hits, misses and costs of the expert cache; with a table, bytes and delay alone."""
+    """Return the expert cache's hits, misses and costs; with a table, bytes and delay alone."""
     if stats.expert_uses == 0 and stats.expert_wait_s > 0.0:
         return {"experts": {"fetched_bytes": stats.expert_bytes, "longer_s": stats.expert_wait_s}}
     if stats.expert_uses == 0:

@@ -117,6 +117,5 @@ def time_of(
 
 
 def _on_share(work: Array, sms: Array) -> Array:
-    """Return the seconds of `work` SM-seconds on `sms` SMs; no work takes none."""
     some = np.where(sms > 0, sms, 1.0)
     return np.where(work > 0, np.where(sms > 0, work / some, np.inf), 0.0)

@@ -378,8 +378,6 @@ def _column(values: Grid | float) -> Grid:
 
 @dataclass(slots=True)
 class _Sum:
-    """Running totals over the GEMMs of a step."""
-
     seconds: Grid
     link_bytes: Grid
     hbm_bytes: Grid

@@ -48,7 +48,7 @@ class _Wish(NamedTuple):
 
 
 class _NoRoom(Exception):
-    """Weights that are in use leave no room."""
+    pass
 
 
 # Commands for weights become events of the loop, whose outcomes become answers. Additions and

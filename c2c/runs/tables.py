@@ -33,7 +33,7 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 class _Abandoned(Exception):
-    """Signal to drop an open file."""
+    pass
 
 
 class ParquetStream:

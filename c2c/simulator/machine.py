@@ -151,7 +151,6 @@ def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
 
 
 def _held_bytes(prepared: Prepared) -> np.ndarray:
-    """Return the bytes of weights in HBM after a start, [model, kind]."""
     specs = [d.spec for d in prepared.setup.deployments]
     arch = prepared.fleet.deployment.arch
     missing = [expert_layers(s) * s.experts for s in specs] - prepared.expert_slots[arch].T

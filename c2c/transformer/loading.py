@@ -53,8 +53,6 @@ type Ahead = Callable[[ModelSpec, Tokenizer | None], Wanted]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """An opened checkpoint before weights and tokenizer; with an adapter, its base's."""
-
     spec: ModelSpec
     source: Source
     texts: Callable[[], tuple[Tokenizer | None, tuple[int, ...]]]

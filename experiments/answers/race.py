@@ -214,7 +214,6 @@ def _best(standings: dict[int, Standing], arms: Sequence[Arm]) -> float:
 
 
 def _next(standing: Standing, limit: int) -> int | None:
-    """Return the number of chips to try next, or None."""
     low = standing.fails + 1
     if standing.serves < math.inf:
         if not standing.fails and standing.serves == standing.start > 1:

@@ -80,7 +80,6 @@ def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
 
 
 def _ends(value: Any) -> tuple[float, ...] | None:
-    """Return a number or a range as floats; None for other values."""
     values = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return None

@@ -69,7 +69,6 @@ def time_charts(result: SimulationResult, colours: Mapping[str, str], colour: st
 
 
 def _groups(result: SimulationResult) -> Iterator[tuple[int, str, Floats, Floats, Floats]]:
-    """Yield the phases of each slice by model: start, end, link's rate."""
     phases = result.phases
     codes, names = codes_of(phases, "model")
     kinds, kind_names = codes_of(phases, "kind")
@@ -87,7 +86,6 @@ def _groups(result: SimulationResult) -> Iterator[tuple[int, str, Floats, Floats
 
 
 def _amounts(edges: Floats, start_s: Floats, end_s: Floats, rate: Floats) -> Floats:
-    """Return rate times seconds of phases that do not overlap, by bin."""
     amounts = (end_s - start_s) * rate
     after = np.cumsum(amounts)
     times = np.maximum.accumulate(np.column_stack([start_s, end_s]).ravel())

@@ -117,7 +117,6 @@ def experts_us(
 
 
 def _routing(distribution: str) -> Routing | None:
-    """Return the routing of balanced, uniform or power_law_<exponent>; None for other names."""
     if distribution in ("balanced", "uniform"):
         return Routing(kind="balanced" if distribution == "balanced" else "independent")
     name, _, skew = distribution.rpartition("_")

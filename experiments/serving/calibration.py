@@ -198,7 +198,6 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequenc
 
 
 def _prompt_s(fit: StepFit, tokens: int, budgets: Sequence[int]) -> float:
-    """Return the seconds of a prompt's calls."""
     total = 0.0
     for part in pieces(tokens, budgets):
         padded = next(b for b in sorted(budgets) if b >= part)

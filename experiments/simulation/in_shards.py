@@ -119,8 +119,6 @@ def _on_cluster(
 
 
 class _Shares:
-    """Share of each shard that is done."""
-
     def __init__(self, shards: int) -> None:
         self._shares = [0.0] * shards
 
@@ -141,7 +139,6 @@ def _away(
     shares: Any,
     k: int,
 ) -> tuple[Served, list[bytes]]:
-    """Simulate a shard on a machine that shares no files."""
     if source_key("c2c") != version:
         raise DataError(f"c2c on {platform.node()}", "another version than this machine's")
     with TemporaryDirectory() as folder:

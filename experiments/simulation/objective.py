@@ -124,7 +124,7 @@ def _value(tree: ast.expr, fields: Mapping[str, Value]) -> Value:
 
 
 class _NoValue(Exception):
-    """A field has no value in this run."""
+    pass
 
 
 def _compute(tree: ast.expr, fields: Mapping[str, Value]) -> Any:

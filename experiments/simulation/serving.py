@@ -42,8 +42,6 @@ class Served:
 
 
 class _Watch:
-    """Stopwatch for an iterator's items and a function's calls."""
-
     def __init__(self) -> None:
         self.seconds = 0.0
 

@@ -58,7 +58,7 @@ class _Tracker(Callback, ABC):
         self, run: str, settings: Mapping[str, Any], numbers: Mapping[str, float],
         pictures: Sequence[Path],
     ) -> None:  # fmt: skip
-        """Log one complete run."""
+        pass
 
 
 class Mlflow(_Tracker):

@@ -167,7 +167,6 @@ def settings_of(shared: Shared, points: Sequence[tuple[str, ...]]) -> list[Calla
 
     @cache
     def value_of(override: str) -> Any:
-        """Return a value for composed settings, or None."""
         key, _, text = override.partition("=")
         is_plain = re.fullmatch(r"[\w.]+", key) and "$" not in text and "?" not in text
         if not is_plain or shared.loader.get_group_options(key):

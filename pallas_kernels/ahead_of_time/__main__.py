@@ -57,8 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """Findings of a program."""
-
     target: str
     op: str
     name: str

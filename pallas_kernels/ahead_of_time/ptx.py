@@ -199,7 +199,6 @@ class Kernel:
         return self._known[key]
 
     def _computed(self, one: Instruction) -> Sum | None:
-        """Return an instruction's result as a sum of others, or None."""
         kind = one.opcode.partition(".")[0]
         if one.predicate or kind not in (
             "mov",

@@ -214,7 +214,6 @@ def _stored_next(kernel: Kernel, copies: Mapping[int, Copy]) -> Mapping[int, fro
 
 
 def _overlap(first: Copy, second: Copy) -> bool:
-    """Return True if two copies surely share bytes of shared memory."""
     apart, names = minus(first.shared, second.shared)
     return not names and -max(second.nbytes, 1) < -apart < max(first.nbytes, 1)
 

@@ -22,8 +22,6 @@ Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
 class _Score(NamedTuple):
-    """Function from products of queries and keys to scores."""
-
     scale: float
     soft_cap: float | None
 

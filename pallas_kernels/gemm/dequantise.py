@@ -196,7 +196,6 @@ def _release_x(cta: Cta, x_counter: Int) -> None:
 
 
 def _scale(cta: Cta, slot: Int, row: Int) -> Any:
-    """Return this warpgroup's scales of a row in shared memory as float32."""
     return _column(cta.scale_ring.tiles.at[slot, row, cta.own])  # type: ignore[union-attr]
 
 

@@ -87,7 +87,6 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
 
 
 def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:
-    """Return the seconds that a warpgroup needs to convert its weights of a K step."""
     if gemm.quantised is None:
         return 0.0
     return config.warpgroup_columns * config.tk / _WARPGROUP_THREADS * machine.convert_s

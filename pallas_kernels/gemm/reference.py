@@ -51,7 +51,6 @@ def sums_of(x: Float[Array, "m k"], size: int) -> Float[Array, "k_over_size m"]:
 def _one(
     gemm: Gemm, x: jax.Array, w: jax.Array, scales: Any = None, offsets: Any = None
 ) -> jax.Array:
-    """Return the product with one matrix in float32."""
     if scales is not None:
         return _converted(gemm, x, w, scales, offsets)
     matrix = row_major(w) if gemm.w_layout == "tiles" else w

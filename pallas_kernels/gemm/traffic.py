@@ -80,8 +80,6 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Rows of a launch, over all matrices with rows."""
-
     matrices: int
     blocks: Count  # of SymGEMM
     tiles: Count  # of AsymGEMM

@@ -229,8 +229,6 @@ def build_poll(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cta(sm90_decode.Cta):
-    """A CTA of decode attention with queries in a lane and pages of one layer."""
-
     payload: Int  # where its group's queries and its K and V are
     behind: Int  # pages between the first layer's and this one's
 

@@ -197,7 +197,6 @@ class _Builder:
         )
 
     def gemm(self, kind: str, layer: int, source: int, k: int, n: int) -> int:
-        """Add a GEMM of all tokens with weights [k, n]."""
         return self.kernels.gemm(kind, layer, source, self.batch.tokens, k, n)
 
     def layer(self, layer: int, x: int) -> int:

@@ -106,7 +106,7 @@ class Guard:
 
 
 class _HeadIsOver(Exception):
-    """End of a HEAD request's stream."""
+    pass
 
 
 class _Answer:

@@ -360,7 +360,6 @@ def _of_chips(of_part: Sequence[Any], counts: Sequence[int]) -> NDArray[Any]:
 def _sure_bytes(
     system: SystemSpec, engines: Sequence[int], capacity_bytes: np.ndarray
 ) -> np.ndarray:
-    """Return the KV-cache bytes of a slice of each kind, whichever engines share it."""
     least = np.where(capacity_bytes > 0, capacity_bytes, np.inf).min(axis=0)
     return np.asarray(least - (np.array(engines) - 1) * system.engines.bytes)
 

@@ -315,6 +315,5 @@ def _link_bytes(plan: Plan, part: str, tokens: int) -> Any:
 
 
 def _cached_s(plan: Plan) -> float:
-    """Return the seconds that a cached token adds to the longest path."""
     ends = path_ends(plan, lambda work: _cost(work.seconds, "cached").cached * (not work.home))
     return float(max(ends.values()))

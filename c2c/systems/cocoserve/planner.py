@@ -118,8 +118,6 @@ def scale_up(
 
 
 class _Growing:
-    """A growing placement, with the terms of its estimate."""
-
     def __init__(
         self, placement: Placement, score: Estimate | Callable[[Placement], float]
     ) -> None:

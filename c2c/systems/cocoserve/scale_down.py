@@ -112,7 +112,6 @@ def _migration(layer: int, source: int, device: int, module: str) -> Operation:
 def _destination(
     placement: Placement, layer: int, source: int, free: Mapping[int, float], size: float
 ) -> int | None:
-    """Return the target device of a layer's module; None if no device can take it."""
     if not placement.holds(layer, source):
         return None
     can = [d for d, room in free.items() if room >= size and not placement.holds(layer, d)]

@@ -112,8 +112,6 @@ class _AtNode(Exception):
 
 
 class _Side:
-    """One capture, walked from its first event to its last."""
-
     def __init__(self, capture: Capture, numbers: dict[AllocationId, int]) -> None:
         self._events, self._starts = capture.events, capture.starts
         self._owners = Owners(numbers)

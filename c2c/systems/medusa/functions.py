@@ -61,8 +61,6 @@ def _symbol(device: Device, kernel: KernelRef) -> int:
 
 
 class _Hidden:
-    """Functions of loaded modules, by name and the module's fingerprint."""
-
     def __init__(self, device: Device, triggered: Iterable[int]) -> None:
         self._device = device
         self._functions: dict[tuple[str, str], list[int]] = {}

@@ -88,7 +88,6 @@ def start_works(
 
 
 def _seconds(plans: Mapping[str, Plan], k: int) -> dict[str, float]:
-    """Return the seconds of stage `k` by model."""
     return {name: cast("float", plan[k].seconds) for name, plan in plans.items()}
 
 

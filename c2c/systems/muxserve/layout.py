@@ -151,7 +151,6 @@ class _Muxed:
         )  # fmt: skip
 
     def _room(self, here: Sequence[Served]) -> float:
-        """Return the bytes for KV caches of all models of a GPU."""
         specs = [self.models[model.name].spec for model in here]
         room = self.whole.hbm_bytes - self.system.hbm_reserve_bytes
         room -= max(activation_bytes(spec, self.chunk) for spec in specs)

@@ -106,8 +106,6 @@ def program_key(program: Program) -> str:
 
 @dataclass(slots=True)
 class _Writers:
-    """Last writers of a buffer's bytes: ranges that do not overlap, in order."""
-
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     who: list[int] = field(default_factory=list)

@@ -233,7 +233,6 @@ class _Over:
         )
 
     def _slowest_apart(self, single: Sequence[Lane], source: int) -> float:
-        """Return a request's seconds on the slowest of prefill, link and decode."""
         prompt = self.settings.prompt
         output = 2 * (self.settings.context - prompt)
         return max(
@@ -248,7 +247,6 @@ class _Over:
         return int(np.argmin(seconds))
 
     def _slowest(self, lane: Lane) -> float:
-        """Return a request's seconds on its busiest resource, at the settings' lengths."""
         prefill, prefill_s = lane.prefill.at(self.settings.prompt)
         decode, decode_s = lane.decode.at(_ROWS)
         output = 2 * (self.settings.context - self.settings.prompt)
@@ -258,7 +256,6 @@ class _Over:
         )
 
     def _room(self, gpu: int) -> float:
-        """Return a GPU's bytes for keys and values beside all weights of the model."""
         one = self.pair.gpus[gpu]
         weights = 0.0
         if self.lanes.caps_gbps is None:

@@ -143,7 +143,6 @@ class _Program:
         return int(self.tied.max()) + 1
 
     def x(self, group: int, gpu: int) -> int:
-        """Return the index of the variable x[group, gpu]."""
         return int(group) * self.count + gpu
 
     def build(self, at_most_s: float) -> None:
@@ -206,7 +205,6 @@ class _Program:
         return result
 
     def _kept(self) -> dict[tuple[int, ...], float]:
-        """Return the bytes of weights by the groups that read them."""
         result: dict[tuple[int, ...], float] = {}
         if self.gpus.memory_bytes is not None:
             for weights in self.work.weights:

@@ -80,7 +80,6 @@ class Plan:
 def _sent(
     work: Work, gpu_of: Sequence[int], options: Options
 ) -> dict[tuple[int, ...], list[float]]:
-    """Return [bytes, weight] of each transfer between GPUs."""
     result: dict[tuple[int, ...], list[float]] = {}
     for number, edge in enumerate(work.transfers):
         u, g = gpu_of[edge.source], gpu_of[edge.target]

@@ -126,8 +126,6 @@ def _overlap(one: Slice, other: Slice) -> bool:
 
 @dataclass(slots=True)
 class _Versions:
-    """Newest version of each range of bytes."""
-
     _newest: dict[int, list[_Version]] = field(default_factory=dict)
 
     def bring(self, part: Slice, gpu: int) -> list[Send]:

@@ -259,7 +259,6 @@ def _halved(
 
 
 def _late(t: Values, slack: float | Values) -> Values:
-    """Return the integral of max(0, w - slack) over pieces."""
     return np.where(slack >= 0, np.maximum(t - slack, 0.0) ** 2 / 2, t * (t / 2 - slack))
 
 

@@ -132,7 +132,6 @@ def _product(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _predicted(spec: Mapping[str, Any], settings: Settings) -> Row:
-    """Return the predicted seconds of our kernels, and the reader that `chosen` takes."""
     if spec["what"] not in _OURS:
         return {}
     m, k, n = -(-spec["m"] // 8) * 8, spec["k"], spec["n"]

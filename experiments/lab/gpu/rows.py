@@ -53,7 +53,7 @@ class Rows:
         self._write({"rows": list(rows)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        """Append a line; it is on disk wholly or not at all when this returns."""
+        """Append a line, wholly on disk or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)

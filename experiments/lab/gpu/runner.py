@@ -123,8 +123,6 @@ def _restart(old: _Child | None, case: Case, settings: Settings) -> _Child:
 
 
 class _Child:
-    """A child process, started again by the first case after its end."""
-
     def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
         self.env = env
         self.compiled: set[str] = set()

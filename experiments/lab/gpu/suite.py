@@ -24,8 +24,6 @@ _MOST: Final = 600
 
 
 class _Reports:
-    """Pytest plugin that keeps reports and import errors."""
-
     def __init__(self) -> None:
         self.tests: list[Any] = []
         self.names: list[str] = []

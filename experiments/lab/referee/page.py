@@ -75,7 +75,6 @@ def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) ->
 
 
 def _refusals(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Yield a line a simulator and reason, with the scenarios that it refused or failed."""
     scenarios: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if why := row.get("refused") or row.get("failed"):
@@ -94,7 +93,6 @@ def _described(scenario: Scenario) -> str:
 def _results(
     scenario: Scenario, rows: Sequence[Mapping[str, Any]], causes: dict[str, int]
 ) -> Iterable[str]:
-    """Yield a line a simulator that ran, with the number of its reason for a difference."""
     ran = [row for row in rows if row["scenario"] == scenario.name and "cpu_s" in row]
     mine = next((row for row in ran if row["simulator"] == NAME), None)
     for row in ran:

@@ -299,7 +299,7 @@ def _results(
 
 
 class _Readings:
-    """Bands of TTFT under other readings, with the first seed; each run is computed once."""
+    """Bands of TTFT under other readings, with the first seed."""
 
     def __init__(self, context: Context, experiment: Replay, compression: float) -> None:
         self._context, self._experiment = context, experiment

@@ -121,7 +121,6 @@ def _without_head(spec: ModelSpec) -> ModelSpec:
 
 
 def _head_s(spec: ModelSpec, slice_: Slice, base: Any) -> float:
-    """Return the seconds of the output projection of a row from the slice's HBM."""
     table = step_table(
         spec, slice_, base.constants, 1.0, max_tokens=1, max_rows=1, alphas=(0.0,), weights="hbm"
     )

@@ -152,7 +152,6 @@ def _batch(here: _Slice, layers: int, where: Where, there_bytes: float) -> int:
 
 
 def _copied(here: _Slice, layers: int, where: Where, batch: int) -> float:
-    """Return the seconds of a step with copies of layers on the second slice."""
     if batch == 0:
         return 0.0
     link = PeerLink(
@@ -174,7 +173,6 @@ def _batch_alone(here: _Slice, layers: int) -> int:
 
 
 def _alone(here: _Slice, layers: int, batch: int) -> float:
-    """Return the seconds of a step with some layers read from host memory."""
     share = layers / here.spec.layers
     resident, streamed = here.tables["device"], here.tables["host"]
     body_s = (1.0 - share) * resident.body_s[batch, 0] + share * streamed.body_s[batch, 0]

@@ -390,7 +390,6 @@ def _operations(problem: Problem, placement: Placement) -> list[Operation]:
 
 
 def _costed(problem: Problem, operation: Operation) -> tuple[int, float]:
-    """Return the bytes that an operation moves, KV cache included, and its seconds."""
     rows = problem.start.partitions(problem.batch)
     source = [rows[layer].get(operation.source, 0) for layer in operation.layers]
     tokens = round(sum(source) / len(source) * problem.context)

@@ -111,7 +111,6 @@ def compute(context: Context, experiment: Sharing) -> Computed:
 def _served(
     context: Context, compression: float, settings: Sequence[str], seed: int, chip: str
 ) -> tuple[tuple[str, ...], SimulationResult] | None:
-    """Return the models and their replay; None: no room."""
     overrides = replay_settings(context, compression, settings, seed, chip=[f"hardware={chip}"])
     cfg = composed(*overrides)
     try:

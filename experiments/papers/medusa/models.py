@@ -185,7 +185,6 @@ def _standing(spec: ModelSpec) -> tuple[tuple[Buffer, ...], dict[tuple[str, int]
 
 
 def _layer_weights(weights: dict[str, int]) -> tuple[int, int, int, int]:
-    """Return the weight bytes of qkv, o, up (and gate), down."""
     up = weights["gate_up"] if "gate_up" in weights else weights["up"]
     return weights["qkv"], weights["o"], up, weights["down"]
 
@@ -241,7 +240,6 @@ class _Builder:
         self.out = self._stays(row)
 
     def _stays(self, nbytes: int) -> int:
-        """Add a buffer that the capture allocates and never frees; return its index."""
         self.buffers.append(Buffer(max(nbytes, _SEEN), first=0))
         return len(self.buffers) - 1
 

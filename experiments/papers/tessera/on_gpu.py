@@ -188,7 +188,6 @@ def _launcher(running: Running, number: int) -> Callable[[], None]:
 
 
 def _graph_s(job: _Asked, device: Peer, launches: Sequence[Callable[[], None]]) -> float:
-    """Return the mean seconds of a launch in a graph of several launches."""
     device.enter()
     device.begin_capture()
     for launch in launches:

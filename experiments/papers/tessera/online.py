@@ -110,7 +110,6 @@ def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> list[tuple[fl
 
 
 def _rate_at(points: Sequence[tuple[float, float]], slo_s: float) -> float | None:
-    """Return the rate at which the latency reaches the target, linear between points."""
     for (a, low), (b, high) in pairwise(points):
         if low <= slo_s < high:
             return a + (b - a) * (slo_s - low) / (high - low)

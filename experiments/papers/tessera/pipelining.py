@@ -53,8 +53,6 @@ class Pipelining:
 
 
 class _Placed(NamedTuple):
-    """A placement of each kind of step: groups, and seconds on each GPU."""
-
     kinds: tuple[Steps, ...]
     computed_s: tuple[tuple[float, ...], ...]
 
@@ -169,7 +167,6 @@ def compute(context: Context, experiment: Pipelining) -> Computed:
 
 
 def _least_s(placed: _Placed, requests: Sequence[Sequence[int]]) -> float:
-    """Return the computing seconds of the busiest GPU over all requests."""
     counts = [sum(r.count(k) for r in requests) for k in range(len(placed.kinds))]
     return max(
         sum(n * times[g] for n, times in zip(counts, placed.computed_s, strict=True))

@@ -53,8 +53,6 @@ class ColdSlices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chip:
-    """A partitioned chip: the hot model's slice, the cold models' slices, and the link."""
-
     mig: str
     hot: TimedGpu
     cold: tuple[TimedGpu, ...]

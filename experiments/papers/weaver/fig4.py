@@ -162,7 +162,6 @@ class _Runs:
         return largest_rate(self._of(panel, way))
 
     def at(self, panel: Panel, way: str, rate: float) -> Found | None:
-        """Return the results at a rate; None beyond the largest."""
         if rate > self.largest(panel, way):
             return None
         return served(replace(self._of(panel, way), hot_rps=rate))

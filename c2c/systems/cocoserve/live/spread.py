@@ -212,8 +212,6 @@ class OverDevices(OverPools):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Rows of a call on one device."""
-
     device: int
     index: np.ndarray | None  # indices of its tokens in the call; None: all of them
     tables: Any
@@ -223,8 +221,6 @@ class _Group:
 
 @dataclass(slots=True)
 class _Call:
-    """Activations of one call on their way over devices."""
-
     over: OverDevices
     laid: Laid
     tokens: Any

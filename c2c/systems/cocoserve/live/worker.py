@@ -29,8 +29,6 @@ _log = logging.getLogger("c2c.engine")
 
 @dataclass(slots=True, eq=False)
 class _Change:
-    """A change of an instance's variant: the frame and its progress."""
-
     asked: say.Relayout
     under_way: Relayout | None = None  # None: not started, or waiting for blocks
     compiled: int = 0  # executables compiled before it
@@ -89,7 +87,6 @@ class Spreading(Residents):
         super()._submit(instance, submit)
 
     def _path(self, over: OverDevices, request: int, home: int) -> Path | None:
-        """Return the path of a new request; None: any of the current variant's."""
         for number in (home, self._moved.get(request, home)):
             if over.spread.has(self._setup.homes[number]):
                 return self._setup.homes[number]

@@ -49,7 +49,6 @@ def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
 
 
 def _record(entry: Entry, call: KernelCall, places: list[int], memory: Memory) -> None:
-    """Widen the recorded intervals by the bytes that the kernel accessed."""
     for traced in entry.traced:
         row = int.from_bytes(call.parameters[traced.intervals], "little") + 16 * traced.number
         for access, address in zip(entry.accesses, places, strict=True):

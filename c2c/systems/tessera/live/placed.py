@@ -48,8 +48,6 @@ _PARTS_OF: Final = {  # weights of the feed-forward block have other names
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Adjacent parts of a layer on one device."""
-
     number: int
     device: int
     parts: tuple[str, ...]

@@ -82,7 +82,7 @@ class _Own(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """A word of 8 bytes from memory, possibly an address."""
+    pass
 
 
 class _OnChip(NamedTuple):
@@ -90,7 +90,7 @@ class _OnChip(NamedTuple):
 
 
 class _Global(NamedTuple):
-    """The address of a variable in global memory."""
+    pass
 
 
 _Value = Reached | _Own | _Loaded | _OnChip | _Global
@@ -303,7 +303,6 @@ def _number(text: str) -> int | None:
 
 
 def _width(parts: Iterable[str]) -> int:
-    """Return the bytes of the type in an opcode."""
     widths: Mapping[str, int] = {"64": 8, "32": 4, "16": 2, "8": 1, "128": 16}
     last = [p for p in parts if p[:1] in "busf" and p[1:].removesuffix("x2") in widths]
     if not last:
@@ -313,7 +312,6 @@ def _width(parts: Iterable[str]) -> int:
 
 
 def _all_bytes(instruction: Instruction) -> int:
-    """Return the bytes that one thread moves."""
     parts = instruction.parts
     types = [p for p in parts if p in ("bf16", "f16", "bf16x2", "f16x2")]
     nbytes = {"bf16": 2, "f16": 2, "bf16x2": 4, "f16x2": 4}[types[-1]] if types else _width(parts)

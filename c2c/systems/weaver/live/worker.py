@@ -200,7 +200,6 @@ class _Listening:
             self._links.append(SlotLink(slot, control, self._shape, limit_s=_LIMIT_S))
 
     def taken(self) -> Link | None:
-        """Return the newest link that has not been taken; None without one."""
         return self._links.pop() if self._links else None
 
 

@@ -106,7 +106,6 @@ def _base(row: dict[str, Any]) -> str:
 
 
 def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw a bar of parts for each row; long bars are cut, with a label."""
     total = [sum(r[part] for part in PARTS) for r in rows]
     points = [(i, r["published_s"]) for i, r in enumerate(rows) if r["published_s"] is not None]
     base = [t - r["host_s"] for t, r in zip(total, rows, strict=True)]
