@@ -7,7 +7,7 @@
 Settings are those of `c2c simulate`; a sweep (a,b or range(1,9)) is compared, a single value is
 fixed. By default every chip with a price, its layouts of equal slices, and `advise.systems` are
 compared. A fleet serves if `slo.attainment` of the requests meet both targets and no queue grows
-without end. Kinds of fleets race over a sixteenth, a quarter and all of the requests. Of fleets of
+without end. Kinds of fleets race over a sixteenth, a quarter and all the requests. Of fleets of
 one price, the first serves with the cost model's error, and has most load left.
 
     advise.systems=[...]    systems; default c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon

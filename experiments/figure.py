@@ -95,7 +95,7 @@ class Context:
 
     @property
     def quick(self) -> bool:
-        """True for the small version of a figure."""
+        """True for a figure's small version."""
         return self.profile == "quick"
 
     def each[T](self, runs: Sequence[T]) -> Iterator[T]:
@@ -259,7 +259,7 @@ def figure[E](
 
 
 def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> Any:
-    """Return a decorator that registers a function as the computation of a figure.
+    """Return a decorator that registers a function as a figure's computation.
 
         @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
                 draw=".papers.tessera.drawing.draw_online", needs=SYSTEMS, traces=(TRACE,))

@@ -60,7 +60,7 @@ def figures_of(ttft_s: float, tpot_s: float, osl: float, clients: int) -> Figure
 
 
 def served(group: Group, spec: ModelSpec, engine: Engine, load: Load) -> tuple[Figures, Any]:
-    """Return the figures of a load, and the records of its requests."""
+    """Return a load's figures, and the records of its requests."""
     prepared = prepared_group(group, spec, engine)
     count, loop = RATED, None
     if load.clients:

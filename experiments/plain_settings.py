@@ -32,7 +32,7 @@ class Ran(NamedTuple):
 
 
 def read_settings(schema: type, arguments: Sequence[str]) -> Any:
-    """Return the settings of a command line."""
+    """Return a command line's settings."""
     if {"--help", "-h"} & set(arguments):
         print(_plain_help(schema))
         raise SystemExit(0)
@@ -95,7 +95,7 @@ def run_each(
     work: Callable[[Any], Ran | int | None],
     check: Callable[[Any], None] = lambda _: None,
 ) -> int:
-    """Run the settings of a command line, or with -m each point, then a table."""
+    """Run a command line's settings, or with -m each point, then a table."""
 
     def read(own: Sequence[str]) -> Any:
         settings = read_settings(schema, own)

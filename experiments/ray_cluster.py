@@ -27,7 +27,7 @@ def cluster_is_named() -> bool:
 
 
 def cluster_cores(code: Sequence[str]) -> int:
-    """Return the number of cores of the cluster's present machines, at least 1."""
+    """Count cores of the cluster's present machines, at least 1."""
     return max(1, int(cluster_with(code).cluster_resources().get("CPU", 1)))
 
 

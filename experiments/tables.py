@@ -92,7 +92,7 @@ def print_line(out: Console, text: str, style: str = "") -> None:
 
 
 def print_trimmed(out: Console, shown: RenderableType) -> None:
-    """Print without the blanks that rich appends to the lines of a table."""
+    """Print without the blanks that rich appends to a table's lines."""
     out.print(_Trimmed(shown))
 
 

@@ -77,7 +77,7 @@ def layer_index(layer: Number | None, layers: int | None) -> Any:
 
 
 def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> Any:
-    """Return the number of working clusters: a Python integer, or a traced int32 in range.
+    """Count working clusters: a Python integer, or a traced int32 in range.
 
     Args:
       sm_limit: None for all SMs.

@@ -1,4 +1,4 @@
-"""Rules of sm_90 for the configuration of every kernel."""
+"""Rules of sm_90 for every kernel's configuration."""
 
 from __future__ import annotations
 

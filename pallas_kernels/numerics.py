@@ -59,7 +59,7 @@ def gemm_error_bound(
       out_dtype: of the output.
 
     Returns:
-      The bound of each element, float64.
+      Each element's bound, float64.
 
     Raises:
       ValueError: k is too large for a bound of float32 sums.

@@ -42,7 +42,7 @@ def folders() -> tuple[Path, ...]:
 
 
 def load(device: str) -> Tuned:
-    """Return the rates of a device."""
+    """Return a device's rates."""
     machine: dict[str, Any] = {}
     for path in (folder / file_name(device) for folder in folders()):
         if not path.exists():

@@ -24,7 +24,7 @@ class Tables(NamedTuple):
     """A system for compiled code.
 
     Attributes:
-      system: its policies, each as the address of its table.
+      system: its policies, each as its table's address.
       own: address of the words of each policy's own arrays.
       kept: objects that must live as long as these addresses are used.
     """
@@ -40,7 +40,7 @@ def link(system: Any, own: Any, address_of: Callable[[DecisionPoint, Any, Any], 
     Args:
       system: policies, a `c2c.policies.System`.
       own: their own arrays, a `c2c.policies.Own`.
-      address_of: address of the machine code of a decision, a policy and its own arrays.
+      address_of: address of a decision's machine code, a policy and its own arrays.
 
     Raises:
       PolicyError: a policy lacks an implementation, or has a field that is no number.

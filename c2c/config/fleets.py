@@ -43,7 +43,7 @@ class GivenPart:
 
 
 def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart, ...]:
-    """Return the parts of a fleet, `superchips` times."""
+    """Return a fleet's parts, `superchips` times."""
     entries, copies = plain["fleet"]["parts"], plain["superchips"]
     if not entries:
         if plain["fleet"]["name"] is not None:

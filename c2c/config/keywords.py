@@ -103,7 +103,7 @@ def simulate(
     1.0
 
     Args:
-      fleet: or the `setup` of a result, run again with `settings` that choose no file.
+      fleet: or a result's `setup`, run again with `settings` that choose no file.
       workload: None: that of the setup, or the default.
       folder: folder of the user's settings.
       compiled: see `c2c.config.simulate`.

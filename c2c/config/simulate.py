@@ -132,7 +132,7 @@ def summary_of(
     totals: Mapping[str, Any],
     mapper: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, Any]:
-    """Return the summary of a run, with its cost, verdict on the load and plan of the layout.
+    """Return a run's summary, with its cost, verdict on the load and plan of the layout.
 
     Args:
       totals: result of `run_totals`, kept under "run".

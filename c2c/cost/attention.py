@@ -59,7 +59,7 @@ def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
-    """Return the number of key and value positions that a prefill chunk reads."""
+    """Count key and value positions that a prefill chunk reads."""
     places = cache.full * (offset + chunk)
     if cache.windowed > 0:
         places += cache.windowed * chunk_kv_tokens(offset, chunk, cache.window)
@@ -68,7 +68,7 @@ def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def cache_places(tokens: int, cache: CacheShape) -> int:
-    """Return the KV positions of a sequence, without recurrent state."""
+    """Return a sequence's KV positions, without recurrent state."""
     places = cache.full * tokens
     if cache.windowed > 0:
         places += cache.windowed * decode_kv_tokens(tokens, cache.window)

@@ -24,7 +24,7 @@ def store_constants(name: str, values: Mapping[str, float], sources: Mapping[str
 
 
 def as_yaml(values: Mapping[str, float], sources: Mapping[str, Source]) -> str:
-    """Return the `constants` section of a calibration file."""
+    """Return a calibration file's `constants` section."""
     lines = [_HEAD.rstrip()]
     for name, source in sources.items():
         lines.append(f"  {name}:")

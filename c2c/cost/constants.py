@@ -170,7 +170,7 @@ def calibration_names() -> tuple[str, ...]:
 
 
 def calibration_path(name: str) -> Path:
-    """Return the path of a calibration file."""
+    """Return a calibration file's path."""
     names = calibration_names()
     if name not in names:
         raise SettingError("calibration", name, f"one of {', '.join(names) or '(none found)'}")
@@ -178,7 +178,7 @@ def calibration_path(name: str) -> Path:
 
 
 def calibration_for(platform: str) -> str:
-    """Return the calibration of a platform, or the default one of unmeasured chips."""
+    """Return a platform's calibration, or the default one of unmeasured chips."""
     return platform if platform in calibration_names() else GENERIC
 
 

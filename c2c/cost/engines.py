@@ -103,7 +103,7 @@ def load_engine(name: str) -> Engine:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version; a release candidate is before its release.
+    """Return a version's numbers; a release candidate is before its release.
 
     >>> sorted(["1.0.0", "1.0.0rc3", "0.19"], key=_parts)
     ['0.19', '1.0.0rc3', '1.0.0']

@@ -1,4 +1,4 @@
-"""Distribution of a step's tokens over the experts of an MoE layer."""
+"""Distribution of a step's tokens over an MoE layer's experts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

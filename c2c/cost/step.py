@@ -362,7 +362,7 @@ def _rows_and_groups(
 
 
 def _stored(gemm: Gemm, spec: ModelSpec) -> float:
-    """Return the bytes of a stored weight, its share of scales included."""
+    """Return a stored weight's bytes, its share of scales included."""
     return gemm_bytes(spec, gemm) / (gemm.k * gemm.n)
 
 

@@ -34,7 +34,7 @@ class Entry:
 
 # A catalog may be Hugging Face's cache, or have a folder for each organisation.
 def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
-    """Return the models of a catalog, by name; weights are not read.
+    """Return a catalog's models, by name; weights are not read.
 
     A checkpoint has the name of its folder or file, or `folder/name`; a repository of Hugging
     Face's cache is `org/name`, with the snapshot of `refs/main`, else the newest.

@@ -33,7 +33,7 @@ class Grammars:
     """Grammars over a model's tokens; a large vocabulary takes a second."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
-        """Read the text of every token."""
+        """Read every token's text."""
         from llguidance import LLTokenizer
 
         spelling = tokenizer.spelling
@@ -47,7 +47,7 @@ class Grammars:
         self._tokens = LLTokenizer(wrapped, n_vocab=vocab + 1, eos_token=vocab)
 
     def begin(self, grammar: str, tokens: Sequence[int]) -> Constraint:
-        """Return the constraint of a text."""
+        """Return a text's constraint."""
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokens, grammar, log_level=0)

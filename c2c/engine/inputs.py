@@ -49,7 +49,7 @@ def row_of(event: Event, names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def event_of(row: Mapping[str, Any], names: Sequence[str]) -> Event:
-    """Return the event of a row.
+    """Return a row's event.
 
     Raises:
       KeyError: the kind is unknown.

@@ -89,7 +89,7 @@ class Ledger:
         return iter(tuple(self._open))
 
     def of_model(self, model: str) -> list[int]:
-        """Return the open requests of a model."""
+        """Return a model's open requests."""
         return [request for request, entry in self._open.items() if entry.ask.model == model]
 
     def open(self, ask: Ask, model: int, arrived_s: float, blocks: tuple[int, ...] = ()) -> None:

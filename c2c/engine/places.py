@@ -102,7 +102,7 @@ class Place:
 
 
 def requests_in(action: Load | RunSteps) -> Iterator[int]:
-    """Yield the requests of a step."""
+    """Yield a step's requests."""
     if isinstance(action, RunSteps):
         yield from (request for request, _, _ in action.prefills)
         yield from action.decodes
@@ -133,7 +133,7 @@ def load_of(place: Place, plan: int, instance: int, model: str) -> messages.Load
 def load_row(
     place: Place, doing: Doing, frame: messages.Loaded, model: str, sent_s: float, heard_s: float
 ) -> StepRow:
-    """Return the record of a load."""
+    """Return a load's record."""
     return StepRow(
         plan=frame.plan, number=-1, device=place.device, model=model, chunk=0, rows=0, calls=[],
         prompt_tokens=0, decodes=0, kv_tokens=0, found=0, seconds=frame.seconds, host_s=0.0,

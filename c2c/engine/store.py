@@ -109,7 +109,7 @@ class Store:
                 self._reader.kill()
 
     async def stand_by(self) -> asyncio.subprocess.Process:
-        """Start the reader if there is none; imports take seconds."""
+        """Start the reader if none; imports take seconds."""
         if self._reader is None or self._reader.returncode is not None:
             self._reader = await started("the weight reader", self._new_reader)
         return self._reader

@@ -51,7 +51,7 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigConfig:
-    """A layout: the profile of each instance, by name in `parts` or given in `profiles`.
+    """A layout: each instance's profile, by name in `parts` or given in `profiles`.
 
     A part is the vendor's name, "3g.48gb"; "3g", that many compute slices with least memory; or
     "24gb", that memory with most compute slices of which as many fit.

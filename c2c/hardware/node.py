@@ -115,7 +115,7 @@ class Node:
         return math.inf if link is None else link.latency_s + nbytes / (link.gbps * 1e9)
 
     def ways(self, source: int, target: int) -> tuple[str, ...]:
-        """Return the resources of a transfer; shared names contend."""
+        """Return a transfer's resources; shared names contend."""
         link = self.link(source, target)
         if link is None:
             return ()

@@ -94,7 +94,7 @@ def percentiles(
     mean: float | None = None,
     overwrite: bool = False,
 ) -> dict[str, float]:
-    """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if there are none.
+    """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if none.
 
     Args:
       ps: in percent, interpolated linearly between order statistics.

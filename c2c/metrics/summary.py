@@ -127,7 +127,7 @@ def summarise(
     run_stats: Mapping[str, Any] | None = None,
     parts: Sequence[Part] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON-able summary of a run; NaN becomes None.
+    """Return a run's JSON-able summary; NaN becomes None.
 
     The division of models among parts does not change the result.
 

@@ -60,7 +60,7 @@ def is_shipped(catalog: Mapping[str, Any]) -> bool:
 def load_catalog(
     name_or_mapping: str | Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> tuple[Deployment, ...]:
-    """Return the deployments of a catalog, most popular first.
+    """Return a catalog's deployments, most popular first.
 
     `copies` above 1 give `<name>-000`, `<name>-001` and so on; the default name is the spec's.
     Order "round_robin" takes one copy of each entry in turn, "sequential" (the default) all of an

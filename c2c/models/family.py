@@ -37,7 +37,7 @@ class Family:
       windowed: from a config without layer names to the windowed layers; None: a window has no
         effect.
       names_layers: whether transformers reads a config's layer kinds.
-      turns_part: whether it reads the rotated fraction of a head.
+      turns_part: whether it reads a head's rotated fraction.
       prepare: from a config to fields under other families' names.
       modules: starts of modules' names where they differ from `gemms`'.
     """

@@ -12,7 +12,7 @@ _MOST_BYTES = 1 << 27  # limit of a file; the largest tokenizers and indices hav
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file.
+    """Return a UTF-8 file's text.
 
     Raises:
       DataError: it cannot be read, is too large, or is not UTF-8.

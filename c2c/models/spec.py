@@ -203,8 +203,8 @@ class OtherFormat:
 class ModelSpec:
     """Shapes of a model's weights and caches; layers are alike except for the fields below.
 
-    `sliding_window` is the window of every layer; 0: none, or `partial_window` in `window_layers`.
-    `intermediate` is the width of a dense block, `moe_intermediate` of an expert,
+    `sliding_window` is every layer's window; 0: none, or `partial_window` in `window_layers`.
+    `intermediate` is a dense block's width, `moe_intermediate` of an expert,
     `shared_intermediate` of all shared experts or a dense block beside the experts; `dense_layers`
     have no experts. With `latent`, `head_dim` is of a query head. A layer without attention or
     feed-forward block has half of the norms.

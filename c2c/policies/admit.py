@@ -21,7 +21,7 @@ __all__ = [
 
 @decision(returns=JOINS)
 def may_join(policy: Any, need_bytes: float, room_bytes: float, batch: int, max_batch: int) -> bool:
-    """Return True if the request at the head of the queue joins the batch now.
+    """Return whether the request at the head of the queue joins the batch now.
 
     Args:
       need_bytes: KV cache of the whole request, prompt and output.

@@ -62,7 +62,7 @@ def _free(policy: Any, link_utilisation: float) -> float:
 
 @decision(default=_free, returns=SECONDS)
 def link_price(policy: Any, link_utilisation: float) -> float:
-    """Return the price of the link: seconds of a step that a second of the whole link counts as.
+    """Return the link's price: seconds of a step that a second of the whole link counts as.
 
     Args:
       link_utilisation: by all tenants over the device's last step.

@@ -21,7 +21,7 @@ def fill(policy: Any, w: Any, i: int, now_s: float) -> int:
 
 @decision(returns=YES_OR_NO)
 def joins(policy: Any, w: Any, i: int) -> bool:
-    """Return True if the head of instance `i`'s queue would join its batch now."""
+    """Return whether the head of instance `i`'s queue would join its batch now."""
 
 
 class Reserved(NamedTuple):

@@ -20,7 +20,7 @@ __all__ = [
 
 @decision(returns=YES_OR_NO)
 def goes_before(policy: Any, a_last_used_s: float, b_last_used_s: float) -> bool:
-    """Return True if idle model a is evicted before idle model b."""
+    """Return whether idle model a is evicted before idle model b."""
 
 
 class LeastRecentlyUsed(NamedTuple):
@@ -39,7 +39,7 @@ def _least_recently_used(
 
 @decision(returns=YES_OR_NO)
 def should_drain(policy: Any, oldest_wait_s: float) -> bool:
-    """Return True if a busy slice must be drained for a model that waited so long."""
+    """Return whether a busy slice must be drained for a model that waited so long."""
 
 
 class AfterWaiting(NamedTuple):

@@ -143,7 +143,7 @@ def _all_mass(policy: Any, similarity: float) -> float:
 
 @decision(returns=A_NUMBER)
 def prefetch_weight(policy: Any, probability: float, ahead: int, layers: int) -> float:
-    """Return the prefetch weight of an expert: the largest is fetched first, 0 never.
+    """Return an expert's prefetch weight: the largest is fetched first, 0 never.
 
     Args:
       probability: predicted in its layer.

@@ -75,7 +75,7 @@ Rank = tuple[float, float, float, float]
 
 @decision
 def rank(policy: Any, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
-    """Return the ranks of a slice: the least is chosen, of equals the first row; inf: no fit.
+    """Return a slice's ranks: the least is chosen, of equals the first row; inf: no fit.
 
     Args:
       row: row of `CANDIDATE_DTYPE`.

@@ -18,7 +18,7 @@ __all__ = [
 
 @decision(returns=YES_OR_NO)
 def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool) -> bool:
-    """Return True if a model should get another instance.
+    """Return whether a model should get another instance.
 
     Args:
       backlog_s: seconds of its prompts not prefilled yet, alone.

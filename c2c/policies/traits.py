@@ -128,7 +128,7 @@ class VaryTraits(NamedTuple):
     Attributes:
       follows_waits: whether it sees ended requests, and chooses the variant.
       timer_s: first time of each chip's timer; inf: no timer.
-      caps_batch: whether it bounds the requests of a batch.
+      caps_batch: whether it bounds a batch's requests.
     """
 
     follows_waits: bool = False

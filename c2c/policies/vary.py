@@ -144,7 +144,7 @@ def kv_home(
 
 @decision(default=_once, returns=DUE, rows=WATCH_DTYPE)
 def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
-    """Handle the timer of a chip; return the time at which it is due next, or inf.
+    """Handle a chip's timer; return the time at which it is due next, or inf.
 
     A variant is in force at its instance's next step boundary.
 

@@ -49,7 +49,7 @@ def slot_of(s: Serving, request_id: int) -> int:
 
 @jitable
 def earliest_deadline_s(s: Serving) -> float:
-    """Return the time of the next deadline; inf: there is none."""
+    """Return the next deadline's time; inf: there is none."""
     first_s = math.inf
     for slot in range(len(s.request)):
         req = s.request[slot]

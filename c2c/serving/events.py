@@ -140,7 +140,7 @@ class Exchange(NamedTuple):
 
 @jitable
 def is_lost(s: Serving, d: int) -> bool:
-    """Return True if device `d` is lost."""
+    """Return whether device `d` is lost."""
     return bool(s.device[d].service == GONE)
 
 

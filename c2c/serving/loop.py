@@ -125,12 +125,12 @@ def row_of(event: Event) -> tuple[int, int, int]:
 
 
 def is_compiled() -> bool:
-    """Return True if machine code of the step is on disk."""
+    """Return whether machine code of the step is on disk."""
     return is_kept(take)
 
 
 class Step:
-    """The step of one fleet, interpreted or as machine code."""
+    """One fleet's step, interpreted or as machine code."""
 
     def __init__(self, w: Loop, *, compiled: bool) -> None:
         """Load the machine code, or compile it, which takes tens of seconds.

@@ -42,7 +42,7 @@ def take_weights_of(fleet: Fleet, s: Serving, m: int, c: int) -> None:
 
 
 def release_weights_of(w: Loop, m: int, c: int, now_s: float) -> None:
-    """Unpin the weights of a model, and its load."""
+    """Unpin a model's weights, and its load."""
     k = entry_of(w.fleet, m, c)
     never_came(w.fleet, w.s, k, m)
     let_go(w.fleet, w.s, k, m, now_s)

@@ -45,7 +45,7 @@ def _is_among(finished: Any, request_id: int) -> bool:
 
 @jitable
 def ends_prompt(s: Serving, slot: int) -> bool:
-    """Return True if the step computes the last of a request's prompt."""
+    """Return whether the step computes the last of a request's prompt."""
     req = s.request[slot]
     return bool(req.step_tokens > 0 and req.prefilled + req.step_tokens >= req.prompt)
 
@@ -136,7 +136,7 @@ def take_leaving(w: Loop, d: int, finished: Any, now_s: float) -> None:
 
 
 def gives_up(values: Mapping[type, Any]) -> bool:
-    """Return True if requests of the run's fleet have deadlines."""
+    """Return whether requests of the run's fleet have deadlines."""
     return bool(values[Fleet].gives_up)
 
 

@@ -55,7 +55,7 @@ def clear_slice(w: Loop, m: int, now_s: float) -> None:
 
 @jitable
 def go_elsewhere(w: Loop, m: int, now_s: float) -> None:
-    """Place model `m` again after the loss of its slice."""
+    """Place model `m` again after its slice's loss."""
     if w.s.model[m].n_wait > 0 and not has_active(w.fleet, w.s, m):
         head = w.s.request[w.s.model[m].wait_head]
         try_place(w, m, head.prompt + head.output, -1, now_s)

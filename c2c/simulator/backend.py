@@ -240,7 +240,7 @@ def _touched(state: Serving, k: int) -> int:
 def submit(
     w: Loop, machine: Machine, world: World, experts: Experts, ended: int, now_s: float
 ) -> None:
-    """Carry out the actions of the last step, and share the links of the chips that it touched.
+    """Carry out the last step's actions, and share the links of the chips that it touched.
 
     Args:
       ended: device whose phase, relayout or transfer ended; or -1.

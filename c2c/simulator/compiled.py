@@ -12,7 +12,7 @@ __all__ = ["compiled_drive", "is_compiled"]
 
 
 def is_compiled() -> bool:
-    """Return True if machine code of the event loop is on disk."""
+    """Return whether machine code of the event loop is on disk."""
     return is_kept(core.drive)
 
 

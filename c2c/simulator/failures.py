@@ -94,7 +94,7 @@ class FailureSchedule:
 
 
 def has_steps_done(world: World, d: int, now_s: float) -> bool:
-    """Return True if device `d` runs steps and some are done."""
+    """Return whether device `d` runs steps and some are done."""
     p = world.phase[d]
     if world.busy[d] == 0 or p.is_load != 0 or p.works != 0:
         return False

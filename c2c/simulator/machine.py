@@ -34,7 +34,7 @@ _INTERPRETED_LAYERS = 16  # more are walked sooner by code that has to be compil
 
 
 def build_machine(prepared: Prepared) -> Machine:
-    """Return the constants of the simulated hardware."""
+    """Return the simulated hardware's constants."""
     setup = prepared.setup
     where = weights_in(setup.system.load)
     streams = where != "hbm"

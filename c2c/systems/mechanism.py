@@ -38,7 +38,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """A mechanism, the constant `SYSTEM` of a module; `system.<part>=<module>` selects it.
+    """A mechanism, a module's constant `SYSTEM`; `system.<part>=<module>` selects it.
 
     Attributes:
       part: part of the system that it fills.

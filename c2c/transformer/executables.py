@@ -211,7 +211,7 @@ class Executables:
 def executables_at(
     where: Executables | Path | str | Literal["auto"] | None,
 ) -> Executables | None:
-    """Return the executables of a folder, the same object each time.
+    """Return a folder's executables, the same object each time.
 
     Args:
       where: folder; "auto" for the default one, perhaps unusable. None and `Executables` are

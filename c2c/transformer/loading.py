@@ -86,7 +86,7 @@ def load(
       progress: progress bar; by default if stderr is a terminal.
       executables: folder; "auto": the default of `pallas_kernels.repository`, if writable.
       ahead: selects executables to prepare during loading.
-      took: callback with the seconds of each part, in any thread.
+      took: callback with each part's seconds, in any thread.
       device: jax device; by default the first.
 
     Raises:

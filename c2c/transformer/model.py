@@ -198,7 +198,7 @@ class Model:
         temperature: float = 0.0,
         **settings: Any,
     ) -> str | list[int]:
-        """Return the continuation of a prompt, without it: text for text, tokens for tokens.
+        """Return a prompt's continuation, without it: text for text, tokens for tokens.
 
         Args:
           max_new_tokens: fewer only after a stop token.

@@ -81,7 +81,7 @@ class OverPools(SharesNothing, ABC):
 
     @abstractmethod
     def path_of(self, stay: Stay) -> Path:
-        """Return the path of a new request."""
+        """Return a new request's path."""
 
     def put(self, device: int, leaf: Any) -> Any:
         """Return a layer's array on a device; host arrays stay."""
@@ -139,7 +139,7 @@ class OverPools(SharesNothing, ABC):
         return np.array(taken, np.int32).reshape(len(devices), count)
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request."""
+        """Free a request's blocks."""
         cache = self.kept.pop(stay, None)
         if cache is not None:
             for device, blocks in zip(cache.path, cache.blocks, strict=True):

@@ -27,7 +27,7 @@ MOST_OWN = 10_000  # ids with a deployment each: more are users or requests, not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Models assigned to the ids of a trace, in order of first appearance.
+    """Models assigned to a trace's ids, in order of first appearance.
 
     Attributes:
       target: id -> deployment.

@@ -155,7 +155,7 @@ class RequestBlock:
         return cover(self.prompt_tokens, block_tokens)
 
     def prompt_blocks(self) -> NDArray[np.int64]:
-        """Return the number of prompt blocks of each request."""
+        """Count prompt blocks of each request."""
         assert self.block_first is not None
         counts = np.diff(self.block_first)
         if self.keys_answers:

@@ -16,7 +16,7 @@ def workload_files(config: WorkloadConfig) -> dict[str, Path]:
     """Return the files that the settings name, by setting.
 
     Raises:
-      SettingError: the trace is neither a file nor the name of a shared trace.
+      SettingError: the trace is neither a file nor a shared trace's name.
     """
     result: dict[str, Path] = {}
     if config.kind == "trace":

@@ -49,7 +49,7 @@ class _Found:
 
 
 def log_format_of(path: Path) -> str | None:
-    """Return the format of a log, by its first lines; None if it is none."""
+    """Return a log's format, by its first lines; None if it is none."""
     with open_bytes(path) as stream:
         head = stream.read(_SNIFFED_BYTES)
     if head[:4] == b"PAR1":

@@ -50,12 +50,12 @@ class Lists:
 
 
 def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:
-    """Return the number of blocks that hold these tokens."""
+    """Count blocks that hold these tokens."""
     return -(-tokens.astype(np.int64) // block_tokens)
 
 
 def block_keys(hashes: Lists, block_tokens: int) -> NDArray[np.uint64]:
-    """Return the key of each block, which depends on all hashes up to it and on the block size.
+    """Return each block's key, which depends on all hashes up to it and on the block size.
 
     Keys of a longer prefix thus extend those of a shorter one: two requests share a prefix exactly
     as far as their keys are equal from the first on. Hashes of a block's own tokens and of the

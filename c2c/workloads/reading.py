@@ -137,7 +137,7 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
 
 
 def block_tokens_of(trace: TraceFile, setting: int) -> int:
-    """Return the tokens of a hashed block; 0: no hashes."""
+    """Return a hashed block's tokens; 0: no hashes."""
     if "hash_ids" not in trace.columns:
         if setting:
             raise SettingError(

@@ -26,7 +26,7 @@ _BATCH_ROWS = 65_536
 
 
 def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
-    """Return the records of a file, as text or typed, and the number of malformed lines.
+    """Return a file's records, as text or typed, and the number of malformed lines.
 
     Nested names are "usage.prompt_tokens". A record's list of `requests` (aibrix) becomes records,
     as do a benchmark's lists `input_lens`, `output_lens` and so on, where `tpots`, the mean time

@@ -128,7 +128,7 @@ def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
 
 @formula
 def topic_of(tables: RouterTables, request: int) -> int:
-    """Return the topic of a request."""
+    """Return a request's topic."""
     return int(draw(tables.seed, request, 0, _TOPIC, 0) * tables.order.shape[1])
 
 

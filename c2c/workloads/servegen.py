@@ -88,7 +88,7 @@ class Clients:
 
 
 def read_clients(path: Path) -> Clients:
-    """Read the clients of a folder.
+    """Read a folder's clients.
 
     Raises:
       SettingError: it is no folder of clients.

@@ -27,7 +27,7 @@ def at_times(source: Source) -> Source:
 
 
 def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: bool) -> Source:
-    """Return the requests of a trace, each with its time to think if it waits for others.
+    """Return a trace's requests, each with its time to think if it waits for others.
 
     A request waits for those that the file names, else for its session's previous turn. The time to
     think is the file's, else that from their last end, or without measured latencies from their

@@ -71,7 +71,7 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
 
 
 def refuse_seed(group: str, seeds: Sequence[int], overrides: Sequence[str]) -> None:
-    """Validate the seeds of a search, which replace the `seed` of a run."""
+    """Validate a search's seeds, which replace a run's `seed`."""
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise SettingError(f"{group}.seeds", seeds, "whole numbers from 0 on, each once")
     if seed := [a for a in overrides if a.startswith("seed=")]:
@@ -83,7 +83,7 @@ def answer_folder(
     group: str, options: Any, setup: RunSetup, names: Sequence[object], *,
     packages: Sequence[str], files: Sequence[str], **more: Any,
 ) -> Iterator[tuple[RunDir, Path, dict[str, Any]]]:  # fmt: skip
-    """Open the run folder of an answer; yield it, its path and an earlier answer."""
+    """Open an answer's run folder; yield it, its path and an earlier answer."""
     settings = setup.settings
     record = {
         "command": group,

@@ -31,7 +31,7 @@ class Runs:
         self.found: dict[Trial, Point] = {}
 
     def settings(self, trial: Trial) -> dict[str, Any]:
-        """Return the settings of a trial."""
+        """Return a trial's settings."""
         more = {**self.more, "superchips": trial.chips, "seed": trial.seed}
         if trial.part < self.requests:
             more["workload.max_requests"] = trial.part
@@ -86,7 +86,7 @@ class Runs:
 
 
 def outcome_of(point: Point) -> Outcome:
-    """Return the outcome of a run: targets met or missed, and its error."""
+    """Return a run's outcome: targets met or missed, and its error."""
     summary, verdict = point.summary, point.summary.get("verdict") or {}
     missed = round((1.0 - verdict.get("met", 0.0)) * summary.get("requests", 0))
     latencies = [(summary.get(key) or {}).get(p) for key in ("ttft_s", "tpot_s")

@@ -41,7 +41,7 @@ class Watch:
             self._live.stop()
 
     def ask(self, count: int) -> None:
-        """Count runs that are asked for."""
+        """Count runs asked for."""
         self.asked += count
 
     def run(self) -> None:

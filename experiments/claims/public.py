@@ -35,7 +35,7 @@ class Interval:
         return max(high / low if low > 0 else math.inf for low, high in pairs)
 
     def holds(self, values: Sequence[float]) -> bool:
-        """Return True if values lie in the interval, end by end."""
+        """Return whether values lie in the interval, end by end."""
         ends = zip(self.low, values, self.high, strict=True)
         return all(low <= value <= high for low, value, high in ends)
 

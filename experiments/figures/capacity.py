@@ -20,7 +20,7 @@ def draw_capacity(
     title: str,
     caption: str,
 ) -> Figure:
-    """Draw the runs of a search."""
+    """Draw a search's runs."""
     figure, (axes,) = canvas(6.4, 3.8)
     rows = [r for r in table.to_pylist() if r["attainment_both"] is not None]
     seeds = sorted({r["seed"] for r in rows})

@@ -94,7 +94,7 @@ class Prompt:
 
 
 def text_of(name: str, value: str) -> str:
-    """Return the text of a setting: `-` is standard input, `@file` a file, `@@` an @."""
+    """Return a setting's text: `-` is standard input, `@file` a file, `@@` an @."""
     if value != "-" and not value.startswith("@"):
         return value
     if value.startswith("@@"):

@@ -37,12 +37,12 @@ class Chip:
 
 
 def shipped() -> set[str]:
-    """Return the chips of the project, which have its rows and constants."""
+    """Return the project's chips, which have its rows and constants."""
     return {path.stem for path in (conf_dir() / "hardware").glob("*.yaml")}
 
 
 def whole(platform: str, constants: Constants | None = None) -> Chip:
-    """Return the undivided chip of a platform, by default its calibration."""
+    """Return a platform's undivided chip, by default its calibration."""
     hardware = load_platform(platform)
     return Chip(
         platform=platform,

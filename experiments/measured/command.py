@@ -6,7 +6,7 @@
     c2c bench measured fit=true       # fit the files in conf again
     c2c bench measured page=true      # and write the engines' errors to docs/measured.md
 
-Takes a minute. Predicts every row with the constants of its chip. Prints the errors by chip,
+Takes a minute. Predicts every row with its chip's constants. Prints the errors by chip,
 operation and size, in-sample and held-out rows apart. Writes JSON, Parquet and a figure with
 provenance to a folder in runs/bench.
 """

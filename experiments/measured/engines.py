@@ -83,7 +83,7 @@ def engine_of(run: EngineRun) -> Engine:
 
 
 def run_figures(run: EngineRun, engine: Engine | None = None) -> Figures | None:
-    """Return the simulated figures of a run, or None if it does not fit."""
+    """Return a run's simulated figures, or None if it does not fit."""
     group = Group(platform=run.platform, tp=run.tp, apart=run.ep > 1)
     load = Load(isl=run.isl, osl=run.osl, clients=run.concurrency)
     try:

@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Constants that are fitted together.
+    """Constants fitted together.
 
     `typical`: each constant's prior, value and deviation of the logarithm (of an efficiency:
     logit).

@@ -73,7 +73,7 @@ def _chip(name: str) -> Chip:
 
 
 def single_requests(rows: Rows) -> list[Launched]:
-    """Return each row of `single_requests.csv` beside the mean time of a token."""
+    """Return each row of `single_requests.csv` beside a token's mean time."""
     result = []
     for i, model in enumerate(rows["model"]):
         engine = load_engine(rows["engine"][i])

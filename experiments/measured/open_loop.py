@@ -62,7 +62,7 @@ def open_runs(rows: Rows) -> Iterator[OpenRun]:
 
 
 def requests_of(run: OpenRun) -> RequestBlock:
-    """Return the requests of a run, as `sglang.bench_serving` draws them from its seed."""
+    """Return a run's requests, as `sglang.bench_serving` draws them from its seed."""
     drawn = np.random.RandomState(run.seed)  # the generator of the client
     prompt = drawn.randint(1, run.prompt_most + 1, size=run.requests)
     output = drawn.randint(0, run.output_most + 1, size=run.requests)

@@ -32,7 +32,7 @@ class Op:
     Attributes:
       shape: columns of a shape, whose rows are all fitted or all held out.
       predict: returns microseconds, in NumPy or jax.numpy.
-      classes: returns the size class of each row.
+      classes: returns each row's size class.
       is_bound: returns whether each row has an error bound.
       keep: returns whether each row belongs here.
       kernel: precision of `conf/kernels`; "": the calibration.

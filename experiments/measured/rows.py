@@ -91,7 +91,7 @@ class Rows:
     columns: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
+        """Count rows."""
         return len(next(iter(self.columns.values())))
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -57,7 +57,7 @@ def errors_of_runs(runs: Iterable[EngineRun]) -> Iterator[RunError]:
 
 
 def group_errors(errors: Sequence[RunError]) -> dict[tuple[str, str], dict[str, np.ndarray]]:
-    """Return the errors of each figure by grouping and group, without NaN."""
+    """Return each figure's errors by grouping and group, without NaN."""
     groups: dict[tuple[str, str], list[RunError]] = {}
     for one in errors:
         for grouping, name in GROUPINGS.items():

@@ -52,7 +52,7 @@ class Card:
 
     @property
     def title(self) -> str:
-        """Title without the name of the paper, which the group has."""
+        """Title without the paper's name, which the group has."""
         title = self.entry.title.removeprefix(f"{GROUPS[self.group]}, ")
         return title[:1].upper() + title[1:]
 

@@ -116,7 +116,7 @@ def _short(override: str) -> str:
 
 
 def settings_of(arguments: list[str]) -> dict[str, object]:
-    """Return the settings of a command line."""
+    """Return a command line's settings."""
     result: dict[str, object] = {}
 
     @hydra.main(config_path=str(conf_dir()), config_name="reproduce", version_base="1.3")

@@ -64,7 +64,7 @@ def _named(values: Mapping[int, float]) -> dict[str, float]:
 
 
 def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
-    """Return the step costs of each model, fitted to all runs together."""
+    """Return each model's step costs, fitted to all runs together."""
     columns = {
         name: np.concatenate([table[name].to_numpy(zero_copy_only=False) for table in tables])
         for name in tables[0].column_names

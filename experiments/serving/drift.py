@@ -108,7 +108,7 @@ def _usual(c: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _fitted_s(c: Mapping[str, np.ndarray], fits: Mapping[str, StepFit]) -> np.ndarray:
-    """Return the fitted seconds of each step; 0 if unseen."""
+    """Return each step's fitted seconds; 0 if unseen."""
     out = np.zeros(len(c["model"]))
     for model, fit in fits.items():
         for k in np.flatnonzero((c["model"] == model) & (c["number"] >= 0)):

@@ -61,7 +61,7 @@ class Inputs:
 
 
 def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> Inputs:
-    """Return the inputs of a run."""
+    """Return a run's inputs."""
     try:
         entries: list[Any] = [event_of(row, names) for row in events.to_pylist()]
     except (KeyError, ValueError, TypeError) as error:

@@ -109,7 +109,7 @@ class _Recorded:
         return name, sum(n for *_, n in action.prefills), len(action.decodes)
 
     def _was(self, action: Load | RunSteps, d: int) -> _Plan | None:
-        """Return the record of a plan; None if its worker was lost for good."""
+        """Return a plan's record; None if its worker was lost for good."""
         recorded, description = self._plans.get(d), self._what(action)
         if recorded and recorded[0].number > self.plans and recorded[0].what != description:
             return _Plan(number=self.plans, seconds=0.0, steps=1, what=description)  # cancelled

@@ -90,7 +90,7 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
 
 
 def served_requests(run: Path) -> pa.Table:
-    """Return the finished requests of a run, by arrival."""
+    """Return a run's finished requests, by arrival."""
     table = _table(run / REQUESTS)
     table = table.filter(pa.array(np.asarray(table["status"].to_pylist()) == "finished"))
     if not len(table):
@@ -112,7 +112,7 @@ def inputs_of(run: Path, prepared: Prepared) -> Inputs:
 def replay(
     prepared: Prepared, inputs: Inputs, fits: Mapping[str, StepFit] | None = None
 ) -> pa.Table:
-    """Simulate the inputs of a live run; return records of its finished requests, by arrival."""
+    """Simulate a live run's inputs; return records of its finished requests, by arrival."""
     model_fits = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
     load_s = np.array([0.0 if fit is None else fit.load_s for fit in model_fits])
     cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in model_fits])

@@ -89,7 +89,7 @@ class ServeConf:
       tpot_slo_s: TPOT target that policies see.
       constants: cost model that policies predict with, from `conf/calibration`.
       busy_poll: whether the scheduler polls around a report's predicted time; false: it sleeps.
-      out: folder for the record of the run; null for none.
+      out: folder for the run's record; null for none.
       compiled: whether the loop's step runs as machine code; false for a debugger.
       system: system from `conf/system`; each worker has as many devices as its layout.
       node: node from `conf/node` of a system with a layout.

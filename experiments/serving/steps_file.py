@@ -23,7 +23,7 @@ def write_steps(path: Path, fits: Mapping[str, StepFit], about: Mapping[str, Any
 
 
 def read_steps(path: Path) -> dict[str, StepFit]:
-    """Return the step costs of a file, by model."""
+    """Return a file's step costs, by model."""
     try:
         models = yaml.safe_load(path.read_text("utf-8"))["models"]
         return {str(name): _fit(entry) for name, entry in models.items()}

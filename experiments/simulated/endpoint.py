@@ -52,11 +52,11 @@ class Answers:
     seed: int
 
     def draw(self, request: int, most: int) -> random.Random:
-        """Return the random stream of a request."""
+        """Return a request's random stream."""
         return random.Random(f"{self.seed}/{request}/{most}")  # noqa: S311 (no secret)
 
     def length(self, stream: random.Random, most: int, least: int) -> int:
-        """Return the number of tokens that a request gets, from `least` to `most`."""
+        """Count tokens that a request gets, from `least` to `most`."""
         if self.tokens is None:
             return most
         drawn = self.tokens * math.exp(self.spread * stream.gauss(0.0, 1.0))

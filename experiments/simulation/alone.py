@@ -38,7 +38,7 @@ __all__ = [
 
 
 def simulate_alone(overrides: Sequence[str]) -> None:
-    """Simulate the settings of a command line that has no options."""
+    """Simulate the settings of a command line without options."""
     simulate_composed(composed(overrides, code_keys()["c2c"]))
 
 

@@ -271,7 +271,7 @@ def _simulate(
 
 
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
-    """Return the shards of a run, fewer if chips share models."""
+    """Return a run's shards, fewer if chips share models."""
     setting, requests = setup.settings["shards"], int(setup.workload.description["requests"])
     if setting == "auto":
         count = cluster_cores(setup.settings["code"]) if cluster_is_named() else len(usable_cores())

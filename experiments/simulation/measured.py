@@ -17,7 +17,7 @@ __all__ = ["Measured", "beside_simulated", "has_measured"]
 
 
 def has_measured(setup: RunSetup) -> bool:
-    """Return True if a run's requests have measured latencies."""
+    """Return whether a run's requests have measured latencies."""
     description = setup.workload.description
     return bool(description.get("measured")) and description["lengths"]["name"] == "the trace's own"
 

@@ -120,7 +120,7 @@ def _part_line(part: Mapping[str, Any]) -> str:
 
 
 def print_outcome(out: Console, setup: RunSetup, outcome: Outcome) -> None:
-    """Print the summary of a run, the verdict last."""
+    """Print a run's summary, the verdict last."""
     summary, run = outcome.summary, outcome.summary["run"]
     print_trimmed(out, _machine_table(summary, run, outcome))
     if prefix := run.get("prefix"):

@@ -38,7 +38,7 @@ class _Tracker(Callback, ABC):
         self._begun_s = time.time()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:  # noqa: ARG002
-        """Log the run of a configuration; nothing if it failed or was complete before."""
+        """Log a configuration's run; nothing if it failed or was complete before."""
         plain = config.copy()
         with open_dict(plain):
             plain.pop("hydra", None)

@@ -36,7 +36,7 @@ class PointRecord:
 
 
 def begin(sweep: Path, number: int, overrides: Sequence[str]) -> PointRecord:
-    """Record the start of a point."""
+    """Record a point's start."""
     return _written(PointRecord(number=number, overrides=tuple(overrides), at=sweep))
 
 

@@ -148,7 +148,7 @@ def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
 
 
 def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Part, ...]:
-    """Return the PTX, the descriptors and the machine code of each kernel."""
+    """Return the PTX, the descriptors and each kernel's machine code."""
     _, *texts = printed.split(_KERNEL_STARTS)
     if len(texts) != len(tables):
         raise RuntimeError(f"{len(texts)} kernels were printed, {len(tables)} lowered")

@@ -57,7 +57,7 @@ class Descriptor:
 
 
 def descriptors(kernel: Any) -> tuple[Descriptor, ...]:
-    """Return the descriptors of a lowered kernel, in parameter order."""
+    """Return a lowered kernel's descriptors, in parameter order."""
     from jaxlib.mlir import ir
 
     maps: list[Descriptor] = []

@@ -232,7 +232,7 @@ class Kernel:
 # A statement is on one line and ends in a semicolon; blocks in braces, as in inline assembly, have
 # their own labels and registers.
 def kernels(text: str) -> tuple[Kernel, ...]:
-    """Return the kernels of a module.
+    """Return a module's kernels.
 
     Raises:
       ValueError: an unknown statement; names the line.
@@ -246,7 +246,7 @@ def kernels(text: str) -> tuple[Kernel, ...]:
 
 @dataclass(slots=True)
 class _Scopes:
-    """Blocks in braces: a number each, and the registers that are declared in them."""
+    """Blocks in braces: a number each, and the registers declared in them."""
 
     open: list[int] = field(default_factory=list)
     count: int = 0

@@ -31,7 +31,7 @@ class CodeReport:
 
 
 def problems(program: Program, report: CodeReport) -> tuple[str, ...]:
-    """Return the faults of a compiled program; empty if there are none."""
+    """Return a compiled program's faults; empty if none."""
     messages = []
 
     def must(holds: bool, text: str) -> None:

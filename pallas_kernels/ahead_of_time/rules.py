@@ -32,7 +32,7 @@ class Copy:
 
 
 def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Copy]:
-    """Return the bulk copies of a kernel, by index of instruction."""
+    """Return a kernel's bulk copies, by index of instruction."""
     result = {}
     sometimes = {
         i
@@ -67,7 +67,7 @@ def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Co
 def descriptor(
     kernel: Kernel, operand: str, descriptors: Sequence[Descriptor]
 ) -> Descriptor | None:
-    """Return the descriptor of an address, 128 bytes apart."""
+    """Return an address's descriptor, 128 bytes apart."""
     offset, names = kernel.value(operand)
     is_parameter = len(names) == 1 and all("_param_" in name for name, _ in names)
     return (

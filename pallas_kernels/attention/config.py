@@ -102,7 +102,7 @@ class Store:
 
 
 def store(dim: int, out_dtype: str) -> Store:
-    """Return the store of the result: swizzled rows, through up to two slots."""
+    """Return the result's store: swizzled rows, through up to two slots."""
     columns = SWIZZLE_BYTES // itemsize(out_dtype)
     pieces = dim // columns
     return Store(columns, pieces, 2 if pieces % 2 == 0 else 1)
@@ -126,7 +126,7 @@ def decode_shared_bytes(spec: Decode, config: DecodeConfig) -> int:
 
 
 def check_prefill(spec: Prefill, config: PrefillConfig) -> None:
-    """Check the shared memory of one CTA."""
+    """Check one CTA's shared memory."""
     check_shared_bytes(
         prefill_shared_bytes(spec, config), f"stages={config.stages} or block_kv={config.block_kv}"
     )

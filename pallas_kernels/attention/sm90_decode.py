@@ -121,12 +121,12 @@ class Cta(Walk):
 
     @property
     def own(self) -> Ref:
-        """The queries of the group, in global memory."""
+        """The group's queries, in global memory."""
         return self.q.at[self.row * self.spec.kv_heads + self.head, self.all_rows]
 
     @property
     def all_rows(self) -> Any:
-        """The rows of the group, and the rest of the box of 64, which TMA clips."""
+        """The group's rows, and the rest of the box of 64, which TMA clips."""
         return pl.ds(rem(self.row, 1), GROUP_ROWS)
 
 

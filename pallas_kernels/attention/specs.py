@@ -135,7 +135,7 @@ def page_problem(page: int) -> str | None:
 
 
 def itemsize(dtype: str) -> int:
-    """Return the bytes of an element."""
+    """Return an element's bytes."""
     return np.dtype(jnp.dtype(dtype)).itemsize
 
 

@@ -102,7 +102,7 @@ def plan_launch(
     sm_limit: Number | None = None,
     layer: Number | None = None,
 ) -> Plan:
-    """Return the run-time scalars of a launch: Python integers, or int32 arrays if one is traced.
+    """Return a launch's run-time scalars: Python integers, or int32 arrays if one is traced.
 
     Raises:
       ValueError: a concrete argument outside its range, or a path with columns and no SM.

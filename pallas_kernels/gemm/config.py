@@ -164,7 +164,7 @@ def sums_epilogue(config: Config, gemm: Gemm) -> Epilogue:
 
 
 def sums_apart(config: Config, gemm: Gemm) -> bool:
-    """Return True if AsymGEMM adds partial sums outside of a float32 O."""
+    """Return whether AsymGEMM adds partial sums outside of a float32 O."""
     if gemm.k <= config.kc or not config.asym:
         return False
     return gemm.out_dtype != "float32" or gemm.transposed or gemm.experts is not None
@@ -176,7 +176,7 @@ def piece_size(config: Config, gemm: Gemm) -> int:
 
 
 def scales_pieces(config: Config, gemm: Gemm) -> bool:
-    """Return True if a K step has several pieces, each with its own partial sums."""
+    """Return whether a K step has several pieces, each with its own partial sums."""
     return piece_size(config, gemm) < config.tk
 
 
@@ -186,7 +186,7 @@ def sum_size(config: Config, gemm: Gemm) -> int:
 
 
 def scales_weights(config: Config, gemm: Gemm) -> bool:
-    """Return True if weights are scaled and rounded before the product, to save registers."""
+    """Return whether weights are scaled and rounded before the product, to save registers."""
     return gemm.groups > 1 and config.tm * config.warpgroup_columns > _TWO_ACCUMULATORS
 
 
@@ -212,7 +212,7 @@ class Rings:
 
 
 def rings(config: Config, gemm: Gemm) -> Rings:
-    """Return the slots of a CTA."""
+    """Return a CTA's slots."""
     k_steps = -(-gemm.k // config.tk)
     rows, steps = 1, k_steps
     if gemm.groups > 1:

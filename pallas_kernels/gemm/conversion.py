@@ -43,7 +43,7 @@ def widest(kind: Kind) -> int:
 
 
 def scaled(weights: Any, scale: Any) -> Any:
-    """Multiply the rows of a piece by their scales, in float32, and round."""
+    """Multiply a piece's rows by their scales, in float32, and round."""
     product = weights.astype(jnp.float32) * lax.broadcast_in_dim(scale, weights.shape, (0,))
     return product.astype(weights.dtype)
 
@@ -53,7 +53,7 @@ def operand(weights: Any, detour: Ref | None, column: int) -> Any:
     """Return the left operand of wgmma: in registers, or in shared memory for interpret mode.
 
     Args:
-      detour: tile with the rows of the piece; None for registers.
+      detour: tile with the piece's rows; None for registers.
       column: first column of the piece in the tile.
     """
     if detour is None:

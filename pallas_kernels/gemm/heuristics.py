@@ -79,7 +79,7 @@ def choose(
     Args:
       sm_count: SMs of the launch; all by default.
       cluster: CTAs along M that share a W tile; None to choose it.
-      alpha: share of the columns for SymGEMM; None for the best of each configuration.
+      alpha: share of the columns for SymGEMM; None for each configuration's best.
 
     Raises:
       ValueError: an argument outside its range.

@@ -1,4 +1,4 @@
-"""Rates and sizes of a device that determine the time of a launch."""
+"""Rates and sizes of a device that determine a launch's time."""
 
 from __future__ import annotations
 

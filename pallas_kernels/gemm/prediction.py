@@ -126,7 +126,7 @@ def equals(predictions: Sequence[Prediction]) -> np.ndarray:
 
 
 def best_of(prediction: Prediction) -> int:
-    """Return the index of the best launch, of equals the last."""
+    """Return the best launch's index, of equals the last."""
     good = equals((prediction,))
     totals = np.broadcast_to(prediction.sum_s, np.shape(prediction.time_s))[good]
     return int(good[len(totals) - 1 - np.argmin(totals[::-1])])

@@ -59,7 +59,7 @@ class Place:
         return strip_groups(self.plan, self.sizes.strips, self.config.cluster)
 
     def share(self, items: Int) -> Int:
-        """Return the number of the dataflow's `items` that are this cluster's."""
+        """Count the dataflow's `items` that are this cluster's."""
         return _share(items, self.players, self.player)
 
     def number(self, number: Int) -> Int:

@@ -107,7 +107,7 @@ def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULT
 
 
 def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
-    """Return the end row of each group, rows of no expert last; all launchable."""
+    """Return each group's end row, rows of no expert last; all launchable."""
     ends = xp.minimum(xp.cumsum(xp.clip(group_sizes, 0, t)), t)
     return xp.append(ends, t).astype(np.int32)
 

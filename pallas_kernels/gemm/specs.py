@@ -191,7 +191,7 @@ class Gemm:
 
 
 def itemsize(dtype: str) -> int:
-    """Return the bytes of one element.
+    """Return one element's bytes.
 
     >>> itemsize("bfloat16")
     2
@@ -200,12 +200,12 @@ def itemsize(dtype: str) -> int:
 
 
 def storage_dtype(kind: Kind) -> np.dtype[np.generic]:
-    """Return the type of the stored array; int4 is packed into int8."""
+    """Return the stored array's type; int4 is packed into int8."""
     return np.dtype(ml_dtypes.float8_e4m3fn if kind == "float8_e4m3fn" else np.int8)
 
 
 def bits(kind: Kind) -> int:
-    """Return the bits of one weight.
+    """Return one weight's bits.
 
     >>> bits("int4")
     4

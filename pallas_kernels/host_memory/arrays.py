@@ -64,7 +64,7 @@ class HostArray:
         return str(self.data.sharding.memory_kind)
 
     def ref(self) -> jax.Array:
-        """Return the operand of a kernel, without a copy; see `host_ref`."""
+        """Return a kernel's operand, without a copy; see `host_ref`."""
         return host_ref(self.data)
 
     def operand(self, backend: Backend) -> jax.Array:

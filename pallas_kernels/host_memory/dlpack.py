@@ -97,5 +97,5 @@ class Exported:
 
 
 def holds() -> int:
-    """Return the number of exported arrays that receivers still hold."""
+    """Count exported arrays that receivers still hold."""
     return len(_held)

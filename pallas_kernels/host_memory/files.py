@@ -75,7 +75,7 @@ def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove the partial file of a dead process."""
+    """Remove a dead process's partial file."""
     partial = path.with_name(path.name + ".partial")
     try:
         fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
@@ -120,7 +120,7 @@ def try_exclusive(fd: int) -> bool:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Return True if `path` still names the open file."""
+    """Return whether `path` still names the open file."""
     try:
         there = path.stat()
     except FileNotFoundError:

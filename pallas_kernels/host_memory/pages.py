@@ -23,7 +23,7 @@ class Pages(mmap.mmap):
     pid: int
 
     def pin(self, registrar: cuda.Registrar) -> None:
-        """Register the pages with a GPU, read-only or, if that is refused, made writable."""
+        """Register the pages with a GPU, read-only or, if refused, made writable."""
         try:
             registrar.register(self.address, len(self), read_only=True)
         except PoolError as error:
@@ -71,7 +71,7 @@ def release_or_leave(pages: Pages) -> None:
 
 
 def root_of(pages: Pages, entry: Entry) -> np.ndarray:
-    """Return the bytes of a tensor; views of this array keep the pages alive."""
+    """Return a tensor's bytes; views of this array keep the pages alive."""
     return np.frombuffer(pages, np.uint8, count=entry.spec.nbytes, offset=entry.offset)
 
 

@@ -89,7 +89,7 @@ def quantized_gemm(
 def describe(
     w: QuantizedWeights, arrays: dict[str, Any], *, dtype: str, out_dtype: str, **sizes: Any
 ) -> Gemm:
-    """Return the static description of a product.
+    """Return a product's static description.
 
     Args:
       **sizes: m, layers, experts.

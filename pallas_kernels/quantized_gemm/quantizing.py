@@ -79,7 +79,7 @@ def dequantize(qw: QuantizedWeights, w_layout: str = "kn") -> Float[np.ndarray, 
 
 
 def magnitudes(qw: QuantizedWeights) -> Float64[np.ndarray, "*stack k n"]:
-    """Return |scale * stored number| + |offset| of each weight, the scale of its error."""
+    """Return |scale * stored number| + |offset| of each weight, its error's scale."""
     product, offsets = _parts(qw, np.float64)
     np.abs(product, out=product)
     if offsets is not None:

@@ -47,7 +47,7 @@ class Identity:
         )
 
     def outdated(self, other: Identity) -> bool:
-        """Return True if `other` differs in versions only."""
+        """Return whether `other` differs in versions only."""
         versions = {field: getattr(self, field) for field in ("platform", "jax", "source")}
         return other != self and replace(other, **versions) == self
 

@@ -141,7 +141,7 @@ class Exchange:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Arrays of both sides, in pinned host memory for the kernels of a GPU.
+    """Arrays of both sides, in pinned host memory for a GPU's kernels.
 
     Those write in place; interpret mode returns new ones.
     """

@@ -54,7 +54,7 @@ class SlotShape:
     Attributes:
       rows: most sequences of a task.
       dtype: one of `DTYPES`.
-      outstanding: most tasks that are sent and not collected.
+      outstanding: most tasks sent and not collected.
       pages: most pages of a sequence.
     """
 
@@ -352,7 +352,7 @@ class Receiver:
         self.answered = 0
 
     def poll(self) -> Task | None:
-        """Return the next task, or None if there is none.
+        """Return the next task, or None if none.
 
         A task of another version of the table is answered with `OTHER_TABLE`.
 

@@ -115,7 +115,7 @@ _ATTENTION = frozenset(
 def step_kernels(
     spec: ModelSpec, batch: Batch, *, expert_bytes: float = _ELEMENT_BYTES
 ) -> tuple[StepKernel, ...]:
-    """Return the kernels of a step: prefill if a row has several tokens, else decode.
+    """Return a step's kernels: prefill if a row has several tokens, else decode.
 
     Args:
       expert_bytes: bytes of a stored expert weight.

@@ -29,7 +29,7 @@ COLUMNS: Final = ("model", "rows", "chunk", "context", "expert_bytes", "kernel",
 # `kernel` and `us`. A kernel takes its measured time at the measured step; elsewhere the cost
 # model's, times the factor that is measured for it.
 def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
-    """Return a whole GPU with the calibration of its chip, and its measured kernel times.
+    """Return a whole GPU with its chip's calibration, and its measured kernel times.
 
     Args:
       platform: of `conf/hardware`, or its name.
@@ -52,7 +52,7 @@ def timed_gpus(*names: str) -> tuple[TimedGpu, ...]:
 
 
 def timed_node(node: Node, constants: Constants | None = None) -> tuple[TimedGpu, ...]:
-    """Return the GPUs of a node, or its slices with the constants of their chip.
+    """Return a node's GPUs, or its slices with the constants of their chip.
 
     Args:
       constants: those of the first GPU's kind, or of the slices' chip; None: by its name.

@@ -83,7 +83,7 @@ class Shape:
         return self._chunk([], has_usage=True) + end if self.options.include_usage else end
 
     def failed(self, error: ApiError) -> bytes:
-        """Return the event of a failure."""
+        """Return a failure's event."""
         return event(error.body())
 
     def _chunk(self, choices: list[Any], *, has_usage: bool) -> bytes:
@@ -103,7 +103,7 @@ def event(value: Any) -> bytes:
 
 
 def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
-    """Return the token counts of an answer."""
+    """Return an answer's token counts."""
     drawn = sum(choice.drawn for choice in choices)
     hits: dict[int, int] = {}  # by prompt: tokens that none of its choices computed
     for choice in choices:

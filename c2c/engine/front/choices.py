@@ -36,7 +36,7 @@ class Choice:
     """A choice in progress, a request of its own, which is sent when `pieces` is iterated.
 
     Attributes:
-      gate: limits the choices that are computed at the same time.
+      gate: limits the choices computed at the same time.
       hidden: tokens that are not part of the answer.
       echo: tokens of the prompt, if the answer begins with it.
       only_echo: whether the answer is the prompt alone.

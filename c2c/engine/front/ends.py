@@ -67,7 +67,7 @@ def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def target(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the schema of a `#/$defs/node`; None if there is none."""
+    """Return the schema of a `#/$defs/node`; None if none."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     result: Any = root

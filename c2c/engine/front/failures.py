@@ -80,7 +80,7 @@ _PASSING = ("overloaded", "draining", "worker_lost", "gone")  # a later retry ma
 
 
 def after_end(why: str, retry_s: float = 0.0) -> ApiError:
-    """Return the error of a failed outcome."""
+    """Return a failed outcome's error."""
     status, message, code = _AFTER[why]
     retry = max(1.0, retry_s) if why in _PASSING else None
     return ApiError(status, message, code=code, retry_s=retry)

@@ -42,7 +42,7 @@ FORMS = {
 
 
 def grammar_of(request: SharedFields) -> tuple[str, str]:
-    """Return the grammar of an answer, as llguidance has it ("": free), and its field."""
+    """Return an answer's grammar, as llguidance has it ("": free), and its field."""
     forms = list(_forms(request))
     if len(forms) > 1:
         names = " and ".join(sorted({name for name, *_ in forms}))
@@ -86,7 +86,7 @@ def _compiled(name: str, kind: Any, value: Any, space: str | None) -> str:
 
 
 def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
-    """Return the grammar of a JSON schema."""
+    """Return a JSON schema's grammar."""
     import llguidance
 
     more: Any = {"whitespace_pattern": space} if space else _ONE_LINE

@@ -168,7 +168,7 @@ class Job:
     def choices(
         self, link: Link, gate: asyncio.Semaphore, grammar: str, more: Mapping[str, Any]
     ) -> list[Choice]:
-        """Return the choices of an answer, not yet begun; `more` are fields of their requests."""
+        """Return an answer's choices, not yet begun; `more` are fields of their requests."""
         body, chat, tokenizer, ends = self.asked, self.chat, self.served.tokenizer, self.ends
         grammar = chat.whole(grammar) if chat is not None and grammar else grammar
         goes_on = not isinstance(body, ChatRequest) or body.continue_final_message
@@ -214,7 +214,7 @@ def _beyond(field: str, value: str, most: str) -> ApiError:
 
 
 def text_job(served: Served, request: CompletionRequest, param: str = "prompt") -> Job:
-    """Return the job of a text completion.
+    """Return a text completion's job.
 
     Raises:
       ApiError: a prompt is empty, too long, or has unknown tokens.
@@ -225,7 +225,7 @@ def text_job(served: Served, request: CompletionRequest, param: str = "prompt") 
 
 
 def chat_job(served: Served, request: ChatRequest) -> Job:
-    """Return the job of a chat, by the checkpoint's template.
+    """Return a chat's job, by the checkpoint's template.
 
     Raises:
       ApiError: there is no template, it rejects the messages or a field, or its calls of tools have

@@ -48,7 +48,7 @@ class Models:
         return {"object": "list", "data": [shown(info) for info in self._link.models]}
 
     async def one(self, model: str) -> dict[str, Any]:
-        """Return the description of a model."""
+        """Return a model's description."""
         return shown(self.info(model))
 
     def info(self, model: str) -> say.ModelInfo:

@@ -65,7 +65,7 @@ class Parts:
         self.found.append((kind, new))
 
     def joined(self, kind: Kind) -> str:
-        """Return the text of a kind."""
+        """Return a kind's text."""
         return "".join(
             new for part_kind, new in self.found if part_kind == kind and isinstance(new, str)
         )

@@ -47,13 +47,13 @@ __all__ = [
 
 
 def goes_directly(values: Mapping[type, Any]) -> bool:
-    """Return True if a run hands KV caches over between devices."""
+    """Return whether a run hands KV caches over between devices."""
     return bool(values[Fleet].hands_directly)
 
 
 @inlined
 def has_prompt_done(s: Serving, slot: int) -> bool:
-    """Return True if a waiting request was prefilled on another instance."""
+    """Return whether a waiting request was prefilled on another instance."""
     return bool(s.request[slot].made > 0)
 
 

@@ -81,7 +81,7 @@ def shared_bytes(w: Loop, i: int, slot: int) -> float:
 
 @inlined
 def may_begin(w: Loop, i: int, slot: int) -> bool:
-    """Return True if a waiting request may join as far as parts of the loop decide."""
+    """Return whether a waiting request may join as far as parts of the loop decide."""
     return bool(w.fleet.adapters.slots == 0 or has_adapter_slot(w, i, slot))
 
 
@@ -93,7 +93,7 @@ def place_for(w: Loop, i: int, slot: int) -> int:
 
 @inlined
 def on_join(w: Loop, i: int, slot: int, home: int, is_done: bool) -> None:
-    """Place the KV cache of a joined request; shared blocks are not taken twice."""
+    """Place a joined request's KV cache; shared blocks are not taken twice."""
     inst = w.s.instance[i]
     if w.fleet.adapters.slots > 0:
         claim_adapter(w, i, slot)

@@ -64,7 +64,7 @@ def set_aside(w: Loop, i: int) -> None:
 
 @inlined
 def is_cleared(s: Serving, i: int) -> bool:
-    """Return True if instance `i` must give up its requests at a step boundary."""
+    """Return whether instance `i` must give up its requests at a step boundary."""
     return bool(s.instance[i].aside != 0)
 
 

@@ -85,7 +85,7 @@ def free_tokens(w: Loop, i: int) -> int:
 
 @jitable
 def has_room(w: Loop, i: int, tokens: int, now_s: float) -> bool:
-    """Return True if there is room for so many more tokens, without kept weights."""
+    """Return whether there is room for so many more tokens, without kept weights."""
     if tokens > free_tokens(w, i):
         make_room_for(w, i, tokens * request_bytes(w.fleet, w.s, i, 1), now_s)
     return tokens <= free_tokens(w, i)
@@ -116,7 +116,7 @@ def _head_tokens(w: Loop, i: int, spare: int) -> int:
 
 @inlined
 def admits(w: Loop, i: int, need: float, room: float) -> bool:
-    """Return True if the head of the queue may join with this room."""
+    """Return whether the head of the queue may join with this room."""
     if not may_begin(w, i, w.s.instance[i].wait_head):
         return False
     room = quota_bytes(w, i, room)
@@ -128,7 +128,7 @@ def admits(w: Loop, i: int, need: float, room: float) -> bool:
 
 @jitable
 def could_join(w: Loop, i: int, spare: int) -> bool:
-    """Return True if the head of instance `i`'s queue finds room for its prompt and a first token.
+    """Return whether the head of instance `i`'s queue finds room for its prompt and a first token.
 
     Args:
       spare: tokens that stay free, unless its batch is empty.
@@ -185,7 +185,7 @@ def preempt(w: Loop, i: int, k: int) -> None:
 
 @jitable
 def is_short(w: Loop, i: int, now_s: float) -> bool:
-    """Return True if not all decodes of instance `i` have room for a token."""
+    """Return whether not all decodes of instance `i` have room for a token."""
     inst = w.s.instance[i]
     has_others = inst.n_decode > 1 or (inst.n_decode == 1 and inst.n_prefill > 0)
     return bool(has_others and not has_room(w, i, inst.n_decode, now_s))
@@ -193,7 +193,7 @@ def is_short(w: Loop, i: int, now_s: float) -> bool:
 
 @apart("is_stuck", needed=_grows)
 def is_stuck(w: Loop, i: int) -> bool:
-    """Return True if instance `i` has one decode, and no room for its next token."""
+    """Return whether instance `i` has one decode, and no room for its next token."""
     inst = w.s.instance[i]
     if w.fleet.residents == 1 or inst.n_decode != 1 or inst.n_prefill > 0:
         return False

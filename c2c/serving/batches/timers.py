@@ -15,7 +15,7 @@ __all__ = ["answer_timer", "has_timers", "set_timer", "start_timers"]
 
 
 def has_timers(rules: Rules) -> bool:
-    """Return True if a policy of these rules has timers."""
+    """Return whether a policy of these rules has timers."""
     return bool(rules.traits.vary.timer_s < math.inf)
 
 

@@ -74,7 +74,7 @@ def _could_begin(w: Loop, i: int) -> bool:
 
 @inlined
 def has_work(w: Loop, i: int) -> bool:
-    """Return True if instance `i` has work for a turn."""
+    """Return whether instance `i` has work for a turn."""
     inst = w.s.instance[i]
     if batch_size(w.s, i) > 0:
         return True

@@ -38,7 +38,7 @@ def _slot_of(w: Loop, i: int, m: int) -> int:
 
 @apart("has_adapter_slot", needed=_has_slots)
 def has_adapter_slot(w: Loop, i: int, slot: int) -> bool:
-    """Return True if a waiting request's adapter has a slot on instance `i`."""
+    """Return whether a waiting request's adapter has a slot on instance `i`."""
     m = w.s.request[slot].entry
     return bool(w.fleet.adapters.nbytes[m] == 0.0 or _slot_of(w, i, m) >= 0)
 

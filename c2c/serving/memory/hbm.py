@@ -50,13 +50,13 @@ def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
 
 @inlined
 def is_in_use(s: Serving, i: int) -> bool:
-    """Return True if instance `i` has any request."""
+    """Return whether instance `i` has any request."""
     return outstanding(s, i) > 0
 
 
 @inlined
 def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
-    """Return True if instance `i`, with an empty batch, holds KV that others wait for."""
+    """Return whether instance `i`, with an empty batch, holds KV that others wait for."""
     return bool(fleet.hands_directly and s.instance[i].kv_used > 0)
 
 
@@ -207,7 +207,7 @@ def _within(
 
 @inlined
 def only_waits(s: Serving, i: int) -> bool:
-    """Return True if instance `i` has requests, and all wait in its queue."""
+    """Return whether instance `i` has requests, and all wait in its queue."""
     inst = s.instance[i]
     waits = inst.state == READY or inst.state == ASSIGNED
     return bool(waits and inst.kv_used == 0 and inst.ahead == 0)
@@ -215,7 +215,7 @@ def only_waits(s: Serving, i: int) -> bool:
 
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
-    """Return True if instance `i` could get so much HBM from weights and idle engines."""
+    """Return whether instance `i` could get so much HBM from weights and idle engines."""
     dev = s.device[s.instance[i].on_device]
     if len(fleet.kv.room_bytes) > 0:  # that lanes share: nothing gives way there
         return bool(need_bytes <= room_bytes(s, s.instance[i].on_device))

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def caches_prefixes(values: Mapping[type, Any]) -> bool:
-    """Return True if a run keeps prefix blocks."""
+    """Return whether a run keeps prefix blocks."""
     return bool(values[Fleet].caches_prefixes)
 
 

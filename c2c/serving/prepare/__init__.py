@@ -132,7 +132,7 @@ class Prepared:
         return np.unique(fleet.home_chip[here])
 
     def new_rules(self) -> Rules:
-        """Return the rules of one run, with fresh memory for policies."""
+        """Return one run's rules, with fresh memory for policies."""
         return self.rules._replace(own=copied(self.rules.own))
 
     def new_serving(

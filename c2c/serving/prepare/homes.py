@@ -17,7 +17,7 @@ __all__ = ["Homes", "homes", "host_fits", "roles"]
 
 
 def roles(setup: ServingSetup, slices: Sequence[int]) -> np.ndarray:
-    """Return the role of each device, chip by chip of so many `slices`."""
+    """Return each device's role, chip by chip of so many `slices`."""
     share = setup.system.disaggregation.prompt_share
     groups = [len(slices)] if max(slices) == 1 else slices
     return np.concatenate([_roles_of(share, among) for among in groups])
@@ -57,7 +57,7 @@ def host_fits(setup: ServingSetup) -> np.ndarray:
 def homes(
     setup: ServingSetup, role_of_chip: Sequence[int] | np.ndarray, serves: np.ndarray
 ) -> Homes:
-    """Return the home chips of each model, in catalog order, while memory is left."""
+    """Return each model's home chips, in catalog order, while memory is left."""
     sizes = stored_bytes(setup).tolist()
     base = base_rows(setup.deployments).tolist()
     models = [m for m in range(len(sizes)) if base[m] == m]

@@ -211,7 +211,7 @@ class StepLayout:
         return -1 if target is None else [kind.name for kind in kinds].index(target)
 
     def serves(self, place: Slice, spec: str) -> bool:
-        """Return True if a kind of lane serves a model."""
+        """Return whether a kind of lane serves a model."""
         return spec in self.lane(place).steps
 
     def link_bytes(self, spec: str) -> float:

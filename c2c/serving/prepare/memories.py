@@ -1,4 +1,4 @@
-"""Memories that the lanes of a layout share."""
+"""Memories that a layout share's lanes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["kv_homes", "lane_tokens"]
 def kv_homes(
     layout: StepLayout | None, specs: Sequence[ModelSpec], kinds: Sequence[Slice]
 ) -> KvHomes:
-    """Return the arrays of a layout; they are empty if its lanes share no memories.
+    """Return a layout's arrays; they are empty if its lanes share no memories.
 
     Raises:
       SettingError: a memory is too small, or a way is missing.

@@ -18,7 +18,7 @@ _spec = lru_cache(maxsize=64)(load_spec)
 
 
 def speculates(system: SystemSpec, spec: ModelSpec) -> bool:
-    """Return True if a model verifies drafted tokens."""
+    """Return whether a model verifies drafted tokens."""
     return system.speculation.tokens > 0 and spec.name in system.speculation.drafts
 
 

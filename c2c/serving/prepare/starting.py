@@ -46,7 +46,7 @@ def start_plan(
     works: Plan, model: str, weights: Mapping[str, float], gbps: Mapping[str, float], *,
     is_cold: bool,
 ) -> Plan:  # fmt: skip
-    """Return the start of one model, its weights as bytes.
+    """Return one model's start, its weights as bytes.
 
     Args:
       weights: bytes over the disk (checkpoint) and over the link (for HBM).

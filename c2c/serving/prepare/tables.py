@@ -252,12 +252,12 @@ def activation_bytes(spec: ModelSpec, tokens: int) -> float:
 
 
 def expert_bytes(spec: ModelSpec) -> float:
-    """Return the bytes of one expert; 0 for a dense model."""
+    """Return one expert's bytes; 0 for a dense model."""
     return float(sum(gemm_bytes(spec, g) for g in gemms(spec) if g.kind == "expert"))
 
 
 def expert_layers(spec: ModelSpec) -> int:
-    """Return the number of layers with experts."""
+    """Count layers with experts."""
     return spec.layers - len(spec.dense_layers) if spec.experts else 0
 
 
@@ -305,7 +305,7 @@ def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
 
 
 def holds_windows(system: SystemSpec) -> bool:
-    """Return True if a request reserves only the windows of layers."""
+    """Return whether a request reserves only the windows of layers."""
     return system.engines.kv_windows and system.layout is None and not system.prefix_cache.is_on
 
 

@@ -54,7 +54,7 @@ def ask(s: Serving, d: int) -> None:
 
 @jitable
 def is_new_run(s: Serving, d: int) -> bool:
-    """Return True if this event's actions include a run of device `d`."""
+    """Return whether this event's actions include a run of device `d`."""
     for k in range(s.count[0].actions):
         if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
             return True

@@ -1,4 +1,4 @@
-"""The batch of an instance."""
+"""An instance's batch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = [
 
 @inlined
 def batch_size(s: Serving, i: int) -> int:
-    """Return the number of requests in the batch of instance `i`."""
+    """Count requests in the batch of instance `i`."""
     return int(s.instance[i].n_prefill + s.instance[i].n_decode)
 
 
 @inlined
 def outstanding(s: Serving, i: int) -> int:
-    """Return the number of requests of instance `i`, its queue included."""
+    """Count requests of instance `i`, its queue included."""
     inst = s.instance[i]
     return int(inst.n_wait + inst.n_prefill + inst.n_decode)
 

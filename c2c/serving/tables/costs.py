@@ -1,4 +1,4 @@
-"""Cost tables of all (model, slice type) pairs, and the cost of a step."""
+"""Cost tables of all (model, slice type) pairs, and a step's cost."""
 
 from __future__ import annotations
 

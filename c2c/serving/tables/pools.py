@@ -43,7 +43,7 @@ def entry_of(fleet: Fleet, m: int, c: int) -> int:
 
 @jitable
 def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
-    """Return True if model `m`'s weights are, or have room, in a chip's memory."""
+    """Return whether model `m`'s weights are, or have room, in a chip's memory."""
     if s.hold[k].state != ABSENT:
         return True
     chip = s.chip[fleet.home_chip[k]]
@@ -52,7 +52,7 @@ def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
 
 @jitable
 def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
-    """Return True if `can_hold` would after eviction of the chip's idle instances."""
+    """Return whether `can_hold` would after eviction of the chip's idle instances."""
     if can_hold(fleet, s, k, m):
         return True
     chip = s.chip[fleet.home_chip[k]]

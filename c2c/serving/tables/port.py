@@ -73,7 +73,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """A device has ended the steps of its report, all or some of those in `RunSteps`.
+    """A device has ended its report's steps, all or some of those in `RunSteps`.
 
     `finished` are the requests that ended with the last of these steps.
     """
@@ -250,7 +250,7 @@ class ForgetBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Free the KV cache of a request, which returns with its tokens as its prompt's end."""
+    """Free a request's KV cache, which returns with its tokens as its prompt's end."""
 
     request_id: int
 

@@ -86,7 +86,7 @@ def begin_turns(block: RequestBlock, ids: np.ndarray, *, is_closed: bool) -> Ses
 
 @inlined
 def next_turn_s(x: Sessions) -> float:
-    """Return the time of the next turn; inf: none."""
+    """Return the next turn's time; inf: none."""
     return float(x.due_s[0]) if x.count[0] > 0 else np.inf
 
 
@@ -126,7 +126,7 @@ def _happened(x: Sessions, node: int, now_s: float) -> None:
 
 @inlined
 def turn_sent(x: Sessions, row: int, now_s: float) -> None:
-    """Schedule what comes with a request that is sent now."""
+    """Schedule what comes with a request sent now."""
     if len(x.ids) > 0:
         _happened(x, len(x.ids) + row, now_s)
 

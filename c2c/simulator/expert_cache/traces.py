@@ -157,7 +157,7 @@ def predict(
     traces: Traces, model: int, row: int, layer: int, mass: float, least: int, experts: int,
     chance: Any, want: Any,
 ) -> None:  # fmt: skip
-    """Write the probabilities of a stored layer, and those of the experts to fetch.
+    """Write a stored layer's probabilities, and those of the experts to fetch.
 
     Args:
       mass: probability to be fetched, likeliest experts first; 1: all.

@@ -200,7 +200,7 @@ def end_relayout(
     row: int,
     now_s: float,
 ) -> int:
-    """End the relayout of a row; return its device."""
+    """End a row's relayout; return its device."""
     d = row - len(state.device)
     p, c = world.phase[row], state.device[d].chip
     account(world, c, now_s)

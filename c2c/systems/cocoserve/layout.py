@@ -95,7 +95,7 @@ class Scaling:
 def placement_of(
     settings: Scaling, spec: ModelSpec, node: Node, first: int, share: float = 1.0
 ) -> Placement:
-    """Return the placement of an instance, scaled by a share of its settings.
+    """Return an instance's placement, scaled by a share of its settings.
 
     Args:
       share: 0 for unscaled, 1 for fully scaled.

@@ -70,7 +70,7 @@ class Module:
         return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in pairs)
 
     def flops(self, tokens: int) -> int:
-        """Return the operations of a prompt by its tokens, all pairs scored."""
+        """Return a prompt's operations by its tokens, all pairs scored."""
         products = 2 * tokens * sum(m.k * m.n * m.taken for m in self.matrices)
         return products + 4 * tokens * tokens * self.scores
 
@@ -132,7 +132,7 @@ def module_of(spec: ModelSpec, name: str) -> Module:
 
 
 def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
-    """Return the bytes of each module, with its KV, on a target."""
+    """Return each module's bytes, with its KV, on a target."""
     kv = kv_bytes(spec, kv_tokens)
     with_kv = ("attention", LAYER, KV)
     return {
@@ -147,7 +147,7 @@ def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
 
 
 def layer_bytes(spec: ModelSpec) -> tuple[int, int]:
-    """Return the bytes of a layer, and of all weights outside layers."""
+    """Return a layer's bytes, and of all weights outside layers."""
     plain = replace(
         spec, layers=1, partial_window=0, partial_window_layers=0, window_layers=(), dense_layers=()
     )

@@ -42,10 +42,10 @@ def room_of(
     layers: int,
     available: Available = "bytes",
 ) -> dict[int, int]:
-    """Return the number of copies of layers that each device has room for.
+    """Count copies of layers that each device has room for.
 
     Args:
-      free_bytes: by device, after the fixed cost of a first copy.
+      free_bytes: by device, after a first copy's fixed cost.
       idle: idle share of each device's time.
       available: limit of copies: "bytes", "work" that fits in idle time, or "both".
 

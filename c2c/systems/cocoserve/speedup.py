@@ -55,11 +55,11 @@ class Estimate:
         return 1.0 / self.cost(inverse, transitions)
 
     def cost(self, inverse: float, transitions: int) -> float:
-        """Return the time of a step, in unscaled steps."""
+        """Return a step's time, in unscaled steps."""
         return self.constant + self.shortened * inverse + self.per_transition * transitions
 
     def of(self, placement: Placement) -> float:
-        """Return the speedup of a placement."""
+        """Return a placement's speedup."""
         return self(_mean_inverse(placement.counts), transitions(placement))
 
 
@@ -78,7 +78,7 @@ def split_speedup(
     """Return the speedup of Eqs. 1 to 3: layers end with their slowest copy.
 
     Args:
-      rows: for each layer, the rows of each copy, the original first.
+      rows: for each layer, each copy's rows, the original first.
       rates: compute rate of each copy relative to the unscaled device.
       links: relative rate of the link to each copy.
 

@@ -43,7 +43,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """A model over the GPUs of a node.
+    """A model over a node's GPUs.
 
     Attributes:
       tables: costs of a step on each GPU, with weights in its memory.

@@ -157,7 +157,7 @@ def write_artefact(path: Path, artefact: Artefact) -> None:
 
 
 def read_artefact(path: Path, key: Key | None = None) -> Artefact:
-    """Return the artefact of a file.
+    """Return a file's artefact.
 
     Args:
       key: required key; None: any.
@@ -178,7 +178,7 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
 
 
 def load_artefact(folder: Path, key: Key) -> Artefact | None:
-    """Return the artefact of a key, or None if missing or, with a warning, unusable."""
+    """Return a key's artefact, or None if missing or, with a warning, unusable."""
     path = artefact_path(folder, key)
     if not path.exists():
         return None

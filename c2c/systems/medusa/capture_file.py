@@ -36,7 +36,7 @@ def write_capture(path: Path, capture: Capture) -> None:
 
 
 def read_capture(path: Path) -> Capture:
-    """Return the capture of a file.
+    """Return a file's capture.
 
     Raises:
       DataError: the file is cut, changed, or no capture.

@@ -90,5 +90,5 @@ class Graph:
 
 
 def count_nodes(graph: Graph) -> int:
-    """Return the number of a graph's nodes, children's included."""
+    """Count a graph's nodes, children's included."""
     return sum(1 if n.child is None else count_nodes(n.child) for n in graph.nodes)

@@ -24,7 +24,7 @@ class Owners:
         self._live_ends: dict[int, int] = {}  # end of a live allocation -> its number
 
     def take(self, event: Event) -> None:
-        """Add the next event of the trace."""
+        """Add the trace's next event."""
         number = self._numbers[event.allocation]
         if event.is_free:
             base = self._base[number]

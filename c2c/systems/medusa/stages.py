@@ -119,7 +119,7 @@ def loaded_bytes(spec: ModelSpec) -> int:
 
 
 def graph_nodes(spec: ModelSpec, batch_sizes: int = 35) -> int:
-    """Return the number of nodes in the graphs of all batch sizes."""
+    """Count nodes in the graphs of all batch sizes."""
     return batch_sizes * (NODES_A_LAYER * spec.layers + NODES_OUTSIDE)
 
 

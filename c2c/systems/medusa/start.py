@@ -30,7 +30,7 @@ class Span:
 
 
 def plan_of(start: str, stages: Stages, *, has_weights: bool = True) -> Plan:
-    """Return the stages of a start.
+    """Return a start's stages.
 
     Args:
       start: vllm: all in sequence; vllm_async: weights beside tokenizer and KV; no_graph: no

@@ -36,7 +36,7 @@ class Templates:
         self.topologies = len(numbers)
 
     def executable(self, batch: int) -> int | None:
-        """Return the executable graph of a batch size, or None if it must be captured.
+        """Return a batch size's executable graph, or None if it must be captured.
 
         It is valid until another batch size of its topology is asked for.
         """

@@ -70,7 +70,7 @@ def sides(
     restored_device: Device,
     batch: int,
 ) -> tuple[Side, Side]:
-    """Return the original and the restored side of a batch size."""
+    """Return the original and a batch size's restored side."""
     numbers = {name: k for k, name in enumerate(artefact.allocations)}
     events = [e for e in capture.events if not e.is_free]
     sizes = [e.nbytes for e in events]
@@ -106,7 +106,7 @@ def validate(
     seeds: Iterable[int] = (0, 1, 2),
     is_close: Equal | None = None,
 ) -> bool:
-    """Return True if two executable graphs have equal outputs on the same random inputs.
+    """Return whether two executable graphs have equal outputs on the same random inputs.
 
     Args:
       is_close: comparison of outputs; None: bytes are equal.

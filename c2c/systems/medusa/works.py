@@ -51,7 +51,7 @@ def start_works(
     is_copied: bool,
     switch_s: Callable[[ModelSpec], float] = lambda _: 0.0,
 ) -> Plan:
-    """Return the works of a start, for `system.start`.
+    """Return a start's works, for `system.start`.
 
     Args:
       is_copied: whether weights are copied into HBM; else a running engine lacks KV and graphs.

@@ -175,7 +175,7 @@ class _Muxed:
         )  # fmt: skip
 
     def _step(self, spec: ModelSpec, decode_share: float, prompt_share: float) -> Cost:
-        """Return the cost of a step; `system/batch=prompts_alone` never mixes the two jobs."""
+        """Return a step's cost; `system/batch=prompts_alone` never mixes the two jobs."""
         prompts_s, decodes = (
             _prompts_s(self._table(spec, prompt_share)),
             self._table(spec, decode_share),

@@ -76,7 +76,7 @@ def _served_rps(
 def placed(
     models: Sequence[Served], gpus: int, room: Callable[[Sequence[Served]], float]
 ) -> tuple[list[list[Served]], dict[str, float]]:
-    """Return the models of each GPU, and each model's share of the SMs for decodes.
+    """Return each GPU's models, and each model's share of the SMs for decodes.
 
     A model without room on any GPU is in no list.
 

@@ -104,7 +104,7 @@ def image_key(image: bytes) -> str:
 
 @lru_cache(maxsize=512)
 def entries_of(image: bytes) -> tuple[Entry, ...]:
-    """Return the kernels of an image, with accesses by comments before an entry.
+    """Return an image's kernels, with accesses by comments before an entry.
 
     // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
     // record <parameter of the intervals> <number of the interval> <parameter> <byte in it>

@@ -51,7 +51,7 @@ class LaunchAttribute(NamedTuple):
 
 
 class KernelCall(NamedTuple):
-    """A kernel's launch, with the bytes of every parameter."""
+    """A kernel's launch, with every parameter's bytes."""
 
     function: int
     grid: Triple
@@ -135,7 +135,7 @@ class Device(Protocol):
         """Return a function's name."""
 
     def function_module(self, function: int) -> int:
-        """Return the module of a function."""
+        """Return a function's module."""
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
         """Return the offset and size of each parameter in the parameter buffer."""
@@ -169,7 +169,7 @@ class Device(Protocol):
         """Begin to add calls to a graph instead of running them."""
 
     def captured_nodes(self) -> int:
-        """Return the number of nodes of the graph under capture."""
+        """Count nodes of the graph under capture."""
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
         """Set the edges to the next captured node."""
@@ -197,7 +197,7 @@ class Device(Protocol):
         """Return a fill node's call."""
 
     def child_of(self, node: int) -> int:
-        """Return the graph of a child node."""
+        """Return a child node's graph."""
 
     # graphs, made
     def create_graph(self) -> int:

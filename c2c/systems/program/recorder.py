@@ -105,7 +105,7 @@ class Recorder:
         return address is not None and self._live.get(address) == name
 
     def begin_capture(self) -> None:
-        """Begin the capture of a graph."""
+        """Begin a graph's capture."""
         self.device.begin_capture()
         self.starts.append(len(self.events))
         self._is_capturing = True

@@ -87,7 +87,7 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
 
 
 def program_key(program: Program) -> str:
-    """Return the key of a program, valid across processes."""
+    """Return a program's key, valid across processes."""
     digest = hashlib.sha256()
     for kernel in program.kernels:
         digest.update(f"{kernel.entry} {image_key(kernel.image)}\n".encode())

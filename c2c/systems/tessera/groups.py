@@ -26,7 +26,7 @@ class Group:
 
 
 def groups_of(gpu_of: Sequence[int], transfers: Sequence[Transfer]) -> tuple[Group, ...]:
-    """Return the kernel groups of a placement, in the order of their first kernels.
+    """Return a placement's kernel groups, in the order of their first kernels.
 
     A group ends before a kernel that receives and after a kernel that sends.
 

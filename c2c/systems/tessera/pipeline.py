@@ -1,4 +1,4 @@
-"""Event simulation of pipelined requests over the GPUs of a placement."""
+"""Event simulation of pipelined requests over a placement's GPUs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Pipelined:
 
 
 def steps_of(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> Steps:
-    """Return the kernel groups of a placed step."""
+    """Return a placed step's kernel groups."""
     groups = groups_of(gpu_of, work.transfers)
     group_of = {kernel: n for n, group in enumerate(groups) for kernel in group.kernels}
     waits = [0] * len(groups)

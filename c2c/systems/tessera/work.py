@@ -119,7 +119,7 @@ class Gpus:
         )
 
     def seconds(self, nbytes: float, source: int, target: int) -> float:
-        """Return the seconds of a transfer; infinity if there is no link."""
+        """Return a transfer's seconds; infinity if there is no link."""
         gbps = self.gbps[source][target]
         return self.latency_s[source][target] + nbytes / (gbps * 1e9) if gbps else math.inf
 

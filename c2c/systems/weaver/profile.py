@@ -100,7 +100,7 @@ def profile_of(
     wire_s: tuple[float, float] = (0.0, 0.0),
     gbps: float = math.inf,
 ) -> Pair:
-    """Return the times of a pair.
+    """Return a pair's times.
 
     Args:
       batches: decode steps of the hot and of the cold model.
@@ -133,7 +133,7 @@ def profile_of(
 
 
 def away_of(rows: int, ratio: float) -> int:
-    """Return the number of a batch's sequences that are away."""
+    """Count a batch's sequences that are away."""
     return math.floor(ratio * rows + 0.5)
 
 

@@ -134,7 +134,7 @@ def times_of(
     host_s: float = 0.0, collective_s: float = 0.0, gbps: float = 0.0,
     link_gbps: tuple[float, float] | None = None,
 ) -> Times:  # fmt: skip
-    """Return the times of a model.
+    """Return a model's times.
 
     Args:
       rows: most rows of a step.

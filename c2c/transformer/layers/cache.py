@@ -40,7 +40,7 @@ def cached_heads(spec: ModelSpec) -> tuple[int, int]:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """Keys and values of all layers in pages, and the block tables of a batch.
+    """Keys and values of all layers in pages, and a batch's block tables.
 
     Page p of layer l is page l * pages + p of one array.
     """
@@ -57,7 +57,7 @@ class Cache:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """Two flat arrays shared by the caches of several models, and the block tables of a batch.
+    """Two flat arrays shared by the caches of several models, and a batch's block tables.
 
     A block is one of a model's pages per layer: tables hold the first, layer l is l pages later.
     """

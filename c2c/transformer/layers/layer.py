@@ -284,7 +284,7 @@ def run_layer(
 
 
 def place_in(name: str, number: Any, place: Any) -> Any:
-    """Return a layer's index in the stack of this name."""
+    """Return a layer's index in this name's stack."""
     return place if place is not None and _projection(name) in _BLOCKS else number
 
 

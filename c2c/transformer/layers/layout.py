@@ -119,7 +119,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Parameter array over the layers of a kind."""
+    """Parameter array over a kind's layers."""
 
     name: str
     shape: tuple[int, ...]

@@ -136,7 +136,7 @@ class Staged:
         return projections
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
-        """Fetch only the needed rows of the table."""
+        """Fetch only the table's needed rows."""
         return gather_rows(table, ids)
 
     def __call__(

@@ -50,7 +50,7 @@ class Seats:
 
 
 def words(vocab: int) -> int:
-    """Return the words of a `MASK` row: a bit per token and one for the end."""
+    """Return a `MASK` row's words: a bit per token and one for the end."""
     return vocab // 32 + 1
 
 

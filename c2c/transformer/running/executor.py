@@ -60,7 +60,7 @@ class Executor(Protocol):
         ...
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request."""
+        """Free a request's blocks."""
         ...
 
     def reuse(self, stay: Stay, most: int) -> int:
@@ -102,7 +102,7 @@ class SharesNothing:
 
 
 class OnDevice:
-    """A model on the device of its pool.
+    """A model on its pool's device.
 
     Attributes:
       poll: callback after each layer and after the logits, which are then waited for; it may use
@@ -155,7 +155,7 @@ class OnDevice:
             self._blocks.setdefault(stay, []).extend(self.lease.take(count, stay.request))
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request."""
+        """Free a request's blocks."""
         self.lease.give(self._blocks.pop(stay, ()))
 
     def reuse(self, stay: Stay, most: int) -> int:
@@ -199,7 +199,7 @@ class OnDevice:
         return result
 
     def tables(self, laid: Laid) -> np.ndarray:
-        """Return the blocks of each row: int32 [rows, width], -1 for none."""
+        """Return each row's blocks: int32 [rows, width], -1 for none."""
         tables = np.full((len(laid.rows), laid.width), -1, np.int32)
         for row, stay in zip(tables, laid.rows, strict=True):
             blocks = self.blocks(stay)

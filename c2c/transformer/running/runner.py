@@ -52,7 +52,7 @@ class Result:
 
     Attributes:
       tokens: request, token and reason for the request's end (None: it goes on).
-      seconds: since the start of the step or the reading of the previous one, the later.
+      seconds: since the start of the step or the previous one's reading, the later.
       dropped: tokens of requests that had ended.
       scores: by request, if asked for.
       prompts: requests, first positions and scores of prompts' tokens.
@@ -84,7 +84,7 @@ class Runner:
     """Requests of one model, run by an executor."""
 
     def __init__(self, executor: Executor, shapes: Shapes) -> None:
-        """Create a runner without requests; `shapes` are all of its calls'."""
+        """Create a runner without requests; `shapes` are all its calls'."""
         self.executor, self.spec, self.shapes = executor, executor.spec, shapes
         self._stays: dict[int, Stay] = {}
         self._free_seats = list(range(self.seats))[::-1]

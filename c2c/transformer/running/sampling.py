@@ -120,7 +120,7 @@ def penalised(logits: jax.Array, settings: SamplingRows, occurrences: jax.Array)
 def sample(
     logits: jax.Array, settings: SamplingRows, step: jax.Array, *, hot: bool = True
 ) -> jax.Array:
-    """Draw the next token of each row: int32 [rows].
+    """Draw each row's next token: int32 [rows].
 
     The order is temperature, top_k, top_p, min_p, as in the reference library. Ties of the largest
     go to the lowest token.

@@ -56,7 +56,7 @@ class Shapes:
         return (*((0, rows) for rows in self.rows), *((budget, beside) for budget in self.budgets))
 
     def draws(self, chunk: int, rows: int) -> int:
-        """Return the logit rows of a call: one, or the maximum.
+        """Return a call's logit rows: one, or the maximum.
 
         >>> shapes = Shapes(rows=(1, 8), budgets=(64, 256))
         >>> [shapes.draws(*call) for call in shapes.calls]

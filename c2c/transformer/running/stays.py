@@ -118,7 +118,7 @@ class Laid:
         self.drawing: list[Stay | None] = [None] * draws
 
     def fill(self, stay: Stay, tokens: int) -> None:
-        """Add the next tokens of a prompt."""
+        """Add a prompt's next tokens."""
         first, past = stay.filled, stay.filled + tokens
         if past > len(stay.ids):
             raise ValueError(f"request {stay.request}: {past} prompt tokens, it has fewer")

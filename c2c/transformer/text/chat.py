@@ -67,7 +67,7 @@ class ChatTemplate:
 
         Args:
           messages: mappings with a "role" and other fields of the template.
-          add_generation_prompt: whether to append the opening of an answer.
+          add_generation_prompt: whether to append an answer's opening.
           continue_final_message: whether the answer continues the last message.
           now: time for strftime_now; None: the local time.
           variables: further variables, such as enable_thinking.

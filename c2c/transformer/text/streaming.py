@@ -16,7 +16,7 @@ _LONGEST = 4  # maximum bytes of a character
 
 
 class TextStream:
-    """Streaming decoder that emits the certain text of each token.
+    """Streaming decoder that emits each token's certain text.
 
     Pieces join to the decoded text of all ids, but for invalid bytes `<0xNN>`, which spoil a whole
     run in the library.

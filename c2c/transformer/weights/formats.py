@@ -100,7 +100,7 @@ def quantization_by_name(name: str | None) -> Quantization | None:
 def format_of(
     stack: Stack, source: Stored, quantization: Quantization | None, *, tied: bool
 ) -> Format:
-    """Return the storage format of a stack."""
+    """Return a stack's storage format."""
     if quantization is None or not (stack.projection or stack.name == "embed"):
         return Format()
     if quantization.kind == "stored":

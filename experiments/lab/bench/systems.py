@@ -49,7 +49,7 @@ class SystemsSettings(MeasurementSettings):
       requests: of each run, at the rate of `workload=poisson`.
       seed: seed of the workload.
       runs: folder of the systems' own runs.
-      again: whether to measure again systems that have a run.
+      again: whether to measure again systems with a run.
     """
 
     systems: list[str] = field(default_factory=list)

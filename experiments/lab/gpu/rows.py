@@ -49,7 +49,7 @@ class Rows:
         self._write({"begin": case})
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Write the rows of one case, in place of its earlier ones."""
+        """Write one case's rows, in place of its earlier ones."""
         self._write({"rows": list(rows)})
 
     def _write(self, line: Mapping[str, Any]) -> None:

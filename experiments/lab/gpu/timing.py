@@ -36,7 +36,7 @@ class Times:
         return (high - low) / self.median_s
 
     def columns(self) -> dict[str, float | int]:
-        """Return the columns of a result."""
+        """Return a result's columns."""
         return {
             "time_s": self.median_s,
             "best_s": min(self.seconds),

@@ -54,7 +54,7 @@ class Settings:
 
 
 def answer(request: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return the rows of a case, or the reason for none."""
+    """Return a case's rows, or the reason for none."""
     stage = request["stage"]
     try:
         module = importlib.import_module(f"{settings.package}.{MODULES.get(stage, stage)}")

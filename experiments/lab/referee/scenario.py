@@ -122,7 +122,7 @@ class Ran:
 
 
 def draw(scenario: Scenario, seed: int) -> Requests:
-    """Draw the requests of a scenario."""
+    """Draw a scenario's requests."""
     stream, n = np.random.default_rng((seed, len(scenario.name))), scenario.requests
     bursts = -(-n // scenario.burst)
     gaps = stream.exponential(scenario.burst / scenario.rate_rps, bursts)

@@ -110,7 +110,7 @@ def load_s(model: str, disk_gbps: float | None = None) -> float:
 
 
 def store_s(model: str) -> float:
-    """Return the seconds of a start by ServerlessLLM's checkpoint store, from disk.
+    """Return a start's seconds by ServerlessLLM's checkpoint store, from disk.
 
     Source: ServerlessLLM's store (`Model::ToHost`, `Model::DispatchToGpu`), March 2026.
     """

@@ -38,13 +38,13 @@ class Fleets:
                 named(self.systems, name, "systems")
 
     def points(self) -> list[tuple[int, tuple[str, ...]]]:
-        """Return each number of models with the settings of its catalog."""
+        """Return each number of models with its catalog's settings."""
         catalogs = [(n, (f"catalog={name}",)) for name, n in self.catalogs.items() if n]
         return [(n, catalog(n)) for n in self.models] + catalogs
 
     @property
     def part(self) -> tuple[str, ...]:
-        """Settings that bound the requests of a run."""
+        """Settings that bound a run's requests."""
         return () if self.max_requests is None else (f"workload.max_requests={self.max_requests}",)
 
 

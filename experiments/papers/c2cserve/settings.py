@@ -69,7 +69,7 @@ def catalog(models: int) -> tuple[str, ...]:
 
 
 def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> DictConfig:
-    """Return the configuration of a run, as `c2c.config.load` does."""
+    """Return a run's configuration, as `c2c.config.load` does."""
     result = copy.deepcopy(_composed(tuple(overrides), _contents()))
     for key, value in (values or {}).items():
         OmegaConf.update(result, key, value, merge=False)

@@ -28,7 +28,7 @@ __all__ = ["Streaming", "compute", "streamed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """Experiment: runs of the prototype, with the layouts that are computed for each."""
+    """Experiment: runs of the prototype, with the layouts computed for each."""
 
     runs: dict[str, tuple[str, ...]]
     requests: Count

@@ -237,7 +237,7 @@ def _system(served: Served) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def batch_of(served: Served) -> int:
-    """Return the rows of a batch: the unscaled server's, times the headroom of its copies."""
+    """Return a batch's rows: the unscaled server's, times the headroom of its copies."""
     if served.batch == "memory" or served.engine != "static":
         return _MOST_ROWS
     if not served.layers or served.grown_batch == "fixed":

@@ -6,7 +6,7 @@
     c2c plan cocoserve plan=plan.json 'operations=[evict 0-9 1]'
 
 Prints each plan's gain by three estimates and by the predicted step, its operations with bytes and
-seconds, and the free memory of each device. None of the estimates predicts seconds.
+seconds, and each device's free memory. None of the estimates predicts seconds.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PlanSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      model: name of a shipped model, or the path of a config.json.
+      model: name of a shipped model, or a config's path.json.
       node: node of `conf/node`; its first GPU holds the model.
       over: GPUs that hold the unscaled model, a run of layers each.
       batch: rows of a decode step.
@@ -227,7 +227,7 @@ def planned(problem: Problem, algorithm: str) -> Placement:
 
 
 def row_of(problem: Problem, placement: Placement) -> dict[str, Any]:
-    """Return the numbers of a plan: gains, step, operations."""
+    """Return a plan's numbers: gains, step, operations."""
     timed = {"batch": problem.batch, "context": problem.context}
     step = step_time(placement, problem.devices, **timed)
     unscaled = step_time(problem.unscaled, problem.devices, **timed)

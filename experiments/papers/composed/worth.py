@@ -85,7 +85,7 @@ class Worth:
         ]
 
     def chips(self, load: Load) -> int:
-        """Return the number of chips of a load's fleet."""
+        """Count chips of a load's fleet."""
         return self.fleets[load.fleet].chips
 
     def mechanisms_of(self, load: Load) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def check_each(models: Sequence[str]) -> None:
 
 
 def programs_of(source: str) -> dict[int, Program]:
-    """Return the program of each batch size."""
+    """Return each batch size's program."""
     kind, _, seed = source.partition(":")
     if kind == "xla":
         folders = sorted((p for p in Path(seed).glob("*") if p.name.isdigit()), key=_batch)

@@ -93,7 +93,7 @@ class Process:
         self.names: dict[tuple[int, int], AllocationId] = {}  # by batch size and buffer
 
     def hidden(self, kernel: Kernel) -> int:
-        """Return the function of a kernel, obtained from its library."""
+        """Return a kernel's function, obtained from its library."""
         if isinstance(self.device, Emulated):
             return self.device.library_function(kernel.library, kernel.entry)
         # the library itself launches this kernel

@@ -45,7 +45,7 @@ class StepsSettings:
 
 
 def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, StepShape]:
-    """Return the decode step of each batch size."""
+    """Return each batch size's decode step."""
     sizes = list(batch_sizes)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
         raise SettingError("batch_sizes", sizes, "ascending numbers above 0, without duplicates")

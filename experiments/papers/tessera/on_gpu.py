@@ -70,7 +70,7 @@ class _Asked:
 
 
 def rows_of(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a measurement."""
+    """Return a measurement's rows."""
     job = _Asked(**settings)
     xla = read_dump(Path(job.step), trips=job.trips)
     # in PTX comments, for emulated drivers
@@ -202,7 +202,7 @@ def _graph_s(job: _Asked, device: Peer, launches: Sequence[Callable[[], None]]) 
 
 
 def _median_s(start: Callable[[], None], wait: Callable[[], None], job: _Asked) -> float:
-    """Return the seconds of one start, the median over rows of about `job.seconds`."""
+    """Return one start's seconds, the median over rows of about `job.seconds`."""
     for _ in range(2):
         start()
     wait()

@@ -23,7 +23,7 @@ _HALF: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Fig. 5(a): one hot rate, several cold ones, and the ways that are compared."""
+    """Fig. 5(a): one hot rate, several cold ones, and the ways compared."""
 
     hot_rps: AboveZero
     cold_rps: tuple[AboveZero, ...]

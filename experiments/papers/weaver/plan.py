@@ -49,7 +49,7 @@ class PlanSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      hot: sender's model: name of a shipped model, or the path of a config.json.
+      hot: sender's model: name of a shipped model, or a config's path.json.
       cold: receiver's model, as `hot`.
       node: node of `conf/node`; the first GPU sends, the second receives.
       ratio: remote share of the hot sequences.
@@ -78,7 +78,7 @@ class PlanSettings:
 
 
 def pair_of(settings: PlanSettings) -> Pair:
-    """Return the times of the pair."""
+    """Return the pair's times."""
     check_fields(settings)
     node = load_node(settings.node)
     there, back = node.link(0, 1), node.link(1, 0)

@@ -220,7 +220,7 @@ _models = cache(load_catalog)
 
 @cache
 def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
-    """Return the constants of a GPU; the A100 of 40 GB follows a reading."""
+    """Return a GPU's constants; the A100 of 40 GB follows a reading."""
     if gpu != "a100_40":
         return load_constants(calibration_for(gpu))
     if reading != "roofline":

@@ -35,7 +35,7 @@ class Spread:
     """Copies of layers on devices, and the paths of new requests through them.
 
     Attributes:
-      copies: device indices of the copies of each layer.
+      copies: device indices of each layer's copies.
       paths: paths for requests; a new one gets the path with the fewest.
 
     Raises:
@@ -142,7 +142,7 @@ class OverDevices(OverPools):
         return free[int(np.random.default_rng((self._seed, stay.request)).integers(len(free)))]
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request."""
+        """Free a request's blocks."""
         self.planned.pop(stay.request, None)
         if self.on_give is not None:
             self.on_give(stay)

@@ -37,7 +37,7 @@ class _Change:
 
 
 class Spreading(Residents):
-    """Instances over the devices of a worker, and changes of their variants."""
+    """Instances over a worker's devices, and changes of their variants."""
 
     def _open_pool(self) -> KvPool:
         self._pools = self._open_pools()

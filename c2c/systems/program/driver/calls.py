@@ -66,7 +66,7 @@ class Packed:
 
 
 def raw_attribute(value: Any) -> bytes:
-    """Return the bytes of a CUlaunchAttributeValue."""
+    """Return a CUlaunchAttributeValue's bytes."""
     return ctypes.string_at(value.getPtr(), VALUE_BYTES)
 
 

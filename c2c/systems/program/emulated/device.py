@@ -115,7 +115,7 @@ class Emulated(Peer):
         return self._modules.function(function).entry.name
 
     def function_module(self, function: int) -> int:
-        """Return the module of the image."""
+        """Return the image's module."""
         return self._modules.function(function).module
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
@@ -264,7 +264,7 @@ class Emulated(Peer):
         return handle
 
     def add_kernel(self, graph: int, call: KernelCall) -> int:
-        """Add a kernel node, after the check of a launch."""
+        """Add a kernel node, after a launch's check."""
         self._check(call)
         return self._add(graph, Node("kernel", call))
 

@@ -59,7 +59,7 @@ def _record(entry: Entry, call: KernelCall, places: list[int], memory: Memory) -
 
 
 def fill_bytes(seed: int, nbytes: int) -> bytes:
-    """Return the bytes of one write, by `seed` and position."""
+    """Return one write's bytes, by `seed` and position."""
     count = -(-nbytes // 4)
     words = [(seed + j * _STEP) & _MASK for j in range(count)]
     return struct.pack(f"<{count}I", *words)[:nbytes]

@@ -16,7 +16,7 @@ _SHARED_BYTES = 48 << 10  # default limit of a launch's dynamic shared memory
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library of kernels, as images that are loaded on first use."""
+    """A library of kernels, as images loaded on first use."""
 
     path: str
     images: tuple[bytes, ...]
@@ -75,7 +75,7 @@ class Modules:
         return None
 
     def function(self, handle: int) -> Function:
-        """Return the function of a handle."""
+        """Return a handle's function."""
         result = self.functions.get(handle)
         if result is None:
             raise DeviceFault(f"{handle:#x} is no function of this process")

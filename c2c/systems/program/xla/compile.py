@@ -59,7 +59,7 @@ class StepShape:
             raise SettingError("context", self.context, f"a multiple of {PAGE_TOKENS}")
 
     def model(self) -> ModelSpec:
-        """Return the spec of the model."""
+        """Return the model's spec."""
         is_sparse = self.experts > 0
         return ModelSpec(
             name="step",

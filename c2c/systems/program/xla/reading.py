@@ -49,7 +49,7 @@ class XlaStep:
     """A program, with XLA's facts about its data.
 
     Attributes:
-      names: HLO's name of each launch, with the trip of a loop.
+      names: HLO's name of each launch, with a loop's trip.
       operands: slices that each launch reads.
       results: slices that each launch writes.
       def_use: pairs of a launch and a later one that reads its result.
@@ -67,7 +67,7 @@ class XlaStep:
 
 
 def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
-    """Return the step of a distilled folder.
+    """Return a distilled folder's step.
 
     Args:
       trips: trips of every loop; the true number depends on data.

@@ -58,7 +58,7 @@ class _Segment:
 class Placed(OverPools):
     """A model over several devices, by a placement of its layers' parts.
 
-    A layer's KV is on the device of its attention.
+    A layer's KV is on its attention's device.
 
     Source: Tessera, section III, with parts in place of kernels.
     """
@@ -145,7 +145,7 @@ class Placed(OverPools):
         return self.end(x, logit_indices) if has_logits else x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape; return the shape of the logits."""
+        """Prepare a call shape's executables; return the shape of the logits."""
         x, *_ = self.begin(laid, tokens, ahead=True)
         tables = np.zeros((self.spec.layers, len(laid.rows), laid.width), np.int32)
         stands = {d: self._stand(d, laid, ahead=True) for d in {s.device for s in self.segments}}

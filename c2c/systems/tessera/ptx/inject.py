@@ -88,7 +88,7 @@ def inject(text: str, source: str = "PTX") -> Injected:
 
 
 def new_records(records: Sequence[Record]) -> bytes:
-    """Return the initial content of the buffer."""
+    """Return the buffer's initial content."""
     rows = np.zeros((len(records), 2), np.uint64)
     limits = np.iinfo(np.int64)
     for row, record in zip(rows, records, strict=True):

@@ -99,7 +99,7 @@ _NONE: _Values = frozenset()
 
 
 def reach(kernel: KernelText) -> KernelAccess:
-    """Return the accesses of a kernel, with the parameters that each may reach in any order.
+    """Return a kernel's accesses, with the parameters that each may reach in any order.
 
     An address that no parameter reaches makes the kernel opaque.
 

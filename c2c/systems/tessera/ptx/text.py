@@ -124,7 +124,7 @@ class KernelText:
     labels: Mapping[str, int]
 
     def register_type(self, name: str) -> str:
-        """Return the declared type of a register."""
+        """Return a register's declared type."""
         result = self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
         if result is None:
             raise DataError(f"{self.source}, kernel {self.name}", f"undeclared register {name}")
@@ -137,7 +137,7 @@ class KernelText:
 
 
 def parse(text: str, source: str = "PTX") -> tuple[KernelText, ...]:
-    """Return the kernels of a PTX module.
+    """Return a PTX module's kernels.
 
     Raises:
       DataError: no PTX, too new, or an unknown statement.

@@ -111,7 +111,7 @@ class Inbox(Protocol):
     """Receiver's end of a link."""
 
     def next(self) -> Bring | Give | Attend | Gone | None:
-        """Return the next message; None if there is none."""
+        """Return the next message; None if none."""
         ...
 
 
@@ -223,7 +223,7 @@ class SlotInbox:
         _give_up_after(self.control, self.limit_s)
 
     def next(self) -> Bring | Give | Attend | Gone | None:
-        """Return the next message; None if there is none."""
+        """Return the next message; None if none."""
         if self.control.closed:
             is_new, self._is_gone = self._is_gone, False
             return Gone() if is_new else None

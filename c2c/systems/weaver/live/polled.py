@@ -64,7 +64,7 @@ class Polled:
 class InPieces(OnDevice):
     """A model on one device that polls after each piece of a product and after attention.
 
-    The time between two polls bounds the wait of a task. Pieces are whole tiles of columns, so that
+    The time between two polls bounds a task's wait. Pieces are whole tiles of columns, so that
     results do not change.
 
     Source: WEAVER, section 4.2.

@@ -124,7 +124,7 @@ class Woven(SharesNothing):
         self.link, self._lost = link, ""
 
     def lacks(self, stored: Stored) -> int:
-        """Return the number of blocks that requests lack at home."""
+        """Count blocks that requests lack at home."""
         return self.local.lacks(self._own(stored))
 
     def grow(self, stored: Stored) -> None:
@@ -136,7 +136,7 @@ class Woven(SharesNothing):
         self.local.grow(self._own(stored))
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request, at home and away."""
+        """Free a request's blocks, at home and away."""
         self.local.give(stay)
         number = self._away.pop(stay, None)
         self.planned.pop(stay.request, None)

@@ -1,4 +1,4 @@
-"""GEMM figures: Figs. 4, 5 and 8, and the map of the best alpha."""
+"""GEMM figures: Figs. 4, 5 and 8, and the best alpha's map."""
 
 from __future__ import annotations
 
