@@ -31,7 +31,7 @@ def is_by_mechanism(value: object) -> bool:
 # A mechanism is the `SYSTEM` of a module and has the module's name: a package of `c2c.systems`, an
 # installed plug-in or a file of `code`.
 def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Return the mechanisms that a run name's settings, at most one a part.
+    """Return the mechanisms that a run's settings name, at most one a part.
 
     Raises:
       SettingError: an unknown mechanism.

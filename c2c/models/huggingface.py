@@ -19,7 +19,7 @@ _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 def from_hf_config(
     config: Mapping[str, Any], name: str, *, families: Collection[str] = FAMILIES.keys()
 ) -> ModelSpec:
-    """Build a spec from a Hugging Face config's content.json of transformers 4 or 5.
+    """Build a spec from a Hugging Face config.json of transformers 4 or 5.
 
     The spec of a vision-language model describes only its language model.
 

@@ -48,7 +48,7 @@ _KEPT = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Return a config's content.json, with the quantisation of a file beside it.
+    """Return a config.json's content, with the quantisation of a file beside it.
 
     Raises:
       DataError: a file is no readable JSON object, or about quantisation and of no known name.

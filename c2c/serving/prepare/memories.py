@@ -1,4 +1,4 @@
-"""Memories that a layout share's lanes."""
+"""Memories that a layout's lanes share."""
 
 from __future__ import annotations
 

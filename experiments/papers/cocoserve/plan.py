@@ -78,7 +78,7 @@ class PlanSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      model: name of a shipped model, or a config's path.json.
+      model: name of a shipped model, or a config.json's path.
       node: node of `conf/node`; its first GPU holds the model.
       over: GPUs that hold the unscaled model, a run of layers each.
       batch: rows of a decode step.

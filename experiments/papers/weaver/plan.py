@@ -49,7 +49,7 @@ class PlanSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      hot: sender's model: name of a shipped model, or a config's path.json.
+      hot: sender's model: name of a shipped model, or a config.json's path.
       cold: receiver's model, as `hot`.
       node: node of `conf/node`; the first GPU sends, the second receives.
       ratio: remote share of the hot sequences.
