@@ -38,7 +38,7 @@ POINTS: Final[dict[str, Any]] = {}
 # has the policy itself picks the implementation at compile time; the loop calls an address
 # (`linked`).
 class DecisionPoint(Protocol):
-    """A decision point, as `decision` returns it.
+    """A decision point.
 
     Attributes:
       policies: types with an implementation, by name.
@@ -108,11 +108,11 @@ def decision(
     returns: Returns | None = None,
     rows: np.dtype[Any] | None = None,
 ) -> Any:
-    """Make a decision point from a function that gives its name and docstring.
+    """Make a decision point with a function's name and docstring.
 
     Args:
-      default: implementation for policies without their own; None: every policy needs one.
-      returns: allowed results of policies from outside the package, checked at each call.
+      default: for policies without their own; None: every policy needs one.
+      returns: allowed results of outside policies, checked at each call.
       rows: dtype of the rows of an argument `table`, or of an argument `row`.
     """
     if protocol is None:

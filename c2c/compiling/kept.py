@@ -59,7 +59,7 @@ def _path(folder: Path, name: str, takes: str) -> Path:
 
 @functools.cache
 def read(path: Path) -> int:
-    """Load a file's machine code for the life of the process; return its address.
+    """Load a file's machine code for good; return its address.
 
     Raises:
       FileNotFoundError: there is no file.
@@ -91,7 +91,7 @@ def _target_machine() -> Any:
 
 
 def native(address: int) -> Callable[[int], int]:
-    """Return a call of machine code with its arguments' address; an error is a RuntimeError."""
+    """Return a call of machine code; it raises RuntimeError."""
     run, result, error = _Native(address), ctypes.c_int64(), ctypes.c_void_p()
     result_at, error_at = ctypes.addressof(result), ctypes.addressof(error)
 

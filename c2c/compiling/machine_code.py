@@ -61,7 +61,7 @@ def cache_dir() -> Path:
 
 
 def variant_key(rules: Any) -> str | None:
-    """Return a key of users' policies: "" without any, None if one cannot be imported by name."""
+    """Return a key of users' policies: "" without any, None if one has no import."""
     users = {type(policy) for policy in outside(rules)}
     if not users:
         return ""
@@ -103,11 +103,11 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
     """Return an entry compiled for rules of given types; damaged machine code is made anew.
 
     Args:
-      function: entry, whose first argument is the loop's `w`, and which returns a number.
-      arguments: arguments of the later calls.
+      function: entry that takes the loop's `w` and returns a number.
+      arguments: of later calls.
 
     Raises:
-      PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
+      PolicyError: with policy, line and reason.
     """
     with _no_collections():
         return _made(function, arguments)
@@ -149,7 +149,7 @@ class Compiled:
         return self._call(array.ctypes.data)
 
     def bound(self, *arguments: Any) -> Callable[[], int]:
-        """Return a call with exactly these tuples, which takes a microsecond; arrays are shared."""
+        """Return a call with these tuples, which takes 1 us; arrays are shared."""
         array, call = self._words(arguments), self._call
         address, references = array.ctypes.data, (array, tuple(self._known.values()))
 

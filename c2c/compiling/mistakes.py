@@ -23,9 +23,9 @@ _SAID = re.compile(r"policy (\w+): (.+?, line \d+: .+)")
 
 
 def policy_error(error: Exception, rules: Any) -> Exception:
-    """Return the error as that of a policy from outside the package, with line and reason.
+    """Return the error as an outside policy's, with line and reason.
 
-    Without such a policy, or for a DataError, return the error itself; `rules` has the policies.
+    Without such a policy, or for a DataError, return it unchanged.
     """
     policies = outside(rules.system)
     if not policies or isinstance(error, DataError):

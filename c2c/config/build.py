@@ -83,9 +83,9 @@ class RunSetup:
     """A checked run, ready to start.
 
     Attributes:
-      prepared: fleet and system with cost tables; `prepared.setup` is the `ServingSetup`.
-      files: data files that the result depends on.
-      notes: choices made for the user, a line each.
+      prepared: with cost tables; `prepared.setup` is the `ServingSetup`.
+      files: data files read.
+      notes: automatic choices, a line each.
       plan: comparison of layouts by `mig=planned`.
     """
 
@@ -104,7 +104,7 @@ class RunSetup:
         return self.prepared.setup
 
     def with_(self, **changes: Any) -> RunSetup:
-        """Return the run with other settings that choose no file, much faster than `build`.
+        """Return the run with other settings, but no other files; faster than `build`.
 
         Dots are double underscores: `setup.with_(seed=1, workload__rate_rps=2)`.
 
@@ -116,7 +116,7 @@ class RunSetup:
 
 
 def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
-    """Build a run from a configuration and check it; only `mig=planned` simulates here.
+    """Build and check a run; only `mig=planned` simulates here.
 
     Args:
       cfg: from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
@@ -345,7 +345,7 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
 
 
 def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple[str, ...]]:
-    """Return the run with misses from a table if `misses` is auto and the walk long, and a note."""
+    """Return the run, with tabulated misses for `misses` auto and a long walk, and a note."""
     system, requests = prepared.setup.system, int(workload.description["requests"])
     caches = system.traits.experts.caches_experts
     if system.expert_cache.misses != "auto" or not caches or requests <= MOST_WALKED:

@@ -34,9 +34,8 @@ def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> 
     """Register the schema, layouts without a file and all policies in Hydra.
 
     Args:
-      code: imported files with policies, `code` of every run of this process; None: the registered
-        ones.
-      folder: folder of the user's settings, `conf` of every run; only with `code`.
+      code: `code` of every run of this process, imported; None: the registered ones.
+      folder: `conf` of every run; only with `code`.
     """
     plug_ins()
     extend_search_path()

@@ -27,12 +27,12 @@ __all__ = ["GivenPart", "given_parts", "kept_off", "of_devices"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenPart:
-    """Settings of one part of a fleet.
+    """A part of a fleet.
 
     Attributes:
-      where: prefix of its fields in errors, such as "fleet.parts[0].".
+      where: prefix in errors, such as "fleet.parts[0].".
       mig: see `c2c.hardware.mig_from_mapping`.
-      count: number of devices: chips, or groups of `tensor_parallel` chips.
+      count: chips, or groups of `tensor_parallel` chips.
     """
 
     where: str

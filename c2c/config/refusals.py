@@ -74,11 +74,11 @@ _OTHER_KIND = re.compile(
 def as_setting_error(
     error: BaseException, overrides: Sequence[str] = ()
 ) -> SettingError | DataError:
-    """Return an error that names the field, its value and what is allowed.
+    """Return an error with field, value and allowed values.
 
     Args:
       error: error of Hydra or OmegaConf.
-      overrides: give the value if the error holds only the key.
+      overrides: give a missing value.
     """
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
@@ -108,17 +108,16 @@ def as_setting_error(
 
 
 def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
-    """Raise if a group is given several choices; Hydra silently takes the last of a list.
+    """Refuse several choices of a group: Hydra would take the last.
 
-    Allowed are several overlays, and choices of a set, such as system/mechanism, that agree.
+    Allowed are overlays, and choices of a set, such as system/mechanism, that agree.
 
     Args:
-      overrides: arguments of the command line; others are skipped.
-      sweep: text before `group=a,b` that runs each choice; "": none is needed, None: no sweeps.
+      overrides: also other arguments, skipped.
+      sweep: text before `group=a,b` for a sweep; None: no sweeps.
 
     Raises:
-      SettingError: several choices, an empty list, choices that contradict each other, or a renamed
-        setting.
+      SettingError: several choices, none, contradictions, or a renamed setting.
     """
     is_sweep = sweep == "" or any(one in ("-m", "--multirun") for one in overrides)
     for override in overrides:
@@ -271,7 +270,7 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
 
 
 def wrong_kind(field: str, value: str) -> SettingError:
-    """Return the error for a list in place of a mapping, or the reverse."""
+    """Return the error for a list instead of a mapping, or the reverse."""
     return SettingError(field, value, _KINDS["Dict" if value.startswith("[") else "List"])
 
 

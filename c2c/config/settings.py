@@ -64,10 +64,10 @@ def plain_settings(composed: DictConfig) -> dict[str, Any]:
 
 
 def checked(cfg: DictConfig | Mapping[str, Any]) -> Settings:
-    """Return a configuration as plain data, validated against the schema.
+    """Return a configuration as checked plain data.
 
     Raises:
-      SettingError: an unknown setting or a value that is not allowed.
+      SettingError: an unknown setting or invalid value.
     """
     if isinstance(cfg, Settings):
         return cfg

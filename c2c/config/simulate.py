@@ -106,7 +106,7 @@ def _latency(block: Mapping[str, float | None]) -> Latency:
 
 
 def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResult:
-    """Simulate a run in memory (`c2c simulate` streams to disk instead).
+    """Simulate a run in memory.
 
     Args:
       compiled: True: machine code, False: interpreter, None: the quicker; results are equal.
@@ -132,11 +132,11 @@ def summary_of(
     totals: Mapping[str, Any],
     mapper: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, Any]:
-    """Return a run's summary, with its cost, verdict on the load and plan of the layout.
+    """Return a run's summary with cost, verdict and plan of the layout.
 
     Args:
-      totals: result of `run_totals`, kept under "run".
-      mapper: map over the records' parts, see `c2c.metrics.summarised_parts`.
+      totals: of `run_totals`, kept under "run".
+      mapper: see `c2c.metrics.summarised_parts`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
     room, attainment = _room(setup.prepared), setup.settings["slo"]["attainment"]

@@ -18,11 +18,11 @@ __all__ = [
 def attention_pairs(offset: int, chunk: int, window: int) -> int:
     """Return the causal (query, key) pairs of a prefill chunk, per layer and head.
 
-    The query at position q sees the keys of max(0, q - window + 1) .. q.
+    Query q sees keys max(0, q - window + 1) .. q.
 
     Args:
-      offset: tokens of the prompt already in the KV cache.
-      window: sliding window in tokens; 0: none.
+      offset: cached tokens of the prompt.
+      window: in tokens; 0: none.
     """
     if window <= 0 or offset + chunk <= window:
         return chunk * offset + chunk * (chunk + 1) // 2

@@ -46,8 +46,8 @@ def prefill_attention_s(
     """Return the seconds of a prefill call without its (query, key) pairs.
 
     Args:
-      tokens: total tokens of all prompts, any shape.
-      element_bytes: bytes of one cache or activation element.
+      tokens: of all prompts, any shape.
+      element_bytes: of cache or activations.
     """
     count = np.asarray(tokens, dtype=np.float64)
     queries, keys = np.asarray(heads, float), np.asarray(kv_heads, float)
@@ -75,11 +75,11 @@ def decode_attention_s(
 def cache_read_s(
     bytes_: npt.ArrayLike, *, slice_: Slice, constants: Constants, repeated: bool = False
 ) -> Values:
-    """Return the seconds that decode takes to read this many bytes of the cache.
+    """Return the seconds of a decode's read of the cache.
 
     Args:
-      bytes_: bytes of keys and values, any shape.
-      repeated: whether the same cache is read repeatedly, so that the L2 holds a part.
+      bytes_: of keys and values, any shape.
+      repeated: whether the L2 holds a part, of the previous read.
     """
     moved = np.asarray(bytes_, float)
     from_hbm_s: Values = moved / (slice_.hbm_gbps * 1e9 * constants.decode_hbm_efficiency)

@@ -1,9 +1,9 @@
 """Fit the constants marked `fitted` to full-GPU numbers.
 
-    c2c calibrate claims                # fit again, print stored and fitted values
-    c2c calibrate claims --write        # and store what changed
+    c2c calibrate claims                # print stored and fitted values
+    c2c calibrate claims --write        # and store changes
 
-The published inputs of a fit are under `inputs` in `conf/calibration/<name>.yaml`, by claim id.
+Published inputs are under `inputs` in `conf/calibration/<name>.yaml`, by claim id.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def fit_kernel(
 
 
 def fit(name: str = "gh200") -> dict[str, float]:
-    """Return every fitted constant of a calibration, computed from its inputs.
+    """Return a calibration's fitted constants from its inputs.
 
     Raises:
       DataError: the fit does not meet its two targets.

@@ -13,7 +13,7 @@ _WIDTH = 92
 
 
 def store_constants(name: str, values: Mapping[str, float], sources: Mapping[str, Source]) -> None:
-    """Write the constants into their file; the text before `constants:` stays.
+    """Write constants into their file; the text before `constants:` stays.
 
     Args:
       values: of all constants; carried ones are not written.

@@ -187,7 +187,7 @@ def load_constants(name: str = "gh200") -> Constants:
 
     Raises:
       SettingError: unknown name, or a value out of range.
-      DataError: a constant or source is missing, unknown, or carried from a file without it.
+      DataError: a constant or source is missing, unknown or wrongly carried.
     """
     path = calibration_path(name)
     return _parse(_texts(name), name, str(path))
@@ -262,7 +262,7 @@ def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constan
 
 
 def read_constants(path: Path, names: Collection[str]) -> dict[str, tuple[float, Source]]:
-    """Return the constants and sources of a calibration that belongs to no chip.
+    """Return constants and sources of a calibration without a chip.
 
     Raises:
       DataError: a constant or source is missing or unknown.

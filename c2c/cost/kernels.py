@@ -18,7 +18,7 @@ _KEYS = {"operand_bytes", "source", "constants"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Kernels of one precision, with operands of `operand_bytes` on the tensor cores.
+    """Kernels of one precision, with `operand_bytes` on the tensor cores.
 
     `constants` replace those of the chip's calibration.
     """

@@ -19,15 +19,14 @@ __all__ = ["StepTimes", "step_times", "timed"]
 class StepTimes:
     """Seconds of a model's steps, alone on the link.
 
-    Curves are linear, constant below their sizes, and go on with their last slope above. A step
-    with both kinds of tokens takes its prompts' time, and what its decodes add to a decode step of
-    that size.
+    Curves are linear, constant below, with the last slope above. A mixed step takes its prompts'
+    time, and what its decodes add to a decode step.
 
     Attributes:
       step_s: of every step, beside the curves.
       prefill_s: of so many prompt tokens alone.
-      decode_s: of so many decodes alone, without reads of the cache.
-      cached_token_s: of each cached token that a decode reads.
+      decode_s: of so many decodes alone, without cache reads.
+      cached_token_s: of each cached token read.
     """
 
     step_s: FromZero = 0.0
@@ -43,7 +42,7 @@ def step_times(settings: object, where: str) -> StepTimes:
     """Return step times from a mapping of settings.
 
     Raises:
-      SettingError: an unknown field, a size that is no whole number above 0, a negative time.
+      SettingError: an unknown field, a bad size or time.
     """
     if not isinstance(settings, Mapping):
         raise SettingError(where, settings, "a mapping, such as {step_s: 0.02}")

@@ -26,12 +26,12 @@ def all_reduce_s(nbytes: npt.ArrayLike, ranks: Ranks) -> Values:
 
 
 def ranks_table(table: StepTable, spec: ModelSpec, ranks: Ranks) -> StepTable:
-    """Return the step costs of all ranks, from one rank's and collectives that overlap nothing.
+    """Return all ranks' step costs, with collectives that overlap nothing.
 
     Seconds are per rank; bytes and the link's rate are sums over the ranks.
 
     Args:
-      table: step costs of one rank, alone on its link.
+      table: of one rank, alone on its link.
     """
     n, width = ranks.count, max(spec.dtype_bytes, ACTIVATION_BYTES)
     tokens, rows = np.arange(table.max_tokens + 1.0), np.arange(table.max_rows + 1.0)

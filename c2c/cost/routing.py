@@ -24,7 +24,7 @@ class Routing:
     """Distribution of tokens over experts.
 
     `independent`: each token chooses uniformly. `balanced`: equal rows, as far as possible.
-    `power_law`: loads follow a bounded Pareto distribution of exponent `skew`, above 0 and not 1.
+    `power_law`: bounded Pareto loads of exponent `skew`, above 0 and not 1.
 
     Source: aiconfigurator (`power_law_logits`).
     """

@@ -453,7 +453,7 @@ class LiveBackend:
                 self._store.stop(self.names[model])
 
     def _find_blame(self, doing: Doing, *, is_blamed: bool) -> None:
-        """Count a loss against a request alone in the step, else compute each alone, to find it.
+        """Count a loss against a request alone in the step, else compute each alone.
 
         A loss with an external cause counts against none.
         """

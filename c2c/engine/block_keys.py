@@ -15,7 +15,7 @@ _BYTES = 4 * PAGE_TOKENS  # of a block's tokens
 
 
 def block_keys(model: str, ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the keys of a prompt's whole blocks of 64 tokens that end before its last token.
+    """Return the keys of a prompt's whole blocks of 64 tokens before its last token.
 
     A key is signed, the first 8 bytes of the block's chained hash.
     """

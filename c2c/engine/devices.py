@@ -34,7 +34,7 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Return this machine's devices: the MIG instances of a GPU in MIG mode, else itself.
+    """Return this machine's MIG instances and GPUs without any.
 
     Raises:
       DataError: no driver answers.
@@ -99,7 +99,7 @@ def _device(nvml: Any, handle: Any, *, parent: str | None) -> Device:
 
 
 def free_bytes(device: Device) -> int:
-    """Return the bytes of a device's memory that no process holds.
+    """Return a device's free bytes.
 
     Raises:
       DataError: no driver answers.
@@ -116,15 +116,15 @@ def _text(value: str | bytes) -> str:
 def pick(
     devices: Sequence[Device], workers: int, uuids: Sequence[str] | None, *, per_worker: int = 1
 ) -> tuple[Device, ...]:
-    """Return the devices of all workers, in the order of the workers.
+    """Return the devices of all workers, in order.
 
     Args:
-      uuids: UUIDs, in order; None: the first available ones.
+      uuids: in order; None: the first ones.
       per_worker: devices of a worker.
 
     Raises:
       SettingError: a UUID is unknown or repeated, devices do not fit, or a worker would have
-        several MIG instances: CUDA shows one.
+        several MIG instances (CUDA shows one).
     """
     by_uuid = {device.uuid: device for device in devices}
     if uuids is None:

@@ -112,7 +112,7 @@ def shapes_of(options: Options) -> Shapes:
 def with_pool(
     entries: Sequence[Entry], options: Options, gpus: Sequence[Device]
 ) -> tuple[Options, str]:
-    """Return the options with `pool_bytes`, `memory_fraction` of all memory, and a line on it."""
+    """Return the options with `pool_bytes` by `memory_fraction`, and a line."""
     share, devices = options.memory_fraction, options.workers * options.devices
     if share is None:
         return options, ""
@@ -174,7 +174,7 @@ def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
 
 
 def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return the largest useful pool size: all rows of all models at full context."""
+    """Return the pool size for all rows of all models at full context."""
     _, superblock_bytes, _, slack = _sizes(entries, options)
     specs = [entry.spec for entry in entries if entry.spec is not None]
     width, item = shapes_of(options).width, _item_bytes(options)
@@ -234,7 +234,7 @@ def too_large(entry: Entry, options: Options) -> str:
 
 
 def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:
-    """Return the models with weights in memory at the start: the first that fit."""
+    """Return the models in memory at the start: the first that fit."""
     rest_bytes = float("inf") if options.weights_bytes is None else float(options.weights_bytes)
     names = set()
     for entry in entries:
@@ -294,14 +294,14 @@ def fleet_of(
     seed: int = 0,
     pool: Pool | None = None,
 ) -> Prepared:
-    """Return the setup of the serving loop for models that can all be served.
+    """Return the serving loop's setup for models.
 
     Args:
       slo_s: targets of TTFT and TPOT.
       pool: KV pool of each worker; None: made for these models.
 
     Raises:
-      SettingError: workers do not support the system, or the pool is too small.
+      SettingError: an unsupported system, or too small a pool.
     """
     pool = pool or pool_of(entries, options)
     most = max(options.budgets)

@@ -51,9 +51,9 @@ def frames_in(data: bytearray) -> list[AnyFrame]:
 
 
 class Connection(asyncio.Protocol):
-    """Connection in an event loop: delivers frames in the callback that receives them.
+    """Connection that delivers frames in the receiving callback.
 
-    A task that awaits frames would run a loop iteration later.
+    A task that awaits frames runs an iteration later.
     """
 
     def __init__(self, on_connect: Callable[[Connection], None] = lambda _: None) -> None:

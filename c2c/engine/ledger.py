@@ -20,10 +20,10 @@ class Entry:
     """An open request.
 
     Attributes:
-      begun_s: time at which a worker first got it; None if it waits.
-      delivered: tokens sent to the client, never revoked.
-      prompted: prompt tokens whose scores were delivered.
-      losses: workers lost in steps of this request alone since its last token.
+      begun_s: when a worker first got it; None: waits.
+      delivered: tokens sent, never revoked.
+      prompted: prompt scores sent.
+      losses: workers lost with this request alone since its last token.
     """
 
     ask: Ask
@@ -68,9 +68,9 @@ class Ledger:
 
         Args:
           on_token: gets request, new token and its score or None.
-          on_end: gets request, entry and reason: "stop", "length", or a failure's outcome.
-          on_prompt: gets request and scores of further prompt tokens.
-          on_reuse: gets request and number of cached prompt tokens.
+          on_end: gets request, entry and "stop", "length" or a failure's outcome.
+          on_prompt: gets request and further prompt scores.
+          on_reuse: gets request and cached prompt tokens.
         """
         self._on_token, self._on_end, self._on_prompt, self._on_reuse = (
             on_token,

@@ -56,14 +56,14 @@ class _NoRoom(Exception):
 # two events the loop's fleet is rebuilt. The model takes the row of a removed one, or a new row.
 @dataclass(kw_only=True)
 class Models:
-    """State of an engine's models, and all that changes it.
+    """State of an engine's models, and its changes.
 
     Attributes:
-      entries: models that clients can see.
+      entries: visible models.
       rows: fleet rows by model name.
-      failed: reasons of models that cannot be served, by name.
+      failed: reasons against models, by name.
       adopt: switches loop and backend to a new fleet.
-      closed: models that accept no requests, as they are being added or removed.
+      closed: models without requests, being added or removed.
     """
 
     settings: EngineSettings

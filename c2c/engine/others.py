@@ -26,7 +26,7 @@ class CpuSeconds:
 
 
 def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
-    """Return CPU seconds so far, the engine's by this process and descendants; None if unknown."""
+    """Return CPU seconds, the engine's of this process and descendants; None if unknown."""
     try:
         first = (proc / "stat").read_text().splitlines()[0].split()
         ticks = [int(text) for text in first[1:9]]  # later fields are included in these

@@ -58,20 +58,20 @@ class Doing:
 
 @dataclass(slots=True)
 class Place:
-    """Slot of a worker: a device of the fleet, and its current process.
+    """Slot of a worker: a device and its current process.
 
     Attributes:
       device: index in the fleet.
-      gpus: GPUs or MIG instances that its processes are bound to; (): none.
-      generation: number of the process, increased at each start.
-      link: connection to the ready process; None if none is ready.
-      is_hung: whether the process was killed for its silence.
-      in_vain: processes in a row that ended by themselves without work.
-      ended: processes in a row that were killed from outside without work.
-      instances: the loop's instances on the device, with model names.
-      moved: requests whose homes changed with the variant, and their new homes.
-      is_waiting: whether the work waits for weights that are not in memory.
-      is_quarantined: whether no further process is started.
+      gpus: bound GPUs or MIG instances.
+      generation: process number, increased at each start.
+      link: connection to a ready process.
+      is_hung: whether killed for silence.
+      in_vain: processes in a row that ended without work.
+      ended: processes in a row killed from outside without work.
+      instances: instances on the device, with model names.
+      moved: requests with new homes after a change of variant.
+      is_waiting: whether work waits for weights.
+      is_quarantined: whether no process is started.
     """
 
     device: int
@@ -155,10 +155,10 @@ def note_relaid(place: Place, frame: messages.Relaid) -> None:
 
 
 def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run | None, list[int]]:
-    """Return the frame that runs a plan, and the requests that the worker must free before.
+    """Return a plan's frame, and requests to free before.
 
-    Requests that the process lacks are recomputed from prompt and delivered tokens, which draws the
-    same tokens; after a lost step they run one at a time. None: all have ended.
+    Requests that the process lacks are recomputed from delivered tokens, with equal draws; after a
+    lost step one at a time. None: all have ended.
     """
     action = doing.action
     assert isinstance(action, RunSteps)

@@ -57,7 +57,7 @@ class Residents:
     """Instances that share a device's KV pool; a subclass may have several devices."""
 
     def __init__(self, setup: Setup, opening: Callable[[Opening], None] = lambda _: None) -> None:
-        """Allocate the pool, and load and compile the models of `setup.opens`.
+        """Allocate the pool; load and compile the models of `setup.opens`.
 
         A model that cannot be served goes into `failed`.
         """
@@ -226,7 +226,7 @@ class Residents:
         self._pool.forget(keys)
 
     def run(self, run: Run, is_interrupted: Callable[[], bool]) -> Iterator[Stepped]:
-        """Compute a plan's steps, with a report each, until one ends a request or an interrupt."""
+        """Compute and report a plan's steps until one ends a request, or an interrupt."""
         runner = self._runners[run.instance]
         for submit in run.submits:
             self._submit(run.instance, submit)
@@ -276,7 +276,7 @@ class Residents:
         return result
 
     def advance(self) -> Relaid | None:
-        """Do a piece of a change between steps; return the totals at its end."""
+        """Do a piece of a change; return the totals at its end."""
         return None
 
     @property

@@ -125,11 +125,11 @@ class Engine:
 
         Args:
           note: gets lines about the start.
-          progress: gets the numbers of ready shapes and of all.
+          progress: gets ready and all shapes.
 
         Raises:
-          DataError: no model can be served, or a worker did not start.
-          SettingError: settings contradict each other, or memory is too small.
+          DataError: no model to serve, or a worker did not start.
+          SettingError: contradictory settings, or too little memory.
         """
         if self._server is None:
             await self.listen()

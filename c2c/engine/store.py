@@ -92,7 +92,7 @@ class Store:
         self._remove(model)
 
     def _remove(self, model: str) -> None:
-        """Remove a model's file, even if partial, unless another model in memory has it."""
+        """Remove a model's file, even a partial one, unless another model uses it."""
         path = self._items[model].pool
         others = (self.here | set(self._queue)) - {model}
         if any(self._items[other].pool == path for other in others):

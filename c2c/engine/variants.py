@@ -64,10 +64,9 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
 
 
 def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
-    """Return a layout whose memories are the pools of a worker's devices.
+    """Return a layout whose memories are a worker's pools.
 
-    Copied layers take none. Where lanes are workers, half of each pool is for the other's
-    sequences.
+    Copied layers take none. If lanes are workers, half of a pool is the other's.
     """
     if has_lane_workers(layout):
         usable_bytes /= 2.0

@@ -14,10 +14,10 @@ __all__ = ["Extent", "Partition", "free_for", "starts", "where_they_go"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Compute and memory slices of a chip, and the seconds to change its instances.
+    """A chip's compute and memory slices, and seconds of changes.
 
-    `create_s` is of the first instance with one compute slice, `create_wide_s` with several,
-    `create_next_s` of further instances, `destroy_s` of a removal. None: not measured.
+    `create_s`: first instance with one compute slice, `create_wide_s`: with several,
+    `create_next_s`: further instances. None: not measured.
     """
 
     compute_slices: Count

@@ -35,7 +35,7 @@ def _collective(platform: Platform, count: int) -> tuple[float, float]:
 def grouped(
     platform: Platform, count: int, *, variant: LinkVariant, experts_apart: bool = False
 ) -> Platform:
-    """Return several GPUs of a platform, each with host and link, as one device of their sums.
+    """Return several GPUs, each with host and link, as one device of their sums.
 
     Collectives use NVLink if the GPU's file states `nvlink_gbps`, else the hosts' links.
 

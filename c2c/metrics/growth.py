@@ -24,7 +24,7 @@ class Growth:
 
     Attributes:
       since_s, until_s: start and end of the growth.
-      arrived: requests that arrived meanwhile.
+      arrived: arrivals meanwhile.
       waiting: length at the end.
     """
 

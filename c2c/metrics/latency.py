@@ -97,9 +97,9 @@ def percentiles(
     """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if none.
 
     Args:
-      ps: in percent, interpolated linearly between order statistics.
+      ps: in percent, interpolated linearly.
       mean: known mean; None: it is computed.
-      overwrite: whether the values, none of them NaN, may be reordered.
+      overwrite: whether the values, without NaN, may be reordered.
     """
     numbers = values if overwrite else values[~np.isnan(values)]
     if not len(numbers):

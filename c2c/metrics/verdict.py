@@ -84,20 +84,20 @@ def judge(
     attainment: float = 0.99,
     looks: Iterable[Look] | None = None,
 ) -> dict[str, Any] | None:
-    """Return the verdict on a load, that of the worst part, as plain data; None without a load.
+    """Return the worst part's verdict on a load as plain data; None without a load.
 
     Args:
-      attainment: goal, the share of requests that should meet both targets.
-      looks: result of `looks_at`; None: it is called here.
+      attainment: goal, share of requests on both targets.
+      looks: of `looks_at`; None: called here.
 
     Returns:
-      `state`: served, missed or overload; `met`: share of requests that met both targets; `wanted`:
-      the goal; `binds`: key in `BINDS`, None if served; `text`: one or two lines. If not served,
-      also `models`, `since_s`, `until_s` and the shares of `shares_of`. For an overload
-      `offered_rps`, `served_rps`, `sustainable_rps`, `waiting` (without a first token) and
-      `in_service`. For missed targets `late`, `slow` and `failed` (shares), `failures` (counts by
-      reason) and `steady`. For several parts also `parts`, their number, and `as_bad`, the number
-      as bad as the worst.
+      `state`: served, missed or overload; `met`: share on both targets; `wanted`: the goal;
+      `binds`: key in `BINDS`, None if served; `text`: one or two lines. If not served, also
+      `models`, `since_s`, `until_s` and the shares of `shares_of`. For an overload `offered_rps`,
+      `served_rps`, `sustainable_rps`, `waiting` (without a first token) and `in_service`. For
+      missed targets `late`, `slow` and `failed` (shares), `failures` (counts by reason) and
+      `steady`. For several parts also `parts`, their number, and `as_bad`, the number as bad as the
+      worst.
     """
     run_records = Records((records,)) if isinstance(records, pa.Table) else records
     only = _run(run_records, room, 0) if len(run_records.parts) == 1 else None
@@ -132,7 +132,7 @@ _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Badness of a part: rank, requests that waited or missed, and those unfinished at its end."""
+    """Badness of a part: rank, waiting or missing requests, and unfinished ones."""
 
     rank: int
     amount: int
@@ -147,10 +147,10 @@ def looks_at(
     attainment: float,
     mapper: Callable[..., Iterable[Look]] = map,
 ) -> Iterable[Look]:
-    """Return the badness of each part for `judge`; nothing for a single part.
+    """Return each part's badness for `judge`; nothing for a single one.
 
     Args:
-      mapper: map over the parts; a process pool's starts at once.
+      mapper: a process pool's map starts at once.
     """
     if len(records.parts) == 1:  # `judge` reads it anyway
         return ()

@@ -27,11 +27,11 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
     """Return a model's spec.
 
     Args:
-      name_or_path: one of `catalog_names()`, or the path of a config or its folder.
+      name_or_path: of `catalog_names()`, or a config's or folder's path.
 
     Raises:
-      SettingError: neither a known name nor a path, or the config is not supported.
-      DataError: the file is no JSON object.
+      SettingError: an unknown name, or an unsupported config.
+      DataError: no JSON object.
     """
     text = str(name_or_path)
     if text in catalog_names():

@@ -21,8 +21,8 @@ class Product(NamedTuple):
 class Cache(NamedTuple):
     """A cache of one layer; `values` are of an entry, which is of `ratio` positions.
 
-    `held` positions are kept at most, `read` read by a query; 0: all. `pair` is the multiply-adds
-    of a query with an entry, over all heads.
+    It has at most `held` positions, a query reads `read`; 0: all. `pair`: multiply-adds of a query
+    with an entry, over all heads.
     """
 
     values: int
@@ -45,9 +45,9 @@ class Mixer:
 
     Attributes:
       parameters: of a layer, outside of products.
-      moved: values read and written for a token, beside products and caches.
+      moved: values read and written a token, beside products and caches.
       heads: query heads; 0 for a state.
-      readers: heads of the cache that a decode step reads apart.
+      readers: cache heads that decodes read apart.
       head_dim: of a query head.
       state_bytes: of a sequence's state in a layer.
       state_flops: of a token on it.

@@ -32,16 +32,16 @@ _PARTS = ("weights", "compute", "cache")
 
 
 def at_precision(spec: ModelSpec, value: object, where: str = "precision") -> ModelSpec:
-    """Return a model at a precision, whatever its checkpoint has.
+    """Return a model at a precision.
 
     Args:
-      value: a name of `PRECISIONS`, with its usual cache; or a mapping with some of `weights` (such
-        a name), `compute` ("bf16", or the weights' own kernels, then demanded of the chip) and
-        `cache` ("bf16", "fp8" or "int8").
+      value: of `PRECISIONS`, with its usual cache; or a mapping with some of `weights` (such a
+        name), `compute` ("bf16", or the weights' kernels, which the chip must have) and `cache`
+        ("bf16", "fp8" or "int8").
 
     Raises:
-      SettingError: an unknown name or key, MXFP4 weights without experts, or `compute` that the
-        weights do not allow.
+      SettingError: an unknown name or key, MXFP4 weights without experts, or `compute` unlike the
+        weights.
     """
     parts = {"weights": value} if isinstance(value, str) else value
     if not isinstance(parts, Mapping) or not parts:

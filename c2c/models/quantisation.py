@@ -51,7 +51,7 @@ def read_config(file: Path) -> dict[str, Any]:
     """Return a config.json's content, with the quantisation of a file beside it.
 
     Raises:
-      DataError: a file is no readable JSON object, or about quantisation and of no known name.
+      DataError: no JSON object, or a quantisation file of unknown name.
     """
     config = read_json_object(file)
     _, *beside = config_files(file)
@@ -73,13 +73,13 @@ def config_files(file: Path) -> tuple[Path, ...]:
 
 
 def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
-    """Return an unquantised spec with the quantisation that its config has.
+    """Return a spec with its config's quantisation.
 
     Args:
-      config: content of one of `FIELDS` of the config.
+      config: content of one of its `FIELDS`.
 
     Raises:
-      SettingError: the quantisation is not supported, or a field is missing or wrong.
+      SettingError: an unsupported quantisation, or a missing or wrong field.
     """
     if not isinstance(config, Mapping):
         raise SettingError(where, config, "a mapping")

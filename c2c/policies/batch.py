@@ -15,7 +15,7 @@ __all__ = ["Reserved", "fill", "joins"]
 def fill(policy: Any, w: Any, i: int, now_s: float) -> int:
     """Fill the next step of instance `i`; return its most equal steps, at least 1.
 
-    Sets `step_tokens` of each prompt of the batch and `plan.decodes`: all decodes, or none.
+    Sets `step_tokens` of each prompt and `plan.decodes`: all or none.
     """
 
 

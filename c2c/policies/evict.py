@@ -39,7 +39,7 @@ def _least_recently_used(
 
 @decision(returns=YES_OR_NO)
 def should_drain(policy: Any, oldest_wait_s: float) -> bool:
-    """Return whether a busy slice must be drained for a model that waited so long."""
+    """Return whether to drain a busy slice for a model that waited so long."""
 
 
 class AfterWaiting(NamedTuple):
@@ -59,7 +59,7 @@ def _after_waiting(policy: AfterWaiting, oldest_wait_s: float) -> bool:
 
 
 class ByPriority(NamedTuple):
-    """`AfterWaiting` among equal priorities; less urgent requests give up their slice at once.
+    """`AfterWaiting` among equal priorities; less urgent requests yield at once.
 
     Source: C2CServe section 6.1 step 2; the mechanism is ours.
     """

@@ -33,12 +33,12 @@ def _no_factor(policy: Any, layer: int, now: int, layers: int) -> float:
 def expert_worth(
     policy: Any, uses: int, last_use: int, in_sequence: float, probability: float
 ) -> float:
-    """Return the worth of an expert in HBM; the expert of least worth in all layers is evicted.
+    """Return an expert's worth in HBM; the least of all layers is evicted.
 
     Args:
-      last_use: number of the last use, counted over all experts.
-      in_sequence: tokens of the present sequence routed to it.
-      probability: predicted for the present token, 0 without a prediction.
+      last_use: number of the last use, over all experts.
+      in_sequence: the present sequence's tokens there.
+      probability: predicted for the present token, or 0.
     """
 
 
@@ -80,7 +80,7 @@ def _longest_unused(
 
 
 class ByScore(NamedTuple):
-    """Eviction of the expert that the sequence used least, sooner if its layer is far ahead.
+    """Eviction of the sequence's least used expert, sooner if far ahead.
 
     Source: MoE-Infinity's paper. Ours: an expert not used counts 0.1 of a use.
     """
@@ -166,7 +166,7 @@ def _never(policy: NoPrefetch, probability: float, ahead: int, layers: int) -> f
 
 
 class ActivationTrace(NamedTuple):
-    """Prediction by the stored sequence that is most similar in the layers run so far.
+    """Prediction by the stored sequence most similar in the layers so far.
 
     Source: MoE-Infinity's paper.
     """

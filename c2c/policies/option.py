@@ -21,7 +21,7 @@ def _never(policy: Any, own: Any, w: Any, where: int, now_s: float) -> float:
 # what it must know among its own arrays.
 @decision(default=_never, returns=NEXT)
 def on_request(policy: Any, own: Any, w: Any, slot: int, now_s: float) -> float:
-    """Act on a request that has come and was routed or queued.
+    """Act on a request that was routed or queued.
 
     Returns:
       Time at which `on_timer` is due at the latest; inf: no change.

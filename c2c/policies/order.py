@@ -14,7 +14,7 @@ __all__ = ["FirstCome", "LeastSlack", "ShortestFirst", "rank"]
 def rank(
     policy: Any, arrival_s: float, prefill_s: float, decode_s: float, ttft_slo_s: float
 ) -> float:
-    """Return a request's rank at its arrival; the lowest is served first, of equals the earliest.
+    """Return a request's rank at its arrival; the lowest is first, of equals the earliest.
 
     Args:
       arrival_s: on the loop's clock.

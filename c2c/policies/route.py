@@ -36,7 +36,7 @@ ROUTE_DTYPE = np.dtype(
 
 @decision(returns=A_ROUTE, rows=ROUTE_DTYPE)
 def route(policy: Any, own: Any, table: Any, count: int, tokens: int) -> int:
-    """Return the row of the instance for a request, or -1: place the model.
+    """Return a request's instance's row, or -1: place the model.
 
     Args:
       table: `ROUTE_DTYPE`; the first `count` rows are valid.
@@ -103,7 +103,7 @@ def _ends_first(policy: EndsFirst, own: Any, table: Any, count: int, tokens: int
 
 
 class TogetherAtFirst(NamedTuple):
-    """One batch with steps of the first variant (alpha 0), else the least outstanding instance.
+    """One batch with the first variant (alpha 0), else the least outstanding instance.
 
     Source: Tessera, whose latency policy pipelines nothing.
     """

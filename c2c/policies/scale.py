@@ -21,8 +21,8 @@ def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool
     """Return whether a model should get another instance.
 
     Args:
-      backlog_s: seconds of its prompts not prefilled yet, alone.
-      is_full: whether the request cannot join its batch now.
+      backlog_s: of prompts not prefilled, alone.
+      is_full: whether the request cannot join now.
     """
 
 

@@ -21,7 +21,7 @@ class FolderInUse(SettingError):
 
 
 def take_lock(root: Path, field: str = "out") -> int:
-    """Take the folder's lock until the process ends, even if killed; return its descriptor."""
+    """Take the folder's lock for the process's life; return its descriptor."""
     for _ in range(_ATTEMPTS):
         handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:

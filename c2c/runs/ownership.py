@@ -41,7 +41,7 @@ _PARTIAL = re.compile(r"\.(.+)\.[^.]+\.partial", re.DOTALL)
 
 
 def own_files(root: Path) -> frozenset[str]:
-    """Return relative names of files that a run may replace: in its journal, DONE or `OWN`."""
+    """Return names of files that a run may replace: in its journal, DONE or `OWN`."""
     results = _of_journal(root) | _of_done(root)
     return results | OWN if results else frozenset()
 

@@ -39,7 +39,7 @@ class Show(Protocol):
 
 @contextmanager
 def progress_bar(description: str, total: float | None = None) -> Iterator[Show]:
-    """Yield a function that shows the amount done; `total` is None if unknown or weighed."""
+    """Yield a function that shows progress; `total` is None if unknown or weighed."""
     if not sys.stderr.isatty():
         yield _lines(description, total)
         return

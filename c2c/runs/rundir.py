@@ -63,11 +63,11 @@ def _settle(figure: Figure) -> None:
 
 
 class RunDir:
-    """Folder of one run; use as `with RunDir.open(...) as run: if run.is_complete: return ...`.
+    """Folder of a run: `with RunDir.open(...) as run: if run.is_complete: return ...`.
 
-    A run is complete if DONE holds the key of its inputs (configuration, code, data) and the hashes
-    of its results. Else the run's own files are removed and it runs again. Foreign files are never
-    touched. An error inside the `with` block leaves `crash.json` and no DONE.
+    A run is complete if DONE has its inputs' key (configuration, code, data) and its results'
+    hashes. Else its own files are removed and it runs again; foreign files stay. An error inside
+    the `with` block leaves `crash.json` and no DONE.
     """
 
     def __init__(
@@ -97,20 +97,20 @@ class RunDir:
         needs_bytes: int = 0,
         field: str = "out",
     ) -> Self:
-        """Open a run's folder; unless the run is complete, write config and provenance into it.
+        """Open a run's folder; write config and provenance of an incomplete run.
 
-        A complete run is only read. `packages`, `files` and `ignore`: see `content_key`;
-        `overwrite`, `names` and `needs_bytes`: see `check_folder`.
+        `packages`, `files` and `ignore`: see `content_key`; `overwrite`, `names` and `needs_bytes`:
+        see `check_folder`.
 
         Args:
-          root: the run folder, made if absent.
-          data: top-level keys that describe data; if they or `files` change, the same run is made
-            again in its folder.
-          resume: False runs again even if the folder is complete.
-          field: the setting that names the folder.
+          root: made if absent.
+          data: top-level keys of data; if they or `files` change, the run is made again in its
+            folder.
+          resume: False: also run again if complete.
+          field: the folder's setting.
 
         Raises:
-          FolderInUse: another process uses this folder.
+          FolderInUse: another process uses it.
           SettingError: see `check_folder`; nothing is changed.
           DataError: a run of another format; nothing is changed.
         """
@@ -168,13 +168,13 @@ class RunDir:
         return path
 
     def reserve(self, name: str) -> Path:
-        """Return the path for a result, to be written atomically before the `with` block ends."""
+        """Return a result's path, for an atomic write before the `with` block ends."""
         path = self._result(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def kept_folder(self, name: str) -> Path:
-        """Return a folder for the state that a run resumes from; it outlives a new run."""
+        """Return a folder for state to resume from; it outlives a new run."""
         path = self._inside(name)
         if path.parent != self.path:
             raise SettingError("name", name, "a name without folders")

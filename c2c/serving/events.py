@@ -122,14 +122,14 @@ COUNTS: Final = ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes")
 
 
 class Exchange(NamedTuple):
-    """Memory in which an event comes and the actions go.
+    """Memory of an event and its actions.
 
     Attributes:
       event: `EVENT_DTYPE` [1].
-      finished: i8[n] ids of an end's finished requests.
-      blocks: i8[n] keys of an arrival's blocks.
+      finished: i8[n] ids of finished requests.
+      blocks: i8[n] keys of arrived blocks.
       asked: i8[...] output: models evicted from host memory, actions with code and position; of a
-        run also numbers of prompts and decodes, (id, first, tokens) and ids.
+        run also counts of prompts and decodes, (id, first, tokens) and ids.
     """
 
     event: Any
@@ -402,7 +402,7 @@ def take(w: Loop, x: Exchange) -> int:
     """Apply an event.
 
     Returns:
-      Count of numbers in `x.asked`; or LEFT or a negative fault, with nothing changed.
+      Count of numbers in `x.asked`; or LEFT or a negative fault without change.
     """
     e = x.event[0]
     if e.kind >= LOSS:

@@ -133,13 +133,13 @@ class Step:
     """One fleet's step, interpreted or as machine code."""
 
     def __init__(self, w: Loop, *, compiled: bool) -> None:
-        """Load the machine code, or compile it, which takes tens of seconds.
+        """Load the machine code, or compile it (tens of seconds).
 
         Args:
-          w: the loop; policies' own arrays are shared by its steps.
+          w: the loop; steps share policies' arrays.
 
         Raises:
-          PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
+          PolicyError: with policy, line and reason.
         """
         self._code = compiled_entry(take, (w, _exchange(w, 0))) if compiled else None
         self._hold(w)
@@ -155,10 +155,9 @@ class Step:
         self._now_s, self._out = (s.count[name].view(np.ndarray) for name in ("now_s", "out"))
 
     def __call__(self, state: Serving, event: Event) -> tuple[Serving, tuple[Action, ...]]:
-        """Return the state after an event, in the arrays of `state`, and the actions.
+        """Return the state after an event, in `state`'s arrays, and actions.
 
-        Records of ended requests are in `records[:count[0].out]`; set `out` to 0 after reading
-        them.
+        Ended requests are in `records[:count[0].out]`; set `out` to 0 after reading.
         """
         if state is not self._w.s:
             self._hold(self._w._replace(s=state))
@@ -295,13 +294,13 @@ def _exchange(w: Loop, ended: int) -> Exchange:
 def step(
     fleet: Fleet, rules: Rules, state: Serving, event: Event, *, donate: bool = False
 ) -> tuple[Serving, tuple[Action, ...]]:
-    """Return the state after an event and the actions that follow from it, interpreted.
+    """Return the state after an event, and actions, interpreted.
 
     Args:
-      donate: whether the step may reuse the arrays of `state`.
+      donate: whether `state`'s arrays may be reused.
 
     Raises:
-      BackendError: the event cannot follow from what was asked.
+      BackendError: an impossible event.
     """
     copies: Any = () if donate else (field.copy() for field in state)
     s = state if donate else Serving(*copies)

@@ -20,7 +20,7 @@ __all__ = ["drop_weights_of", "keep_weights_of", "release_weights_of", "take_wei
 
 
 def keep_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
-    """Pin the weights of model `m` on chip `c`; return True if there is room."""
+    """Pin model `m`'s weights on chip `c`; return whether there is room."""
     k = entry_of(w.fleet, m, c)
     if k < 0 or not could_hold_weights(w.fleet, w.s, k, m):
         return False

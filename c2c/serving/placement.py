@@ -248,9 +248,9 @@ def _choose(w: Loop, m: int, tokens: int, only_chip: int, decodes: bool) -> int:
 
 @jitable
 def start_active(w: Loop) -> None:
-    """Activate models before the first event, in the catalog's order, where they displace nothing.
+    """Activate models before the first event, in catalog order, displacing nothing.
 
-    Source: C2CServe section 6.2, whose order is not given.
+    Source: C2CServe section 6.2; its order is not given.
     """
     w.s.count[0].to_start = 0
     for m in range(len(w.s.model)):
@@ -385,10 +385,10 @@ def place_pending(w: Loop, c: int, now_s: float) -> None:
 
 @jitable
 def make_room(w: Loop, c: int, now_s: float) -> int:
-    """Drain the least busy instance of chip `c` if a model, which claims the chip, waited too long.
+    """Drain chip `c`'s least busy instance if a model waited too long.
 
     Returns:
-      The instance if it is idle now; else -1.
+      The instance if idle; else -1.
     """
     chip = w.s.chip[c]
     if w.s.count[0].pending == 0 or now_s < chip.next_look_s:

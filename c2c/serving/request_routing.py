@@ -76,7 +76,7 @@ def is_too_busy(w: Loop, i: int, slot: int) -> bool:
 
 @jitable
 def any_active(fleet: Fleet, s: Serving, m: int, tokens: int) -> int:
-    """Return an instance of model `m` with room for a request of so many tokens, or -1."""
+    """Return an instance of model `m` with room for so many tokens, or -1."""
     i = s.model[m].active
     while i >= 0:
         inst = s.instance[i]

@@ -64,7 +64,7 @@ def most_steps(s: Serving, d: int) -> int:
 
 @jitable
 def not_in_step(s: Serving, d: int, finished: Any) -> int:
-    """Return the first finished request without a token of device `d`'s step, or -1."""
+    """Return the first finished request outside device `d`'s step, or -1."""
     i = s.plan[d].instance
     for k in range(len(finished)):
         is_there = False
@@ -164,7 +164,7 @@ def _note_last(w: Loop, i: int, slot: int) -> None:
 
 @jitable
 def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
-    """End a request that had joined a batch and whose KV cache nothing uses."""
+    """End a request of a batch, its KV cache unused."""
     req = w.s.request[slot]
     i = req.instance
     inst = w.s.instance[i]

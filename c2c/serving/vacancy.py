@@ -110,7 +110,7 @@ def _newest_stuck(w: Loop, d: int) -> int:
 
 @apart("free_stuck", needed=lambda values: values[Rules].traits.batch.grows)
 def free_stuck(w: Loop, d: int, now_s: float) -> None:
-    """Let the newest requests of device `d` give way until an engine can go on."""
+    """Let device `d`'s newest requests yield until an engine can go on."""
     i = _newest_stuck(w, d)
     while i >= 0:
         preempt(w, i, 0)
@@ -120,7 +120,7 @@ def free_stuck(w: Loop, d: int, now_s: float) -> None:
 
 @inlined
 def go_on(w: Loop, i: int, now_s: float) -> None:
-    """Turn the device of instance `i`, after a load or a step, to what is next."""
+    """Turn instance `i`'s device, after a load or step, to the next work."""
     ask(w.s, w.s.instance[i].on_device)
     is_idle = not settle(w, i, now_s)
     if is_idle and (w.s.chip[w.s.instance[i].chip].n_waiting > 0 or w.s.instance[i].draining != 0):

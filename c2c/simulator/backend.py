@@ -240,10 +240,10 @@ def _touched(state: Serving, k: int) -> int:
 def submit(
     w: Loop, machine: Machine, world: World, experts: Experts, ended: int, now_s: float
 ) -> None:
-    """Carry out the last step's actions, and share the links of the chips that it touched.
+    """Carry out the last step's actions; share the touched chips' links.
 
     Args:
-      ended: device whose phase, relayout or transfer ended; or -1.
+      ended: device of an ended phase, relayout or transfer; or -1.
     """
     fleet, rules, state = w.fleet, w.rules, w.s
     for k in range(state.count[0].actions):

@@ -32,11 +32,11 @@ def simulate_in_memory(
     compiled: bool = True,
     timeline_rows: int = 0,
 ) -> Collected:
-    """Simulate a workload and return every record.
+    """Simulate a workload; return all records.
 
     Args:
-      serving: a `Prepared` saves the cost tables on repeated runs.
-      compiled: False interprets the same code, much slower.
+      serving: a `Prepared` saves cost tables in repeated runs.
+      compiled: False: interpret, much slower.
     """
     prepared = prepare(serving) if isinstance(serving, ServingSetup) else serving
     simulation = Simulation.start(

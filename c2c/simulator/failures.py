@@ -26,7 +26,7 @@ class FailureRow:
     """A failure of a chip, as it occurred.
 
     Attributes:
-      back_s: time at which the chip served again; inf: never.
+      back_s: when the chip served again; inf: never.
     """
 
     chip: int

@@ -143,7 +143,7 @@ def _phases(prepared: Prepared, block: RequestBlock, traces: Traces | None) -> t
 
 
 def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
-    """Return True for each [model, kind] with a second room in HBM for weights."""
+    """Return b1[model, kind]: HBM has a second room for weights."""
     system = prepared.setup.system
     room = np.array([k.hbm_bytes - system.hbm_reserve_bytes for k in prepared.slice_kinds])
     fits: np.ndarray = system.load_traits.fetches_ahead & (2.0 * weights[:, None] < room)

@@ -89,8 +89,8 @@ class Simulation:
         """Return a simulation at time 0.
 
         Args:
-          loop: clients of a closed loop; None: an open one.
-          models: those that get requests; None: all.
+          loop: clients; None: an open loop.
+          models: requested ones; None: all.
           incidents: cancels, losses and pins, by time.
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
@@ -128,14 +128,14 @@ class Simulation:
         is_last: bool = False,
         until_s: float | None = None,
     ) -> None:
-        """Simulate a block of arrivals and pass finished requests to `on_records` (copies).
+        """Simulate a block of arrivals; copies of finished requests go to `on_records`.
 
         Args:
-          is_last: whether to run until all work is done.
-          until_s: end, up to which records are passed; None: the last arrival.
+          is_last: whether to finish all work.
+          until_s: end of passed records; None: the last arrival.
 
         Raises:
-          PolicyError: a policy from outside the package failed.
+          PolicyError: an outside policy failed.
         """
         self._allow(block)
         order, until = self._by_group(block)
@@ -405,8 +405,8 @@ def run_blocks(
     """Simulate all blocks to the end.
 
     Args:
-      on_records: called with arrays of `c2c.serving.RECORD_DTYPE`, in order of completion.
-      on_progress: called with (requests arrived, simulated seconds).
+      on_records: gets arrays of `c2c.serving.RECORD_DTYPE`, in order of completion.
+      on_progress: gets (requests arrived, simulated seconds).
     """
     waiting: RequestBlock | None = None
     blocks = _whole_sessions(blocks)

@@ -25,7 +25,7 @@ class Shard:
 
     Attributes:
       models: indices in the catalog, ascending.
-      parts: the same models in groups, each with a file.
+      parts: these in groups, a file each.
     """
 
     models: NDArray[np.int64]
@@ -37,10 +37,10 @@ class Shard:
 def split(
     prepared: Prepared, workload: Workload, *, shards: int, requests: int, part_rows: int
 ) -> tuple[Shard, ...]:
-    """Divide the models into at most `shards` shards of about equal load, always alike.
+    """Divide the models into at most `shards` shards of about equal load.
 
     Args:
-      part_rows: most requests in a part, about.
+      part_rows: about the most requests of a part.
     """
     load = _load(workload, len(prepared.fleet.deployment))
     group = groups_of(prepared)

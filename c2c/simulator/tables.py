@@ -53,7 +53,7 @@ _TIMES = ("admitted_s", "started_s", "first_token_s", "finished_s")
 
 
 def requests_table(prepared: Prepared, records: Any) -> pa.Table:
-    """Return records as a table of `RECORD_SCHEMA`; a failed request's other times are NaN."""
+    """Return records as a table of `RECORD_SCHEMA`; failed requests' other times are NaN."""
     failed = records["failure"] != FAIL_NONE
     columns = {name: np.ascontiguousarray(records[name]) for name in _COPIED}
     for name in _TIMES:

@@ -45,11 +45,11 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Pure function to compile: positional arguments are arrays, keywords are static.
+    """Pure function: positional arguments are arrays, keywords static.
 
     Attributes:
-      function: depends only on its arguments and this source.
-      donated: positional arguments whose memory the results may reuse.
+      function: depends on arguments and source alone.
+      donated: positional arguments of reusable memory.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Executables:
 
         Args:
           folder: by default the one of `pallas_kernels.repository`.
-          strict: whether an unusable repository is an error, not a warning.
+          strict: whether an unusable one is an error, not a warning.
         """
         self.repository = Repository(folder)
         self._strict = strict
@@ -108,7 +108,7 @@ class Executables:
         return self._state.compiled
 
     def bind(self, stage: Stage) -> Callable[..., Any]:
-        """Return a function of the stage's signature, faster for repeated calls of equal shapes."""
+        """Return the stage's function, faster for repeated shapes."""
         last: tuple[Any, dict[str, Any], Run] | None = None
 
         def call(*args: Any, **static: Any) -> Any:
@@ -136,14 +136,14 @@ class Executables:
         return call
 
     def find(self, stage: Stage, leaves: Sequence[Any], tree: Any, static: dict[str, Any]) -> Run:
-        """Return the executable for arguments of these shapes.
+        """Return the executable for these shapes.
 
         Args:
           leaves: arrays or `jax.ShapeDtypeStruct`s, of `tree`.
           static: keyword arguments.
 
         Raises:
-          RepositoryError: the repository cannot be used and `strict` is set.
+          RepositoryError: unusable, with `strict`.
         """
         shapes = tuple((leaf.shape, leaf.dtype, in_host_memory(leaf)) for leaf in leaves)
         device = jax.devices()[0] if self.device is None else self.device
@@ -214,8 +214,7 @@ def executables_at(
     """Return a folder's executables, the same object each time.
 
     Args:
-      where: folder; "auto" for the default one, perhaps unusable. None and `Executables` are
-        returned.
+      where: "auto": the default, perhaps unusable; None and `Executables` are returned.
     """
     if where is None or isinstance(where, Executables):
         return where

@@ -26,12 +26,12 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedGpu:
-    """A GPU with the rates and constants that time its kernels.
+    """A GPU with the rates of its kernels.
 
     Attributes:
       name: of its file in `conf/hardware`, or of a slice.
       share: speed factor of all kernels; 1 unless fitted.
-      times: measured times of its kernels.
+      times: measured times of kernels.
     """
 
     name: str

@@ -63,15 +63,15 @@ class StepKernel:
     """One kernel of a step.
 
     Attributes:
-      kind: kernel name, the same in all layers.
+      kind: name, the same in all layers.
       layer: -1: of no layer.
-      cache_bytes: bytes of KV read, or of states read and written.
-      read_bytes: bytes read of other kernels' results in this step.
-      takes: indices of the kernels whose results it reads.
-      wire_bytes: bytes that a collective sends to its group.
-      product: M, K and N of a GEMM with weights.
+      cache_bytes: of KV read, or of states read and written.
+      read_bytes: of other kernels' results.
+      takes: indices of the kernels read.
+      wire_bytes: sent by a collective to its group.
+      product: M, K, N of a GEMM with weights.
       tokens: new tokens of its step; 0: unknown.
-      is_decode: whether its step's rows have one new token each.
+      is_decode: whether rows have one new token each.
     """
 
     kind: str

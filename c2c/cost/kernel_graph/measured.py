@@ -29,13 +29,13 @@ COLUMNS: Final = ("model", "rows", "chunk", "context", "expert_bytes", "kernel",
 # `kernel` and `us`. A kernel takes its measured time at the measured step; elsewhere the cost
 # model's, times the factor that is measured for it.
 def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
-    """Return a whole GPU with its chip's calibration, and its measured kernel times.
+    """Return a whole GPU with its calibration and measured kernel times.
 
     Args:
       platform: of `conf/hardware`, or its name.
 
     Raises:
-      SettingError: an unknown name, or a share not above 0.
+      SettingError: an unknown name or bad share.
       DataError: an unusable file of kernel times.
     """
     chip = load_platform(platform) if isinstance(platform, str) else platform

@@ -21,7 +21,7 @@ __all__ = ["Shape", "Stream", "event", "usage"]
 
 @dataclass(slots=True, kw_only=True)
 class Shape:
-    """Form of an answer to a chat or a text completion; `options` are its `stream_options`."""
+    """Form of an answer; `options` are its `stream_options`."""
 
     model: str
     is_chat: bool

@@ -24,7 +24,7 @@ _OWN_FILES = 128  # file descriptors of this process besides connections
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Connection that ends, with OpenAI's error, if a request is too large, slow or not HTTP."""
+    """Connection that ends, with OpenAI's error, at a large, slow or invalid request."""
 
     _timer: asyncio.TimerHandle | None = None
     _frame = _body = 0  # bytes of the request

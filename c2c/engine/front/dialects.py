@@ -29,8 +29,8 @@ class Pairs:
     """Arguments as marked keys and bare values.
 
     Attributes:
-      key_end: mark after a key, with what the pattern of keys leaves over.
-      around: text around a value that is not part of it.
+      key_end: mark after a key, with the pattern's rest.
+      around: text around a value.
     """
 
     name_end: str
@@ -47,18 +47,18 @@ class Dialect:
     Attributes:
       template: pattern of its chat templates.
       opening: mark before one call or several.
-      head: further mark before each call, also without `opening`.
-      named: pattern before a call's arguments, group 1 its name; None: a call is `{"name": ...,
-        "arguments": ...}`.
-      pairs: arguments that are no JSON.
-      quote: second mark around strings of a JSON with bare keys.
-      is_bare: whether an answer may begin with an unmarked call.
+      head: mark before each call, also without `opening`.
+      named: pattern before arguments, group 1 the name; None: a call is `{"name": ..., "arguments":
+        ...}`.
+      pairs: arguments without JSON.
+      quote: second mark around strings, for bare keys.
+      is_bare: whether an unmarked call may begin an answer.
       thinks_anywhere: whether a thought may follow text.
-      dropped: marks without a meaning for clients.
-      final: mark before an answer that is no call.
-      written: form of all calls that a grammar forces, with `%c`.
-      call: form of one of them, with `%n`, its name, and `%a`, its arguments.
-      between: text between two of them.
+      dropped: meaningless marks.
+      final: mark before text.
+      written: form of all forced calls, with `%c`.
+      call: form of one, with `%n` (name) and `%a` (arguments).
+      between: text between two.
       id: form of a call's id, with the fields `own`, `name` and `index`.
     """
 

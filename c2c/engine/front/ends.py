@@ -26,7 +26,7 @@ def has_end(schema: Mapping[str, Any]) -> bool:
 
 
 def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], visited: set[str]) -> bool:
-    """Return whether a value ends if only `ended` references do; adds to `ended` and `visited`."""
+    """Return whether a value ends if `ended` references do; adds to `ended` and `visited`."""
     if not isinstance(schema, dict):
         return True
     reference = schema.get("$ref")

@@ -140,10 +140,10 @@ class Job:
             raise _beyond(field, amount, str(BIASED))
 
     def grammar(self) -> tuple[str, str]:
-        """Return the grammar of an answer after its thought and its field, see `grammar_of`.
+        """Return an answer's grammar and field, see `grammar_of`.
 
         Raises:
-          ApiError: the grammar is invalid, or the model has no tokenizer.
+          ApiError: an invalid grammar, or no tokenizer.
         """
         grammar, field = grammar_of(self.asked)
         calls = "" if self.chat is None else self.chat.forced_calls()
@@ -228,8 +228,7 @@ def chat_job(served: Served, request: ChatRequest) -> Job:
     """Return a chat's job, by the checkpoint's template.
 
     Raises:
-      ApiError: there is no template, it rejects the messages or a field, or its calls of tools have
-        an unknown form.
+      ApiError: no template, rejected messages or fields, or an unknown form of tool calls.
     """
     request, tokenizer, name = served.with_defaults(request), served.tokenizer, served.info.name
     template = None if tokenizer is None else tokenizer.template(has_tools=request.has_tools)

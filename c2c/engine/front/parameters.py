@@ -22,10 +22,10 @@ _INSTEAD: Final[Mapping[str, str]] = FIELDS["instead"]
 
 
 def check(request: ChatRequest | CompletionRequest) -> None:
-    """Check that every field of a request is supported.
+    """Check a request's fields.
 
     Raises:
-      ApiError: a field or value is not supported, or two contradict each other.
+      ApiError: an unsupported field or value, or a contradiction.
     """
     for param, message in request.conflicts():
         raise invalid(param, message)

@@ -13,7 +13,7 @@ __all__ = ["TokenScore", "Written", "of_chat", "of_text"]
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token, its log-probability (None: a prompt's first), the likeliest ones, and its offset."""
+    """A token, its log-probability (None: a prompt's first), likeliest ones, and offset."""
 
     token: int
     logprob: float | None

@@ -30,8 +30,8 @@ class Served:
 
     Attributes:
       eos: tokens that end a text.
-      longest: most characters of a token; None if unlimited.
-      sampling: default request fields, from generation_config.json.
+      longest: a token's most characters; None: no limit.
+      sampling: defaults, of generation_config.json.
     """
 
     info: ModelInfo

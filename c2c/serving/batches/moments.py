@@ -81,7 +81,7 @@ def shared_bytes(w: Loop, i: int, slot: int) -> float:
 
 @inlined
 def may_begin(w: Loop, i: int, slot: int) -> bool:
-    """Return whether a waiting request may join as far as parts of the loop decide."""
+    """Return whether parts of the loop let a waiting request join."""
     return bool(w.fleet.adapters.slots == 0 or has_adapter_slot(w, i, slot))
 
 
@@ -114,7 +114,7 @@ def after_computing(w: Loop, i: int, slot: int) -> None:
 
 @inlined
 def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
-    """Let go what a request (`is_done`, or `is_lost`) shares; return the places that stay."""
+    """Release what a request (`is_done`, or `is_lost`) shares; return the places left."""
     if w.fleet.adapters.slots > 0:
         release_adapter(w, i, slot)
     if w.s.request[slot].blocks > 0 and (is_done or w.s.request[slot].held > 0):
@@ -156,7 +156,7 @@ def after_filling(w: Loop, i: int) -> None:
 
 @inlined
 def before_run(w: Loop, i: int) -> None:
-    """Make room for instance `i`'s load or steps, and count the steps by home."""
+    """Make room for instance `i`'s load or steps; count steps by home."""
     d = w.s.instance[i].on_device
     if w.s.blocks.pool[d].idle_bytes > 0.0:
         trim_prefixes(w, d)

@@ -56,8 +56,8 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
     """Move the head of instance `i`'s queue into its batch; return its slot.
 
     Args:
-      tokens: of prompt and answer for which it takes room.
-      home: home of its KV cache, where lanes share memories; else 0.
+      tokens: of prompt and answer, reserved.
+      home: its KV cache's home with shared memories; else 0.
     """
     inst = w.s.instance[i]
     slot = pop_waiting(w.s, i)
@@ -128,7 +128,7 @@ def admits(w: Loop, i: int, need: float, room: float) -> bool:
 
 @jitable
 def could_join(w: Loop, i: int, spare: int) -> bool:
-    """Return whether the head of instance `i`'s queue finds room for its prompt and a first token.
+    """Return whether instance `i`'s queue head finds room for prompt and first token.
 
     Args:
       spare: tokens that stay free, unless its batch is empty.
@@ -193,7 +193,7 @@ def is_short(w: Loop, i: int, now_s: float) -> bool:
 
 @apart("is_stuck", needed=_grows)
 def is_stuck(w: Loop, i: int) -> bool:
-    """Return whether instance `i` has one decode, and no room for its next token."""
+    """Return whether instance `i`'s one decode has no room for a token."""
     inst = w.s.instance[i]
     if w.fleet.residents == 1 or inst.n_decode != 1 or inst.n_prefill > 0:
         return False

@@ -62,20 +62,20 @@ def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
 
 @inlined
 def request_places(fleet: Fleet, s: Serving, i: int, tokens: int) -> int:
-    """Return the KV positions of a request of so many tokens on instance `i`."""
+    """Return the KV positions of so many tokens on instance `i`."""
     return held_places(fleet.costs, pair_of(fleet, s, i), tokens)
 
 
 @inlined
 def reserved_places(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
-    """Return the KV positions that a request of instance `i`'s batch has room for."""
+    """Return the KV positions reserved for a request of instance `i`'s batch."""
     req = s.request[slot]
     return request_places(fleet, s, i, req.prompt + req.output - req.unreserved)
 
 
 @inlined
 def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
-    """Return the KV bytes of a request of so many tokens on instance `i`."""
+    """Return the KV bytes of so many tokens on instance `i`."""
     pair = pair_of(fleet, s, i)
     return float(held_places(fleet.costs, pair, tokens) * fleet.costs.kv_bytes[pair])
 
@@ -139,7 +139,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
 
 @jitable
 def room_for_model(fleet: Fleet, s: Serving, d: int, m: int) -> float:
-    """Return the free HBM of device `d` with model `m` and no idle engine."""
+    """Return device `d`'s free HBM with model `m` and no idle engine."""
     dev, arch = s.device[d], fleet.deployment[m].arch
     weights = fleet.shared_weight_bytes[arch, dev.kind]
     least, n = fleet.kv_capacity_bytes[arch, dev.kind] + weights, 0
@@ -160,7 +160,7 @@ def room_bytes(s: Serving, d: int) -> float:
 
 @inlined
 def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the net HBM bytes that others' KV caches could free for instance `i`."""
+    """Return the net HBM bytes that others' KV could free for instance `i`."""
     inst = s.instance[i]
     host = s.chip[inst.chip].kv_room_bytes + inst.parked_bytes
     if host == 0.0:
@@ -173,7 +173,7 @@ def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the largest KV cache that an engine beside instance `i` needs in HBM."""
+    """Return the largest KV cache in HBM of an engine beside instance `i`."""
     most = 0.0
     first = s.device[s.instance[i].on_device].first
     for j in range(first, first + fleet.residents):
@@ -246,7 +246,7 @@ def kept_share(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def left_of_stay_s(w: Loop, d: int, now_s: float) -> float:
-    """Return the seconds that device `d`'s last displacing engine keeps its room; else <= 0."""
+    """Return the seconds left of device `d`'s displacing engine's stay; else <= 0."""
     if w.rules.traits.keep.displacing_share == math.inf:
         return 0.0
     holder = w.s.device[d].holder

@@ -52,10 +52,10 @@ def new_serving(
     """Return the state before the first event.
 
     Args:
-      chip_of: [devices] chip of each device, ascending; kind_of: slice type.
+      chip_of: [devices] ascending; kind_of: slice type.
       link_gbps: f8[chips], 1e9 bytes/s.
-      budget_gbps: f8[chips] link rate to promise, 1e9 bytes/s.
-      host_copies: [homes] whether a home's weights are in host memory.
+      budget_gbps: f8[chips] to promise, 1e9 bytes/s.
+      host_copies: [homes] whether weights are in host memory.
       slots: initial request slots.
       buffer: most records held.
     """

@@ -24,7 +24,7 @@ class Foreseen(NamedTuple):
       gap_s: mean gap between bursts.
       deviation_s: mean deviation from it.
       gaps: gaps so far.
-      due_s: time to start the model; inf: none.
+      due_s: start of the model; inf: none.
     """
 
     last_s: Any
@@ -35,7 +35,7 @@ class Foreseen(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """A start of a model ahead of its next burst, on a free or a less urgent model's slice.
+    """A model's start ahead of its next burst, on a free or less urgent slice.
 
     Source: ours, after "Serverless in the Wild" (USENIX ATC 2020), with the means of RFC 6298.
 

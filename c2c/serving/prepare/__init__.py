@@ -144,12 +144,12 @@ class Prepared:
         active: bool = True,
         rules: Rules | None = None,
     ) -> Serving:
-        """Return the state before the first event; see `c2c.serving.memory.new_state.new_serving`.
+        """Return the state before the first event.
 
         Args:
-          models: those active at the start; None: all.
-          active: whether they are active already.
-          rules: rules of the run; None: new rules.
+          models: active at the start; None: all.
+          active: whether already active.
+          rules: None: new rules.
         """
         state = new_serving(
             self.fleet,
@@ -174,11 +174,10 @@ class Prepared:
 
 
 def prepare(setup: ServingSetup) -> Prepared:
-    """Check the settings and build the tables for policies and simulator.
+    """Check the settings and build the tables.
 
     Raises:
-      SettingError: no such MIG layout, too large a catalog or model, or an SLO that no slice can
-        meet.
+      SettingError: no such MIG layout, too large a catalog or model, or an impossible SLO.
     """
     system, parts = setup.system, setup.parts
     check_memory(setup)

@@ -86,15 +86,15 @@ def refusals(
     demands: Sequence[float],
     budget_gbps: float,
 ) -> Iterator[tuple[int, SettingError]]:
-    """Yield the index and the error of each model that no slice of a layout can serve.
+    """Yield index and error of each model that no slice can serve.
 
     Args:
-      tables: [arch][kind] costs of steps.
-      kv_capacity: i8[arch, kind] tokens of the longest request.
+      tables: [arch][kind].
+      kv_capacity: i8[arch, kind] of the longest request.
       capacity_bytes: f8[arch, kind] KV bytes of all requests.
-      slots: i8[arch, kind] experts that HBM holds.
-      demands: link rate for each model's decode target, 1e9 bytes/s.
-      budget_gbps: link rate of a chip to promise, 1e9 bytes/s.
+      slots: i8[arch, kind] experts in HBM.
+      demands: link rates of decode targets, 1e9 bytes/s.
+      budget_gbps: a chip's link rate to promise, 1e9 bytes/s.
     """
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}

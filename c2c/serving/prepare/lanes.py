@@ -28,8 +28,8 @@ class Way:
     """A path from one memory to another: its resources and its rate alone.
 
     Attributes:
-      source, target: names of memories; any other source means host memory.
-      resources: of the layout or the chip, as in `c2c.hardware.Node.ways`.
+      source, target: memories; any other source: host memory.
+      resources: as in `c2c.hardware.Node.ways`.
       gbps: rate alone, 1e9 bytes/s.
       latency_s: before the first byte.
       rank: priority; steps have 0.
@@ -223,10 +223,10 @@ class StepLayout:
         )
 
     def steps_of(self, place: Slice, spec: str) -> tuple[Plan, ...]:
-        """Return the steps of a model on a kind of lane, one for each variant.
+        """Return a model's steps on a kind of lane, one a variant.
 
         Raises:
-          SettingError: no lane serves the model.
+          SettingError: no such lane.
         """
         plans = self.lane(place).steps.get(spec) or next(
             (lane.steps[spec] for lane in self.lanes if spec in lane.steps), None

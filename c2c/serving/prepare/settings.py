@@ -288,7 +288,7 @@ class SystemSpec:
 
     @property
     def shares_hbm(self) -> bool:
-        """True if several engines of a slice have all their weights in its HBM."""
+        """True if several engines have all weights in a slice's HBM."""
         copied = weights_in(self.load) == "hbm" and not self.load_traits.swaps_weights
         return copied and self.engines.residents > 1
 

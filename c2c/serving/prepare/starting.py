@@ -49,12 +49,12 @@ def start_plan(
     """Return one model's start, its weights as bytes.
 
     Args:
-      weights: bytes over the disk (checkpoint) and over the link (for HBM).
+      weights: bytes over disk (checkpoint) and link (for HBM).
       gbps: rates of disk and link for one start, 1e9 bytes/s.
       is_cold: whether the weights are on disk.
 
     Raises:
-      SettingError: seconds are a mapping that lacks this model.
+      SettingError: a mapping of seconds lacks this model.
     """
     here = [w for w in works if w.when in ("always", "cold" if is_cold else "held")]
     names = {w.name for w in here}

@@ -288,7 +288,7 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
 
 
 def most_engines(kind: Slice, system: SystemSpec) -> int:
-    """Return the most engines of a slice that fit in their share of its HBM."""
+    """Return the most engines that fit in their share of a slice's HBM."""
     if system.engines.bytes == 0.0 or system.engines.share == math.inf:
         return system.engines.residents
     room = kind.hbm_bytes * system.engines.share
@@ -296,7 +296,7 @@ def most_engines(kind: Slice, system: SystemSpec) -> int:
 
 
 def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
-    """Return the seconds of a change to an engine, with the link to itself."""
+    """Return the seconds of a change to an engine, alone on the link."""
     copied = system.traits.keep.engines_kept > 0 or system.traits.keep.displacing_share < math.inf
     if not system.load_traits.swaps_weights and not copied:
         return system.engines.turn_s

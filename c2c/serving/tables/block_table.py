@@ -82,11 +82,11 @@ TABLE_DTYPE = np.dtype(
 
 
 class Blocks(NamedTuple):
-    """The block table, and the rows that each request uses.
+    """The block table, and each request's rows.
 
     An entry is a block in a pool (a device's HBM, a chip's host memory), by its prefix's hash.
-    Entries in use are pinned; the others are in their pool's list, least recently used first. A
-    block is evicted after the blocks that follow it in its pool. No function allocates.
+    Entries in use are pinned; others are in their pool's list, least recently used first. A block
+    is evicted after its followers in the pool. No function allocates.
     """
 
     entry: Any  # ENTRY_DTYPE [rows]

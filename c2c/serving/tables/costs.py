@@ -33,7 +33,7 @@ STATE: Final = 3
 
 
 class KeptTables(NamedTuple):
-    """Step tables with weights copied ahead of their products, and with weights in HBM."""
+    """Step tables with weights copied ahead, and with weights in HBM."""
 
     copied: StepTable
     kept: StepTable
@@ -155,10 +155,10 @@ def _pass(costs: CostTables, pair: int, plan: Any) -> tuple[float, int, int]:
 
 @inlined
 def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: int) -> float:
-    """Return the seconds of the plan's first step (`state.PLAN_DTYPE`) with the link to itself.
+    """Return the seconds of a plan's first step, alone on the link.
 
     Args:
-      layers: of which `plan.kept` are read from HBM, `plan.copied` copied there first.
+      layers: `plan.kept` are read from HBM, `plan.copied` copied there first.
       variant: index on the alpha grid.
     """
     passes, tokens, rows = _pass(costs, pair, plan)
@@ -235,7 +235,7 @@ def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
 def step_bytes(
     costs: CostTables, pair: int, plan: Any, layers: int, variant: int
 ) -> tuple[float, float, float]:
-    """Return a step's link bytes, and the first step's HBM bytes with their growth."""
+    """Return a step's link bytes, and HBM bytes with their growth."""
     passes, tokens, rows = _pass(costs, pair, plan)
     states = 2 * costs.reads[pair, STATE] * (plan.decodes + plan.prefills)  # read and written
     reads = costs.decode_reads[pair]

@@ -78,7 +78,7 @@ def _idle_from(s: Serving, m: int, first: int, last: int) -> int:
 
 @jitable
 def hold(w: Loop, k: int, m: int, now_s: float) -> bool:
-    """Pin the weights of model `m`, evicting others; return True if they come from disk."""
+    """Pin model `m`'s weights, evicting others; return whether they come from disk."""
     entry = w.s.hold[k]
     chip = w.s.chip[w.fleet.home_chip[k]]
     entry.last_used_s = now_s

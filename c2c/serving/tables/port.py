@@ -75,7 +75,7 @@ class Ready:
 class StepEnd:
     """A device has ended its report's steps, all or some of those in `RunSteps`.
 
-    `finished` are the requests that ended with the last of these steps.
+    `finished` requests ended with the last of them.
     """
 
     at_s: float
@@ -221,7 +221,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A list of all models whose weights are not in a chip's memory.
+    """All models whose weights are not in a chip's memory.
 
     Sent at evictions, before the loads that need the room.
     """
@@ -257,10 +257,10 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Hand the KV cache of a request prefilled on another device over to an instance.
+    """Hand a request prefilled elsewhere over to an instance.
 
-    With `kv_bytes` the cache is in host memory until a run names the request; the run waits for it.
-    With `directly` it goes between devices, and `HandedOver` reports its arrival.
+    With `kv_bytes` its KV cache is in host memory until a run names it, and waits for it. With
+    `directly` it goes between devices, and `HandedOver` reports it.
     """
 
     request_id: int
@@ -273,7 +273,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relayout:
-    """Send weights and KV caches for a device's next variant while it serves; ends with `Relaid`.
+    """Send weights and KV caches for a device's next variant; ends with `Relaid`.
 
     It is in force with the first run that names it (`plan.alpha`).
     """

@@ -19,7 +19,7 @@ class Ranges:
 
     Attributes:
       of_model: group of each model.
-      first_chip: first chip of each group; chips between two belong to the lower one.
+      first_chip: of each group; chips between two belong to the lower one.
     """
 
     of_model: NDArray[np.int64]

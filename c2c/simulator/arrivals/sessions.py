@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Sessions(NamedTuple):
-    """Graph of the requests, by row in a block of all, and due ones by time and row.
+    """Graph of the requests by row, and due ones by time and row.
 
     The end and the sending of r are nodes r and n + r.
     """

@@ -295,7 +295,7 @@ def _lead(state: Serving, i: int) -> int:
 
 @jitable
 def nth_request(x: Experts, state: Serving, d: int) -> int:
-    """Return the index of device `d`'s present request since its cache was filled, from 0."""
+    """Return device `d`'s requests since its cache was filled, from 0."""
     cache, lead = x.cache[d], _lead(state, int(state.plan[d].instance))
     if cache.request != lead:
         cache.request = lead

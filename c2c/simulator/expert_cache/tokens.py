@@ -19,7 +19,7 @@ _NONE: Final = -2  # no position, nor the one before the first
 
 
 class Followed(NamedTuple):
-    """Request whose tokens each of D devices drew last; L layers, K places, E experts.
+    """Requests with the last tokens of D devices; L layers, K places, E experts.
 
     Attributes:
       request: i8[D] id, or -1.

@@ -85,5 +85,5 @@ def replay(
 
 @inlined
 def next_end(tournament: Tournament, root: int) -> tuple[int, float]:
-    """Return the device or wire below `root` that ends first, and its time; inf: none."""
+    """Return the device or wire below `root` that ends first, and when; inf: none."""
     return int(tournament.device[root]), float(tournament.end_s[root])

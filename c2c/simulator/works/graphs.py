@@ -64,7 +64,7 @@ def share_among_works(
 def follow_works(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
-    """Handle the end of a work in row `d`; return False if its phase has ended."""
+    """Handle the end of a work in row `d`; False: the phase has ended."""
     if not follow_run(world.works, d, world.phase[d], now_s):
         return False
     c = state.device[d % len(state.device)].chip
@@ -133,7 +133,7 @@ def stop_works(
     d: int,
     now_s: float,
 ) -> float:
-    """Shorten the run of device `d` to the step under way; return its next event."""
+    """Shorten device `d`'s run to the present step; return its next event."""
     return stop_run(world.works, d, world.phase[d], world.end_s[d], now_s)
 
 

@@ -83,7 +83,7 @@ def _step_s(p: Any, j: int) -> float:
 
 @inlined
 def remaining_s(p: Any) -> float:
-    """Return the seconds from `p.at_s` to the end of the phase at the present share."""
+    """Return the seconds from `p.at_s` to the phase's end at the present share."""
     if p.done >= p.steps:
         return 0.0
     rest = span_s(p.base_s, p.slope_s, p.limit_s, p.done + 1, p.steps - p.done - 1)

@@ -225,7 +225,7 @@ def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_ol
 
 @jitable
 def walk(works: Works, d: int, p: Any) -> None:
-    """Walk the works of row `d` from the present state of its run's closed form."""
+    """Walk row `d`'s works from the state of the closed form."""
     _path_s(works, d, p.done)
     passed = p.part * (p.base_s + p.slope_s * p.done)
     works.step[d].is_fresh = 1 if p.part <= 0.0 else 0
@@ -308,7 +308,7 @@ def bring_up(works: Works, d: int, p: Any, now_s: float) -> None:
 
 @jitable
 def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
-    """Handle the end of a work of row `d`; return False if its run has ended."""
+    """Handle the end of a work of row `d`; False: the run has ended."""
     if p.works <= 1:
         return False
     works.step[d].is_fresh = 0

@@ -36,8 +36,8 @@ class OperationCosts:
     """Fixed costs of operations on a chip, from `conf/operations/<chip>.yaml`.
 
     Attributes:
-      operation_s: seconds of every replication and migration beside the copy.
-      coordination_s: further seconds of a replication.
+      operation_s: of replication and migration beside the copy.
+      coordination_s: further, of a replication.
     """
 
     process_bytes: FromZero
@@ -62,10 +62,10 @@ def operations_lines(chips: Sequence[str]) -> tuple[str, ...]:
 
 
 def operation_costs(chip: str = OPERATIONS_CHIP) -> OperationCosts:
-    """Return the fixed costs of operations on a chip, or on the paper's if it has no file.
+    """Return the fixed costs of operations on a chip, by default the paper's.
 
     Raises:
-      DataError: a value is missing, below 0 or without a source.
+      DataError: a missing, negative or unsourced value.
     """
     path = conf_file("operations", _operations_chip(chip))
     constants = read_constants(path, [f.name for f in fields(OperationCosts)])
@@ -91,10 +91,10 @@ def fitted_claims() -> frozenset[str]:
 
 
 def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> int:
-    """Return the bytes that an operation sends over the link; 0 if it copies nothing.
+    """Return an operation's link bytes; 0 without copies.
 
     Args:
-      kv_tokens: tokens of KV that move with each layer.
+      kv_tokens: tokens of KV moved with each layer.
     """
     if operation.kind not in ("replicate", "migrate", "evict"):
         return 0
@@ -104,7 +104,7 @@ def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> in
 
 
 def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts) -> int:
-    """Return the bytes of blocks that an operation takes on its target, without KV."""
+    """Return an operation's block bytes on its target, without KV."""
     if operation.kind not in ("replicate", "migrate"):
         return 0
     module_bytes = module_of(spec, operation.module).allocated_bytes
@@ -133,8 +133,8 @@ class Held:
     """Bytes that a model takes on a device.
 
     Attributes:
-      kv: KV of the rows that the device computes.
-      process: bytes of the process; 0 on the first device.
+      kv: KV of rows computed there.
+      process: 0 on the first device.
     """
 
     weights: int
@@ -150,7 +150,7 @@ class Held:
 def memory_of(
     placement: Placement, spec: ModelSpec, costs: OperationCosts, *, batch: int, context: int
 ) -> dict[int, Held]:
-    """Return the bytes that each device of a placement holds; off the first one in whole blocks.
+    """Return each device's bytes; off the first one in whole blocks.
 
     Args:
       context: tokens of KV a row.
@@ -177,7 +177,7 @@ def memory_of(
 
 
 def check_room(memory: Mapping[int, Held], capacity: Mapping[int, float]) -> None:
-    """Raise if a placement needs more memory on a device than is free.
+    """Refuse a placement that exceeds free memory.
 
     Raises:
       SettingError: a device without room.

@@ -98,10 +98,10 @@ def placement_of(
     """Return an instance's placement, scaled by a share of its settings.
 
     Args:
-      share: 0 for unscaled, 1 for fully scaled.
+      share: 0: unscaled, 1: fully scaled.
 
     Raises:
-      SettingError: more layers than the model has, or more copies than the node has devices for.
+      SettingError: too many layers or copies.
     """
     where, n = "system.layout", spec.layers
     if settings.split > min(n, len(node.gpus)):

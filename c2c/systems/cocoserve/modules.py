@@ -46,11 +46,11 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A part of a layer: its weights without norms, and the size of its attention.
+    """A part of a layer: weights without norms, and the attention's size.
 
     Attributes:
       name: attention, feed_forward, layer, kv, or a projection.
-      scores: heads x head size if the module computes attention; else 0.
+      scores: heads x head size with attention; else 0.
     """
 
     name: str
@@ -76,10 +76,10 @@ class Module:
 
 
 def modules(spec: ModelSpec) -> Mapping[str, Module]:
-    """Return the modules of a model's layer by name; all but `kv` have weights.
+    """Return a layer's modules by name; all but `kv` have weights.
 
     Raises:
-      SettingError: a model whose layers are not alike or have unknown parts.
+      SettingError: unlike layers or unknown parts.
     """
     check_plain_layers(spec)
     if spec.dense_layers:

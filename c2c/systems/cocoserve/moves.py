@@ -21,13 +21,13 @@ def after(
     *,
     requests: Collection[int] = (),
 ) -> tuple[Spread, dict[int, Path]]:
-    """Return the spread after an operation, and the paths of running requests.
+    """Return the spread after an operation, and requests' paths.
 
     Args:
-      requests: requests that move to new copies.
+      requests: that move to new copies.
 
     Raises:
-      SettingError: another kind, parts of layers, or impossible on the spread.
+      SettingError: another kind, parts of layers, or impossible.
     """
     if operation.kind not in ("replicate", "migrate", "evict"):
         raise SettingError("operation", operation.kind, "replicate, migrate or evict")

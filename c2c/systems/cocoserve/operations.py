@@ -16,10 +16,10 @@ class Operation:
     """One operation on a served model.
 
     Attributes:
-      kind: replicate; migrate; evict (moves the KV to another copy); cap (lowers the rows of a
-        step); offload (sends the KV of further rows to host memory).
-      with_kv: whether KV of the layers moves too.
-      rows: for a cap, rows of a step from now on.
+      kind: replicate; migrate; evict (KV moves to another copy); cap (fewer rows a step); offload
+        (further rows' KV moves to host memory).
+      with_kv: whether KV moves too.
+      rows: for a cap, rows of a step.
     """
 
     kind: Literal["replicate", "migrate", "evict", "cap", "offload"]
@@ -32,9 +32,9 @@ class Operation:
 
 
 def operations_between(before: Placement, after: Placement) -> tuple[Operation, ...]:
-    """Return the operations that change one placement into another.
+    """Return the operations between two placements.
 
-    Migrations are first because they free memory; evictions are last.
+    Migrations, which free memory, are first, evictions last.
     """
     layers_of: dict[tuple[str, int, int], list[int]] = {}
     for layer, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):

@@ -25,7 +25,7 @@ class Placement:
 
     Attributes:
       copies: devices of each layer, the original first.
-      rows: for each layer, rows of each copy; (): even shares.
+      rows: [layer][copy]; (): even shares.
       parts: modules away from their layer.
     """
 
@@ -80,7 +80,7 @@ class Placement:
         """Return each layer's rows by copy.
 
         Raises:
-          SettingError: `rows` that do not sum to the batch.
+          SettingError: `rows` do not sum to the batch.
         """
         result = self.rows or tuple(even_rows(batch, len(devices)) for devices in self.copies)
         for layer, rows in enumerate(result):
@@ -100,7 +100,7 @@ class Placement:
         """Return the placement with copies of layers on another device, with even shares.
 
         Raises:
-          SettingError: a layer that the device holds already.
+          SettingError: a layer that the device holds.
         """
         changed = list(self.copies)
         for layer in self._known(layers):
@@ -113,7 +113,7 @@ class Placement:
         """Return the placement without a device's copies of layers, with even shares.
 
         Raises:
-          SettingError: a layer of which the device holds no copy, or the last one.
+          SettingError: no copy there, or the last one.
         """
         changed = list(self.copies)
         for layer in self._known(layers):
@@ -129,10 +129,10 @@ class Placement:
     def migrated(
         self, layers: Iterable[int], source: int, device: int, module: str = "layer"
     ) -> Placement:
-        """Return the placement with layers, or one module of each, moved to another device.
+        """Return the placement with layers, or a module of each, moved.
 
         Raises:
-          SettingError: a layer that the source lacks or the target holds.
+          SettingError: the source lacks a layer, or the target holds it.
         """
         chosen = self._known(layers)
         for layer in chosen:

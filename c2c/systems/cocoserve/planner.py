@@ -1,4 +1,4 @@
-"""Plans of copies: the paper's Algorithm 1, and our planner by runs with counted transitions."""
+"""Plans of copies: the paper's Algorithm 1, and our planner by runs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def room_of(
     layers: int,
     available: Available = "bytes",
 ) -> dict[int, int]:
-    """Count copies of layers that each device has room for.
+    """Count copies of layers that fit on each device.
 
     Args:
       free_bytes: by device, after a first copy's fixed cost.
       idle: idle share of each device's time.
-      available: limit of copies: "bytes", "work" that fits in idle time, or "both".
+      available: limit: "bytes", "work" in idle time, or "both".
 
     Raises:
       SettingError: an unknown limit, or `layer_bytes` not above 0.
@@ -88,11 +88,11 @@ def scale_up(
     order: DeviceOrder = "index",
     sort_again: bool = False,
 ) -> Placement:
-    """Return the placement of Algorithm 1, which adds one layer at a time if the score grows.
+    """Return Algorithm 1's placement: a layer at a time while the score grows.
 
     Args:
-      room: number of copies that each device has room for.
-      score: S; an `Estimate` is updated term by term.
+      room: copies that fit on each device.
+      score: S.
       candidates: "here": layers without a copy on the device; "anywhere": without any copy.
       sort_again: whether to sort after each copy, not once a device.
     """
@@ -158,11 +158,11 @@ class _Growing:
 def by_runs(
     placement: Placement, room: Room, estimate: Estimate, *, order: DeviceOrder = "most_room"
 ) -> Placement:
-    """Return the placement of our planner: on each device the best run, then the next best.
+    """Return our planner's placement: best runs on each device.
 
     Args:
-      room: number of copies that each device has room for.
-      order: order of the devices; exact for two further devices with "most_room".
+      room: copies that fit on each device.
+      order: of the devices; exact for two further devices with "most_room".
     """
     n = placement.layers
     copies = [list(devices) for devices in placement.copies]

@@ -1,4 +1,4 @@
-"""Algorithm 2: migrate modules, evict copies and lower the batch until targets are met."""
+"""Algorithm 2: migrate modules, evict copies, lower the batch."""
 
 from __future__ import annotations
 

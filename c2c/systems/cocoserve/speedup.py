@@ -27,11 +27,11 @@ Table = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimate of the speedup from the mean of 1/p and the number of transitions.
+    """Speedup from the mean of 1/p and the number of transitions.
 
     Attributes:
-      constant: share of an unscaled step that no copy shortens.
-      shortened: share of an unscaled step that p copies divide by p.
+      constant: share of an unscaled step, unaffected by copies.
+      shortened: share of an unscaled step, divided by p copies.
       per_transition: time of a transition, in unscaled steps.
     """
 
@@ -67,7 +67,7 @@ def printed_speedup(copies: Sequence[int], gamma: float) -> float:
     """Return the speedup of Eq. 4: 1 / (gamma + (1 - gamma) / n * sum 1/p).
 
     Args:
-      copies: p of each layer, the original included.
+      copies: p of each layer.
     """
     return Estimate.printed(gamma)(_mean_inverse(copies), 0)
 
@@ -78,12 +78,12 @@ def split_speedup(
     """Return the speedup of Eqs. 1 to 3: layers end with their slowest copy.
 
     Args:
-      rows: for each layer, each copy's rows, the original first.
-      rates: compute rate of each copy relative to the unscaled device.
-      links: relative rate of the link to each copy.
+      rows: [layer][copy], the original first.
+      rates: compute rates of copies over the unscaled device's.
+      links: relative link rates.
 
     Raises:
-      SettingError: layers with different sums of rows, or a rate not above 0.
+      SettingError: unequal sums of rows, or a rate not above 0.
     """
     batch = sum(rows[0])
     if any(sum(row) != batch or min(row) < 0 for row in rows) or not batch > 0:
@@ -107,7 +107,7 @@ def gamma_of(transfers: float, tflops: float, gbps: float, hidden: int) -> float
     """Return gamma of hardware, `delta C / (d B)`: 2.44 for an A100 over PCIe at d = 5,120.
 
     Args:
-      transfers: delta, crossings of a link by a row's activations in a layer.
+      transfers: delta, link crossings of a row's activations in a layer.
       tflops: C.
       gbps: B.
       hidden: d.
@@ -116,7 +116,7 @@ def gamma_of(transfers: float, tflops: float, gbps: float, hidden: int) -> float
 
 
 def headroom(layers: int, share: float, *, model_layers: int) -> float:
-    """Return the growth of a batch that the first device's KV memory limits.
+    """Return the growth of a batch limited by the first device's KV memory.
 
     Args:
       share: share of these layers' KV that replicas hold.

@@ -45,13 +45,13 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
-    """Graphs that can be restored, and refusals of the others.
+    """Restorable graphs, and refusals of others.
 
     Attributes:
       allocations: in order of the first capture; patches index them.
-      refusals: one for each graph left out.
+      refusals: a graph each.
       permanent: allocations of the captures, live at their end.
-      contents: permanent allocations that the start has written.
+      contents: of permanent allocations written by the start.
       told: names of told values, by number.
     """
 
@@ -73,8 +73,8 @@ def analyse(
     """Return a start's graphs, with patches for addresses.
 
     Args:
-      second: capture of the same start by another process, with gaps between blocks.
-      other_rank: capture of the last rank if the others are of the first; None: one rank.
+      second: the same start by another process, with gaps between blocks.
+      other_rank: of the last rank, if the others are of the first; None: one rank.
 
     Raises:
       DataError: not the same start, or shared addresses.

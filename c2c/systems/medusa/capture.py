@@ -27,7 +27,7 @@ class Capture:
       begin: events before the first capture.
       starts: events before each graph's capture.
       graphs: graphs with this process's addresses.
-      contents: buffers allocated during the captures and not freed by their end.
+      contents: of buffers allocated during the captures and live at their end.
       images: images of kernels, by SHA-256.
       arenas: begin of each pool's range; empty: no ranges.
       told: told values, by name.

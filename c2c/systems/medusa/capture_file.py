@@ -39,7 +39,7 @@ def read_capture(path: Path) -> Capture:
     """Return a file's capture.
 
     Raises:
-      DataError: the file is cut, changed, or no capture.
+      DataError: a cut or changed file, or no capture.
     """
     values, blobs = read_container(path)
     try:

@@ -30,9 +30,9 @@ class Restored:
 
     Attributes:
       graphs: by batch size; others must be captured.
-      addresses: by number of the allocation, freed ones included.
-      is_in_place: whether every allocation has its captured address.
-      told: told values by number of their name; None: not told.
+      addresses: by allocation, also freed ones.
+      is_in_place: whether addresses are the captured ones.
+      told: by number of the name; None: not told.
     """
 
     graphs: Mapping[int, int]
@@ -44,7 +44,7 @@ class Restored:
 
 
 class OnDemand:
-    """Graphs of an artefact, each built on first use; none, with a warning, if the replay fails.
+    """An artefact's graphs, built on first use; none, with a warning, if the replay fails.
 
     Args:
       triggered: functions of the captured first layers.
@@ -129,10 +129,10 @@ def restore(
     batches: Iterable[int] | None = None,
     told_values: Mapping[str, int] | None = None,
 ) -> Restored:
-    """Restore an artefact's graphs, with a warning for each that must be captured.
+    """Restore an artefact's graphs; warn of each that must be captured.
 
     Returns:
-      The restored graphs; none if the replay of memory fails.
+      The graphs; none if the replay of memory fails.
     """
     graphs = OnDemand(artefact, recorder, triggered, told_values)
     for batch in [g.batch for g in artefact.graphs] if batches is None else batches:
@@ -156,14 +156,14 @@ def build(
     functions: Mapping[int, int],
     told_values: tuple[int | None, ...] = (),
 ) -> tuple[int, int]:
-    """Build a graph on a device; return it and its number of nodes.
+    """Build a graph on a device; return it and its node count.
 
     Args:
-      addresses: of each allocation; None: the captured ones.
+      addresses: [allocation]; None: the captured ones.
 
     Raises:
       KeyError: a kernel without a function.
-      DeviceFault: the device refused a node; the graph has been destroyed.
+      DeviceFault: a refused node; the graph is destroyed.
     """
     for node in graph.nodes:
         if node.kernel >= 0:

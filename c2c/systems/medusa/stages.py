@@ -74,10 +74,10 @@ class Stages:
     """Seconds of each stage of a model's start.
 
     Attributes:
-      weights_delay_s: extra seconds of the weights beside the KV cache's profiling.
+      weights_delay_s: extra seconds beside the KV cache's profiling.
       restored_s: first layer's warm-up and capture, and all graphs' restoration.
-      beside_weights_s: part of `restored_s` that needs only the first layer's weights.
-      host_s: host seconds of each node, warm-up and capture together.
+      beside_weights_s: part of `restored_s` with the first layer's weights alone.
+      host_s: of each node, warm-up and capture together.
     """
 
     nodes: int
@@ -99,7 +99,7 @@ def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
     """Load a file of `conf/starts`.
 
     Raises:
-      SettingError: there is no such file, or a value is not allowed.
+      SettingError: no such file, or a bad value.
     """
     where, data = f"starts.{name}", read_yaml("starts", name)
     models = data.pop("models", {})

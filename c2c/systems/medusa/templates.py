@@ -36,9 +36,9 @@ class Templates:
         self.topologies = len(numbers)
 
     def executable(self, batch: int) -> int | None:
-        """Return a batch size's executable graph, or None if it must be captured.
+        """Return a batch size's executable graph, or None: capture it.
 
-        It is valid until another batch size of its topology is asked for.
+        It is valid until a request for another of its topology.
         """
         graph = self._held.graph(batch)
         if graph is None:

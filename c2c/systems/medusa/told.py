@@ -24,7 +24,7 @@ def told_in(
     *,
     is_complete: bool,
 ) -> tuple[Told, ...]:
-    """Return the told values in cells of 8 or 4 bytes; ambiguous cells are refused."""
+    """Return told values in cells of 8 or 4 bytes; ambiguous ones are refused."""
     return tuple(_told(expected, actual, captures, names, is_complete=is_complete))
 
 

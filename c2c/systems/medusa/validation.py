@@ -31,11 +31,11 @@ class Regions:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A graph in one process, the original or the restored one.
+    """An original or restored graph in a process.
 
     Attributes:
-      graph: nodes and edges; patches are applied with `addresses`.
-      told: told values by number of their name; None: not told.
+      graph: with patches by `addresses`.
+      told: by number of the name; None: not told.
     """
 
     device: Device
@@ -106,10 +106,10 @@ def validate(
     seeds: Iterable[int] = (0, 1, 2),
     is_close: Equal | None = None,
 ) -> bool:
-    """Return whether two executable graphs have equal outputs on the same random inputs.
+    """Return whether two executable graphs agree on random inputs.
 
     Args:
-      is_close: comparison of outputs; None: bytes are equal.
+      is_close: None: bytes are equal.
     """
     for seed in seeds:
         reference, ours = observe(*original, regions, seed), observe(*restored, regions, seed)

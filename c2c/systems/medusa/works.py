@@ -54,8 +54,8 @@ def start_works(
     """Return a start's works, for `system.start`.
 
     Args:
-      is_copied: whether weights are copied into HBM; else a running engine lacks KV and graphs.
-      switch_s: seconds to change the model if nothing is copied.
+      is_copied: whether weights go into HBM; else a running engine lacks KV and graphs.
+      switch_s: of a model's change without copies.
 
     Raises:
       SettingError: an unknown start.

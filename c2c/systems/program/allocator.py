@@ -19,10 +19,10 @@ _FIRST_ARENA: Final = 0x2000_0000_0000
 
 
 class Arenas:
-    """A reserved range of addresses for each pool; equal ranges give equal addresses.
+    """Reserved address ranges of pools; equal ranges give equal addresses.
 
     Args:
-      begins: begin of each pool's range in an earlier process; None: new ranges.
+      begins: of ranges in an earlier process; None: new ranges.
     """
 
     def __init__(self, device: Device, begins: Mapping[str, int] | None = None) -> None:
@@ -54,9 +54,9 @@ class Allocator:
     """Caching allocator of blocks in segments of device memory.
 
     Args:
-      whims: None: best fit; else draws of blocks, like another history.
+      whims: draws of blocks, like another history; None: best fit.
       guards: draws 512 to 2048 unused bytes behind each block; None: none.
-      arenas: ranges of the segments; None: the device chooses.
+      arenas: of segments; None: the device chooses.
     """
 
     def __init__(

@@ -19,12 +19,12 @@ Resolve = Callable[[Kernel], int]
 
 @dataclass(slots=True)
 class Running:
-    """A program in a process, with addresses of its buffers and functions of its kernels.
+    """A program in a process, with addresses and functions.
 
     Attributes:
-      resolve: look-up of kernels that libraries hide.
-      pool: pool of buffers allocated between launches.
-      images: images of the loaded modules.
+      resolve: look-up of hidden kernels.
+      pool: of buffers allocated between launches.
+      images: of loaded modules.
     """
 
     program: Program
@@ -51,10 +51,10 @@ class Running:
         return replace(self, recorder=recorder, addresses={})
 
     def start(self, order: Iterable[int] | None = None) -> None:
-        """Allocate the buffers that are live before the first launch.
+        """Allocate buffers live before the first launch.
 
         Args:
-          order: buffers in order of allocation; None: by index. One thread's keep their order.
+          order: of allocation; None: by index. One thread's keep their order.
         """
         standing = [k for k, b in enumerate(self.program.buffers) if b.first is None]
         for k in standing if order is None else order:

@@ -44,10 +44,10 @@ class ParameterDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes that a kernel reads or writes at an address in one of its parameters.
+    """Bytes that a kernel accesses at a parameter's address.
 
     Attributes:
-      at: byte of the address in the parameter.
+      at: byte in the parameter.
       kind: pointer, map (a tensor map) or table (a pointer in memory).
     """
 

@@ -244,9 +244,9 @@ class Device(Protocol):
 
 
 class Peer(Device, Protocol):
-    """A device among others of one process, ordered by events.
+    """A device among several of a process, ordered by events.
 
-    Calls of `Device` go to the device entered last, calls of this class to their own.
+    Calls of `Device` go to the device entered last, others to their own.
     """
 
     def enter(self) -> None:

@@ -23,9 +23,9 @@ class Event(NamedTuple):
     """An allocation or a free.
 
     Attributes:
-      nbytes: bytes asked for; 0: a free.
-      graph: number of the graph under capture; -1: none.
-      node: nodes that the graph had.
+      nbytes: 0: a free.
+      graph: under capture; -1: none.
+      node: the graph's nodes then.
     """
 
     thread: str

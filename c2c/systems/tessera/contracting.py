@@ -28,7 +28,7 @@ class Contracted:
 def contracted(
     work: Work, gpus: Gpus, tied: Sequence[int], anchors: Collection[int] = ()
 ) -> Contracted | None:
-    """Return groups that share a GPU in some best placement, with the known GPUs."""
+    """Return groups that share a GPU in some best placement."""
     pinned: dict[int, int] = {}
     for kernel, gpu in work.pinned.items():
         if pinned.setdefault(tied[kernel], gpu) != gpu:

@@ -37,7 +37,7 @@ class Graph:
 
     Attributes:
       carried: dependencies of the next step on this one.
-      given: launches that read a buffer from before the step, by buffer.
+      given: readers of earlier content, by buffer.
       opaque: launches with unknown accesses, pinned to one GPU.
     """
 
@@ -54,10 +54,10 @@ class Graph:
 
 
 def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
-    """Return the graph of launches that touch memory in this order; only reads wait for writes.
+    """Return the graph of launches in order; only reads wait for writes.
 
-    Source: Tessera, section III-A. Ours: ranges of bytes; several writers of one input; values
-    handed to the next step.
+    Source: Tessera, section III-A. Ours: ranges of bytes; several writers of an input; values for
+    the next step.
     """
     memory: dict[int, _Writers] = {}
     edges: dict[tuple[int, int], int] = {}

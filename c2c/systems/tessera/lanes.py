@@ -29,14 +29,14 @@ Placing = Callable[[Work, Sequence[StepKernel]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of a step by size: interpolated, in proportion beyond the last one.
+    """Costs of a step by size: interpolated, proportional beyond the last.
 
     Attributes:
-      sizes: rows of a decode step, or tokens of a prefill step; ascending.
-      busy_s: [size][resource], busy seconds of each GPU and each direction of the link.
-      alone_s: [size], latency of a lone step.
-      rows_s: [size][resource], part of `busy_s` of the rows or the prompt alone.
-      link_bytes: [size], bytes over the link to host memory.
+      sizes: rows (decode) or tokens (prefill); ascending.
+      busy_s: [size][resource], of GPUs and link directions.
+      alone_s: [size], of a lone step.
+      rows_s: [size][resource], part of `busy_s` of rows or prompt.
+      link_bytes: [size], to host memory.
     """
 
     sizes: tuple[float, ...]
@@ -69,7 +69,7 @@ class Joint:
     """One placement for all steps.
 
     Attributes:
-      gpu_of: GPU of each part of each layer, in the order of `PARTS`.
+      gpu_of: [layer][part], as in `PARTS`.
       weight_bytes: by GPU.
     """
 
@@ -85,12 +85,12 @@ class Lanes:
     """A decoder over a pair.
 
     Attributes:
-      context: tokens of a sequence at half of its output.
-      expert_bytes: bytes of an expert's weight.
-      gbps: rate of the link, 1e9 bytes a second; None: the pair's.
-      gap: relative gap at which the planner may stop.
+      context: tokens of a sequence at half its output.
+      expert_bytes: of an expert's weight.
+      gbps: of the link, 1e9 bytes a second; None: the pair's.
+      gap: relative gap of the planner.
       rows: most rows of a lane.
-      caps_gbps: rate of each slice alone from host memory; None: weights are in HBM.
+      caps_gbps: of slices alone from host memory; None: weights are in HBM.
     """
 
     spec: ModelSpec

@@ -288,7 +288,7 @@ class _Over:
 
 
 def _cost(lane: Lane, column: int | None = None) -> Cost:
-    """Return a step's cost on the resource of a number; None: its seconds alone."""
+    """Return a step's cost on a resource; None: its seconds alone."""
 
     def of(table: Sequence[Sequence[float]]) -> np.ndarray:
         values = np.array(table)

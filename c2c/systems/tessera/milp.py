@@ -28,8 +28,8 @@ class Solved:
     """Result of the solver.
 
     Attributes:
-      bound_s: lower bound on every placement's cost.
-      is_infeasible: whether it is proven that no placement keeps the limits.
+      bound_s: lower bound on costs.
+      is_infeasible: whether provably no placement keeps the limits.
     """
 
     gpu_of: tuple[int, ...] | None
@@ -52,7 +52,7 @@ def solve(
 ) -> Solved:
     """Return the best placement found.
 
-    Source: Tessera, section III-B. Ours: memory, one transfer a producer, senders that pay, a limit
+    Source: Tessera, section III-B. Ours: memory, one transfer a producer, paying senders, a limit
     on cuts.
     """
     if options.max_cuts is not None and options.max_cuts >= len(work.transfers):

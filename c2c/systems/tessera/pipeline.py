@@ -26,8 +26,8 @@ class Steps:
     """A placed step.
 
     Attributes:
-      waits: transfers that each group waits for.
-      sends: [group], (target group, seconds on the link) at its end.
+      waits: [group], transfers waited for.
+      sends: [group], (target group, link seconds) at its end.
       order: [GPU], its groups in program order.
     """
 
@@ -79,14 +79,14 @@ def steps_of(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> Steps:
 def pipelined(
     kinds: Sequence[Steps], requests: Sequence[Sequence[int]], mode: Mode, in_flight: int
 ) -> Pipelined:
-    """Run requests: `in_flight` of them at time 0, each further one when one has ended.
+    """Run requests: `in_flight` at time 0, a further one at each end.
 
     The mode chooses among ready groups:
 
         none      one request is in flight
         naive     all share the GPU equally
         priority  the oldest request's first; it preempts others, which resume later
-        shortest  the one with the least time left first; it preempts others, which resume later
+        shortest  the one with the least time left first, likewise
 
     Raises:
       SettingError: an unknown mode, or `in_flight` below 1.

@@ -21,11 +21,10 @@ class Options:
     """Options of the planner beyond the paper.
 
     Attributes:
-      one_transfer: whether one producer's data is sent once a GPU.
-      senders_pay: whether a transfer also counts for its sender.
+      one_transfer: whether data is sent once a GPU.
+      senders_pay: whether transfers count for senders.
       max_cuts: most transfers between GPUs; None: no limit.
-      price: cost of a second of transfers under the throughput policy, in seconds of the slowest
-        stage.
+      price: of a second of transfers under the throughput policy, in seconds of the slowest stage.
     """
 
     one_transfer: bool = False
@@ -55,8 +54,8 @@ class Plan:
     """A placement.
 
     Attributes:
-      objective_s: its cost under the policy.
-      bound_s: lower bound on every placement's cost.
+      objective_s: cost under the policy.
+      bound_s: lower bound on costs.
       cuts: transfers between GPUs.
       method: cut, sweep, milp or another.
     """
@@ -94,7 +93,7 @@ def _sent(
 def stages_of(
     work: Work, gpus: Gpus, gpu_of: Sequence[int], options: Options | None = None
 ) -> tuple[tuple[Stage, ...], int]:
-    """Return each GPU's stage under a placement, and the number of transfers between GPUs.
+    """Return each GPU's stage, and the number of transfers.
 
     Source: Tessera, section III-B: T_g and M_g.
     """

@@ -36,14 +36,14 @@ def plan(
     """Return a placement: each kernel's GPU, with its cost and bound.
 
     Args:
-      policy: throughput, for when requests queue; or latency.
-      tied: each kernel's group, which shares a GPU; None: no groups.
-      first: coarser groups, solved first as a start.
-      gap: relative gap at which the solver may stop.
-      time_limit_s: its best placement then is returned.
+      policy: throughput, for queues; or latency.
+      tied: [kernel], groups that share a GPU; None: none.
+      first: coarser groups, as a start.
+      gap: relative gap of the solver.
+      time_limit_s: the best so far is returned.
 
     Raises:
-      SettingError: another number of GPUs, or no placement keeps the limits.
+      SettingError: a wrong number of GPUs, or no placement keeps the limits.
     """
     options = options or Options()
     count = len(gpus.names)

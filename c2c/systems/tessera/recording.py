@@ -28,10 +28,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A program whose launches write intervals into an extra buffer, the last one.
+    """A program whose launches write intervals into a last buffer.
 
     Attributes:
-      records: [launch], its records and their offset in the buffer.
+      records: [launch], records and offset.
     """
 
     program: Program
@@ -72,7 +72,7 @@ def recording_of(program: Program, accesses: Mapping[str, KernelAccess]) -> Reco
     """Return a program that records its accesses.
 
     Raises:
-      DataError: a kernel's memory accesses are not all known.
+      DataError: a kernel with unknown accesses.
     """
     twins, records_of = [], []
     for kernel in program.kernels:

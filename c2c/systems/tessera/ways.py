@@ -27,11 +27,11 @@ class Way:
     """One strategy to use the GPUs.
 
     Attributes:
-      requests_per_s: 0: the model does not fit or cannot be split so.
-      price: relative price of the GPUs; None: unknown.
-      held_bytes: weights and cache on each GPU.
-      detail: assignment of the GPUs, as text.
-      is_applicable: whether such a model can be split so at all.
+      requests_per_s: 0: does not fit or cannot be split so.
+      price: of the GPUs, relative; None: unknown.
+      held_bytes: [GPU], weights and cache.
+      detail: assignment, as text.
+      is_applicable: whether the model can be split so.
     """
 
     name: str
@@ -58,16 +58,16 @@ def ways(
     gap: float = 0.01,
     blocks: int | None = None,
 ) -> tuple[Way, ...]:
-    """Return the sustained requests a second of all strategies, in the order of `WAYS`.
+    """Return sustained requests a second by strategy, as in `WAYS`.
 
     `kernels` is Tessera's, `prefill_decode` and `attention_ffn` are its baselines. Ours: `replicas`
     (no link) and `layers` (first layers on one GPU).
 
     Args:
-      gbps: rate of the link in each direction, 1e9 bytes a second.
-      latency_s: latency of a transfer.
-      gap: relative gap at which the planner may stop.
-      blocks: blocks of layers whose kernels of a kind share a GPU; None: none.
+      gbps: of the link in each direction, 1e9 bytes a second.
+      latency_s: of a transfer.
+      gap: relative gap of the planner.
+      blocks: of layers whose kernels of a kind share a GPU; None: none.
 
     Raises:
       SettingError: not two GPUs, or one lacks a rate.
@@ -89,7 +89,7 @@ def ways(
 
 
 def best_way(strategies: Sequence[Way], *, by_price: bool = False) -> Way:
-    """Return the strategy of most requests a second, or most for the price; the first of equals.
+    """Return the strategy of most requests a second, or for the price.
 
     Raises:
       SettingError: no strategy fits, or `by_price` without a price.

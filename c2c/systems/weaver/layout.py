@@ -85,11 +85,11 @@ def woven_layout(
     settings: Weaving, models: tuple[Deployment, ...], node: Node, *, rows: int, tokens: int,
     constants: Constants | None = None, link_gbps: float | None = None,
 ) -> StepLayout:  # fmt: skip
-    """Return the layout of a hot model and its cold ones over the first GPUs of a node.
+    """Return the layout of hot and cold models over a node's first GPUs.
 
     Args:
-      models: `settings.models` models; `settings.hot` names the hot one.
-      link_gbps: rate of the chip's link, if cold weights are in host memory; None: in HBM.
+      models: `settings.models`; `settings.hot` names the hot one.
+      link_gbps: of the chip's link, for cold weights in host memory; None: in HBM.
 
     Raises:
       SettingError: another number of models, no room, or no links.
@@ -388,7 +388,7 @@ class _Over:
         return float(room)
 
     def _both(self) -> float:
-        """Return the bytes of both GPUs that both models, each over both, leave free."""
+        """Return the free bytes of both GPUs with both models, each over both."""
         halves = sum(self._room(gpu) for gpu in (0, 1))
         room = halves - weight_bytes(self.hot) - weight_bytes(self.colds[0])
         if room <= 0.0:

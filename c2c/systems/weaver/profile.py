@@ -30,18 +30,18 @@ def payload_bytes(spec: ModelSpec) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Times of one decode step each of a hot model (sender) and a cold one (receiver), computed.
+    """Computed times of a hot model's (sender) and a cold one's (receiver) decode step.
 
     Attributes:
-      layers: layers of the hot model, each one task of a step.
-      away: sequences whose KV the receiver holds.
+      layers: of the hot model, a task each.
+      away: sequences of the receiver.
       local_s: K, the sender's attention in a layer, mean.
       away_s: N, the receiver's attention for a task.
       wire_s: a task's payload and result.
       rest_s: the sender's step without attention.
       kinds: the receiver's operators, in program order.
-      ops: seconds of each operator.
-      most: most pieces of each operator.
+      ops: [operator], seconds.
+      most: [operator], most pieces.
     """
 
     layers: int
@@ -80,7 +80,7 @@ class Woven:
     Attributes:
       stall_s: mean stall of a layer.
       hot_s: the sender's step.
-      cold_s: the receiver's step with its tasks.
+      cold_s: the receiver's step with tasks.
       longest_s: the receiver's longest piece.
     """
 
@@ -103,13 +103,13 @@ def profile_of(
     """Return a pair's times.
 
     Args:
-      batches: decode steps of the hot and of the cold model.
-      ratio: share of the hot sequences that are away.
-      wire_s: latencies to the receiver and back.
-      gbps: rate of the link, each direction.
+      batches: decode steps of hot and cold model.
+      ratio: share of away sequences.
+      wire_s: latencies to and fro.
+      gbps: of the link, each direction.
 
     Raises:
-      SettingError: a ratio outside [0, 1], or a GPU that lacks a rate.
+      SettingError: a ratio outside [0, 1], or a missing rate.
     """
     check_value(ratio, Share, "ratio")
     sender, receiver = gpus

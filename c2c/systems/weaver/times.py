@@ -45,11 +45,11 @@ def fitted_claims() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Times of a model on one GPU or on one rank of several.
+    """Times of a model on a GPU or rank.
 
     Attributes:
-      host_s: host seconds a step, beside the calibration's.
-      collectives_s: [rows], a step's collectives; (): none.
+      host_s: a step, beside the calibration's.
+      collectives_s: [rows], of a step; (): none.
     """
 
     spec: ModelSpec
@@ -139,10 +139,10 @@ def times_of(
     Args:
       rows: most rows of a step.
       tokens: most prompt tokens of a step.
-      collective_s: fixed seconds of each all-reduce, two a layer; 0: none.
-      gbps: rate of the all-reduces' link.
-      link_gbps: rates of the chip's link alone and beside others, with the best alpha; None:
-        weights are in HBM.
+      collective_s: fixed, of each all-reduce, two a layer; 0: none.
+      gbps: of the all-reduces' link.
+      link_gbps: of the chip's link alone and beside others, at the best alpha; None: weights are in
+        HBM.
     """
     most = max(rows, tokens)
     if link_gbps is None:

@@ -29,10 +29,10 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Stored tensor of a Hugging Face name, and its expected shape.
+    """Stored tensor of a Hugging Face name, and expected shape.
 
-    `expert` is an index into a stack of experts; `heads` is the number of heads whose halves are
-    interleaved (0: none), as llama.cpp rotates neighbouring rows.
+    `expert`: index into a stack; `heads`: heads with interleaved halves (0: none), as llama.cpp
+    rotates neighbouring rows.
     """
 
     stored: str

@@ -93,7 +93,7 @@ class Texts(Sequence[str]):
     """Texts of a file, read on first use.
 
     Raises:
-      DataError: on first use, if a text is not UTF-8.
+      DataError: on first use, not UTF-8.
     """
 
     def __init__(self, data: mmap.mmap, position: int, count: int, source: str, part: str) -> None:

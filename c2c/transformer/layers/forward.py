@@ -54,22 +54,22 @@ def forward[C: (Cache, Pooled)](
     """Compute logits of `tokens`, and add their keys and values to the cache.
 
     Each row of `cache.tables` is a sequence; its tokens here have consecutive positions, then
-    padding. Beyond rounding, a row's result depends only on its tokens.
+    padding. Up to rounding, a row's result depends on its tokens alone.
 
     Args:
       params: placed as `linear` requires.
       tokens: int32 [rows, T]; or flat [N]: rows of equal length, then `decode_rows` rows of one
         token.
       positions: int32 like tokens, from 0; -1 for padding.
-      cache: has pages for all positions; others are not stored.
+      cache: with pages for all positions; others are not stored.
       decode_rows: one-token rows at the end of flat tokens; 0 for [rows, 1].
-      logit_indices: int32 [R], indices of the N tokens that need logits; all by default.
+      logit_indices: int32 [R], among the N tokens; all by default.
 
     Returns:
       float32 logits, [rows, T, vocab], [N, vocab] or [R, vocab], and the new cache.
 
     Raises:
-      ValueError: shapes do not match.
+      ValueError: unequal shapes.
     """
     return _compute(
         params,
@@ -102,14 +102,13 @@ def run[C: (Cache, Pooled)](
 ) -> tuple[jax.Array, C]:
     """Compute `forward`, compiled once per shape; `cache` is donated.
 
-    One executable serves all layers if these have arrays of their own (on a CPU up to four layers
-    of decodes a call); else one scans them.
+    One executable serves layers with own arrays (on a CPU up to four layers of decodes a call);
+    else one scans them.
 
     Args:
-      ahead: whether to only prepare `executables` and return shapes.
-      has_logits: if False, the last layer's output is returned, see `end`.
-      between: gets the cache after each layer of its own executable and returns it; may donate
-        arrays.
+      ahead: whether to prepare `executables` alone and return shapes.
+      has_logits: False: return the last layer's output, see `end`.
+      between: gets and returns the cache after each layer of its own executable; may donate arrays.
     """
     linear = Reference() if linear is None else linear
     spec = nameless(spec)
@@ -142,7 +141,7 @@ def end(
     linear: Linear,
     executables: Executables | None = None,
 ) -> jax.Array:
-    """Return logits from an output of `run` without them, of layers with own arrays."""
+    """Return logits from a layer's output, of layers with own arrays."""
     compiled = END.jitted if executables is None else executables.bind(END)
     head = params.projections.get("head", params.embed.data)
     logits: jax.Array = compiled(

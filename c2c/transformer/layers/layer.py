@@ -57,9 +57,9 @@ class Layer:
     Attributes:
       small: norms, biases and routers, stacked.
       projections: of this layer, or stacks over layers.
-      at: index of the layer in stacks of all layers, may be traced.
-      which: index in stacks of projections; None: the layer's own.
-      place: index in stacks of its kind of block; None: all are alike.
+      at: index in stacks of all layers, may be traced.
+      which: in stacks of projections; None: the layer's own.
+      place: in stacks of its kind; None: all are alike.
     """
 
     small: Mapping[str, Any]
@@ -102,9 +102,9 @@ class Turns(NamedTuple):
 
 
 def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> Layer:
-    """Return one layer as a value, which `jax.device_put` copies if its arrays are its own.
+    """Return a layer as a value for `jax.device_put`.
 
-    Stacks in host memory are not sliced; small weights are, without compilation.
+    Stacks in host memory are not sliced; small weights are.
     """
     by_layer = linear.placement.by_layer
     if not by_layer and (linear.placement.memory != "host" or spec.dense_layers):
@@ -202,9 +202,9 @@ def attention(
     """Store keys and values; return the queries' attention and the cache.
 
     Args:
-      first: index of the layer's first page, may be traced.
-      window: tokens that a query sees, may be traced; None for all.
-      q: as `before_attention` returns them, like k and v.
+      first: the layer's first page, may be traced.
+      window: tokens seen, may be traced; None: all.
+      q: of `before_attention`, like k and v.
     """
     # Otherwise XLA repeats the store inside the reader of the cache, and copies all pages.
     pages = _barrier(store(pages, rows, first, k, v))

@@ -33,8 +33,8 @@ class Moved:
     """Totals of a layout change.
 
     Attributes:
-      kv_bytes: bytes of copied keys and values, repeats included.
-      requests: number of requests whose KV moved.
+      kv_bytes: with repeats.
+      requests: requests whose KV moved.
     """
 
     weight_bytes: int
@@ -53,7 +53,7 @@ class _Going:
 
 
 class Relayout:
-    """A layout change, under way from its creation to `Moved`, `cancel` or an error.
+    """A layout change, from its creation to `Moved`, `cancel` or an error.
 
     Source: CoCoServe, section 3.1.
     """
@@ -69,11 +69,11 @@ class Relayout:
         """Check that devices have room; nothing is copied.
 
         Args:
-          homes: new paths of requests, by id; by default a request moves as few layers as possible.
-          piece_bytes: bytes copied at a step boundary.
+          homes: new paths by request id; by default as few layers move as possible.
+          piece_bytes: copied at a step boundary.
 
         Raises:
-          SettingError: another model, other devices, another change under way, or no room.
+          SettingError: another model, other devices, a change under way, or no room.
         """
         layers, devices = over.spec.layers, len(over.pools)
         if len(target.copies) != layers:
@@ -139,10 +139,10 @@ class Relayout:
         )
 
     def advance(self) -> Moved | None:
-        """Copy the next piece, between two steps; return totals after the switch, else None.
+        """Copy the next piece between steps; return totals after the switch, else None.
 
         Raises:
-          OutOfPages: a device ran out of blocks; the change is undone.
+          OutOfPages: the change is undone.
         """
         budget = self._piece_bytes
         copied = self._copy_weights(budget)

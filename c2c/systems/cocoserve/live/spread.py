@@ -32,14 +32,14 @@ __all__ = ["OverDevices", "Spread", "layer_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Copies of layers on devices, and the paths of new requests through them.
+    """Copies of layers on devices, and paths of new requests.
 
     Attributes:
       copies: device indices of each layer's copies.
-      paths: paths for requests; a new one gets the path with the fewest.
+      paths: a new request gets the path with the fewest.
 
     Raises:
-      SettingError: a layer without a copy, or a path over a device that lacks its layer.
+      SettingError: a layer without a copy, or a wrong path.
     """
 
     copies: tuple[tuple[int, ...], ...]
@@ -72,7 +72,7 @@ class Spread:
 
 
 class OverDevices(OverPools):
-    """A model whose layers have copies on several devices; KV is where its layer is computed.
+    """A model with copies of layers on several devices; KV is where its layer is computed.
 
     A step begins and ends on the first device.
 
@@ -96,7 +96,7 @@ class OverDevices(OverPools):
 
         Args:
           params: on the first pool's device with an array per layer, or in host memory.
-          capacity_bytes: limit of each device for weights and pool.
+          capacity_bytes: of each device for weights and pool.
 
         Raises:
           SettingError: layers share arrays in device memory.

@@ -1,4 +1,4 @@
-"""Worker process over several devices, whose layout changes while it serves.
+"""Worker process over several devices with changing layout.
 
 python -m c2c.systems.cocoserve.live.worker <socket> <place> <generation>
 """

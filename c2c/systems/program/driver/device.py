@@ -38,8 +38,8 @@ class Driver(Graphs, Peer):
     """A GPU with one stream.
 
     Args:
-      is_apart: whether to create a context, as for another GPU.
-      priority: of the stream; lower runs first.
+      is_apart: whether to create a context.
+      priority: lower runs first.
 
     Raises:
       DeviceFault: no driver or no GPU.
@@ -179,7 +179,7 @@ class Driver(Graphs, Peer):
         """Return a symbol's function by dlopen, dlsym and `cudaGetFuncBySymbol`.
 
         Raises:
-          DeviceFault: the library, or the CUDA runtime, cannot be opened.
+          DeviceFault: no library or CUDA runtime.
         """
         if library not in self._libraries:
             try:

@@ -29,12 +29,12 @@ _SHARED_MOST: Final = 227 << 10
 
 
 class Emulated(Peer):
-    """An emulated GPU of one process, whose calls run at once.
+    """An emulated GPU with immediate calls.
 
     Args:
-      seed: seed of addresses, function order, unwritten memory and node order.
-      libraries: libraries of kernels.
-      memory_bytes: size of device memory.
+      seed: of addresses, function order, unwritten memory, node order.
+      libraries: of kernels.
+      memory_bytes: of the device.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Graph:
 
 @dataclass(slots=True)
 class Capture:
-    """A stream under capture; nodes wait for the previous one unless `told` has edges."""
+    """A stream under capture; nodes follow each other unless `told` has edges."""
 
     graph: Graph
     told: list[Edge] | None = None

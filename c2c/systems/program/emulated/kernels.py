@@ -1,4 +1,4 @@
-"""Emulated kernels: writes that depend on a digest of name, constants and bytes read."""
+"""Emulated kernels: writes by a digest of name, constants and bytes read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEAL: Final = 0x54D4
 
 
 def sealed(tensor_map: bytes, address: int) -> bytes:
-    """Return a tensor map with another address, and a checksum in its last word."""
+    """Return a tensor map with another address, its last word a checksum."""
     body = address.to_bytes(8, "little") + tensor_map[8 : TENSOR_MAP_BYTES - 4]
     return body + struct.pack("<I", zlib.crc32(body, _SEAL))
 

@@ -1,4 +1,4 @@
-"""Compilation of a transformer's step for an absent GPU, with XLA's dumps.
+"""Compilation of a step for an absent GPU, with XLA's dumps.
 
 PYTHONPATH=.venv-aot python -m c2c.systems.program.xla.compile OUT '{"layers": 2}'
 """
@@ -28,13 +28,13 @@ PAGE_TOKENS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """Shape of a step of a Llama or Mixtral.
+    """Shape of a Llama's or Mixtral's step.
 
     Attributes:
-      rows: sequences in the batch.
-      chunk: tokens of each sequence; 1: a decode step.
+      rows: sequences.
+      chunk: tokens a sequence; 1: a decode step.
       context: tokens of KV a sequence, a multiple of 64.
-      layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: the model's sizes.
+      layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: sizes.
       experts: experts, two a token; 0: dense.
     """
 

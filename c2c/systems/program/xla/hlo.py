@@ -40,11 +40,11 @@ class Instruction:
 
     Attributes:
       opcode: HLO's operation.
-      operands: references among the operands.
+      operands: references.
       arity: parts of a tuple; None: no tuple.
-      attributes: text after the operands.
-      inside: text between the parentheses.
-      kind: HLO's type of the result, such as `s32[4,1]`.
+      attributes: after the operands.
+      inside: in parentheses.
+      kind: type of the result, such as `s32[4,1]`.
     """
 
     name: str
@@ -82,8 +82,8 @@ class Module:
     """A scheduled module.
 
     Attributes:
-      computations: instructions by name, in the schedule's order.
-      aliases: path of the output that reuses a parameter's memory, by parameter.
+      computations: by name, in the schedule's order.
+      aliases: path of the output in a parameter's memory, by parameter.
     """
 
     computations: Mapping[str, Computation]

@@ -46,14 +46,14 @@ type _Tree = _Value | tuple[_Tree, ...]
 
 @dataclass(frozen=True, slots=True)
 class XlaStep:
-    """A program, with XLA's facts about its data.
+    """A program with XLA's facts.
 
     Attributes:
       names: HLO's name of each launch, with a loop's trip.
-      operands: slices that each launch reads.
-      results: slices that each launch writes.
-      def_use: pairs of a launch and a later one that reads its result.
-      carried: slices that the next step takes over.
+      operands: [launch], slices read.
+      results: [launch], slices written.
+      def_use: pairs of a launch and a reader.
+      carried: slices for the next step.
       input_kinds: HLO's type of each input, such as `s32[4,1]`.
     """
 
@@ -70,10 +70,10 @@ def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
     """Return a distilled folder's step.
 
     Args:
-      trips: trips of every loop; the true number depends on data.
+      trips: of every loop; the true number depends on data.
 
     Raises:
-      DataError: files are missing or contradict each other.
+      DataError: missing or contradictory files.
       SettingError: trips below 0.
     """
     check_value(trips, Index, "trips")

@@ -15,13 +15,13 @@ __all__ = ["over_one_memory", "stated_kernels"]
 
 
 def over_one_memory(steps: Mapping[int, XlaStep]) -> dict[int, Program]:
-    """Return a program for each batch size, all over the same permanent buffers.
+    """Return programs by batch size, over the same permanent buffers.
 
     Integers (tokens, positions, page tables) are zero and no inputs.
 
     Raises:
       SettingError: no steps.
-      DataError: launches of one kernel access different bytes.
+      DataError: a kernel's launches access different bytes.
     """
     if not steps:
         raise SettingError("steps", steps, "at least one batch size")
@@ -98,10 +98,10 @@ def _moved(step: XlaStep, standing: Mapping[int, int], buffers: Sequence[Buffer]
 
 
 def stated_kernels(step: XlaStep) -> tuple[Kernel, ...]:
-    """Return the kernels with accesses as comments in their PTX, for devices without a GPU.
+    """Return the kernels with accesses as PTX comments, for emulation.
 
     Raises:
-      DataError: two launches of a kernel access different bytes.
+      DataError: a kernel's launches access different bytes.
     """
     accesses_of: dict[int, tuple[Access, ...]] = {}
     for number, launch in enumerate(step.program.launches):

@@ -13,12 +13,12 @@ __all__ = ["TARGETS", "XlaTarget"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XlaTarget:
-    """Facts about a GPU that XLA needs beyond `conf/hardware`.
+    """Facts for XLA beyond `conf/hardware`.
 
     Attributes:
       capability: (major, minor).
       architecture: assemblers' name, such as `sm_90a`.
-      threads_per_sm: most resident threads of an SM.
+      threads_per_sm: most resident ones.
 
     Source: CUDA programming guide, "Technical specifications per compute capability".
     """

@@ -56,7 +56,7 @@ class _Segment:
 
 
 class Placed(OverPools):
-    """A model over several devices, by a placement of its layers' parts.
+    """A model with layers' parts placed on several devices.
 
     A layer's KV is on its attention's device.
 
@@ -77,8 +77,8 @@ class Placed(OverPools):
         """Copy the weights of each part to its device.
 
         Args:
-          placement: device of each part of each layer, in the order of `PARTS`.
-          SettingError: a placement of another model, or on an unknown device.
+          placement: [layer][part], as in `PARTS`.
+          SettingError: another model, or an unknown device.
         """
         devices = {device for row in placement for device in row}
         whole = all(len(row) == len(PARTS) for row in placement)

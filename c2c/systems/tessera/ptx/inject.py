@@ -61,7 +61,7 @@ class Injected:
 
 
 def inject(text: str, source: str = "PTX") -> Injected:
-    """Return a module whose kernels record their accesses in one more parameter, a buffer.
+    """Return a module whose kernels record accesses in a further parameter.
 
     Source: Tessera, section III-A, Listing 1. Ours: widths of accesses; predicates; asynchronous
     and tensor copies.

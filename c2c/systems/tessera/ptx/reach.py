@@ -39,9 +39,9 @@ class Access:
 
     Attributes:
       mode: r, w or rw.
-      nbytes: of one thread; 0: set by a register or descriptor.
-      address: operand with its address.
-      reached: words of parameters that the address may come from.
+      nbytes: of a thread; 0: by register or descriptor.
+      address: its operand.
+      reached: possible parameter words.
     """
 
     index: int
@@ -56,7 +56,7 @@ class KernelAccess:
     """A kernel's accesses to global memory.
 
     Attributes:
-      opaque: unknown accesses, each with reason, file, line and instruction.
+      opaque: unknown accesses, with reason, file, line, instruction.
     """
 
     kernel: KernelText
@@ -99,9 +99,9 @@ _NONE: _Values = frozenset()
 
 
 def reach(kernel: KernelText) -> KernelAccess:
-    """Return a kernel's accesses, with the parameters that each may reach in any order.
+    """Return a kernel's accesses, with parameters possibly reached.
 
-    An address that no parameter reaches makes the kernel opaque.
+    An unreached address makes the kernel opaque.
 
     Source: Tessera, section III-A, which records at run time; ours needs no run.
     """
@@ -118,7 +118,7 @@ def reach(kernel: KernelText) -> KernelAccess:
 
 
 class _Held:
-    """Values that each register may hold; memory on the chip counts as one cell."""
+    """Values of each register; memory on the chip counts as one cell."""
 
     def __init__(self, kernel: KernelText) -> None:
         self._kernel = kernel
@@ -266,7 +266,7 @@ def _one(
 
 
 def _moved(values: _Values, by: int | None) -> _Values:
-    """Return values moved by a number of bytes; None: the number is not known."""
+    """Return values moved by bytes; None: unknown."""
     if by == 0 or not any(isinstance(v, _Own) for v in values):
         return values
     return frozenset(

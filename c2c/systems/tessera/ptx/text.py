@@ -39,7 +39,7 @@ _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An operand in brackets: a register, variable or parameter, and an offset in bytes.
+    """A bracketed operand: register, variable or parameter, and an offset in bytes.
 
     `coordinates` are a tensor copy's; else empty.
     """
@@ -109,9 +109,9 @@ class KernelText:
     """A kernel.
 
     Attributes:
-      entry: positions of its declaration and its body.
+      entry: positions of declaration and body.
       registers: declared type by name; `%r<9>` is under `%r`.
-      labels: index of the next instruction, by label.
+      labels: next instruction, by label.
     """
 
     source: str

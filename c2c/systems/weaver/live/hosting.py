@@ -35,7 +35,7 @@ class Polls:
       piece_s: longest time between polls.
       pieces_s: sum of these times.
       squares_s: sum of their squares.
-      tasks: times of the check before, the taking and the answer; None: not recorded.
+      tasks: times of previous check, taking and answer; None: not recorded.
     """
 
     count: int = 0
@@ -56,9 +56,9 @@ class _Step:
 
 
 class KvHost:
-    """Keys and values of a sender's sequences, with attention over them.
+    """Keys and values of a sender's sequences, with attention.
 
-    It belongs to the thread that owns its pool's arrays.
+    It belongs to its pool's thread.
 
     Source: WEAVER, sections 3 and 4.1.
     """
@@ -77,10 +77,10 @@ class KvHost:
         """Create a host without sequences.
 
         Args:
-          reserve: superblocks that these sequences never take.
+          reserve: superblocks never taken.
 
         Raises:
-          SettingError: the reserve exceeds the pool.
+          SettingError: too large a reserve.
         """
         self.pool, self.inbox, self.shapes = pool, inbox, shapes
         self.lease = pool.lease(spec, reserve=reserve)

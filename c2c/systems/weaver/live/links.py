@@ -1,4 +1,4 @@
-"""Links of sender and receiver of woven steps: messages and transport (WEAVER, section 4.1)."""
+"""Links of woven steps: messages and transport (WEAVER, section 4.1)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Link(Protocol):
         ...
 
     def table(self, sequences: np.ndarray, lengths: np.ndarray) -> None:
-        """Start a step of these rows, with lengths of its tokens; -1 and 0 mark empty rows."""
+        """Start a step of these rows and lengths; -1 and 0 mark empty rows."""
         ...
 
     def send(self, q: Any, k: Any, v: Any) -> float:
@@ -146,7 +146,7 @@ class SlotLink:
           minimum: required shape, see `slot_shape`.
 
         Raises:
-          SettingError: the slot is too small for a step, or has other heads.
+          SettingError: too small a slot, or other heads.
         """
         check_slot(slot.shape, minimum)
         if limit_s <= 0:

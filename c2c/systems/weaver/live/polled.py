@@ -62,10 +62,10 @@ class Polled:
 
 
 class InPieces(OnDevice):
-    """A model on one device that polls after each piece of a product and after attention.
+    """A model that polls after attention and pieces of products.
 
-    The time between two polls bounds a task's wait. Pieces are whole tiles of columns, so that
-    results do not change.
+    The time between polls bounds a task's wait. Pieces are whole tiles of columns: results do not
+    change.
 
     Source: WEAVER, section 4.2.
     """
@@ -76,14 +76,14 @@ class InPieces(OnDevice):
         self, params: Params, spec: ModelSpec, linear: Any, pool: KvPool, *, columns: int,
         executables: Executables | None = None,
     ) -> None:  # fmt: skip
-        """Cut the matrices; cut ones are held twice.
+        """Cut matrices, which are held twice.
 
         Args:
           params: floats with an array per layer.
-          columns: most columns of a piece, whole tiles of 64; 0: no pieces.
+          columns: most of a piece, whole tiles of 64; 0: no pieces.
 
         Raises:
-          SettingError: a cut tile, another strategy than `Reference()`, or experts.
+          SettingError: a cut tile, a strategy but `Reference()`, or experts.
         """
         check_columns(columns, spec)
         if linear != Reference():

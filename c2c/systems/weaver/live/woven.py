@@ -1,4 +1,4 @@
-"""Woven executor: KV caches of some sequences on another device, which computes their attention."""
+"""Woven executor: some sequences' KV caches and attention on another device."""
 
 from __future__ import annotations
 
@@ -60,10 +60,9 @@ def check_ratio(ratio: float) -> None:
 
 
 class Woven(SharesNothing):
-    """A model on one device, with a receiver for the KV caches of some requests.
+    """A model with a receiver for some requests' KV caches.
 
-    An away request's blocks are sent once, at the end of its prompt. Sequences stay whole: results
-    equal those of a plain step.
+    Away blocks are sent once, after the prompt. Sequences stay whole: results equal a plain step's.
 
     Source: WEAVER, sections 3 and 4.1.
     """
@@ -128,10 +127,10 @@ class Woven(SharesNothing):
         return self.local.lacks(self._own(stored))
 
     def grow(self, stored: Stored) -> None:
-        """Allocate the blocks that requests need at home; the receiver allocates its own.
+        """Allocate requests' blocks at home.
 
         Raises:
-          OutOfPages: too few blocks are free.
+          OutOfPages: too few free blocks.
         """
         self.local.grow(self._own(stored))
 
@@ -155,10 +154,10 @@ class Woven(SharesNothing):
     def compute(
         self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
     ) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer.
+        """Return the wanted tokens' logits, or the last layer's output.
 
         Raises:
-          GaveWay: the receiver has no blocks, timed out or is gone.
+          GaveWay: the receiver is full, late or gone.
         """
         away = [row for row, stay in enumerate(laid.rows) if stay in self._away]
         if not away:
