@@ -83,7 +83,7 @@ class AdviseSettings:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; return 1 if no fleet serves, 2 for invalid settings, else 0."""
+    """Run the command; return 1 if no fleet serves, 2 for invalid settings."""
     return answering(_advise, arguments, str(__doc__), sweep="")
 
 

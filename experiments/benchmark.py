@@ -25,7 +25,7 @@ class MeasurementSettings:
     """Output settings that all benchmarks have.
 
     Attributes:
-      out: folder of the result; None for a new one in runs/bench.
+      out: folder of the result; None: a new one in runs/bench.
       overwrite: whether to replace a measurement there; other files stay.
     """
 

@@ -330,7 +330,7 @@ def gather[T](
     begin: Callable[[], None] | None = None,
     lost: str,
 ) -> list[T]:
-    """Return the results of `work` for each of `calls`, in order; an error ends all."""
+    """Return `work`'s results for `calls`, in order; an error ends all."""
     shares = multiprocessing.get_context("spawn").Array("d", len(calls))
     with worker_pool(workers, _inherit, (shares, begin), lost=lost) as pool:
         tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(calls)]

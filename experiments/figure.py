@@ -1,4 +1,4 @@
-"""Registration of figures: a function that computes one names its title and its drawing."""
+"""Registration of figures: computing functions name titles and drawings."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ _ORDER: Final = tuple(
 class Context:
     """Settings of one figure.
 
-    `traces`: folder with the public traces as Parquet, or None. `progress`: callback of (done,
-    total).
+    `traces`: folder of public traces as Parquet, or None. `progress`: gets (done, total).
     """
 
     profile: Literal["quick", "full"]
@@ -117,10 +116,10 @@ class Computed:
     Attributes:
       tables: tidy tables by name.
       results: answers to claims.
-      finding: one sentence with the numbers; the picture's title.
-      caption: at most some 50 words, printed in the picture.
-      assumptions: sentences that the report lists below the picture.
-      report: rows of a table below the picture, the header first.
+      finding: sentence with numbers; the picture's title.
+      caption: some 50 words at most, in the picture.
+      assumptions: sentences below the picture in the report.
+      report: table below the picture, the header first.
       improvements: additions to the paper's rules.
     """
 
@@ -322,7 +321,7 @@ def figures() -> dict[str, FigureSpec]:
 def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
     """Return the named figures, in the page's order.
 
-    "papers" are those of papers, "all" also those beyond; or a system's name.
+    "papers", "all" (also those beyond), or a system's name.
     """
     specs = figures()
     words = [names] if isinstance(names, str) else list(names)

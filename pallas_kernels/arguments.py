@@ -24,8 +24,8 @@ def resolve_backend(backend: str) -> Backend:
     """Resolve "auto": "sm90" if the device can run it, else "reference".
 
     Raises:
-      ValueError: `backend` is none of `Choice`.
-      KernelUnavailable: the default device cannot run it.
+      ValueError: not a `Choice`.
+      KernelUnavailable: not on the default device.
     """
     if backend not in get_args(Choice):
         expected = ", ".join(get_args(Choice))
@@ -83,7 +83,7 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
       sm_limit: None for all SMs.
 
     Raises:
-      ValueError: `sm_limit` is outside [cluster, sm_count].
+      ValueError: `sm_limit` outside [cluster, sm_count].
     """
     clusters = sm_count // cluster
     if sm_limit is None:
@@ -144,10 +144,10 @@ def check_cluster(cluster: Any) -> None:
 
 
 def operand(array: Any, backend: Backend) -> jax.Array:
-    """Return stored weights as an array that the backend can read; "sm90" reads them in place.
+    """Return stored weights as an array for the backend; "sm90" reads them in place.
 
     Raises:
-      ValueError: a NumPy array for "sm90", which jax would copy.
+      ValueError: a NumPy array for "sm90" (jax would copy it).
       HostMemoryError: a jitted function closes over weights in host memory.
     """
     if isinstance(array, np.ndarray):

@@ -36,7 +36,7 @@ LAUNCH_REGISTERS = {1: 240, 2: 168, 3: 128, 4: 96}
 
 
 def expect(holds: bool, name: str, value: object, allowed: str) -> None:
-    """Raise `ValueError` with the argument, its value and the allowed ones, unless it `holds`."""
+    """Raise `ValueError` with argument, value and allowed ones, unless it `holds`."""
     if not holds:
         raise ValueError(f"{name}={value!r}: expected {allowed}")
 
@@ -62,7 +62,7 @@ def check_registers(warpgroups: int, compute_registers: int, load_registers: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Part of a warpgroup's tile that one store writes, from `row` and `column` on."""
+    """Part of a warpgroup's tile in one store, from `row` and `column` on."""
 
     row: int
     column: int
@@ -73,7 +73,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Pieces in which a warpgroup stores its tile: `rows` x `columns` each, through `slots`."""
+    """Pieces of a warpgroup's store: `rows` x `columns` each, through `slots`."""
 
     rows: int
     columns: int
@@ -100,7 +100,7 @@ class Epilogue:
 
 
 def epilogue(warpgroup_rows: int, tn: int, itemsize: int) -> Epilogue:
-    """Return the epilogue of a warpgroup's tile; a tile's pieces fill all slots equally often."""
+    """Return the epilogue of a warpgroup's tile; pieces fill slots equally often."""
     columns = SWIZZLE_BYTES // itemsize
     pieces = (warpgroup_rows // WGMMA_ROWS) * (tn // columns)
     return Epilogue(WGMMA_ROWS, columns, 2 if pieces % 2 == 0 else 1, pieces)

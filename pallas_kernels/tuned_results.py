@@ -62,8 +62,8 @@ def read(path: Path) -> Tuned:
     """Return the rates in one file.
 
     Raises:
-      OSError: the file cannot be opened.
-      ValueError: the file holds no measured rates.
+      OSError: an unreadable file.
+      ValueError: no measured rates.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def read(path: Path) -> Tuned:
 
 
 def write(path: Path, tuned: Tuned) -> None:
-    """Replace the file atomically: a reader sees the old rates or the new ones."""
+    """Replace the file atomically."""
     text = json.dumps({"format": FORMAT, **asdict(tuned)}, indent=1, allow_nan=False)
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=path.stem, suffix=".part", delete=False

@@ -35,10 +35,10 @@ Path = tuple[int, ...]
 
 @dataclass(slots=True)
 class Kept:
-    """Devices and blocks of a request's keys and values.
+    """Devices and blocks of a request's KV.
 
     Attributes:
-      path: device index of each layer.
+      path: [layer], device index.
       blocks: int32 [layers, blocks], pages in the device's pool.
     """
 
@@ -127,10 +127,10 @@ class OverPools(SharesNothing, ABC):
                 cache.blocks = np.hstack([cache.blocks, self.take(cache.path, count, stay)])
 
     def take(self, devices: Sequence[int], count: int, stay: Stay) -> np.ndarray:
-        """Allocate this many blocks on each of the devices: int32 [devices, count].
+        """Allocate blocks on each device: int32 [devices, count].
 
         Raises:
-          OutOfPages: a device has too few; nothing was allocated.
+          OutOfPages: too few; nothing was allocated.
         """
         for device, times in Counter(devices).items():
             if (free := self.leases[device].available) < count * times:

@@ -25,11 +25,11 @@ _MOST_EMPTY = 1000  # sessions in a row whose first prompt is too long
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agents(SteadyTrace):
-    """Sessions of agents, which begin as a Poisson process or when a client is free.
+    """Sessions of agents, a Poisson process or one after another.
 
     `requests` counts all turns; the last session may be cut short. A session keeps its model.
-    Fields are `WorkloadConfig`'s; turns and sub-agents are geometric, a tool's time is log-normal.
-    A turn waits for the last answers of its sub-agents, whose contexts are their own.
+    Fields are `WorkloadConfig`'s; turns and sub-agents are geometric, tool times log-normal. A turn
+    waits for the last answers of sub-agents, with own contexts.
     """
 
     requests: Annotated[int, In("[1, 5000000]")] = 10_000
@@ -94,13 +94,13 @@ class _Draws:
 
 
 def agents(settings: Agents, pool: LengthPool, seed: int) -> RequestBlock:
-    """Return all requests, ordered by their arrival if answers took no time.
+    """Return all requests, ordered as if answers took no time.
 
-    A prompt is all previous text of its context, the answers of sub-agents, and a new text. Each
-    turn draws one pair of the pool.
+    A prompt is its context's text, sub-agents' answers and a new text. A turn draws a pair of the
+    pool.
 
     Raises:
-      SettingError: no first turn is within `max_total_tokens`.
+      SettingError: no first turn within `max_total_tokens`.
     """
     draws = _Draws(settings, pool, seed)
     sessions: list[_Rows] = []

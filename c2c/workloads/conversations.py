@@ -23,7 +23,7 @@ _PLACES = 1 << 24  # most blocks of a session: a block's hash is its session and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations(SteadyTrace):
-    """Sessions that start as a Poisson process; each later turn waits for the previous answer.
+    """Sessions as a Poisson process; later turns wait for the previous answer.
 
     `requests` counts all turns; the last session may be cut short. A session keeps its model.
     Fields are `WorkloadConfig`'s; turns are geometric, think times exponential.
@@ -37,13 +37,12 @@ class Conversations(SteadyTrace):
 
 
 def conversations(settings: Conversations, pool: LengthPool, seed: int) -> RequestBlock:
-    """Return all requests, ordered by their arrival if answers took no time.
+    """Return all requests, ordered as if answers took no time.
 
-    A prompt is all previous text of its session and a new text. Each turn draws one pair of the
-    pool.
+    A prompt is its session's text and a new one. A turn draws a pair of the pool.
 
     Raises:
-      SettingError: no first turn is within `max_total_tokens`.
+      SettingError: no first turn within `max_total_tokens`.
     """
     session, turn, text, answer = _turns(settings, pool, seed)
     n, begins = len(session), turn == 1

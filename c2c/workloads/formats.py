@@ -43,23 +43,22 @@ _MORE = (
 class TraceFormat:
     """Columns of a format by field; None if it has no such column.
 
-    Each file's time column is inspected for numbers or date-times. Other fields are as in
+    Time columns are inspected for numbers or date-times. Other fields: see
     `c2c.workloads.RequestBlock`.
 
     Attributes:
-      optional: fields that may be absent; those from `hash_ids` on always may.
-      label: model id of all requests if there is no column of ids.
+      optional: optional fields; those from `hash_ids` on always are.
+      label: all requests' model id without a column of ids.
       keeps_origin: times are relative to the trace's start.
-      unit: unit of numeric times; "": told by the column's name or nothing.
+      unit: of numeric times; "": by the column's name.
       marks: further columns that distinguish the format.
-      hash_ids: lists with one hash per block of the prompt.
-      block_tokens: tokens of a block; 0: the format defines none.
-      session: conversation ids; with `parent`, the requests' own ids.
-      parent: id of the request whose answer this one follows.
-      waits_for: lists of the conversation's turns that a request waits for.
-      calls_tool: true where the answer ends in a tool's call.
-      max_output_tokens, priority, deadline_s, cancel_s: columns of `c2c.workloads.RequestBlock`'s
-        fields.
+      hash_ids: lists of hashes of the prompt's blocks.
+      block_tokens: of a block; 0: undefined.
+      session: conversation ids; with `parent`, requests' own.
+      parent: id of the preceding request.
+      waits_for: lists of turns waited for.
+      calls_tool: whether the answer ends in a tool's call.
+      max_output_tokens, priority, deadline_s, cancel_s: see `c2c.workloads.RequestBlock`.
     """
 
     name: str
@@ -250,9 +249,9 @@ def open_trace(
     *,
     with_lengths: bool = True,
 ) -> TraceFile:
-    """Open a trace: detect its kind of file and format, and map fields to columns.
+    """Open a trace: detect file and format, map fields to columns.
 
-    A column of another name is taken for a field if it is the only likely one.
+    A column of another name is a field's if the only likely one.
     """
     path = Path(path).expanduser()
     if not path.is_file():

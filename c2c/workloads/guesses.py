@@ -21,7 +21,7 @@ _SAMPLE_ROWS = 1000
 def guessed_columns(
     path: Path, batch: pa.RecordBatch | None, columns: Sequence[str], fields: Iterable[str]
 ) -> dict[str, str]:
-    """Return field -> the one column that its name and cells make the likeliest."""
+    """Return field -> likeliest column by name and cells."""
     result: dict[str, str] = {}
     for field in fields:
         free = [c for c in columns if c not in result.values() and _may_hold(field, batch, c)]

@@ -62,10 +62,10 @@ def log_format_of(path: Path) -> str | None:
 
 
 def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, int]:
-    """Return the requests of a log in order of arrival, and the number of malformed lines.
+    """Return a log's requests by arrival, and the count of malformed lines.
 
-    Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null if the
-    log lacks the value. The whole log is read, as a request's last line appears when it ends.
+    Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null if
+    absent. The whole log is read: a request's last line is at its end.
 
     Source: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
     `srt/utils/request_logger.py` (--log-requests, text and JSON), OpenAI's Batch API reference.

@@ -75,16 +75,16 @@ def kind_code(kind: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRows:
-    """Batch of parsed rows; values are valid only where `verdict` is GOOD.
+    """Batch of parsed rows, valid where `verdict` is GOOD.
 
     Attributes:
       time: i64 nanoseconds since the epoch for date-times, else f64 in the file's unit.
       model: i32, index into `ids`; -1 if missing.
       prompt_tokens: i32; zeros if not read from the trace.
       verdict: i8, GOOD or an index into `KINDS`.
-      hashes: hashes of the prompts' blocks; None if not read.
-      session: id of the session, or the request's own if there is `parent`; None: no column.
-      turn: f64, position in the session, from 1, or 0; None: no column.
+      hashes: of the prompts' blocks; None: not read.
+      session: the session's id, or the request's own with `parent`; None: no column.
+      turn: f64, in the session from 1, or 0; None: no column.
       measured: f64 by name in `c2c.workloads.blocks.MEASURED`; NaN: none.
       wishes: f64 by name in `c2c.workloads.blocks.WISHES`; NaN: none.
     """
@@ -116,14 +116,14 @@ def parse(
     with_hashes: bool = False,
     may_be_prefill: bool = False,
 ) -> RawRows:
-    """Parse a batch's columns into numbers and judge each row by itself.
+    """Parse a batch's columns and judge each row.
 
     Args:
       columns: field -> column of the file.
-      label: model id of all rows if there is no model column.
-      with_lengths: whether token counts are read, hence judged.
-      max_total_tokens: rows with more tokens are bad; 0: no limit.
-      may_be_prefill: whether rows without output tokens are good.
+      label: all rows' model id without a column.
+      with_lengths: whether token counts are judged.
+      max_total_tokens: limit of good rows; 0: none.
+      may_be_prefill: whether rows without output are good.
     """
     rows = batch.num_rows
     verdict = np.full(rows, GOOD, np.int8)
@@ -182,7 +182,7 @@ def parse(
 
 
 def number_lists(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> Lists:
-    """Parse and judge a column of lists of whole numbers, or of text such as "[1, 2]"."""
+    """Parse and judge lists of whole numbers, or text such as "[1, 2]"."""
     import pyarrow.compute as pc
 
     array = _plain(raw)

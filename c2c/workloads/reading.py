@@ -41,9 +41,9 @@ class Clock:
     """Unit and zero of a trace's times.
 
     Attributes:
-      per_second: units of a numeric time per second, such as 1e3 for ms.
-      keeps_origin: whether time 0 is the file's zero, not the first request.
-      assumed: whether nothing told the unit, which is then a second.
+      per_second: units per second, such as 1e3 for ms.
+      keeps_origin: whether time 0 is the file's, not the first request.
+      assumed: whether seconds are assumed.
     """
 
     per_second: float
@@ -97,7 +97,7 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
 
 
 def doubt_of_unit(trace: TraceFile, clock: Clock, requests: int, span_s: float) -> str:
-    """Return a line if an assumed second makes the load doubtfully low, else ""."""
+    """Return a line if assumed seconds make the load doubtful, else ""."""
     gap_s = span_s / requests
     if not clock.assumed or gap_s < _SAID_S:
         return ""

@@ -231,10 +231,10 @@ class WorkloadConfig:
 
 
 def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadConfig:
-    """Return the config that a mapping describes.
+    """Return a mapping's config.
 
     Raises:
-      SettingError: an unknown key, a value of the wrong type, or an invalid value.
+      SettingError: an unknown key or invalid value.
     """
     if isinstance(settings, WorkloadConfig):
         return settings

@@ -51,7 +51,7 @@ def held(source: Source) -> Source:
 
 
 def copied(source: Source, number: int, copies: int) -> Source:
-    """Return copy `number` (0: the stream) of `copies`, with own sessions and prompt keys."""
+    """Return copy `number` (0: the stream) with own sessions and prompt keys."""
     root = root_of(number)
 
     def start() -> Iterator[RequestBlock]:

@@ -53,11 +53,11 @@ _RARE_COUNTS = (9, 8, 8, 8, 6, 5, 5, 5, 4, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticTrace:
-    """Settings of the generator, as in `WorkloadConfig`; defaults reproduce GenTD26's statistics.
+    """Settings as in `WorkloadConfig`; defaults reproduce GenTD26's statistics.
 
     Popularity and active hours hold at any number of requests, gaps at GenTD26's own 26,823 (median
     CV over models 2.35, aggregate 12, a request in 67% of the hours): the CV of gaps grows roughly
-    with the square root of the number. Of 89 models 59 are active (at least 10 requests).
+    with the square root of the number. 59 of 89 models are active (10 requests).
     """
 
     requests: Count = 350_000
@@ -108,10 +108,10 @@ def _requests_per_model(trace: SyntheticTrace) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1)
 def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
-    """Draw the number of requests of each model in each hour.
+    """Draw requests by model and hour.
 
-    A model's active hours have the highest scores: a correlated Gaussian process plus a time of day
-    that models share. Each has a request; lognormal weights distribute the rest.
+    Active hours have the highest scores: a correlated Gaussian process plus a shared time of day.
+    Each has a request; lognormal weights distribute the rest.
     """
     hours = 24 * trace.days
     counts = _requests_per_model(trace)
@@ -199,7 +199,7 @@ def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArr
 def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]:
     """Yield the requests in order, without lengths (zeros); `model` is the popularity rank.
 
-    A model's requests of a day have a random stream of their own.
+    Each model and day has a random stream.
     """
     plan = plan_requests(trace, seed)
     for day in range(trace.days):

@@ -1,4 +1,4 @@
-"""Turns that wait for their session's earlier answers, then for a time to think."""
+"""Turns that wait for earlier answers, then for a time to think."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def at_times(source: Source) -> Source:
 
 
 def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: bool) -> Source:
-    """Return a trace's requests, each with its time to think if it waits for others.
+    """Return a trace's requests, waiting ones with times to think.
 
-    A request waits for those that the file names, else for its session's previous turn. The time to
-    think is the file's, else that from their last end, or without measured latencies from their
-    last arrival, at least 0.
+    A request waits for those in the file, else for the session's previous turn. The time to think
+    is the file's, else from their last end, or without measured latencies from their last arrival,
+    at least 0.
 
     Args:
-      has_parents: whether sessions come from ids of parents, with turns not in order.
-      may_lack: whether a request may name turns that its session lacks.
+      has_parents: whether sessions are from parents' ids, unordered.
+      may_lack: whether named turns may be missing.
     """
     block = concatenate(source())
     if block.session is None or block.turn is None or not (block.session >= 0).any():

@@ -129,7 +129,7 @@ def _table(rows: Sequence[Mapping[str, str]], without: frozenset[str]) -> Table:
 def advice_page(
     answer: str, fleets: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Return the answer as Markdown: fleets, a paragraph on each, and kinds that fail."""
+    """Return the answer as Markdown: fleets, paragraphs, and failing kinds."""
     lines = [f"# {answer[0].upper()}{answer[1:]}"]
     for k, one in enumerate(fleets, 1):
         cells = _cells(one)

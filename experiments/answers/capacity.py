@@ -73,7 +73,7 @@ class Capacity:
 
     @property
     def is_open(self) -> bool:
-        """True if a seed met its targets at all values, so that no limit was found."""
+        """True if a seed met its targets at all values."""
         return any(b.missed is None for b in self.brackets)
 
     @property

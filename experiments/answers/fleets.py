@@ -30,10 +30,10 @@ class Arm:
     """Kind of fleet, with any number of chips.
 
     Attributes:
-      params: values of the settings in which kinds differ.
-      usd_per_hour: of one chip, or of all of a fleet of unlike chips or a node.
-      power_w: largest power of the same chips; None if unknown.
-      chip, layout, system: names; "" for a layout of a node or unlike chips.
+      params: values of differing settings.
+      usd_per_hour: of one chip, or of all unlike chips or a node.
+      power_w: largest power of these; None: unknown.
+      chip, layout, system: names; "": a node's layout or unlike chips.
     """
 
     params: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Arm:
 
     @property
     def draws(self) -> str:
-        """Settings apart from chips and layout, by which runs draw by a seed or not."""
+        """Settings, but chips and layout, that decide whether runs draw."""
         rest = {k: v for k, v in self.params.items() if k not in (_CHIP, _LAYOUT)}
         return replace(self, params=rest).name
 

@@ -22,7 +22,7 @@ def left_out(
     arms: Sequence[Arm], standings: Mapping[int, Standing], points: Mapping[Trial, Point],
     serving: set[int],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row for each kind that does not serve, the best one first."""
+    """Return a row for each kind that does not serve, best first."""
     rows = []
     for k, standing in standings.items():
         if k in serving:

@@ -22,9 +22,9 @@ class Quantity:
     """Quantity that a capacity search varies.
 
     Attributes:
-      is_whole: whether it has whole numbers only.
-      more_is_harder: whether a larger value is harder to serve.
-      start: value at which the search begins.
+      is_whole: whether of whole numbers.
+      more_is_harder: whether larger values are harder.
+      start: first value.
       lowest, highest: bounds of the search.
     """
 

@@ -1,4 +1,4 @@
-"""Race of fleets: successive halving to the cheapest kinds of fleet that meet the targets."""
+"""Race of fleets: successive halving to the cheapest kinds within the targets."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Outcome:
     """Outcome of a run: targets met or missed, or the error of invalid settings.
 
     Attributes:
-      latencies: those that more chips would lower, if they helped.
-      error: of invalid settings, "" for none.
+      latencies: those that more chips might lower.
+      error: of invalid settings, or "".
     """
 
     meets: bool
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Standing:
-    """Standing of an arm within a part: most chips that fail, fewest that serve."""
+    """Standing of an arm in a part: most failing chips, fewest serving ones."""
 
     part: int
     start: int

@@ -106,7 +106,7 @@ def _quoted(word: str) -> str:
 def add_margins(
     runs: Runs, fleets: Sequence[dict[str, Any]], base: RunSetup, error: float | None
 ) -> None:
-    """Add each fleet's load at which it breaks, and the result with longer steps."""
+    """Add each fleet's breaking load, and the result with longer steps."""
     settings: list[dict[str, Any]] = []
     slower: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for one in fleets:

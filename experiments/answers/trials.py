@@ -38,7 +38,7 @@ class Runs:
         return self.space.settings(self.arms[trial.arm].params, more)
 
     def serve(self, trials: Sequence[Trial]) -> list[Outcome]:
-        """Return the outcomes of trials, each run once; a system without chance has one seed."""
+        """Return trials' outcomes, each run once; without chance, with one seed."""
         first = self.all_seeds[0]
         later = {self._chance(t): t for t in trials if t.seed != first}
         self._run_new([t for t in trials if t.seed == first])

@@ -39,7 +39,7 @@ ClassName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Class:
-    """A claim's class, with claims that it repeats or the setting that it calibrates."""
+    """A claim's class, with repeated claims or the calibrated setting."""
 
     name: ClassName
     of: tuple[str, ...] = ()

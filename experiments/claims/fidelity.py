@@ -83,7 +83,7 @@ class Row:
 
     @property
     def agrees(self) -> bool | None:
-        """True if our result, or all members of an order, agree; None without a result."""
+        """True if our result, or an order's members, agree; None without a result."""
         if self.comparison is None:
             return None
         return self.comparison.agrees and not self.missing_members
@@ -354,7 +354,7 @@ def brief(value: Any) -> str:
 
 
 def _amount(value: Any, item: Claim) -> str:
-    """Return a value with the claim's unit; texts and values of several units have none."""
+    """Return a value with the claim's unit, if it has one."""
     signs = {"percent": " %", "x": "×", **dict.fromkeys(("mixed", "relation", "rule", "bool"), "")}
     text = brief(value)
     return text + signs.get(item.unit, f" {item.unit}") if text[-1:] in "0123456789]" else text

@@ -18,11 +18,11 @@ ROUNDING = 1e-9  # relative; the same numbers summed in another order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """One quantity under our rule and under the rule that it would replace, on equal requests.
+    """A quantity under our rule and the replaced one, on equal requests.
 
     Attributes:
       better: "less" or "more".
-      ours_by_seed, base_by_seed: one per seed, in the same order.
+      ours_by_seed, base_by_seed: one per seed, in order.
     """
 
     what: str

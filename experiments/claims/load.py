@@ -53,7 +53,7 @@ QUALIFIERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One printed statement of a paper, as in `claims.yaml`.
+    """A paper's statement, as in `claims.yaml`.
 
     `value` is a number, [low, high], a mapping, or a predicate such as "increasing in N".
     """

@@ -1,4 +1,4 @@
-"""One point: a single run, or a point of a sweep in its launcher's process."""
+"""A single run, or a point of a sweep in its launcher's process."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ class Prompt:
 
     Attributes:
       system: None for the template's own.
-      chat: whether the chat template is applied; "auto": to sentences, if there is one.
-      stop: texts and token ids that end the answer.
-      stop_at_eos: whether the checkpoint's own end tokens end it.
+      chat: whether to apply the chat template; "auto": to sentences.
+      stop: end texts and token ids.
+      stop_at_eos: whether the checkpoint's end tokens end it.
     """
 
     text: str
@@ -94,7 +94,7 @@ class Prompt:
 
 
 def text_of(name: str, value: str) -> str:
-    """Return a setting's text: `-` is standard input, `@file` a file, `@@` an @."""
+    """Return a setting's text: `-`: standard input, `@file`: a file, `@@`: an @."""
     if value != "-" and not value.startswith("@"):
         return value
     if value.startswith("@@"):

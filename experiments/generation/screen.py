@@ -21,7 +21,7 @@ _HEAD = 72  # characters of a prompt in a heading
 
 
 class Display:
-    """Display of one run: a single text is streamed, several are printed at the end."""
+    """Display of a run: a single text is streamed, several are printed at the end."""
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped

@@ -21,9 +21,9 @@ class Asked:
     """Encoded prompt.
 
     Attributes:
-      new: most tokens to draw, within the model's context.
-      stops: tokens that end the text and are left out of it.
-      eos: those that are the checkpoint's own.
+      new: most tokens, within the context.
+      stops: end tokens, left out of the text.
+      eos: the checkpoint's own.
     """
 
     prompt: Prompt

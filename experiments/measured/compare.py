@@ -24,11 +24,11 @@ __all__ = ["Comparison", "Skipped", "compare", "errors_by", "unseen_chips"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A measurement and its prediction, in microseconds.
+    """A measurement and prediction, microseconds.
 
     Attributes:
-      in_sample: whether constants were fitted to this row.
-      is_bound: whether the project promises an error bound.
+      in_sample: whether constants were fitted to it.
+      is_bound: whether an error bound is promised.
     """
 
     chip: str

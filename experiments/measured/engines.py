@@ -24,7 +24,7 @@ _LOADS: Final = {8: "1 to 8", 32: "9 to 32", 128: "33 to 128"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
-    """One row: a run of an engine on known chips with a known model."""
+    """A row: an engine's run on known chips with a known model."""
 
     platform: str
     backend: str

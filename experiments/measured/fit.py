@@ -47,8 +47,7 @@ __all__ = [
 class Group:
     """Constants fitted together.
 
-    `typical`: each constant's prior, value and deviation of the logarithm (of an efficiency:
-    logit).
+    `typical`: priors: value and deviation of the logarithm (of an efficiency: logit).
     """
 
     op: str
@@ -298,7 +297,7 @@ def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
 
 
 def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
-    """Fit each engine's seconds of a step, of a layer and before the first step."""
+    """Fit engines' seconds of a step, a layer and before the first step."""
     from scipy.optimize import minimize
 
     runs: dict[str, list[tuple[EngineRun, Figures, Engine]]] = {}

@@ -27,9 +27,9 @@ capacity above saturation."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """One row: an engine, its chip and model, its client's requests and measured figures.
+    """A row: engine, chip, model, requests and measured figures.
 
-    `like` is the engine of `conf/engines` whose host seconds the replay uses.
+    `like`: engine of `conf/engines` with the replay's host seconds.
     """
 
     platform: str

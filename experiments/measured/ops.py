@@ -30,11 +30,11 @@ class Op:
     """One kind of measured call.
 
     Attributes:
-      shape: columns of a shape, whose rows are all fitted or all held out.
+      shape: columns of a shape, fitted or held out as a whole.
       predict: returns microseconds, in NumPy or jax.numpy.
       classes: returns each row's size class.
-      is_bound: returns whether each row has an error bound.
-      keep: returns whether each row belongs here.
+      is_bound: returns rows with error bound.
+      keep: returns own rows.
       kernel: precision of `conf/kernels`; "": the calibration.
     """
 

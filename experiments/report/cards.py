@@ -20,9 +20,9 @@ Badge = Literal["agrees", "mixed", "misses", "no prediction", "ours"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Figure of the report: texts of its registration and of its figure.json.
+    """Figure of the report: texts of registration and figure.json.
 
-    `paper`: system whose paper has the figure, or "". `report`: rows of a table, the header first.
+    `paper`: system of the paper, or "". `report`: table, the header first.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Figure with its picture, its files as (kind, path) and its claims, predictions first."""
+    """Figure with picture, files as (kind, path) and claims, predictions first."""
 
     entry: Entry
     rows: tuple[Row, ...]

@@ -52,7 +52,7 @@ def picture_of(folder: Path, name: str) -> Picture:
 
 
 def without_texts(svg: bytes) -> tuple[str, tuple[float, float, float, float], float]:
-    """Return an SVG without the title and caption of `finish`, for a page with both."""
+    """Return an SVG without `finish`'s title and caption."""
     for prefix, address in (("", "2000/svg"), ("xlink", "1999/xlink")):
         ET.register_namespace(prefix, f"http://www.w3.org/{address}")
     root = ET.fromstring(svg)  # noqa: S314 (written by this program)

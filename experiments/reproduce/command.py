@@ -99,7 +99,7 @@ def _folder(settings: dict[str, object], overrides: Sequence[str]) -> Path:
 
 
 def folder_name(context: Context) -> str:
-    """Return the name of the results' folder, different for each profile, link, seeds, override."""
+    """Return the results' folder name by profile, link, seeds, overrides."""
     link = "" if context.link_variant == "measured" else f"_{context.link_variant}"
     usual = context.seeds == SEEDS[context.profile]
     seeds = "" if usual else "_s" + "-".join(str(seed) for seed in context.seeds)

@@ -1,4 +1,4 @@
-"""Making of figures, one after another in this process or in several worker processes."""
+"""Making of figures, in this process or several workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONF_FOLDERS = (
 class Outcome:
     """Outcome of one figure.
 
-    `cpu_s`: CPU time of the figure's process; `error` is "" unless it failed.
+    `cpu_s`: of the figure's process; `error`: "" unless it failed.
     """
 
     name: str

@@ -28,15 +28,15 @@ class StepFit:
     Attributes:
       rows_s: of a decode step, by row class.
       kv_s: for each position attended to.
-      chunk_s: of a call with a chunk of a prompt, by its padded tokens.
+      chunk_s: of a call with a chunk, by padded tokens.
       turn_s: more, after another model's step.
       turns: steps after another model's.
       outside_s: mean before a decode step that is no turn.
       turn_outside_s: more, before one that is a turn.
-      prompt_outside_s: mean before a step with prompt tokens, without a turn's.
+      prompt_outside_s: mean before a step with prompt tokens, without turns.
       load_s: mean of a load from memory; 0: none.
       cold_load_s: mean of a load from disk; 0: none.
-      residual: standard deviation of decode steps around the fit, over their mean.
+      residual: standard deviation of decode steps from the fit, over the mean.
       steps: fitted steps.
     """
 

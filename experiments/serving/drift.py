@@ -18,7 +18,7 @@ _LEAST = 20  # steps that a window needs to count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Deviation of decode steps from the fit, by window of ten seconds.
+    """Deviation of decode steps from the fit in ten-second windows.
 
     Attributes:
       windows: those with enough steps.
@@ -33,14 +33,14 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Recorded and fitted seconds of steps of one shape.
+    """Recorded and fitted seconds of a shape.
 
     Attributes:
       kind: "decode", or "prompt" for steps with chunks of prompts.
-      size: rows of a decode step, or padded tokens of all chunks.
+      size: rows, or padded tokens of all chunks.
       live_s: mean, of device and host.
       fitted_s: mean, by the fit.
-      is_seen: whether the fit had steps of this shape.
+      is_seen: whether fitted.
     """
 
     model: str

@@ -24,7 +24,7 @@ class Inputs:
     """Inputs of a run; a request's id is its index by arrival.
 
     Attributes:
-      lengths: output tokens; of an unfinished request, its limit.
+      lengths: output tokens; unfinished: the limit.
       cancel_s: from each arrival; inf: none.
       others: all other events, by time.
       served: records of the finished requests.

@@ -19,7 +19,7 @@ MACHINE = "machine.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRecord:
-    """Machine of a run; `others`: share of cores that other processes used, per ten seconds."""
+    """Machine of a run; `others`: others' share of cores, per ten seconds."""
 
     cpu: str
     cores: int

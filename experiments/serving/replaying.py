@@ -38,9 +38,9 @@ _SHARES = (50, 95, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One percentile of a latency, live and simulated, seconds.
+    """A latency's percentile, live and simulated, seconds.
 
-    `floor`: spread over live runs of the same requests, largest / smallest - 1, or None.
+    `floor`: spread over equal live runs, largest / smallest - 1, or None.
     """
 
     name: str
@@ -61,7 +61,7 @@ def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
 
 
 def prepared_of(run: Path) -> tuple[Prepared, Options]:
-    """Return a run's setup of the serving loop, and the options of its workers."""
+    """Return a run's loop setup, and workers' options."""
     try:
         settings = json.loads((run / SETTINGS).read_text("utf-8"))
         listed = json.loads((run / CATALOG).read_text("utf-8"))["models"]
@@ -99,7 +99,7 @@ def served_requests(run: Path) -> pa.Table:
 
 
 def recorded_steps(run: Path) -> pa.Table:
-    """Return the steps and loads of a run, in the order of their reports."""
+    """Return a run's steps and loads, as reported."""
     return _table(run / STEPS)
 
 

@@ -238,7 +238,7 @@ def gpus_of(devices: Any, workers: int, *, per_worker: int = 1) -> tuple[Device,
 
 
 def is_over_several(settings: Mapping[str, Any]) -> bool:
-    """Return whether a mechanism lays models out, so that devices depend on the checkpoints."""
+    """Return whether a mechanism lays models out: devices depend on checkpoints."""
     return is_by_mechanism(settings["system"].get("layout"))
 
 

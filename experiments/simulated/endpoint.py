@@ -43,7 +43,7 @@ class Answers:
 
     Attributes:
       tokens: median; None: as long as allowed.
-      spread: standard deviation of the length's logarithm.
+      spread: standard deviation of the logarithm.
     """
 
     tokens: int | None
@@ -64,7 +64,7 @@ class Answers:
 
 
 class Endpoint:
-    """Serves the front over a Unix socket as `c2c.engine.Engine` does, from a simulated fleet."""
+    """Serves the front over a Unix socket from a simulated fleet."""
 
     def __init__(self, setup: RunSetup, answers: Answers, *, speed: float, most: int) -> None:
         prepared = setup.prepared

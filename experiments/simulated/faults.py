@@ -20,10 +20,10 @@ class Fault:
     """A fault of one answer.
 
     Attributes:
-      status: HTTP status that is the answer; 0: none.
+      status: HTTP status; 0: none.
       delay_s: before the request is processed.
       stall_s: after the first piece of the body.
-      cut_after: pieces of the body before the connection ends; -1: all.
+      cut_after: pieces before the connection ends; -1: all.
     """
 
     status: int = 0

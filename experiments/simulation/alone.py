@@ -61,7 +61,7 @@ def objective_setting(cfg: DictConfig | Settings) -> Any:
 
 
 def check_shared(cfg: DictConfig | Settings) -> None:
-    """Raise for a bad setting that the simulation does not depend on: the objective."""
+    """Raise for a bad objective."""
     check_objective(objective_setting(cfg), known_fields)
 
 

@@ -56,15 +56,15 @@ CODE = ("c2c", "experiments.simulation", "experiments.figures.run")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Wall seconds of a run by part; with several processes, the parts of the slowest one.
+    """Wall seconds of a run's parts, of the slowest process.
 
     Attributes:
       generate_s: making or reading the requests.
       events_s: the event loop, policies included.
       records_s: writing `requests.parquet`.
-      simulate_s: these three, and the start of processes.
+      simulate_s: these, and starts of processes.
       summary_s: reading back, summary and timeline.
-      compiled: whether it was machine code.
+      compiled: whether machine code ran.
     """
 
     requests: int

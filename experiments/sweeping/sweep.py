@@ -67,8 +67,8 @@ class Found:
     """Result of a sweep, read from its folders.
 
     Attributes:
-      points: in order; one that never began is `failed`.
-      error: that of launcher, sweeper or search; "" for none.
+      points: in order; one not begun is `failed`.
+      error: of launcher, sweeper or search; "": none.
     """
 
     points: tuple[PointRecord, ...]
@@ -128,7 +128,7 @@ def sweep(
 
 
 def _shared(arguments: Sequence[str], config_name: str) -> Shared | None:
-    """Compose the settings that all points share; None if Hydra answered alone (--help, --cfg)."""
+    """Compose the shared settings; None if Hydra answered alone (--help, --cfg)."""
     captures: list[Shared] = []
 
     def keep(cfg: DictConfig) -> None:

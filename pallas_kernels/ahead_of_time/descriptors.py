@@ -1,4 +1,4 @@
-"""TMA descriptors of a lowered kernel, and the driver's rules for them.
+"""A lowered kernel's TMA descriptors, and the driver's rules.
 
 Source: CUDA driver API 13.0, cuTensorMapEncodeTiled.
 """

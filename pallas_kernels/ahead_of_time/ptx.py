@@ -342,13 +342,13 @@ def follow[E](
     step: Callable[[Facts, E], tuple[Facts, str]],
     start: Facts = frozenset(),
 ) -> Iterator[tuple[Instruction, str]]:
-    """Yield what a step finds on some path, with its instruction.
+    """Yield findings on some path, with instructions.
 
-    A fact holds where it does on one path; a path takes branches on one predicate alike.
+    A fact holds if on one path; a path takes branches on a predicate alike.
 
     Args:
-      events: input of the step, by index of its instruction.
-      step: from facts before an event to those after it, and what is wrong.
+      events: input by index of instruction.
+      step: from facts before an event to those after it, and faults.
     """
     faults = _follow(kernel, events, step, start, ())
     for number in (1, 2):

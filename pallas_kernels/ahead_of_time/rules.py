@@ -101,7 +101,7 @@ def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def proxies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R2: threads' stores to shared memory pass a fence, then a barrier, before TMA and wgmma."""
+    """R2: stores to shared memory pass a fence, then a barrier, before TMA and wgmma."""
     stores = {i for i, copy in copies(kernel, descriptors).items() if not copy.load}
     # a single value that threads hand to threads
     handed = {kernel.value(o.operands[1]) for o in kernel.body if o.opcode.startswith("ld.shared")}
@@ -131,7 +131,7 @@ def proxies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R3: TMA has read shared memory before it is written again, and before the CTA ends."""
+    """R3: TMA has read shared memory before another write, and before the CTA ends."""
     copy_of = copies(kernel, descriptors)
     events = _group_events(kernel, copy_of)
 
@@ -219,7 +219,7 @@ def _overlap(first: Copy, second: Copy) -> bool:
 
 
 def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
-    """R4: registers of wgmma are fenced after threads wrote them, and waited for before use."""
+    """R4: wgmma's registers are fenced after writes, and waited for before use."""
     sums, inputs = {}, {}
     for i, one in enumerate(kernel.body):
         if one.opcode.startswith("wgmma.mma"):
@@ -400,7 +400,7 @@ def _reaches(kernel: Kernel, first: int, second: int) -> bool:
 
 
 def read_back(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R7: sums that TMA adds in memory are complete, for all threads, before they are read."""
+    """R7: sums by TMA are complete, for all threads, before reads."""
     copy_of = copies(kernel, descriptors)
     events = {}
     for i, one in enumerate(kernel.body):

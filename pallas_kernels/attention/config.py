@@ -28,7 +28,7 @@ REDUCTION_BYTES = 2048  # what Mosaic sets aside for maxima and sums over a row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillConfig:
-    """Tiles of the prefill kernel: two compute warpgroups of 64 queries each, one that loads.
+    """Tiles of the prefill kernel: two compute warpgroups of 64 queries, one that loads.
 
     Rings of K and V have `stages` tiles of `block_kv` keys.
     """
@@ -90,7 +90,7 @@ def _check_ring(block_kv: int, stages: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A warpgroup's store of 64 rows: `pieces` of `columns`, through `slots` of shared memory."""
+    """A warpgroup's store of 64 rows: `pieces` of `columns`, through `slots`."""
 
     columns: int
     pieces: int

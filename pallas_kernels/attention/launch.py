@@ -126,7 +126,7 @@ def prefill_spec(q: jax.Array, k: jax.Array, causal: bool) -> Prefill:
 
 
 def decode_spec(q: Any, k_pages: Any, tables: Any) -> Decode:
-    """Return the description of decode arrays, with the group padded to whole swizzled rows."""
+    """Return decode arrays' description, the group padded to whole swizzled rows."""
     pages, page, kv_heads, dim = k_pages.shape
     group = q.shape[1] // kv_heads
     return Decode(

@@ -26,7 +26,7 @@ _BATCHES = (1, 128)  # sequences that decode together
 
 
 def programs(sm_count: int) -> tuple[Program, ...]:
-    """Return the programs of prefill and decode for a GPU or slice of `sm_count` SMs."""
+    """Return prefill and decode programs for `sm_count` SMs."""
     entries: list[Program] = []
     for model, (heads, kv_heads, dim) in MODEL_HEADS.items():
         for batch, queries, keys in _PREFILLS:

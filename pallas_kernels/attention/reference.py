@@ -218,7 +218,7 @@ def _attend(
 
 
 def _product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Multiply in float32; on a GPU too, where the default would round to fewer bits."""
+    """Multiply in float32, also on a GPU."""
     return jnp.einsum(
         how, a.astype(jnp.float32), b.astype(jnp.float32), precision=lax.Precision.HIGHEST
     )

@@ -37,13 +37,13 @@ def build(
     """Return `kernel(bounds, tables, q, k_pages, v_pages) -> (out, lse)`.
 
     Returns:
-      A function of `bounds`, int32 [batch, 3] (position of the query, length, window), `tables`,
-      int32 [batch, table], q[batch * kv_heads, group, dim] and pages [pages, page, kv_heads, dim].
-      `out` is [splits * batch * kv_heads, group, dim] in `spec.out_dtype`, `lse` float32 [splits *
-      batch * kv_heads, 64], of which the first `group` count.
+      A function of `bounds`, int32 [batch, 3] (query position, length, window), `tables`, int32
+      [batch, table], q[batch * kv_heads, group, dim] and pages [pages, page, kv_heads, dim]. `out`
+      is [splits * batch * kv_heads, group, dim] in `spec.out_dtype`, `lse` float32 [splits * batch
+      * kv_heads, 64], of which the first `group` count.
 
     Raises:
-      ValueError: too much shared memory, or block and page do not fit.
+      ValueError: too much shared memory, or unfitting block and page.
     """
     check_decode(spec, config)
     sequences = spec.batch * spec.kv_heads
@@ -165,7 +165,7 @@ def load(cta: Cta) -> None:
 
 
 def attend(cta: Cta) -> tuple[Any, Any]:
-    """Return (rows, log-sum-exp) over a CTA's share of the keys, as the compute warpgroup."""
+    """Return (rows, log-sum-exp) over a CTA's keys, as the compute warpgroup."""
     plgpu.copy_gmem_to_smem(cta.own, cta.at.q_s, cta.at.q_full)
     plgpu.barrier_wait(cta.at.q_full)
     carry = lax.fori_loop(

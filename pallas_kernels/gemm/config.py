@@ -43,8 +43,8 @@ _BARRIER = 8  # bytes
 class Config:
     """Tile sizes, pipeline depths and the launch grid, all compiled in.
 
-    A CTA makes `tm` x `tn` outputs at a time; a K step is a W tile of tk x tn and tk / `x_columns`
-    X tiles of tm x x_columns, in `w_stages` and `x_stages` slots.
+    A CTA makes `tm` x `tn` outputs; a K step is a W tile of tk x tn and tk / `x_columns` X tiles of
+    tm x x_columns, in `w_stages` and `x_stages` slots.
 
     - SymGEMM: W runs `w_ahead` K steps ahead, once for the `cluster * tm` rows of a cluster.
     - AsymGEMM (`asym`): W's slots are the `kc` rows of a K pass.
@@ -99,7 +99,7 @@ class Config:
 
     @property
     def clusters(self) -> int:
-        """Number of clusters in the grid; SMs that do not fill one stay idle."""
+        """Clusters in the grid; further SMs stay idle."""
         return self.sm_count // self.cluster
 
     @property
@@ -129,7 +129,7 @@ class Config:
 
     @property
     def warpgroup_rows(self) -> int:
-        """Rows of a tile that one compute warpgroup owns, for weights that are not quantised."""
+        """Rows of a tile of a compute warpgroup, for unquantised weights."""
         return self.tm * self.turns // self.warpgroups
 
     @property
@@ -176,7 +176,7 @@ def piece_size(config: Config, gemm: Gemm) -> int:
 
 
 def scales_pieces(config: Config, gemm: Gemm) -> bool:
-    """Return whether a K step has several pieces, each with its own partial sums."""
+    """Return whether a K step has several pieces, with own partial sums."""
     return piece_size(config, gemm) < config.tk
 
 
@@ -276,7 +276,7 @@ def check_fits(config: Config, gemm: Gemm) -> None:
     """Check that `config` can run `gemm`.
 
     Raises:
-      ValueError: tiles are no operands of wgmma, or a CTA lacks registers or shared memory.
+      ValueError: no operands of wgmma, or too few registers or shared memory.
     """
     if gemm.quantised is None:
         _check_plain(config)

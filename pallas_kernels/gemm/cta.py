@@ -39,9 +39,9 @@ def by_flow(is_sym: Any, sym: Callable[[], None], asym: Callable[[], None]) -> N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Slots in shared memory with their barriers; slot = number of the tile mod size.
+    """Slots in shared memory with barriers; slot = tile number mod size.
 
-    "full": the tile has arrived; "empty": all compute warpgroups (of the cluster) have read it.
+    "full": arrived; "empty": read by all compute warpgroups (of the cluster).
     """
 
     size: int
@@ -56,7 +56,7 @@ class Ring:
         return rem(number, self.size)
 
     def arrived(self, slot: Int, turn: Int = 0) -> Ref:
-        """Return the barrier "full" of a slot for the warpgroup that reads its tile."""
+        """Return a slot's barrier "full" for the reading warpgroup."""
         return self.full.at[slot if self.turns == 1 else turn * self.size + slot]
 
     def free(self, slot: Int) -> None:
@@ -64,7 +64,7 @@ class Ring:
         self._at_empty(plgpu.barrier_arrive, slot)
 
     def await_free(self, number: Int) -> None:
-        """Wait until the slot of tile `number` is free, as all slots are at first."""
+        """Wait until the slot of tile `number` is free."""
         pl.when(number >= self.size)(lambda: self._at_empty(plgpu.barrier_wait, self.slot(number)))
 
     def drain(self, used: Int) -> None:
@@ -147,7 +147,7 @@ class Cta:
         return [(matrix.at[(ns, ks) if layout == "nk" else (ks, ns)], slot)]
 
     def x_tile(self, top: Int, column: Int) -> Ref:
-        """Return the piece of X in global memory that begins at this row and column."""
+        """Return the piece of X in global memory at a row and column."""
         return self.x.at[pl.ds(top, self.config.tm), pl.ds(column, self.config.x_columns)]
 
     @property
@@ -201,7 +201,7 @@ def of_expert(array: Ref, item: Item) -> Ref:
 
 
 def w_copies(config: Config, gemm: Gemm) -> int:
-    """Return the copies for a tile of W: one, or one per 64 columns if tile-major."""
+    """Return the copies of a tile of W: one, or one per 64 columns if tile-major."""
     return config.tn // PACK_MULTIPLE if gemm.w_layout == "tiles" else 1
 
 
@@ -271,7 +271,7 @@ def _tiles(gemm: Gemm, config: Config) -> dict[str, Any]:
 
 
 def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
-    """Full and empty of each ring; a multicast tile is freed by all CTAs."""
+    """Return full and empty of each ring; all CTAs free a multicast tile."""
     sizes = rings(config, gemm)
 
     def ring(name: str, copies: int, *, readers: tuple[int, int], shared: bool) -> Any:

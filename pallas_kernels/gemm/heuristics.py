@@ -74,12 +74,12 @@ def choose(
     cluster: int | None = 1,
     alpha: float | None = None,
 ) -> Config:
-    """Return the configuration for `gemm` with the smallest predicted time.
+    """Return the predicted fastest configuration for `gemm`.
 
     Args:
       sm_count: SMs of the launch; all by default.
-      cluster: CTAs along M that share a W tile; None to choose it.
-      alpha: share of the columns for SymGEMM; None for each configuration's best.
+      cluster: CTAs along M that share a W tile; None: chosen.
+      alpha: share of columns for SymGEMM; None: the best of each configuration.
 
     Raises:
       ValueError: an argument outside its range.
@@ -151,7 +151,7 @@ def candidates(gemm: Gemm, machine: Machine, cluster: int | None = None) -> Iter
 
 
 def smallest_cluster(rows: int, tm: int = 256) -> int:
-    """Return the smallest cluster with one reading of W for so many rows, or 8."""
+    """Return the smallest cluster that reads W once, or 8."""
     return next((c for c in CLUSTERS if c * tm >= rows), CLUSTERS[-1])
 
 

@@ -17,7 +17,7 @@ from pallas_kernels.gemm.rows import Item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A warpgroup's unit of summation: K steps of a tile; constant flags are Python bools."""
+    """A warpgroup's sum: K steps of a tile; constant flags are Python bools."""
 
     item: Int  # its number among this CTA's
     strip: Item  # whose W it is

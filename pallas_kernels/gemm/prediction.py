@@ -93,10 +93,10 @@ def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:
 
 
 def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) -> Plan:
-    """Return the plans of a launch for an array of alphas, with the balanced SM split.
+    """Return a launch's plans for an array of alphas, with balanced SM split.
 
     Args:
-      alphas: shares of the columns for SymGEMM.
+      alphas: shares of columns for SymGEMM.
       sm_limit: SMs of the launch; all by default.
     """
     return sharing.traced_plan(

@@ -108,7 +108,7 @@ def _matrix(gemm: Gemm, arrays: tuple[Any, ...], number: jax.Array | int) -> tup
 
 
 def _stored_of(stack: jax.Array, number: jax.Array | int) -> jax.Array:
-    """Return one matrix of a stack; barriers keep XLA from conversion of the whole stack."""
+    """Return one matrix of a stack; barriers keep XLA from conversion of the stack."""
     if stack.dtype.itemsize != 1 or jnp.issubdtype(stack.dtype, jnp.integer):
         whole: jax.Array = lax.dynamic_index_in_dim(stack, number, keepdims=False)
         return whole

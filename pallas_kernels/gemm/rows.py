@@ -78,7 +78,7 @@ class OneMatrix:
     at: Place
 
     def items(self) -> Int:
-        """Number of this cluster's items: (block of rows, strip) pairs, or groups of strips."""
+        """This cluster's items: (block of rows, strip) pairs, or groups of strips."""
         position = self.at
         return position.share(
             where(
@@ -119,7 +119,7 @@ class OneMatrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfExperts(OneMatrix):
-    """Work items of a CTA's cluster if rows belong to experts, from the block tables."""
+    """Work items of a CTA's cluster with experts, from the block tables."""
 
     table: Ref  # blocks of SymGEMM, then one block for each expert with rows
     whole: int  # row at which the latter begin

@@ -18,7 +18,7 @@ class Plan:
 
     The first `sym_strips` strips of tn columns go to SymGEMM, the others to AsymGEMM. The first
     `sym_clusters` of the `active_clusters` run SymGEMM, the others AsymGEMM, each its items in
-    turn. Further clusters do nothing (an emulated slice). Integers are Python's or traced int32.
+    turn. Further clusters are idle (an emulated slice). Integers are Python's or traced int32.
     """
 
     sym_strips: Int
@@ -73,7 +73,7 @@ def passes(config: Config, k_steps: int, first: Int) -> Int:
 
 
 def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
-    """Return the shape of AsymGEMM's float32 sums in device memory; None without separate sums."""
+    """Return the shape of AsymGEMM's float32 sums in device memory, or None."""
     if not sums_apart(config, gemm):
         return None
     sizes = counts(config, gemm)
@@ -115,7 +115,7 @@ def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
 def block_table(
     group_sizes: Any, t: int, block_rows: int, *, row_multiple: int = ROW_MULTIPLE, xp: Any
 ) -> tuple[Any, Any, Any]:
-    """Return groups in blocks of `cluster * tm` rows from a multiple of 8."""
+    """Return groups in blocks of `cluster * tm` rows."""
     ends = boundaries(group_sizes, t, xp)
     begins = xp.append(xp.zeros(1, np.int32), ends[:-1])
     bases = begins // row_multiple * row_multiple
@@ -131,7 +131,7 @@ def block_table(
 
 
 def whole_rows(t: int) -> int:
-    """Return the rows of a block with all of an expert's, at any first row."""
+    """Return the rows of a block with an expert's, at any first row."""
     return t + ROW_MULTIPLE - 1
 
 
@@ -142,5 +142,5 @@ def place(item: Int, block: Block, strips: Int) -> tuple[Int, Int]:
 
 
 def strip_groups(plan: Plan, strips: int, cluster: int) -> Int:
-    """Return the groups of strips of AsymGEMM, one strip for each CTA of a cluster."""
+    """Return AsymGEMM's groups of strips, one for each CTA of a cluster."""
     return ceil_div(strips - plan.sym_strips, cluster)

@@ -44,10 +44,10 @@ def build(
       A function of x[gemm.x_rows, k], w of `gemm.w_shape`; if quantised, scales of
       `gemm.scales_shape`, with offsets those and `reference.sums_of(x, sum_size)`; for experts the
       tables of `launch.tables_of`; and int32 `Plan.scalars`, for experts followed by three counts.
-      Columns whose path has no cluster are left unwritten.
+      Columns without cluster are unwritten.
 
     Raises:
-      ValueError: the configuration does not fit the GEMM or the hardware.
+      ValueError: a configuration unfit for GEMM or hardware.
 
     Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, run-time
     split, shortened first pass, conversion in registers, experts.

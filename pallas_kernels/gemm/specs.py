@@ -35,9 +35,9 @@ MAX_SIZE = 2**31 - 1  # the kernel counts in int32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """Storage of quantised weights, which the kernel converts before the tensor cores.
+    """Storage of quantised weights.
 
-    `group` weights along K share a scale; None: one scale per column. `offset_dtype`: offsets, one
+    `group` weights along K share a scale; None: a scale per column. `offset_dtype`: of an offset
     per scale; None: none.
 
     Stored [N, K], K contiguous. int4: blocks of `PACK_BLOCK` along K; byte j has number j in its
@@ -77,8 +77,8 @@ class Quantised:
 class Gemm:
     """O[m, n] = X[m, k] W[k, n] as the kernel computes it: packed, with padding.
 
-    With `experts`: O[rows of e] = X[rows of e] W[e] for every expert e. `m` is then the number of
-    the caller's rows.
+    With `experts`: O[rows of e] = X[rows of e] W[e] for every expert e. `m` is then the caller's
+    rows.
 
     `layers` is the leading size of a stacked W, or None.
     """
@@ -126,7 +126,7 @@ class Gemm:
 
     @property
     def rows_each(self) -> int:
-        """Rows of a matrix; with experts, those of one with many under balanced routing."""
+        """Rows of a matrix; with experts, of one with many under balanced routing."""
         if self.experts is None:
             return self.m
         mean = self.m / self.experts
@@ -182,7 +182,7 @@ class Gemm:
 
     @property
     def transposed(self) -> bool:
-        """True if the tensor cores compute O^T = W^T X^T, for weights in registers."""
+        """True: the tensor cores compute O^T = W^T X^T, for weights in registers."""
         return self.quantised is not None
 
     def _stacked(self, *matrix: int) -> tuple[int, ...]:

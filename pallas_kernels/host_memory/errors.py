@@ -8,7 +8,7 @@ class HostMemoryError(ValueError):
 
 
 class HostAttributeError(HostMemoryError, AttributeError):
-    """A method of device arrays that a host array lacks; `hasattr` returns False for it."""
+    """A method that a host array lacks; `hasattr` returns False."""
 
 
 class PoolError(HostMemoryError):
@@ -24,8 +24,8 @@ class PoolCorruptError(PoolError):
 
 
 class PoolStaleError(PoolError):
-    """A sound pool that is not the expected one: other content, written to, or removed."""
+    """An unexpected sound pool: other content, written to, or removed."""
 
 
 class PoolInUseError(PoolError):
-    """A pool that is in use by arrays of this process or by other processes."""
+    """A pool in use by arrays of this or other processes."""

@@ -27,16 +27,15 @@ def to_host(
     The device's copy is freed with its last reference.
 
     On a GPU, jax pins at most 64 GB unless `XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB` is set before its
-    start. A `SharedPool` does not count.
+    start; `SharedPool`s do not count.
 
     Args:
       tree: a pytree of NumPy, jax or `HostArray`s.
-      where: predicate of a leaf's path, like "layers/0/w", and the leaf; None places every leaf.
-      device: device with the host memory; None for an array's own, or jax's first.
+      where: predicate of a leaf's path, like "layers/0/w", and the leaf; None: all.
+      device: of the host memory; None: an array's, or jax's first.
 
     Raises:
-      HostMemoryError: a leaf is no concrete array, its type would change, or there is no pinned
-        host memory.
+      HostMemoryError: no concrete array, a change of type, or no pinned host memory.
     """
 
     def place(path: Any, leaf: Any) -> Any:
@@ -102,7 +101,7 @@ def placement_report(tree: Any) -> PlacementReport:
     """Report the memory and bytes of every leaf of `tree`.
 
     Raises:
-      HostMemoryError: a leaf is no concrete array.
+      HostMemoryError: no concrete array.
     """
     leaves, seen = [], dict[object, str]()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_host_array):

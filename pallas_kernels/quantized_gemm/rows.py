@@ -36,14 +36,14 @@ _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # GPUs may flush smaller num
 def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = "") -> None:
     """Quantise rows of floats, symmetric and to the nearest, and write them to `into`.
 
-    Padding is written too (along N with row N - 1), and offsets become zero.
+    Padding is written (along N with row N - 1), offsets become zero.
 
     Args:
       first: index of the first row in `into`.
       w: bf16, f16, f32 or f64, [rows, K].
 
     Raises:
-      ValueError: an argument outside its range, or a weight that is NaN or infinite.
+      ValueError: an argument outside its range, or an infinite weight or NaN.
     """
     w = concrete("w", w)
     if str(w.dtype) not in FLOATS:
@@ -78,7 +78,7 @@ def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = ""
 def integer_rows(
     into: QuantizedWeights, first: int, values: Any, scales: Any, offsets: Any = None
 ) -> None:
-    """Write rows of quantised numbers to `into`, exactly; order and padding as for `quantize_rows`.
+    """Write rows of quantised numbers to `into`, exactly, as `quantize_rows` does.
 
     Row n has the weights scales[n, k // group] * values[n, k] + offsets[n, k // group].
 
@@ -88,7 +88,7 @@ def integer_rows(
       offsets: of the same shape, if `into` has offsets.
 
     Raises:
-      ValueError: an argument outside its range, or a scale or offset that is not exact in `into`.
+      ValueError: an argument outside its range, or an inexact scale or offset.
     """
     values = concrete("values", values)
     if values.dtype != storage_dtype(into.kind):
@@ -144,7 +144,7 @@ def from_integers(
       values: int8 [.., N, K], from -8 to 7 for int4; float8_e4m3fn for that kind.
       scales: [.., N, ceil(K / group)], or [.., N, 1], exact in `scale_dtype`.
       offsets: of the same shape, or None: w = scale * value + offset.
-      group: weights along K that share a scale, a multiple of 32; None: one scale a column.
+      group: weights along K with one scale, a multiple of 32; None: a scale a column.
 
     Raises:
       ValueError: as `integer_rows`.

@@ -19,7 +19,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Identity of a program, in text fields; programs with equal ones may share an executable."""
+    """Identity of a program, in text; equal ones may share an executable."""
 
     op: str
     name: str
@@ -56,15 +56,15 @@ class Identity:
         """Return the identity with these `fields`, from `dataclasses.asdict`.
 
         Raises:
-          KeyError: arguments or choices are missing.
-          TypeError: fields are missing or superfluous.
+          KeyError: missing arguments or choices.
+          TypeError: missing or superfluous fields.
         """
         lists = {name: tuple(fields[name]) for name in ("arguments", "choices")}
         return cls(**{**fields, **lists})
 
 
 def identity(program: Program, device: Any) -> Identity:
-    """Return the identity of `program` if this process compiled it for a jax device."""
+    """Return `program`'s identity, compiled here for a jax device."""
     present, client = present_versions(), device.client
     return Identity(
         op=program.op,

@@ -56,8 +56,8 @@ class Repository:
     """Compiled programs in a folder that processes share.
 
     An entry is `<op>-<key>.json`, and an executable `<sha256>.bin` of its content. Readers see
-    whole files, and concurrent writers leave sound entries. Executables are pickles: only this
-    user's files, in a folder that nobody else can write to, are opened.
+    whole files; concurrent writers leave sound entries. Executables are pickles: only this user's
+    files, in a folder without other writers, are opened.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
@@ -67,13 +67,13 @@ class Repository:
     def get(self, program: Program, device: Any = None) -> Callable[..., Any]:
         """Return the executable of `program`: loaded if stored, else compiled and stored.
 
-        An entry that cannot be used is replaced, with a `RepositoryWarning`.
+        An unusable entry is replaced, with a `RepositoryWarning`.
 
         Args:
-          program: its host arguments must be in `pinned_host` memory at run time.
+          program: with host arguments in `pinned_host` memory at run time.
 
         Raises:
-          RepositoryError: the folder cannot be written to, or others can write to it.
+          RepositoryError: no permission, or others' permission to write.
         """
         import jax
 
@@ -88,7 +88,7 @@ class Repository:
         """Return the stored executable of `program`; None if absent, or unusable (with a warning).
 
         Raises:
-          RepositoryError: others can write to the folder.
+          RepositoryError: others' permission to write.
         """
         key = identity(program, device)
         path = self._entry_path(key)
@@ -105,7 +105,7 @@ class Repository:
         """Store an executable that `compiled_for` compiled.
 
         Raises:
-          RepositoryError: no safe folder to write to, or an executable that calls back into Python.
+          RepositoryError: no safe folder, or an executable that calls Python.
         """
         from jax.experimental import serialize_executable
 
@@ -139,7 +139,7 @@ class Repository:
         """Return all readable entries, of any identity.
 
         Raises:
-          RepositoryError: others can write to the folder.
+          RepositoryError: others' permission to write.
         """
         readable = []
         if self.folder.is_dir():
@@ -153,10 +153,10 @@ class Repository:
         return self.folder / f"{key.op}-{key.key}.json"
 
     def make_folder(self) -> None:
-        """Create the folder if it does not exist.
+        """Create the folder, if absent.
 
         Raises:
-          RepositoryError: the folder cannot be created, or others can write to it.
+          RepositoryError: no permission, or others' permission to write.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -185,10 +185,10 @@ class Repository:
 def compiled_for(
     program: Program, device: Any, *, to_store: bool = True
 ) -> tuple[Callable[..., Any], float]:
-    """Compile a program for a jax device; return the executable and the seconds it took.
+    """Compile a program for a jax device; return executable and seconds.
 
     Args:
-      to_store: whether it can be `put`; False allows jax's compilation cache.
+      to_store: whether for `put`; False allows jax's compilation cache.
     """
     import jax
 
@@ -241,7 +241,7 @@ def _payload(folder: Path, entry: Entry) -> bytes:
 
 
 def _require_own(path: Path) -> None:
-    """Raise unless only this user owns and can write to the file or folder."""
+    """Raise unless the file or folder is this user's alone."""
     status = path.stat()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RepositoryError(

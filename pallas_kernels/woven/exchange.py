@@ -39,7 +39,7 @@ class Polls(IntEnum):
 
 
 class Looked(IntEnum):
-    """Result of a look: no task, a task (now done), or an invalid number."""
+    """Result of a look: no task, a done one, or an invalid number."""
 
     NOTHING = 0
     TOOK = 1
@@ -53,7 +53,7 @@ class Exchange:
     """Sizes of the shared arrays.
 
     Attributes:
-      splits: CTAs that share the keys of one sequence and KV head.
+      splits: CTAs of one sequence and KV head.
     """
 
     slot: SlotShape
@@ -106,7 +106,7 @@ class Exchange:
         """Return NumPy views of pages from `host_memory.pages.map_pages`.
 
         Raises:
-          ValueError: the pages have fewer than `nbytes`.
+          ValueError: fewer than `nbytes`.
         """
         length = memoryview(pages).nbytes
         expect(length >= self.nbytes, "pages", length, f"{self.nbytes} bytes or more")
@@ -121,7 +121,7 @@ class Exchange:
         """Return the shared arrays before the first task, in NumPy.
 
         Args:
-          pages: None for memory of this process.
+          pages: None: memory of this process.
           first: number before the first task's.
         """
         shared = self.over(bytearray(self.nbytes) if pages is None else pages)
@@ -162,10 +162,10 @@ class Shared:
     done: Any  # int32 [ctas]: number of the newest task that a CTA has answered
 
     def publish(self, table: np.ndarray, lengths: np.ndarray) -> None:
-        """Write an iteration's table to NumPy arrays; only while no task is outstanding.
+        """Write an iteration's table to NumPy arrays, without outstanding tasks.
 
         Raises:
-          ValueError: the table does not fit.
+          ValueError: too large a table.
         """
         rows = len(lengths)
         width = self.table.shape[1]

@@ -35,7 +35,7 @@ class Signals(Protocol):
         """Store notes, then a word with release: its readers see all earlier stores."""
 
     def between(self, *, order: bool = False) -> None:
-        """Make data announced by a word visible to TMA; with `order`, TMA's stores to others."""
+        """Make announced data visible to TMA; with `order`, TMA's stores to others."""
 
 
 # One thread loads a word with acquire and passes it on through shared memory: threads that looked

@@ -36,7 +36,7 @@ Interpret = mosaic_gpu.InterpretGPUParams | None
 def build_send(
     exchange: Exchange, config: SendConfig, tokens: int, *, interpret: Interpret = None
 ) -> Callable[..., Any]:
-    """Return a kernel of state, rows, q, k, v, version, their lanes, asked and task."""
+    """Return a kernel of state, rows, q, k, v, version, lanes, asked and task."""
     send_bytes(exchange, config)
     slot, stages, ctas = exchange.slot, config.stages, config.cluster
     signals = _signals(interpret)

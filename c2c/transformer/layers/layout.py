@@ -173,7 +173,7 @@ def _check_rope(spec: ModelSpec, where: str) -> None:
 
 
 def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
-    """Return for each layer: has it experts, and its index in stacks of its kind."""
+    """Return for each layer: has it experts, and its index in its kind's stacks."""
     places: list[tuple[bool, int]] = []
     counts = {False: 0, True: 0}
     for layer in range(spec.layers):

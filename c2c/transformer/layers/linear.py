@@ -64,10 +64,10 @@ class Linear(Protocol):
 
 
 def linear_by_name(name: str) -> Linear:
-    """Return the strategy "reference", "hybrid" or "staged" with its defaults.
+    """Return "reference", "hybrid" or "staged" with defaults.
 
     Raises:
-      SettingError: the name is unknown.
+      SettingError: an unknown name.
     """
     strategies = {"reference": Reference, "hybrid": Hybrid, "staged": Staged}
     if name not in strategies:
@@ -81,8 +81,8 @@ def linear_by_name(name: str) -> Linear:
 class Reference:
     """Weights in device memory, multiplied by XLA.
 
-    By default layers are unrolled. A scan (`by_layer=False`) compiles faster, but copies each
-    layer: decoding is three times slower on a CPU.
+    Layers are unrolled. A scan (`by_layer=False`) compiles faster, but copies each layer: decoding
+    is three times slower on a CPU.
     """
 
     by_layer: bool = field(default=True, metadata={"static": True})
@@ -164,10 +164,10 @@ class Hybrid:
     """Weights in host memory, read in place by our kernels.
 
     Attributes:
-      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`); missing or NaN: the
-        fastest predicted. A change compiles nothing.
+      alpha: share of columns for SymGEMM by kind of projection (`KINDS`); missing or NaN:
+        predicted. A change compiles nothing.
       sm_limit: maximum SMs of a launch, likewise; None for all.
-      cluster: CTAs that share a tile; None: the best one for a call's rows.
+      cluster: CTAs that share a tile; None: the best.
     """
 
     alpha: Mapping[str, Any] = field(default_factory=dict)
@@ -181,10 +181,10 @@ class Hybrid:
         return Placement(memory="host", by_layer=False, multiple=64)
 
     def with_alpha(self, **alpha: Any) -> Hybrid:
-        """Return the strategy with other alphas, as arrays; other kinds are NaN: the best one.
+        """Return the strategy with other alphas, as arrays; other kinds are NaN.
 
         Raises:
-          SettingError: a name is not in `KINDS`.
+          SettingError: a name outside `KINDS`.
         """
         for name in alpha:
             if name not in KINDS:

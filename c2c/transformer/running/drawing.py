@@ -37,10 +37,10 @@ class Seats:
     """Sampling state of each sequence, on the device.
 
     Attributes:
-      held: int16 [seats, vocab], occurrence of tokens, see `penalised`.
+      held: int16 [seats, vocab], see `penalised`.
       drawn: int32 [seats], last drawn token.
-      biased: int32 [seats, BIASED], biased tokens; ids outside the vocabulary are unused.
-      bias: float32 [seats, BIASED], bias of their logits; -inf bars a token.
+      biased: int32 [seats, BIASED], tokens; ids outside the vocabulary are unused.
+      bias: float32 [seats, BIASED], of their logits; -inf bars a token.
     """
 
     held: Any

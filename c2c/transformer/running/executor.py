@@ -27,7 +27,7 @@ Stored = Sequence[tuple[Stay, int]]
 
 
 class GaveWay(RuntimeError):
-    """Requests lost keys and values on another device; the step had no effect: preempt them."""
+    """Requests lost KV on another device; the step had no effect: preempt them."""
 
     def __init__(self, requests: Sequence[int], why: str) -> None:
         super().__init__(f"{len(requests)} requests are computed again at home: {why}")
@@ -74,10 +74,10 @@ class Executor(Protocol):
     def compute(
         self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
     ) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer.
+        """Return the wanted tokens' logits, or the last layer's output.
 
         Raises:
-          GaveWay: requests lost their keys and values.
+          GaveWay: requests lost their KV.
         """
         ...
 
@@ -105,8 +105,8 @@ class OnDevice:
     """A model on its pool's device.
 
     Attributes:
-      poll: callback after each layer and after the logits, which are then waited for; it may use
-        and replace the pool's arrays.
+      poll: callback after each layer and the logits, which are waited for; may replace the pool's
+        arrays.
     """
 
     poll: Callable[[], object] | None = None
@@ -124,7 +124,7 @@ class OnDevice:
         """Lease blocks of a pool; nothing is computed.
 
         Args:
-          pool: keys and values, shared with other executors of the device.
+          pool: shared with the device's other executors.
         """
         self.params, self.spec, self.linear, self.pool = params, spec, linear, pool
         self.lease = pool.lease(spec) if lease is None else lease
@@ -159,7 +159,7 @@ class OnDevice:
         self.lease.give(self._blocks.pop(stay, ()))
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Attach kept blocks to a prompt; return how many of its first blocks are shared."""
+        """Attach kept blocks to a prompt; return the shared first blocks."""
         cache, blocks = self.pool.kept, self._blocks.setdefault(stay, [])
         for key in stay.keys[stay.shared : most]:
             if key not in cache:

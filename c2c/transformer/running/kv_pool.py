@@ -72,7 +72,7 @@ class KvPool:
     """Key and value arrays, and their free superblocks.
 
     Attributes:
-      kept: lease and first page of kept prefix blocks, by key, evicted by least use.
+      kept: lease and first page of kept blocks by key, least used first.
     """
 
     def __init__(
@@ -124,12 +124,11 @@ class KvPool:
         """Return a new lease for a model's blocks.
 
         Args:
-          block_layers: layers of a block; by default all. 1: layers may be on different devices,
-            with blocks of their own.
-          reserve: superblocks that the lease never takes.
+          block_layers: by default all; 1: layers with own blocks, on any devices.
+          reserve: superblocks never taken.
 
         Raises:
-          SettingError: the layers do not divide into such blocks, or the reserve exceeds the pool.
+          SettingError: indivisible layers, or a reserve above the pool.
         """
         layers = spec.layers if block_layers is None else block_layers
         return Lease(self, spec, layers, reserve)
@@ -145,7 +144,7 @@ class KvPool:
             lease.give([first])
 
     def make_room(self, lease: Lease, count: int) -> None:
-        """Evict unused kept blocks, least recently used first, until a lease can take this many."""
+        """Evict unused kept blocks, least recently used first, for a lease."""
         for key, (owner, first) in list(self.kept.items()):
             if lease.available >= count:
                 return

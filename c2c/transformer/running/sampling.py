@@ -36,11 +36,11 @@ class Sampling:
       top_k: limit to the k largest logits (and ties); 0 for all.
       top_p: limit to the fewest tokens whose probabilities sum to p.
       min_p: lowest probability, as a share of the largest.
-      repetition_penalty: divisor of positive, factor of negative logits of tokens in the sequence,
+      repetition_penalty: divisor of positive, factor of negative logits of the sequence's tokens,
         prompt included.
-      presence_penalty: subtracted from the logits of tokens in the answer.
+      presence_penalty: subtracted from logits of the answer's tokens.
       frequency_penalty: likewise, for each occurrence.
-      logit_bias: added to the logits of these tokens.
+      logit_bias: added to logits of these tokens.
       seed: equal seeds give equal draws in any batch.
     """
 
@@ -122,13 +122,12 @@ def sample(
 ) -> jax.Array:
     """Draw each row's next token: int32 [rows].
 
-    The order is temperature, top_k, top_p, min_p, as in the reference library. Ties of the largest
-    go to the lowest token.
+    The order is temperature, top_k, top_p, min_p. Ties of the largest go to the lowest token.
 
     Args:
       logits: float32 [rows, vocab], penalties included.
-      step: int32 [rows], tokens that the row has drawn.
-      hot: whether any temperature is above 0; False avoids sorting.
+      step: int32 [rows], tokens drawn.
+      hot: False: no temperature above 0, no sorting.
     """
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     if not hot:

@@ -25,13 +25,13 @@ def bucket(size: int, least: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """Allowed call shapes of a runner: decode steps of each row class, and chunks.
+    """Allowed call shapes: decode steps by row class, and chunks.
 
     Attributes:
-      rows: numbers of one-token rows, ascending.
-      budgets: sizes of prompt chunks, ascending.
+      rows: one-token rows, ascending.
+      budgets: prompt chunks, ascending.
       width: maximum blocks of a sequence.
-      mixes: whether a chunk shares a call with the most one-token rows.
+      mixes: whether chunks share calls with the most one-token rows.
     """
 
     rows: tuple[int, ...] = (1, 8)

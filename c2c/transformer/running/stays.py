@@ -24,7 +24,7 @@ class Constraint(Protocol):
         """True if it cannot restrict tokens any more."""
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
-        """Return the allowed tokens as bits, uint32 [vocab // 32 + 1]; `ends` end the answer."""
+        """Return allowed tokens as bits, uint32 [vocab // 32 + 1]; `ends` end the answer."""
 
     def take(self, token: int) -> bool:
         """Take a drawn token; return whether the answer is complete."""

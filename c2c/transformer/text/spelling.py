@@ -18,7 +18,7 @@ _BEFORE = "a"  # any token that is a letter, so that the next one is within a te
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Return the byte of each character of a byte-level vocabulary: itself, or U+0100 on."""
+    """Return the byte of a byte-level vocabulary's characters: itself, or U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
@@ -48,8 +48,8 @@ def _keeps_all(step: Mapping[str, Any]) -> bool:
 class Spelling:
     """Texts of tokens.
 
-    Characters of byte-level vocabularies are bytes; other tokens get texts from the decoder, given
-    the previous one.
+    Characters of byte-level vocabularies are bytes; the decoder has other tokens' texts, by the
+    previous one.
 
     Attributes:
       special: tokens that can be skipped.

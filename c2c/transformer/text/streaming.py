@@ -18,8 +18,7 @@ _LONGEST = 4  # maximum bytes of a character
 class TextStream:
     """Streaming decoder that emits each token's certain text.
 
-    Pieces join to the decoded text of all ids, but for invalid bytes `<0xNN>`, which spoil a whole
-    run in the library.
+    Pieces join to all ids' decoded text, but for invalid bytes `<0xNN>`.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class TextStream:
         return self._taken(b"", final=True)
 
     def offset(self, token: int) -> int:
-        """Return the index in the text at which the last token's (first) character begins."""
+        """Return the last token's (first) character index in the text."""
         return max(self._begin, self.length - len(self._spelling.text(token)))
 
     def _name(self, token: int) -> str | None:

@@ -27,8 +27,8 @@ class Tokenizer:
     """Tokenizer with keywords named as in transformers.
 
     Attributes:
-      eos_ids: end-of-sequence tokens, the most usual first.
-      tool_template: of chats with tools (transformers' `tool_use`); None: `chat_template`.
+      eos_ids: the most usual first.
+      tool_template: of chats with tools (`tool_use`); None: `chat_template`.
     """
 
     backend: tokenizers.Tokenizer
@@ -48,10 +48,10 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return token ids, without the GIL; special tokens in the text are recognised.
+        """Return token ids, without the GIL; special tokens are recognised.
 
         Args:
-          add_special_tokens: whether to add first and last tokens, mostly BOS.
+          add_special_tokens: whether to add, mostly, BOS.
         """
         # With a single text the library would hold the GIL.
         batch = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
@@ -99,7 +99,7 @@ class Tokenizer:
         """Render messages with their template, see `ChatTemplate.render`.
 
         Raises:
-          DataError: there is no template, or it rejects the messages.
+          DataError: no template, or it rejects the messages.
         """
         template = self.template(has_tools=bool(variables.get("tools")))
         if template is None:
@@ -119,15 +119,15 @@ class Tokenizer:
 
 
 def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
-    """Read the tokenizer of a checkpoint saved by transformers 4 or 5.
+    """Read a tokenizer saved by transformers 4 or 5.
 
     Args:
-      folder: has tokenizer.json and, if present, tokenizer_config.json, special_tokens_map.json,
+      folder: with tokenizer.json and optionally tokenizer_config.json, special_tokens_map.json,
         generation_config.json, config.json, chat_template.jinja,
         additional_chat_templates/tool_use.jinja.
 
     Raises:
-      DataError: tokenizer.json is missing, or a file is damaged.
+      DataError: no tokenizer.json, or a damaged file.
     """
     folder = Path(folder)
     path = folder / "tokenizer.json"

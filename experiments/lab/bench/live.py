@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Tokens of an answer, and seconds of the first and last since the request."""
+    """An answer's tokens, and seconds of first and last since the request."""
 
     first_s: float
     last_s: float

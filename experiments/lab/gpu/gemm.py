@@ -151,7 +151,7 @@ def _predicted(spec: Mapping[str, Any], settings: Settings) -> Row:
 
 
 def _bound(unit: str, settings: Settings) -> Row:
-    """Measure the copy engine, device memory (bytes read and written) or the tensor cores alone."""
+    """Measure copy engine, device memory (bytes read and written) or tensor cores alone."""
     device = jax.devices()[0]
     size = 1 << (20 if settings.tiny else 28)
     if unit == "copy_engine":

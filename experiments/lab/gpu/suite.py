@@ -64,7 +64,7 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
 
 
 def collected(folder: str = TESTS) -> list[str]:
-    """Return the node ids of a folder's tests but the smoke tests, see `in_order`."""
+    """Return node ids of a folder's tests but smoke tests, see `in_order`."""
     command = [sys.executable, "-m", "experiments.lab.gpu.suite", folder]
     done = run(command, limit_s=_LIST_S, env=environment() | {"JAX_PLATFORMS": "cpu"})
     names = [name for name in done.out.splitlines() if name.startswith(f"{folder}/")]

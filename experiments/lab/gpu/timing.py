@@ -29,7 +29,7 @@ class Times:
 
     @property
     def spread(self) -> float:
-        """Distance of the quartiles, as a share of the median; NaN for one repetition."""
+        """Distance of quartiles as a share of the median; NaN for one repetition."""
         if len(self.seconds) < 2:
             return math.nan
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")

@@ -75,7 +75,7 @@ def _of(rows: Sequence[Row], stage: str, **columns: Any) -> list[Row]:
 
 
 def sm_rate(rows: Sequence[Row]) -> float | None:
-    """Return the best rate in GB/s at which SMs read pinned memory, or None."""
+    """Return SMs' best rate of pinned memory in GB/s, or None."""
     rates = [
         row["gbps"] for row in _of(rows, "probe", pages="runtime") if row["of"] != "copy_engine"
     ]
@@ -151,7 +151,7 @@ def _choice(rows: Sequence[Row]) -> Finding:
 def predicted_s(
     mix: Mix, *, link_gbps: float, hbm_gbps: float, bf16_tflops: float
 ) -> tuple[float, float, float]:
-    """Return the predicted seconds of a cell of `MIXES` at alpha 0, its own and 1."""
+    """Return predicted seconds of a cell of `MIXES` at alpha 0, its own and 1."""
     k, n, m, cluster, sms, alpha = mix
     machine = replace(
         machine_for(measured=False),

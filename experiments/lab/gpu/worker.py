@@ -1,4 +1,4 @@
-"""Child process of a run: a case in, its rows out, in lines of JSON."""
+"""Child process of a run: cases in, rows out, in lines of JSON."""
 
 from __future__ import annotations
 

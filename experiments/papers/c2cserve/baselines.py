@@ -53,7 +53,7 @@ def engine_settings(system: str, engine: str) -> tuple[str, ...]:
 
 
 def chunk_settings(system: str, chunk: str | int) -> tuple[str, ...]:
-    """Return C2CServe's settings under a value of the reading `chunk`; none for other systems."""
+    """Return C2CServe's settings under reading `chunk`; others have none."""
     if system != "c2cserve" or chunk == "table":
         return ()
     return (
@@ -63,12 +63,12 @@ def chunk_settings(system: str, chunk: str | int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """Means over lone requests whose engine was started.
+    """Means over lone requests with a start.
 
     Attributes:
       ttft_s, tpot_s: NaN if requests failed.
-      parts_s: parts of the mean TTFT: link, host and hbm; empty for several tokens.
-      found_share: share of needed experts in the cache.
+      parts_s: link, host and hbm parts of the mean TTFT; empty for several tokens.
+      found_share: cached share of needed experts.
       fetched_bytes: of experts, a request.
     """
 

@@ -221,7 +221,7 @@ def _window_rows(ttft: Any, arrival: Any, windows: Windows) -> list[dict[str, An
 
 
 def bands(ttft: Any, arrival: Any, windows: Windows) -> dict[str, list[float]]:
-    """Return the 5th and 95th percentile of a curve's points by the reading `statistic`."""
+    """Return 5th and 95th percentile of a curve by reading `statistic`."""
     rows = [r for r in _window_rows(ttft, arrival, windows) if r["counts"]]
     points = {
         "p95": [r["p95_s"] for r in rows],

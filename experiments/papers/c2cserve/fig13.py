@@ -76,7 +76,7 @@ class Hybrids:
 @figure("fig13", title="Fig. 13: HybridGEMM in other systems", experiment=Hybrids,
         draw=".drawing.baselines.draw_fig13", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context, experiment: Hybrids) -> Computed:
-    """Return TTFT with and without HybridGEMM, its parts, and the effect of the cache's size."""
+    """Return TTFT with and without HybridGEMM, parts, and effects of cache size."""
     turns, caches = experiment.turns, experiment.caches
     compression = turns.compression or load_of_half(context, turns.half_busy)
     one = partial(_of_one, context, experiment)
@@ -231,7 +231,7 @@ def _of_one(
 
 
 def _printed(row: dict[str, Any]) -> float | None:
-    """Return the printed TTFT drawn beside a row, or None; the paper names no model."""
+    """Return the printed TTFT beside a row, or None; the paper names no model."""
     if row["model"] not in ("dense6", MIXTRAL) or row["host_for"] != "use":
         return None
     base = row["system"].removesuffix("_hybrid")

@@ -75,7 +75,7 @@ class Pairs:
 @figure("fig6", title="Fig. 6: interference on the link", experiment=Pairs,
         draw=".drawing.workload.draw_fig6")  # fmt: skip
 def compute(context: Context, experiment: Pairs) -> Computed:
-    """Return throughput solo and co-run, over the pair's size and over the chunk size."""
+    """Return throughput solo and co-run, over pair size and chunk size."""
     chip, constants = experiment.chip.platform, load_constants()
     shared = link_gbps(chip.link, context.link_variant)
     slice_ = slices(chip, experiment.layout)[0]
@@ -158,7 +158,7 @@ def _finding(by_size: Sequence[Mapping[str, Any]], tuned: Sequence[float]) -> st
 
 
 def _decode(table: StepTable, experiment: Pairs) -> tuple[float, float, float]:
-    """Return (seconds alone, link bytes, tokens) of a decode step at the best alpha."""
+    """Return (seconds alone, link bytes, tokens) of a decode at the best alpha."""
     costs = [
         step_time(
             table,

@@ -25,7 +25,7 @@ __all__ = ["compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Experiment: rows of AsymGEMM's M tile, for a GEMM on a layout's first slice."""
+    """Experiment: rows of AsymGEMM's M tile, on a layout's first slice."""
 
     chip: Chip
     layout: str

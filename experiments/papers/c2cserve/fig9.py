@@ -154,7 +154,7 @@ def _why() -> str:
 
 
 def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
-    """Return the answers to claims whose models and systems are all among the rows."""
+    """Return answers to claims with all models and systems among the rows."""
     row_of = {(r["model"], r["system"]): r for r in rows}
     qwen, mixtral = MOE
     dense, moe = (

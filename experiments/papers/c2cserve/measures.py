@@ -24,7 +24,7 @@ MEASURES: Final = (*_PATHS, "worst_percent")
 
 
 def measures(result: SimulationResult) -> dict[str, Any]:
-    """Return latencies, attainment and switches of a run, as columns with units in their names."""
+    """Return latencies, attainment and switches of a run as columns."""
     values: dict[str, Any] = {}
     for column, (path, factor) in _PATHS.items():
         value: Any = result.summary
@@ -36,7 +36,7 @@ def measures(result: SimulationResult) -> dict[str, Any]:
 
 
 def medians(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the medians of each group of runs that differ in the seed alone."""
+    """Return medians over runs that differ in the seed alone."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in by), []).append(row)

@@ -51,7 +51,7 @@ class Generations:
 @figure("projection", title="Section 9.5: later Superchips", experiment=Generations,
         draw=".drawing.hardware.draw_projection")  # fmt: skip
 def compute(context: Context, experiment: Generations) -> Computed:
-    """Return rates over M for both GEMMs on every platform, and their ratios to GH200."""
+    """Return rates over M for both GEMMs and all platforms, and ratios to GH200."""
     constants = load_constants()
     alphas = np.linspace(0.0, 1.0, experiment.alphas)
     rows: list[dict[str, Any]] = []

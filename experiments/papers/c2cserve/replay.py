@@ -71,17 +71,17 @@ def fit_load(
 
 
 def load_of_half(context: Context, overrides: Sequence[str]) -> float:
-    """Return the compression at which a system would be busy half of the time."""
+    """Return the compression at which a system is busy half the time."""
     return float(f"{HALF / busy_share(replay(context, 1.0, overrides, context.seeds[0])):.3g}")
 
 
 def busy_share(result: SimulationResult) -> float:
-    """Return the mean share of the run's time in which slices computed or loaded."""
+    """Return slices' mean share of time in computing or loading."""
     return float(np.mean(result.stats.busy_s) / result.stats.end_s)
 
 
 def describe(context: Context, *compressions: float) -> str:
-    """Return the part of a caption that names the replayed trace and its loads."""
+    """Return a caption's text on the replayed trace and loads."""
     if _files(context) is not None:
         source = "GenTD26's public arrivals with ShareGPT lengths"
     else:

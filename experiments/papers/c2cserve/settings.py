@@ -59,7 +59,7 @@ def gh200_of_the_paper() -> Platform:
 
 
 def catalog(models: int) -> tuple[str, ...]:
-    """Return the overrides of a catalog of `models` models, half Llama-3 3B, half 8B."""
+    """Return overrides of a catalog of `models`, half Llama-3 3B, half 8B."""
     large = models // 2
     return (
         "catalog=dense6",

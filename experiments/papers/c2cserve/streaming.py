@@ -40,7 +40,7 @@ class Streaming:
 @figure("streaming", title="Streamed decode beside a public prototype", experiment=Streaming,
         draw=".drawing.baselines.draw_streaming", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Streaming) -> Computed:
-    """Return time between tokens of each model of each run, by layout, and rates together."""
+    """Return time between tokens by run, model and layout, and rates together."""
     rows: list[dict[str, Any]] = []
     measured = read_folder(OWN)["streamed_tokens"]
     pairs = [(run, layout) for run, layouts in experiment.runs.items() for layout in layouts]
@@ -116,7 +116,7 @@ def streamed(
 
 
 def _without_head(spec: ModelSpec) -> ModelSpec:
-    """Return the shape with an output projection of nothing: the prototype keeps it in HBM."""
+    """Return the shape without output projection: the prototype has it in HBM."""
     return replace(spec, vocab=1, tie_embeddings=True)
 
 

@@ -17,7 +17,7 @@ __all__ = ["compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superchips:
-    """Experiment: chips that the paper prints, and a model for the first one's HBM."""
+    """Experiment: printed chips, and a model for the first one's HBM."""
 
     platforms: tuple[str, ...]
     model: str

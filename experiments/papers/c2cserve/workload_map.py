@@ -73,7 +73,7 @@ class PlanRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """Experiment: systems over workloads; a system or chip that is null is left out."""
+    """Experiment: systems over workloads; null ones are left out."""
 
     systems: dict[str, System | None]
     ours: tuple[str, ...]
@@ -110,7 +110,7 @@ class Map:
         draw=".drawing.workload_map.draw_map", needs=SIMULATOR,
         profiles=("full",), beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Map) -> Computed:
-    """Return attainment and latencies of every system at every point, and the best of each."""
+    """Return attainment and latencies by system and point, and the best."""
     seeds = context.seeds[: experiment.seeds]
     runs = [(point, name, seed) for point, name in experiment.points() for seed in seeds]
     rows = []

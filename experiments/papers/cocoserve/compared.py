@@ -50,13 +50,13 @@ def vllm(base: Served) -> Served:
 def coco(
     base: Served, *, batching: str = "continuous", gamma: str | float = 0.0, t_up: float = 0.3
 ) -> Served:
-    """Return CoCoServe: a server with the copies of Algorithm 1, if any, under three readings."""
+    """Return CoCoServe: a server with Algorithm 1's copies, under three readings."""
     layers = copied_layers(gamma, t_up) if base.split == 1 else 0
     return replace(base, layers=layers, engine=batching)
 
 
 def under(base: Served, reading: Mapping[str, Any]) -> tuple[Served, dict[str, Any]]:
-    """Return a server under a reading, and the fields of the reading that it lacks."""
+    """Return a server under a reading, and the reading's further fields."""
     changes = {name: value for name, value in reading.items() if name in SAID}
     return replace(base, **changes), {k: v for k, v in reading.items() if k not in SAID}
 

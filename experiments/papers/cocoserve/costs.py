@@ -32,7 +32,7 @@ _MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """Experiment of Tables 1 and 2: model, node, layers of operations, tokens of a prompt."""
+    """Experiment of Tables 1 and 2: model, node, layers, prompt tokens."""
 
     model: str
     node: str

@@ -1,4 +1,4 @@
-"""Latency and throughput of a server with static or continuous batches and copied layers."""
+"""Latency and throughput with static or continuous batches and copied layers."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Served:
 
     Attributes:
       model: name of the model.
-      split: cards that hold the model, in equal runs of layers.
+      split: cards with equal runs of layers.
       engine: `static` batches, `continuous` ones with a paged KV cache, or those with the
         `library`'s host seconds.
-      instances: independent ones, with equal parts of the requests.
-      copies: instances of each copied layer, the original included.
+      instances: independent ones, with equal requests.
+      copies: instances of each copied layer.
       load, prompt_tokens, batch, grown_batch, host_seconds, replica_devices, restart_seconds,
         hbm_bytes: see `readings.yaml`.
     """
@@ -103,8 +103,8 @@ class Drained:
 
     Attributes:
       throughput_rps: requests over the makespan.
-      latencies_s: of each request; () for a mean over rates.
-      failed: requests whose batch outgrew memory; served again.
+      latencies_s: of each request; (): a mean over rates.
+      failed: requests of such batches, served again.
       failed_batches: batches that outgrew memory.
     """
 
@@ -190,7 +190,7 @@ def first_bytes(served: Served, rows: int, tokens: int) -> float:
 
 
 def rows_that_fit(served: Served) -> int:
-    """Return the rows of the largest batch that ends before it outgrows the first card."""
+    """Return the rows of the largest batch that fits the first card to its end."""
     bare, tokens = first_bytes(served, 0, 0), served.prompt_tokens + ANSWER_TOKENS
     return int((served.hbm_bytes - bare) / (first_bytes(served, 1, tokens) - bare))
 

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def draw_gains(tables: Tables, caption: str) -> Figure:
-    """Draw gains in throughput and latency by copied layers, and by copies of twenty layers."""
+    """Draw gains in throughput and latency by copied layers and by copies."""
     figure, axes = canvas(10.0, 6.4, 2, 2)
     rows = rows_of(tables["gains"])
     copied = max((r["copies"], r["layers"]) for r in rows)[1]  # layers with more than two copies
@@ -180,7 +180,7 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
 
 
 def draw_used(tables: Tables, caption: str) -> Figure:
-    """Draw the memory that systems use, beside printed values, and idle memory at low rates."""
+    """Draw used memory beside printed values, and idle memory at low rates."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     used = rows_of(tables["used"])[:3]  # without static batches
     names = [r["system"] for r in used]

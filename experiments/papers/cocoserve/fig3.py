@@ -28,7 +28,7 @@ _POPULATIONS: Final = ("requests", "batches", "runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Experiment of Fig. 3: server, requests at once, readings of memory; `peak`, `last` rates."""
+    """Experiment of Fig. 3: server, burst, readings of memory; `peak`, `last` rates."""
 
     server: Served
     rates: tuple[Count, ...]
@@ -51,7 +51,7 @@ class Failures:
 @figure("cocoserve.fig3", title="CoCoServe, Fig. 3: load at which memory runs out",
         experiment=Memory, draw=".drawing.draw_memory", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Memory) -> Computed:
-    """Return latencies by rate, with all layers on one card and with one layer migrated."""
+    """Return latencies by rate, on one card and with a migrated layer."""
     server = experiment.server
     takes_all = replace(server, batch="memory")
     rows = [

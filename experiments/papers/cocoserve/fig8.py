@@ -56,7 +56,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """Experiment of Fig. 10: the server, loads, and copied layers that fit the paper's memory."""
+    """Experiment of Fig. 10: server, loads, and copied layers in the paper's memory."""
 
     server: Served
     loads: dict[str, tuple[Count, Count]]
@@ -172,7 +172,7 @@ def compute_instances(context: Context, experiment: Instances) -> Computed:
 
 
 def memory_mib(served: Served, rate: int) -> float:
-    """Return the most MiB that all instances hold, with copies of layers and their process."""
+    """Return all instances' most MiB, with copies and process."""
     costs, copied = operation_costs(), module_of(load_spec(served.model), "layer").allocated_bytes
     copies = served.layers * copied + bool(served.layers) * costs.process_bytes
     if served.engine == "static":

@@ -45,7 +45,7 @@ class Used:
 @figure("cocoserve.fig9", title="CoCoServe, Figs. 2, 9: memory in use",
         experiment=Used, draw=".drawing.draw_used", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Used) -> Computed:
-    """Return the memory use of systems at the peak, and idle resources at low rates."""
+    """Return systems' memory at the peak, and idle resources at low rates."""
     base, peak = experiment.server, experiment.peak
     systems = {"HFT": base, "vLLM": vllm(base), "CoCoServe": coco(base),
                "CoCoServe, static": coco(base, batching="static")}  # fmt: skip

@@ -108,15 +108,15 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A model, its devices, and the inputs by which plans are compared.
+    """A model, devices, and inputs of plans.
 
     Attributes:
-      context: tokens of KV cache of each row.
-      capacity: bytes of each device for the model.
+      context: KV tokens a row.
+      capacity: bytes by device.
       gamma: of Eq. 4.
-      per_transition: largest transition of an even split, as a share of an unscaled step.
+      per_transition: largest of an even split, as a share of an unscaled step.
       unscaled: placement without copies.
-      start: placement that plans start from.
+      start: first placement.
     """
 
     spec: ModelSpec

@@ -135,7 +135,7 @@ def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve, change and print; return 1 if an answer or a count is wrong."""
+    """Serve, change and print; return 1 for a wrong answer or count."""
 
     def work(settings: ScaleSettings) -> Ran:
         if jax.config.jax_platforms in ("cpu", None):

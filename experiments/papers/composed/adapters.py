@@ -37,7 +37,7 @@ class FineTunes:
     whole: dict[str, tuple[str, ...]]
 
     def catalog(self, bases: int, models: int, *, is_whole: bool) -> str:
-        """Return the setting of a catalog of so many fine-tunes; bases are among them."""
+        """Return the setting of a catalog of fine-tunes, with bases."""
         base = f"spec: {self.spec}, tpot_slo_s: {self.tpot_slo_s}"
         if is_whole:
             return f"catalog.models=[{{{base}, name: model, copies: {models}}}]"

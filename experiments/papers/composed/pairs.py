@@ -19,10 +19,10 @@ __all__ = ["Pair", "Pairs", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A pair of mechanisms on one node under some loads.
+    """A pair of mechanisms on a node under loads.
 
     Attributes:
-      settings: overrides of all its systems.
+      settings: overrides of all systems.
       systems: overrides by name; the pair first.
       rates_rps: requests a second of the node.
     """

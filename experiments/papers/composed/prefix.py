@@ -35,7 +35,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A whole chip: its settings, and a chip whose link it has; "": its own."""
+    """A whole chip: settings, and the chip of its link; "": own."""
 
     settings: tuple[str, ...]
     link: str = ""
@@ -92,7 +92,7 @@ class Case:
         draw=".prefix_drawing.draw_prefix", needs=SIMULATOR,
         traces=(TRACE,), beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Prefixes) -> Computed:
-    """Compute latency, tokens found and link bytes by host memory, and by chip and link."""
+    """Compute latency, cached tokens and link bytes by host memory, chip and link."""
     rows = [_run(context, experiment, case) for case in context.each(_cases(experiment))]
     return Computed(
         tables={"runs": pa.Table.from_pylist(rows)},

@@ -28,7 +28,7 @@ _WIDTH: Final = 0.38  # of a bar
 
 
 def draw_prefix(tables: Tables, caption: str) -> Figure:
-    """Draw latency and cached tokens over host memory; below, latency and link bytes by chip."""
+    """Draw latency and cached tokens over host memory, and by chip."""
     slices, chips = (rows_of(tables["runs"], part=part) for part in ("slices", "chips"))
     figure, (late, hits, wait, link) = canvas(11.0, 7.4, columns=2, rows=2)
     _over_memory(late, hits, slices)

@@ -61,7 +61,7 @@ class Sharing:
         draw=".sharing_drawing.draw_sharing", needs=SIMULATOR,
         traces=TRACES, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Sharing) -> Computed:
-    """Return attainment and latencies of every system at every point, and the best of each."""
+    """Return attainment and latencies by system and point, and the best."""
     seeds = context.seeds[: experiment.seeds]
     rows: list[dict[str, Any]] = []
     rates: dict[tuple[Any, ...], list[float]] = {}

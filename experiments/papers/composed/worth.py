@@ -29,12 +29,12 @@ _OF_CONVERSATIONS: Final = "prefixes"  # has an effect only if prompts share pre
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Chips of a fleet, and the mechanisms that cannot work on them.
+    """Chips of a fleet, and impossible mechanisms.
 
     Attributes:
-      settings: overrides that choose the chips.
+      settings: overrides of chips.
       chips: number of chips.
-      without: mechanisms that these settings refuse.
+      without: refused mechanisms.
     """
 
     settings: tuple[str, ...]
@@ -53,13 +53,13 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """Experiment: mechanisms, fleets with their loads, and sizes; worth in points of attainment.
+    """Experiment: mechanisms, fleets with loads, sizes; worth in points of attainment.
 
     Attributes:
       mechanisms: of `system=composed`.
-      requests: requests per chip, at most `most_requests` of a fleet.
-      seeds: most seeds of one chip; several have one less.
-      close_points: points of attainment that do not count.
+      requests: per chip, at most `most_requests` of a fleet.
+      seeds: seeds of one chip; several have one less.
+      close_points: negligible points.
     """
 
     mechanisms: tuple[str, ...]
@@ -102,7 +102,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A workload of a fleet: the fleet's name, kind of arrivals, rate per chip."""
+    """A fleet's workload: fleet, kind of arrivals, rate per chip."""
 
     fleet: str
     bursts: str

@@ -40,7 +40,7 @@ __all__ = ["Restores", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restores:
-    """Experiment of the restore mechanism: models of Table 1, and random programs of a kind."""
+    """Experiment of restores: models of Table 1, and random programs."""
 
     models: tuple[str, ...]
     validated: tuple[Annotated[int, OneOf(*BATCH_SIZES)], ...]

@@ -98,7 +98,7 @@ def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """A kernel of a layer: buffers read and written; True: of a GEMM library."""
+    """A kernel of a layer: buffers read and written; True: a GEMM library's."""
 
     name: str
     reads: tuple[str, ...]

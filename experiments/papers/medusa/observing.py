@@ -45,7 +45,7 @@ def outputs_of(
 
 
 def begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
-    """Return the seconds to instantiate and upload all graphs, and of launches by batch size."""
+    """Return seconds of instantiation and upload, and of launches by batch size."""
     begin = time.perf_counter()
     executables = {batch: device.instantiate(graph) for batch, graph in graphs.items()}
     instantiated = time.perf_counter()

@@ -113,7 +113,7 @@ def work(role: str, device: str, ways: tuple[str, str], source: str, folder: Pat
 
 
 def started(role: str, device: str, source: str, begins: Mapping[str, int] | None) -> Process:
-    """Start a process; `begins`: starts of its address ranges, empty: chosen, None: no ranges."""
+    """Start a process; `begins`: of its address ranges, empty: chosen, None: no ranges."""
     has_guards, seed = role == "recapture", SEEDS[role]
     programs = programs_of(source)
     machine = _device(device) or emulated_device(programs, seed)

@@ -105,7 +105,7 @@ class Process:
         return int(function)
 
     def triggered(self) -> list[int]:
-        """Launch one kernel of each module of hidden libraries, as a first layer does."""
+        """Launch a kernel of each module of hidden libraries, as a first layer does."""
         first: dict[bytes, Kernel] = {}
         for program in self.programs.values():
             for kernel in program.kernels:
@@ -147,7 +147,7 @@ class Process:
 
 
 def _interleaved(program: Program, draw: random.Random) -> list[int]:
-    """Return the permanent buffers in a random order that keeps each thread's own order."""
+    """Return the permanent buffers in random order, but each thread's own."""
     queues: dict[str, list[int]] = {}
     for k, buffer in enumerate(program.buffers):
         if buffer.first is None:

@@ -36,7 +36,7 @@ class Rank:
     """A process of a tensor-parallel engine.
 
     Attributes:
-      handle: the communicator's, a random number of each process.
+      handle: the communicator's, random in each process.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Rank:
 
 
 def shard(spec: ModelSpec, world: int) -> ModelSpec:
-    """Return one rank's part of a model; a single KV head is on all."""
+    """Return a rank's part of a model; a single KV head is on all."""
     return replace(
         spec,
         heads=max(1, spec.heads // world),

@@ -68,7 +68,7 @@ class ModelRow:
 def restore_model(
     model: TableModel, *, validated: Sequence[int] = (1, 256), seed: int = 1
 ) -> tuple[Restoring, ModelRow]:
-    """Capture a model's graphs in two processes, analyse them, restore them in a third."""
+    """Capture a model's graphs twice, analyse, restore in a third process."""
     spec = model.load()
     counts = nodes_a_layer(model.nodes, spec.layers)
     programs = {b: step_program(spec, b, n) for b, n in zip(BATCH_SIZES, counts, strict=True)}
@@ -134,7 +134,7 @@ PROGRAMS: Final = {
 def classifier_rows(
     cases: int, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the number of random programs restored wrongly, by classifier and kind of program."""
+    """Count random programs restored wrongly, by classifier and kind."""
     rows = []
     for kind, (is_adversarial, features) in PROGRAMS.items():
         counted: dict[Classifier, list[int]] = {c: [0, 0, 0, 0] for c in CLASSIFIERS}

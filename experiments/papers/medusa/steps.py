@@ -58,7 +58,7 @@ def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, 
 def compile_steps(
     folder: Path, batch_sizes: Sequence[int], step: Mapping[str, Any], env: Mapping[str, str]
 ) -> None:
-    """Compile each batch size into a folder of its own in `folder`; keep existing ones."""
+    """Compile each batch size into a folder in `folder`; keep existing ones."""
     shapes = shapes_of(batch_sizes, step)
     with progress_bar("steps", len(shapes)) as advance:
         for done, (rows, shape) in enumerate(shapes.items()):
@@ -79,7 +79,7 @@ def _compile(folder: Path, shape: StepShape, env: Mapping[str, str]) -> None:
 
 
 def environment(bindings: Path = ROOT / ".venv-aot") -> dict[str, str]:
-    """Return this environment with `bindings` (the GPU compiler) on its path if it exists."""
+    """Return this environment with any `bindings` (the GPU compiler) on its path."""
     return children.environment(bindings)
 
 

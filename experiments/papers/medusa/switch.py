@@ -28,7 +28,7 @@ class Switches:
 @figure("medusa.switch", title="MEDUSA under C2CServe's switch",
         experiment=Switches, draw=".drawing.draw_switch", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Switches) -> Computed:
-    """Return the time from arrival to the first computation on a slice with another model."""
+    """Return the time from arrival to computation on another model's slice."""
     rows = [
         {"row": row, "model": model, "switch_s": seconds}
         for row, settings in context.each(list(experiment.rows.items()))

@@ -41,7 +41,7 @@ _INPUTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """Experiment of Fig. 8: models of Table 1, and the one whose stages are drawn."""
+    """Experiment of Fig. 8: models of Table 1, and the drawn one."""
 
     models: tuple[str, ...]
     shown: str

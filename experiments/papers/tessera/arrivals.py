@@ -39,7 +39,7 @@ def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> 
 
 
 def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) -> RequestBlock:
-    """Return a piece of the trace, or similar bursts, scaled to a mean rate."""
+    """Return a piece of the trace, or bursts, scaled to a mean rate."""
     columns = _columns(context)
     if columns is None:
         rng = np.random.default_rng([piece, 5])

@@ -65,7 +65,7 @@ class Clusters:
 @figure("tessera.fig8", title="Tessera, Fig. 8: clusters", experiment=Clusters,
         draw=".drawing.draw_cluster", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context, experiment: Clusters) -> Computed:
-    """Return the throughput of each method in both clusters, relative to the left group alone."""
+    """Return methods' throughput in both clusters, over the left group's."""
     rows: list[dict[str, Any]] = []
     left, right = gpus_of(experiment.three.pair)
     count, (more, others) = experiment.sixteen.ranks, gpus_of(experiment.sixteen.pair)

@@ -59,7 +59,7 @@ def _published(name: str) -> float:
 
 
 def draw_heterogeneity(tables: Tables, caption: str) -> Figure:
-    """Draw the distribution of the ratio of times over kernels, and shares of kernels."""
+    """Draw the distribution of kernels' ratios of times, and shares."""
     figure, (left, right) = canvas(10.0, 4.0, 2)
     rows = rows_of(tables["kernels"])
     for name, colour in zip(dict.fromkeys(r["workload"] for r in rows), COLOURS, strict=False):

@@ -114,7 +114,7 @@ _pair: Final = cache(load_pair)
 
 @cache
 def published_for_price(pair: str, way: str) -> float | None:
-    """Return Table III's throughput by price; that of replicas is computed from its columns."""
+    """Return Table III's throughput by price; replicas' is from its columns."""
     if pair not in PAIRS:
         return None
     left, right = (side.gpu for side in _pair(pair).gpus)

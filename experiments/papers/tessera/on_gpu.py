@@ -99,7 +99,7 @@ def _started(device: Peer, xla: XlaStep, seed: int = 0) -> Running:
 
 
 def _fill(running: Running, xla: XlaStep, seed: int) -> None:
-    """Set inputs to random numbers, finite as floats of any type, all else to zero."""
+    """Set inputs to random numbers, finite in any float type, all else to zero."""
     device = running.device
     draw = np.random.default_rng(seed)
     block = np.frombuffer(draw.bytes(_BLOCK), np.uint8).copy()

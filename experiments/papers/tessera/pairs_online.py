@@ -52,8 +52,8 @@ class Online:
     """Latencies of a run.
 
     Attributes:
-      per_token_s: mean over requests of latency by token.
-      worst_s: longest latency of a request.
+      per_token_s: mean of latency by token.
+      worst_s: longest latency.
     """
 
     per_token_s: float
@@ -110,7 +110,7 @@ def _left_alone(pair: str) -> Prepared:
 
 
 def tessera_on(pair: str, vary: Any, gbps: float | None = None) -> Prepared:
-    """Return Tessera over a pair with a rule that chooses the policy of its steps."""
+    """Return Tessera over a pair with a rule for its steps' policy."""
     setup = _setup("tessera", pair, None, gbps)
     return prepare(replace(setup, system=replace(setup.system, vary=vary)))
 

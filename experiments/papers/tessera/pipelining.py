@@ -58,7 +58,7 @@ class _Placed(NamedTuple):
 
 
 def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
-    """Return the prefill and decode steps under the placement of each plan, by plan."""
+    """Return placed prefill and decode steps by plan."""
     pair = load_pair(experiment.pair)
     link = pair.link()
     phases = workload(GPT_OSS).phases
@@ -95,7 +95,7 @@ def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
 @figure("tessera.fig9", title="Tessera, Fig. 9: pipelining", experiment=Pipelining,
         draw=".drawing.draw_pipelining", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context, experiment: Pipelining) -> Computed:
-    """Return the share of the optimum by mode and requests in flight, for three plans."""
+    """Return the share of the optimum by mode and requests in flight."""
     prefill, decode = (phase.steps for phase in workload(GPT_OSS).phases)
     mean = decode / prefill
     every = placed_steps(experiment)

@@ -25,13 +25,13 @@ class ColdSlices:
     """Experiment: chip and layouts, models and their batches, ratios, loads, costs.
 
     Attributes:
-      migs: layouts, whose largest slice has the hot model.
+      migs: layouts; the hot model has the largest slice.
       cold_model: name of the model read over the link.
       context: tokens of a sequence.
       cold_rows: sequences of a cold model.
       reserve_bytes: of each slice, for activations and a process.
       most_rows: most rows of the hot step.
-      ratios: shares of the hot sequences that are away.
+      ratios: shares of away hot sequences.
       loads: shares of time in which a cold model decodes.
       weight: of a second of a cold step, for cuts.
       latency_s: of a transfer through host memory.

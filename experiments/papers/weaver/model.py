@@ -1,4 +1,4 @@
-"""Identities: payload, kernels of a step, the paper's formulas of waits, lengths of the trace."""
+"""Identities: payload, kernels of a step, formulas of waits, trace lengths."""
 
 from __future__ import annotations
 

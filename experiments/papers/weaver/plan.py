@@ -111,7 +111,7 @@ def threshold_of(settings: PlanSettings, pair: Pair, reading: ThresholdOf) -> Th
 
 
 def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
-    """Return the plans by name; None if Algorithm 1 as printed does not end."""
+    """Return plans by name; None: the printed Algorithm 1 does not end."""
     limits = pair.limits(Limits())
     whole = Cut(pieces=tuple((t,) for t in pair.ops))
     result: dict[str, Cut | None] = {"whole": whole}
@@ -131,7 +131,7 @@ def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
 
 
 def starts(settings: PlanSettings) -> Iterator[dict[str, Any]]:
-    """Yield stalls, thresholds and splits of the guarded Algorithm 1 by node, ratio and batch."""
+    """Yield stalls, thresholds and splits of guarded Algorithm 1 by node, ratio, batch."""
     for node in settings.nodes:
         for ratio in settings.ratios:
             for batch in settings.batches:

@@ -76,8 +76,8 @@ class Served:
       catalog: with the hot and the cold model.
       hot_rps, cold_rps: requests a second; hot_rps inf: all at once.
       ratio, cut: as in `Weaving`.
-      ahead_s: seconds of kernels that the CPU issues ahead; None: none.
-      rows: rows of the hot step that the cut is made for.
+      ahead_s: seconds issued ahead by the CPU; None: none.
+      rows: of the hot step, for the cut.
       traces: folder of the public traces, or None.
       constants, hbm_bytes, kv_share, host_seconds, prompts, batch_limit, mux_share, threshold,
         poll_seconds, burstgpt_spread, largest_rate: see `readings.yaml`.
@@ -126,9 +126,9 @@ class Found:
       hot_s, cold_s: mean TPOT.
       cold_p99_s: of TPOT.
       batch: mean hot sequences in flight.
-      hot_kv, cold_kv: mean used share of each GPU's KV memory; of both if multiplexed.
-      kept: of the hot GPU's, with sequences at their final length.
-      rate: hot requests a second: completions if all wait, else arrivals.
+      hot_kv, cold_kv: mean used share of each GPU's KV memory, or of both.
+      kept: of the hot GPU's, at final lengths.
+      rate: hot requests a second: completions of a burst, else arrivals.
     """
 
     hot_s: float

@@ -16,10 +16,10 @@ __all__ = ["Host", "capacity_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Server that the traces are sent to.
+    """Server of the traces.
 
     Attributes:
-      settings: of `c2c serve`, without address and output folder.
+      settings: of `c2c serve`, without address and folder.
     """
 
     catalog: Path

@@ -22,10 +22,10 @@ _LISTED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A percentile of a figure at a load, live and predicted, seconds: medians over equal runs.
+    """A figure's percentile at a load, live and predicted, seconds: medians over equal runs.
 
     Attributes:
-      floor: largest over least of the live runs, less one.
+      floor: largest / least of live runs, less one.
       target: largest allowed error; None: printed only.
     """
 

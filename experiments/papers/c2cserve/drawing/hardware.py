@@ -27,7 +27,7 @@ NAMES = {"gh200": "GH200", "gb200": "GB200", "rubin": "Rubin"}
 
 
 def draw_table1(tables: Tables, caption: str) -> Figure:
-    """Draw the table of MIG layouts, with the printed value under each of ours."""
+    """Draw the table of MIG layouts, with printed values under ours."""
     columns = (
         ("instances", "instances", "{:g}"),
         ("hbm_gb_per_instance", "HBM each (GB)", "{:g}"),

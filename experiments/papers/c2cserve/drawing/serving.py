@@ -114,7 +114,7 @@ REPLAYED = {
 
 
 def draw_fig12(tables: Tables, caption: str) -> Figure:
-    """Draw requests over time, shares of requests by TTFT, and our bands beside the printed."""
+    """Draw requests over time, shares by TTFT, and our bands beside the printed."""
     summary = rows_of(tables["summary"])
     systems = list(dict.fromkeys(r["system"] for r in summary))
     figure, (load, curves, bands) = canvas(
@@ -173,7 +173,7 @@ def _ttft_curve(
 
 
 def draw_fig14(tables: Tables, caption: str) -> Figure:
-    """Draw p99 TTFT of every variant, one panel for each component; below, our own readings."""
+    """Draw p99 TTFT of variants, a panel a component; below, our readings."""
     rows = rows_of(tables["ablations"])
     more = any(r["panel"] in OWN_READINGS for r in rows)
     figure, panels = canvas(

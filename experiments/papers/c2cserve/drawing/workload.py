@@ -74,7 +74,7 @@ def _active(axes: Axes, tables: Tables, source: str) -> None:
 
 
 def draw_fig6(tables: Tables, caption: str) -> Figure:
-    """Draw solo sum against co-run throughput over the pair's size and over the chunk."""
+    """Draw solo sum against co-run throughput over pair size and chunk."""
     figure, (left, right) = canvas(10.0, 4.6, columns=2)
     rows = rows_of(tables["size"], phase="decode")
     x = np.arange(len(rows))
