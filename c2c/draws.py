@@ -1,4 +1,4 @@
-"""Counter-based draws: a number depends on its purpose, not on order."""
+"""Counter-based draws, by purpose instead of order."""
 
 from __future__ import annotations
 

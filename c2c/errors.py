@@ -35,7 +35,7 @@ class SettingError(ValueError):
 
 
 def refuse(*rules: tuple[Any, ...]) -> None:
-    """Raise SettingError for the first rule (holds, field, value, allowed, hint)."""
+    """Raise SettingError for the first broken rule."""
     for holds, *details in rules:
         if holds:
             raise SettingError(*details)

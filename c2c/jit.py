@@ -24,7 +24,7 @@ def when_compiling(kind: str, *args: Any, **named: Any) -> None:
 
 
 def begin(tell: Mapping[str, Callable[..., object]]) -> None:
-    """Register all functions with Numba, by the names given to `when_compiling`."""
+    """Register all functions with Numba, by names."""
     with _LOCK:
         _TELL.update(tell)
         while _WAITING:

@@ -75,7 +75,7 @@ def measure_each(
     table: Callable[[Any, Sequence[dict[str, Any]]], Table],
     name: str,
 ) -> Callable[[Any, RunDir, Console], Table]:
-    """Return the `work` of a benchmark that measures several items, one after another."""
+    """Return the `work` of a benchmark of several items."""
 
     def work(settings: Any, folder: RunDir, out: Console) -> Table:
         items = items_of(settings)

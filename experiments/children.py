@@ -64,7 +64,7 @@ _GPU: Final = {
 
 
 def usable_cores(most: int = 0) -> set[int]:
-    """Return the first `most` cores that this process may use; all for 0."""
+    """Return the first `most` usable cores; all for 0."""
     present = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     present = present or list(range(os.cpu_count() or 1))
     return set(present[: most or None])
@@ -80,7 +80,7 @@ def workers_of(count: object, field: str) -> int:
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """Return this environment with the project and existing `folders` in Python's path."""
+    """Return this environment with project and existing `folders` in Python's path."""
     paths = (str(ROOT), *(str(f) for f in folders if f.is_dir()), os.environ.get("PYTHONPATH", ""))
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
@@ -95,7 +95,7 @@ def gpu_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Output of an ended process; `code` is None after the time limit."""
+    """Output of an ended process; `code`: None after the limit."""
 
     code: int | None
     out: str
@@ -115,7 +115,7 @@ def run(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Ended:
-    """Run a command without input, its output to files; return shortly after `limit_s`."""
+    """Run a command without input, output to files, for about `limit_s`."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(  # noqa: S603 - our own modules
             command,
@@ -146,7 +146,7 @@ def answer_of(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Any:
-    """Run a command and return its last line of output, parsed as JSON."""
+    """Run a command; return its last line, parsed as JSON."""
     done = run(command, limit_s=limit_s, env=env, apart=apart)
     if done.code is None:
         raise failed(f"not finished within {limit_s:.0f} s")
@@ -158,7 +158,7 @@ def answer_of(
 def end(
     process: subprocess.Popen[Any], patience_s: float = PATIENCE_S, *, apart: bool = True
 ) -> bool:
-    """Kill a process, with its group if `apart`; return whether it ended."""
+    """Kill a process, with its group if `apart`; return whether ended."""
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         if apart:
             os.killpg(process.pid, signal.SIGKILL)
@@ -171,7 +171,7 @@ def end(
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends for any reason."""
+    """Let the kernel kill this process at its parent's end."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -183,7 +183,7 @@ def end_with_parent() -> None:
 
 
 class Lines:
-    """Process that reads lines and answers with lines; its other output is kept."""
+    """Process that answers lines with lines; other output is kept."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Lines:
         self.close()
 
     def tell(self, line: str = "") -> bool:
-        """Send a line; return False if the process has closed its input."""
+        """Send a line; return False if its input is closed."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(line + "\n")
@@ -234,7 +234,7 @@ class Lines:
     def line(
         self, until: float | None = None, waiting: Callable[[], object] = lambda: None
     ) -> bytes | None:
-        """Return the next line, b"" at the end, None after the time limit."""
+        """Return the next line, b"" at the end, None when late."""
         with selectors.DefaultSelector() as channel:
             channel.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
@@ -251,7 +251,7 @@ class Lines:
         return line
 
     def said(self, begin: int = 0, stop: int | None = None) -> str:
-        """Return its other output, from byte `begin` to `stop` or the end."""
+        """Return other output, from byte `begin` to `stop`."""
         stop = self.said_bytes if stop is None else stop
         self._log.seek(begin)
         return self._log.read(stop - begin).decode("utf-8", "replace")
@@ -287,7 +287,7 @@ def worker_pool(
     *,
     lost: str = "that worked for this command was killed (out of memory?)",
 ) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of spawned processes that leave Ctrl-C to this process."""
+    """Yield a pool of spawned processes; Ctrl-C is this process's."""
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
@@ -389,7 +389,7 @@ def _fields(pid: int) -> list[str]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """Return the CPU seconds of processes, their descendants, and their ended children."""
+    """Return CPU seconds of processes, descendants, and ended children."""
     ticks = sum(sum(map(int, _fields(pid)[11:15])) for pid in tree(pids))
     return ticks / os.sysconf("SC_CLK_TCK")
 

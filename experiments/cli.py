@@ -18,7 +18,7 @@ c2c COMMAND [setting=value ...]: serving of many LLMs whose weights are in host 
 
 
 class Command(NamedTuple):
-    """A subcommand: the module whose `main` it runs, and its line of help."""
+    """A subcommand: its module with `main`, and help."""
 
     module: str
     text: str
@@ -112,7 +112,7 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
 
 
 def main() -> int:
-    """Run the subcommand of this process's command line; return the exit status."""
+    """Run this process's subcommand; return the exit status."""
     words = sys.argv[1:]
     name, commands = "c2c", COMMANDS
     while words and words[0] in commands:

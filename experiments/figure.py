@@ -98,14 +98,14 @@ class Context:
         return self.profile == "quick"
 
     def each[T](self, runs: Sequence[T]) -> Iterator[T]:
-        """Yield each of the runs, and report progress after it."""
+        """Yield each run, and report progress."""
         for done, run in enumerate(runs, 1):
             yield run
             if self.progress is not None:
                 self.progress(done, len(runs))
 
     def link_text(self, gbps: float) -> str:
-        """Return the link variant and its rate, for a caption."""
+        """Return link variant and rate, for a caption."""
         return f"link variant '{self.link_variant}' ({gbps:g} GB/s, host to device)"
 
 
@@ -291,7 +291,7 @@ def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> A
 def modules_with_figures(
     folder: Path = Path(__file__).parent, within: str = _WITHIN
 ) -> tuple[str, ...]:
-    """Return the modules of a folder that register a figure."""
+    """Return a folder's modules that register figures."""
     return tuple(
         within + ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in sorted([*folder.glob("*/*.py"), *folder.glob("papers/*/*.py")])
@@ -300,12 +300,12 @@ def modules_with_figures(
 
 
 def figure_files(folder: Path) -> tuple[Path, ...]:
-    """Return the files in `figure/` of a user's settings folder."""
+    """Return a settings folder's files in `figure/`."""
     return tuple(sorted((folder / "figure").glob("*.py")))
 
 
 def code() -> tuple[str, ...]:
-    """Return the packages of `experiments` that any figure's result may depend on."""
+    """Return the packages of `experiments` in any figure's result."""
     packages = (m.rpartition(".")[0] for m in modules_with_figures())
     return tuple(sorted({_CLAIMS, "experiments.figure", _DRAWINGS, *packages}))
 

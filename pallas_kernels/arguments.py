@@ -47,7 +47,7 @@ def sm_count(backend: Backend, cluster: int = 1) -> int:
 
 
 def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
-    """Return the value as a number of `kind`, or None if traced."""
+    """Return the value as a number, or None if traced."""
     if np.ndim(value) != 0:
         raise ValueError(f"{name} of shape {np.shape(value)}: expected a scalar")
     if isinstance(value, jax.core.Tracer):
@@ -99,7 +99,7 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
 def check_activations(
     x: Any, k: int, out_dtype: Any, *, w_dtype: Any = None, rows: str = "M"
 ) -> tuple[int, str]:
-    """Return the rows of x and the name of the result's dtype."""
+    """Return x's rows and the result's dtype."""
     if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
         shape = getattr(x, "shape", type(x).__name__)
         raise ValueError(f"x: got {shape}, expected an array [{rows}, K]")
@@ -121,7 +121,7 @@ def check_activations(
 
 
 def dtype_name(name: str, dtype: Any) -> str:
-    """Return the name of a dtype given in any form."""
+    """Return a dtype's name, from any form."""
     try:
         return str(jnp.dtype(dtype))
     except TypeError:
@@ -129,7 +129,7 @@ def dtype_name(name: str, dtype: Any) -> str:
 
 
 def interpret_settings(backend: Backend) -> Any:
-    """Return the settings of interpret mode, or None for other backends."""
+    """Return interpret mode's settings, or None."""
     if backend != "interpret":
         return None
     from pallas_kernels.mosaic import interpret_params
@@ -138,7 +138,7 @@ def interpret_settings(backend: Backend) -> Any:
 
 
 def check_cluster(cluster: Any) -> None:
-    """Check that a cluster has a launchable size, or None to choose it."""
+    """Check that a cluster is launchable; None: chosen."""
     if cluster is not None and (type(cluster) is not int or cluster not in CLUSTERS):
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
 
@@ -167,7 +167,7 @@ def launch_scalars(fields: tuple[Number, ...]) -> jax.Array | np.ndarray:
 
 
 def without_derivative(op: str, *arrays: Any) -> tuple[Any, ...]:
-    """Return `arrays`, whose use raises `NotImplementedError` naming `op` if differentiated."""
+    """Return `arrays`, whose differentiation raises `NotImplementedError` with `op`."""
     result: tuple[Any, ...] = _refusing_derivatives(op)(*arrays)
     return result
 

@@ -43,7 +43,7 @@ def expect(holds: bool, name: str, value: object, allowed: str) -> None:
 
 # A configuration that breaks a rule aborts the process, hangs the GPU or spills registers.
 def check_registers(warpgroups: int, compute_registers: int, load_registers: int) -> None:
-    """Check a CTA's registers for `setmaxnreg`: too large a sum hangs the kernel."""
+    """Check a CTA's registers for `setmaxnreg`, whose excess hangs the kernel."""
     expect(warpgroups in LAUNCH_REGISTERS, "warpgroups", warpgroups, "1, 2, 3 or 4")
     for name, value in (
         ("compute_registers", compute_registers),
@@ -95,7 +95,7 @@ class Epilogue:
         )
 
     def nbytes(self, itemsize: int) -> int:
-        """Bytes of one warpgroup's slots for elements of `itemsize` bytes."""
+        """Bytes of a warpgroup's slots at `itemsize` bytes."""
         return self.slots * self.rows * self.columns * itemsize
 
 
@@ -107,7 +107,7 @@ def epilogue(warpgroup_rows: int, tn: int, itemsize: int) -> Epilogue:
 
 
 def check_shared_bytes(need: int, lower: str) -> None:
-    """Check that one CTA can have `need` bytes of shared memory."""
+    """Check that a CTA can have `need` bytes of shared memory."""
     if need > SHARED_BYTES_LIMIT:
         raise ValueError(
             f"config: needs {need} bytes of shared memory, expected at most {SHARED_BYTES_LIMIT}. "

@@ -20,7 +20,7 @@ Ref = Any  # Pallas references have no public type
 
 @runtime_checkable
 class Specialised(Protocol):
-    """Warpgroups of a CTA by their role: some compute, one more loads."""
+    """A CTA's warpgroups by role: several compute, one loads."""
 
     @property
     def warpgroups(self) -> int:
@@ -36,7 +36,7 @@ class Specialised(Protocol):
 
 
 def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUParams:
-    """Return the settings of interpret mode: NaN wherever nothing was written."""
+    """Return interpret mode's settings: NaN where nothing was written."""
     return mosaic_gpu.InterpretGPUParams(
         detect_races=detect_races, out_of_bounds_reads="uninitialized", uninitialized_memory="nan"
     )
@@ -52,7 +52,7 @@ def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
 def apart(
     warpgroup: Int, config: Specialised, loads: Callable[[], None], computes: Callable[[], None]
 ) -> None:
-    """Run `loads` in the last warpgroup, `computes` in the others; set registers."""
+    """Run `loads` in the last warpgroup, `computes` in others; set registers."""
 
     @pl.when(warpgroup == config.warpgroups)
     def _loads() -> None:
@@ -83,7 +83,7 @@ def tma_add(source: Ref, target: Ref) -> None:
 
 
 def read_add_write(source: Ref, target: Ref) -> None:
-    """Add a tile as `tma_add`, in interpret mode; exact for a lone CTA."""
+    """Add a tile as `tma_add`, in interpret mode, for a lone CTA."""
     source[...] = source[...] + target[...]
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(source, target)

@@ -1,4 +1,4 @@
-"""Ops of this package and their programs for ahead-of-time compilation."""
+"""Ops of this package, and programs to compile ahead."""
 
 from __future__ import annotations
 

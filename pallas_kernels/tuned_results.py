@@ -20,7 +20,7 @@ _PACKAGE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """Measured rates of a device: fields of `gemm.Machine`, and their `source`."""
+    """Measured rates: fields of `gemm.Machine`, and `source`."""
 
     device: str
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ def file_name(device: str) -> str:
 
 
 def folders() -> tuple[Path, ...]:
-    """Return the folders of the files: `PALLAS_KERNELS_TUNED`, then this package's."""
+    """Return the files' folders: `PALLAS_KERNELS_TUNED`, then this package's."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return (*((Path(folder),) if folder else ()), _PACKAGE / "tuned")
 

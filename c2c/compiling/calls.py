@@ -33,7 +33,7 @@ def type_of(hint: Any) -> Any:
 
 
 def takes_of(signature: Signature, loop: Any = None) -> Any:
-    """Return Numba's type of a decision's arguments, as one tuple."""
+    """Return Numba's type of a decision's arguments."""
     kinds = []
     for k, kind in enumerate(signature.takes):
         if kind is LOOP:
@@ -61,7 +61,7 @@ def _called(
 
 
 def call_linked(name: str, signature: Signature, place: int) -> Callable[..., Any]:
-    """Return a function for compiled code: `(at, own, arguments)` calls a table's decision."""
+    """Return a function for compiled code that calls a table's decision."""
     returns = type_of(signature.returns)
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
@@ -117,7 +117,7 @@ def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def call_words() -> Callable[[int, int], int]:
-    """Return a function for compiled code: `(address, at)` calls an entry."""
+    """Return a function for compiled code that calls an entry."""
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         address, pointer = arguments

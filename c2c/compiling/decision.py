@@ -121,7 +121,7 @@ def decision(
 
 
 def place_in_tables(point: DecisionPoint) -> int:
-    """Return a decision's index in the loop's tables, equal in every process."""
+    """Return a decision's index in the tables, equal in every process."""
     return sorted(POINTS).index(point.__name__)
 
 

@@ -34,7 +34,7 @@ class Made(NamedTuple):
 def address_of(
     folder: Path | None, name: str, takes: Sequence[str], make: Callable[[], Made]
 ) -> int:
-    """Return the address of machine code, read or compiled and kept."""
+    """Return machine code's address, read or compiled and kept."""
     if folder is None:
         return make().address
     path = _path(folder, name, ",".join(takes))

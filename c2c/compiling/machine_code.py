@@ -1,4 +1,4 @@
-"""Compiled entries of the loop, cached under their sources' content."""
+"""Compiled entries of the loop, cached by their sources."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Compiled:
         return self._call(array.ctypes.data)
 
     def bound(self, *arguments: Any) -> Callable[[], int]:
-        """Return a call with these tuples, which takes 1 us; arrays are shared."""
+        """Return a call (1 us) with these tuples; arrays are shared."""
         array, call = self._words(arguments), self._call
         address, references = array.ctypes.data, (array, tuple(self._known.values()))
 

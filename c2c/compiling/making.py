@@ -111,7 +111,7 @@ def entry(function: Callable[..., int], takes: list[Any]) -> Made:
 
 @functools.cache
 def raising() -> Callable[[int, int], int]:
-    """Return a call of entry and words that raises policies' errors."""
+    """Return a call that raises policies' errors."""
     call = call_words()
 
     def run(address: int, words: int) -> int:

@@ -1,4 +1,4 @@
-"""Optional parts of the event loop, compiled when first needed."""
+"""Optional parts of the event loop, compiled on demand."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ COST_ROW_BYTES = 17 * 8 * 14
 
 
 def check_numbers(settings: Mapping[str, Any]) -> None:
-    """Raise for a number out of range or invalid Unicode."""
+    """Raise for an excessive number or invalid Unicode."""
     for field, value in _leaves(settings, ""):
         if isinstance(value, bool) or value is None:
             continue
@@ -50,7 +50,7 @@ def check_numbers(settings: Mapping[str, Any]) -> None:
 
 
 def check_catalog_size(catalog: Mapping[str, Any], free: int) -> None:
-    """Raise if copies of a model exceed the free memory."""
+    """Raise if copies of models exceed free memory."""
     entries = catalog.get("models")
     for i, entry in enumerate(entries if isinstance(entries, list) else ()):
         copies = entry.get("copies", 1) if isinstance(entry, Mapping) else 1

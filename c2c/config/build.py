@@ -254,7 +254,7 @@ def _hint(hint: str) -> Iterator[None]:
 
 
 def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Return the data and user's code of a run, without plug-ins."""
+    """Return a run's data and user code, without plug-ins."""
     return (
         *sorted(set(workload_files(_workload(settings["workload"])).values())),
         *(

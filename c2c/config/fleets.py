@@ -71,7 +71,7 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
 
 
 def of_devices(system: SystemSpec, count: int) -> SystemSpec:
-    """Return the system with amounts for devices of `count` chips."""
+    """Return the system for devices of `count` chips."""
     if count == 1:
         return system
     engines, apart, cache = system.engines, system.disaggregation, system.prefix_cache

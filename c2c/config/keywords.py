@@ -162,7 +162,7 @@ def _text(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a quoted string that Hydra and OmegaConf parse back into `text`."""
+    """Return a quoted string that Hydra and OmegaConf parse into `text`."""
     text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
     text = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
     return f"'{text}'"

@@ -1,4 +1,4 @@
-"""Choice of the MIG layout by simulating the first requests."""
+"""Choice of the MIG layout by simulation."""
 
 from __future__ import annotations
 

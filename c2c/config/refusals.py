@@ -190,7 +190,7 @@ def _several(group: str, value: str, names: str, sweep: str | None) -> SettingEr
 
 
 def is_group(name: str) -> bool:
-    """Return whether a file or policy name chooses a setting."""
+    """Return whether a setting is a choice of files or policies."""
     parent, _, last = name.rpartition("/")
     return (conf_dir() / name).is_dir() or last in _stored(parent, "group")
 
@@ -270,12 +270,12 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
 
 
 def wrong_kind(field: str, value: str) -> SettingError:
-    """Return the error for a list instead of a mapping, or the reverse."""
+    """Return the error for a list instead of a mapping, or reverse."""
     return SettingError(field, value, _KINDS["Dict" if value.startswith("[") else "List"])
 
 
 def choices(group: str) -> list[str]:
-    """Return a group's choices, its folders' included, without those that may be combined."""
+    """Return a group's choices, without those to combine."""
     names = {
         p.relative_to(folder / group).with_suffix("").as_posix()
         for folder in conf_folders()

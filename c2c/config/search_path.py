@@ -32,7 +32,7 @@ class C2cPlugins(SearchPathPlugin):
 
 
 class LayoutNames(ConfigSource):
-    """Choices of `mig` without a file: names that say profiles."""
+    """Choices of `mig` by profiles, without files."""
 
     @staticmethod
     def scheme() -> str:

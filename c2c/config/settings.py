@@ -48,7 +48,7 @@ class Settings(dict[str, Any]):
 
 
 def fits(before: object, value: object) -> bool:
-    """Return whether a number or text can replace a value without the schema."""
+    """Return whether a number or text fits a value, without the schema."""
     if isinstance(before, float):
         return type(value) in (int, float)
     return type(before) is type(value) and isinstance(value, bool | int | str)

@@ -68,7 +68,7 @@ class Attainment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """Results of a run: requests by id, first phases, totals, summary."""
+    """Results: requests by id, first phases, totals, summary."""
 
     setup: RunSetup = field(repr=False)
     requests: pa.Table = field(repr=False)
@@ -196,7 +196,7 @@ def _known(seconds: float) -> float | None:
 
 
 def prefers_compiled(setup: RunSetup) -> bool:
-    """Return whether machine code is quicker: cached, or a longer run."""
+    """Return whether machine code is quicker: cached, or a long run."""
     most = _INTERPRETED_REQUESTS if setup.prepared.fleet.residents == 1 else _INTERPRETED_TURNS
     return is_compiled() or setup.workload.description["requests"] > most
 

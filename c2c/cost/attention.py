@@ -34,7 +34,7 @@ def attention_pairs(offset: int, chunk: int, window: int) -> int:
 
 @formula
 def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
-    """Return the cached tokens that a prefill chunk's queries see."""
+    """Return the cached tokens that a prefill chunk reads."""
     if window <= 0 or offset + 1 <= window:
         return offset + chunk
     return window - 1 + chunk
@@ -42,7 +42,7 @@ def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
 
 @formula
 def decode_kv_tokens(length: int, window: int) -> int:
-    """Return the cached tokens that a decode step reads at `length`."""
+    """Return the cached tokens that a decode at `length` reads."""
     if window <= 0 or length <= window:
         return length
     return window
@@ -50,7 +50,7 @@ def decode_kv_tokens(length: int, window: int) -> int:
 
 @formula
 def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
-    """Return a prefill chunk's (query, key) pairs, by keys' cache positions."""
+    """Return a prefill chunk's (query, key) pairs by cache positions."""
     pairs = cache.full * attention_pairs(offset, chunk, 0)
     if cache.windowed > 0:
         pairs += cache.windowed * attention_pairs(offset, chunk, cache.window)
@@ -59,7 +59,7 @@ def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
-    """Count key and value positions that a prefill chunk reads."""
+    """Count positions that a prefill chunk reads."""
     places = cache.full * (offset + chunk)
     if cache.windowed > 0:
         places += cache.windowed * chunk_kv_tokens(offset, chunk, cache.window)

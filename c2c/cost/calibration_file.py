@@ -1,4 +1,4 @@
-"""Writer of `conf/calibration/*.yaml`: each constant with its value and source."""
+"""Writer of `conf/calibration/*.yaml`."""
 
 import textwrap
 from collections.abc import Mapping

@@ -135,7 +135,7 @@ class Constants:
         return replace(self, **changed)
 
     def on(self, slice_: Slice) -> "Constants":
-        """Return the constants for a slice; MIG slices use HBM better."""
+        """Return a slice's constants; MIG slices use HBM better."""
         if not slice_.is_cut:
             return self
         shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}
@@ -152,7 +152,7 @@ class Constants:
         return {chip: tuple(words) for chip, words in parts.items()}
 
     def switch_s(self, *, moe: bool) -> float:
-        """Return C2CServe's model-switch time on a warm slice, in seconds."""
+        """Return C2CServe's switch seconds on a warm slice."""
         return self.switch_moe_s if moe else self.switch_dense_s
 
     def sllm_init_s(self, *, moe: bool) -> float:
@@ -194,7 +194,7 @@ def load_constants(name: str = "gh200") -> Constants:
 
 
 def in_sample_claims(name: str = "gh200") -> frozenset[str]:
-    """Return the ids of the claims that constants were fitted to."""
+    """Return the ids of fitted claims."""
     return frozenset(c for s in load_constants(name).sources.values() for c in s.claims)
 
 

@@ -1,4 +1,4 @@
-"""Shares of the host link when several slices stream weights at once."""
+"""Shares of the host link among streaming slices."""
 
 import numpy as np
 import numpy.typing as npt

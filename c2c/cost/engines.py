@@ -69,7 +69,7 @@ class Engine:
 
 
 def engine_names() -> tuple[str, ...]:
-    """Return the names of the available engines, each with its version."""
+    """Return the available engines' names and versions."""
     return conf_names("engines")
 
 

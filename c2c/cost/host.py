@@ -35,7 +35,7 @@ class HostTime:
         check_fields(self, "host")
 
     def scaled(self, factor: float) -> "HostTime":
-        """Return the times on a host that takes `factor` times as long."""
+        """Return the times on a host slower by `factor`."""
         return HostTime(
             layer_s=factor * self.layer_s, expert_s=factor * self.expert_s, visits=self.visits,
             sequence_s=factor * self.sequence_s,

@@ -1,4 +1,4 @@
-"""Step times of a user's own in place of modelled ones."""
+"""A user's step times in place of modelled ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def step_times(settings: object, where: str) -> StepTimes:
 
 
 def timed(table: StepTable, times: StepTimes) -> StepTable:
-    """Return the costs of a model's steps with other seconds."""
+    """Return a model's step costs with other seconds."""
     prompts = _curve(times.prefill_s, len(table.prefill_attention_s))
     decodes = _curve(times.decode_s, len(table.body_s))
     return replace(

@@ -132,7 +132,7 @@ def resident_gemm_time(
 
 
 def throttled_s(compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants) -> Values:
-    """Return the extra compute time caused by the chip's power limit."""
+    """Return the extra compute seconds by the power limit."""
     onset = (np.asarray(busy_s, float) / BUSY_S) ** ONSET
     longer_s: Values = (
         np.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))

@@ -42,7 +42,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """Number of active experts and of the tiles of their rows."""
+    """Active experts, and tiles of their rows."""
 
     active: Values
     tiles: Callable[[int], Values]

@@ -1,4 +1,4 @@
-"""Costs of decodes whose tokens a draft proposes and the model verifies."""
+"""Costs of decodes with drafted tokens."""
 
 from __future__ import annotations
 

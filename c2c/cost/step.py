@@ -1,4 +1,4 @@
-"""Cost of one engine step of one model on one slice."""
+"""Cost of an engine's step of a model on a slice."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -99,22 +99,22 @@ class StepTable:
 
     @property
     def max_rows(self) -> int:
-        """Largest number of rows that need logits in a step."""
+        """Most rows with logits in a step."""
         return len(self.head_s) - 1
 
     @property
     def reads(self) -> CacheShape:
-        """Cache positions that attention reads, in the unit of `cache`."""
+        """Cache positions read by attention, in `cache`'s unit."""
         return self.cache if self.sparse is None else self.sparse
 
     @property
     def decode_read_s_per_token(self) -> float:
-        """Seconds of a cached token that a decode reads, with the draft."""
+        """Seconds of a cached token in a decode, with the draft."""
         return self.passes * self.kv_read_s_per_token + self.draft_read_s_per_token
 
     @property
     def decode_reads(self) -> float:
-        """Reads of a cached token for a decoded one, by model and draft."""
+        """Reads of a cached token by a decoded one, draft included."""
         return self.passes + self.draft_kv_reads
 
     @property
@@ -156,7 +156,7 @@ def elementwise_bytes_per_token(spec: ModelSpec) -> int:
 
 
 def launched(table: StepTable, launch_s: float) -> StepTable:
-    """Return the costs with decodes launched kernel by kernel in `launch_s`."""
+    """Return the costs with decodes launched kernel by kernel."""
     rows = np.arange(len(table.decode_attention_s))
     head_s = table.head_s.min(axis=1)[np.minimum(rows, table.max_rows)]
     gpu_s = table.body_s.min(axis=1)[rows] + head_s + table.decode_attention_s

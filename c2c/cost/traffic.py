@@ -153,7 +153,7 @@ def asym_accumulation_steps(m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Til
 def onchip_bytes(
     tiles: Tiles, *, weight_stationary: bool, element_bytes: int = 2
 ) -> tuple[int, int]:
-    """Return (shared memory, accumulator registers) of one CTA, in bytes."""
+    """Return (shared memory, accumulator registers) of a CTA, bytes."""
     if weight_stationary:
         loads = tiles.stages * tiles.tm * tiles.tk + tiles.kc * tiles.tn
     else:

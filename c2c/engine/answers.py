@@ -1,4 +1,4 @@
-"""Tokens and request ends for the front, sent while no worker waits."""
+"""Tokens and ends for the front, sent while no worker waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAILED: Final = {  # failure code of a loop record: outcome for the front
 
 
 class Answers:
-    """Queue of tokens and ends, sent together after the current event."""
+    """Queue of tokens and ends, sent after the current event."""
 
     def __init__(self, between: Between, send: Callable[..., None]) -> None:
         """Create a queue; `between` schedules its sending by `send`."""
@@ -49,7 +49,7 @@ class Answers:
         self._hold(request, None, tokens)
 
     def end(self, request: int, why: str, retry_s: float = 0.0) -> None:
-        """Queue a request's end: its reason, and seconds until a retry may succeed."""
+        """Queue a request's end: reason, and seconds until a retry."""
         self._hold(request, why, retry_s)
 
     def _hold(self, *answer: Any) -> None:

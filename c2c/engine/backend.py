@@ -93,7 +93,7 @@ class LiveBackend:
         return time.monotonic() - self._start_s
 
     def serve(self, take: Callable[[Event], None]) -> None:
-        """Pass each event to `take`; those during one wait for its end."""
+        """Pass each event to `take`; those during one wait."""
         self._take = take
         self._take_all()
 
@@ -166,7 +166,7 @@ class LiveBackend:
                 self._send(place, say.Drop(model=model))
 
     def fetched(self, model: str, *, failed: bool) -> None:
-        """Resume the work that waits for weights, or drop it."""
+        """Resume or drop the work that waits for weights."""
         for place in self._places:
             doing = place.doing if place.is_waiting else None
             if doing is None or self.names[doing.action.model] != model:
@@ -422,7 +422,7 @@ class LiveBackend:
         self._on_step(load_row(place, doing, frame, name, sent_s, now_s))
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
-        """Handle the loss of a slot's process and its state."""
+        """Handle the loss of a process and its state."""
         was_told = place.link is not None  # else the process was never ready
         self._between.heard(place.device)
         self._between.catch_up()  # records refer to the old process

@@ -1,4 +1,4 @@
-"""Keys of prompt blocks: hashes of the model and all tokens so far."""
+"""Keys of prompt blocks, by model and all tokens so far."""
 
 from __future__ import annotations
 

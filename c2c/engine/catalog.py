@@ -21,7 +21,7 @@ _MOST_SKIPPED = 8  # folders named in the note
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Checkpoint of a catalog; `failed`: why it cannot be served, or ""."""
+    """Checkpoint of a catalog; `failed`: reason against it, or ""."""
 
     name: str
     path: Path

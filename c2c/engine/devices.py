@@ -1,4 +1,4 @@
-"""GPUs and MIG instances, and the binding of workers to them."""
+"""GPUs and MIG instances, and workers' binding to them."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def pick(
 # NVML is only read. A worker's process starts with its UUIDs in `CUDA_VISIBLE_DEVICES`, so that it
 # sees no other worker's device.
 def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
-    """Return the environment variables that bind a process to its devices."""
+    """Return the environment that binds a process to devices."""
     if bound:
         seen = ",".join(device.uuid for device in bound)
         return {"CUDA_VISIBLE_DEVICES": seen, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

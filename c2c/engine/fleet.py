@@ -1,4 +1,4 @@
-"""Fleet of the serving loop: a device per worker, its pool rounded down."""
+"""Fleet of the serving loop: a device per worker."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _item_bytes(options: Options) -> int:
 
 
 def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return the most host bytes of weights; a base counts once."""
+    """Return the most host bytes of weights, a base once."""
     item, paths = _item_bytes(options), {entry.path.resolve() for entry in entries}
     is_shared = options.linear != "reference"
     weights = sum(
@@ -234,7 +234,7 @@ def too_large(entry: Entry, options: Options) -> str:
 
 
 def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:
-    """Return the models in memory at the start: the first that fit."""
+    """Return the models in memory at the start."""
     rest_bytes = float("inf") if options.weights_bytes is None else float(options.weights_bytes)
     names = set()
     for entry in entries:
@@ -275,7 +275,7 @@ def check_system(system: SystemSpec) -> None:
 
 
 def as_workers_have_it(system: SystemSpec, options: Options) -> SystemSpec:
-    """Return a system with the workers' batch size, memory and chunk sizes."""
+    """Return a system with workers' batch size, memory and chunks."""
     most = max(options.budgets)
     chunks = tuple(c for c in system.profile.chunks if c <= most) or (most,)
     return replace(
@@ -333,7 +333,7 @@ def fleet_of(
 def deployments_of(
     entries: Sequence[Entry], options: Options, slo_s: tuple[float, float]
 ) -> tuple[Deployment, ...]:
-    """Return the models' deployments, with the workers' context and dtype."""
+    """Return deployments with the workers' context and dtype."""
     item = _item_bytes(options)
     return tuple(
         Deployment(
@@ -386,6 +386,6 @@ def _machine(
 
 
 def context_of(prepared: Prepared, model: int) -> int:
-    """Return the most tokens of a request, prompt and answer."""
+    """Return a request's most tokens, prompt and answer."""
     capacity = int(np.max(prepared.fleet.kv_capacity[prepared.fleet.deployment[model].arch]))
     return min(int(prepared.fleet.deployment[model].max_context), capacity)

@@ -1,4 +1,4 @@
-"""External inputs of the serving loop: with step durations they determine a run."""
+"""External inputs of the loop, which with step durations determine a run."""
 
 from __future__ import annotations
 

@@ -50,12 +50,12 @@ class Waits:
     total_s: float = 0.0
 
     def buckets(self) -> list[tuple[float | None, int]]:
-        """Return cumulative counts by upper bound of the wait [s]; None: no bound."""
+        """Return cumulative counts by upper bound of wait [s]; None: no bound."""
         return list(zip((*_WAITS_S, None), accumulate(self.counts), strict=True))
 
 
 class Ledger:
-    """Open requests. Lost work is recomputed; delivered tokens never change."""
+    """Open requests. Lost work is recomputed, delivered tokens stay."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Ledger:
         return self._open.get(request)
 
     def begin(self, request: int, at_s: float) -> None:
-        """Record that a worker gets a request; the first ends its wait."""
+        """Record that a worker gets a request, which ends its wait."""
         entry = self._open.get(request)
         if entry is None:
             return
@@ -134,7 +134,7 @@ class Ledger:
             self._on_reuse(request, entry.found)
 
     def score(self, request: int, first: int, scores: tuple[Scored, ...]) -> None:
-        """Deliver new scores of prompt tokens from index `first` on."""
+        """Deliver scores of prompt tokens from index `first` on."""
         entry = self._open.get(request)
         if entry is None or not first <= entry.prompted < first + len(scores):
             return

@@ -154,7 +154,7 @@ class Draws(Frame, kw_only=True):
 
 
 class Submit(Draws, kw_only=True):
-    """A request new to a worker; the last `drawn` of `ids` are generated."""
+    """A request new to a worker, with `drawn` generated `ids`."""
 
     request: int
     ids: tuple[int, ...]
@@ -235,7 +235,7 @@ class Scored(Frame):
 
 
 class Prompted(Frame):
-    """Scores of a prompt's tokens from index `first` on; token 0 has none."""
+    """Scores of a prompt from index `first` on; token 0 has none."""
 
     request: int
     first: int

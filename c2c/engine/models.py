@@ -105,7 +105,7 @@ class Models:
     # Commands for weights.
 
     def begin(self, command: say.Manage | say.Add | say.Remove) -> None:
-        """Start a command of the front, which gets its outcome."""
+        """Start a front's command, which gets its outcome."""
         if isinstance(command, say.Manage):
             number = command.number
             self._manage(

@@ -110,7 +110,7 @@ class Tape:
     """A run's totals and last steps; all steps, requests and inputs on demand."""
 
     def __init__(self, *, is_kept: bool) -> None:
-        """Create a tape; `is_kept`: with all steps, requests and inputs."""
+        """Create a tape; `is_kept`: with steps, requests and inputs."""
         self._is_kept = is_kept
         self._steps: list[StepRow] = []
         self._step_tables: list[pa.Table] = []

@@ -54,7 +54,7 @@ _REFUSED = (DataError, SettingError, HostMemoryError)
 
 
 class Residents:
-    """Instances that share a device's KV pool; a subclass may have several devices."""
+    """Instances that share a device's KV pool."""
 
     def __init__(self, setup: Setup, opening: Callable[[Opening], None] = lambda _: None) -> None:
         """Allocate the pool; load and compile the models of `setup.opens`.
@@ -139,7 +139,7 @@ class Residents:
         return self._models[name]
 
     def admit(self, item: Item, report: Callable[[Admitted], None]) -> None:
-        """Load and compile a further model in its own thread."""
+        """Load and compile a further model in a thread."""
         self._items[item.name] = item
 
         def ready() -> None:

@@ -249,7 +249,7 @@ class Engine:
 
     @property
     def options(self) -> Options:
-        """Settings of the workers; after the start with the pool size."""
+        """Settings of the workers; started, with the pool size."""
         return self._settings.options
 
     async def _begin_serving(self, stepping: Stepping) -> None:
@@ -360,7 +360,7 @@ class Engine:
         return (time.monotonic() - self._ends_s[0]) / len(self._ends_s)
 
     def abort(self, request: int, why: str) -> None:
-        """End a request; its KV blocks are free within a step."""
+        """End a request; its KV blocks are freed within a step."""
         assert self._backend is not None
         if self.ledger.end(request, why):
             self._backend.put(Cancelled(at_s=self._backend.now_s(), request_id=request))

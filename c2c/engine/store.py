@@ -1,4 +1,4 @@
-"""Host weights on demand, and the process that loads them."""
+"""Host weights on demand, and their loading process."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Supervisor:
         done: Callable[[Place, say.Hello], None],
         opening: Callable[[Place, say.Opening], None],
     ) -> None:
-        """Start all processes; the first alone, as it writes shared files."""
+        """Start all processes, the first alone: it writes shared files."""
         self._setup, self._opening = setup, opening
         await self._first(self._places[0], done)
         await asyncio.gather(*(self._first(place, done) for place in self._places[1:]))

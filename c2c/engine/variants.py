@@ -1,4 +1,4 @@
-"""Layouts over several devices, for workers and the loop's memory."""
+"""Layouts over several devices, for workers and loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOLD = 1.0  # bytes above 0, as the loop announces only changes that copy somet
 
 
 def has_lane_workers(layout: StepLayout) -> bool:
-    """Return whether each lane is a worker, or one has all devices."""
+    """Return whether each lane is a worker."""
     return bool(layout.worker) and not any(lane.paths for lane in layout.lanes)
 
 

@@ -49,7 +49,7 @@ def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
 
 
 class Placed(NamedTuple):
-    """An instance, and the memory slice at which it starts."""
+    """An instance, and its first memory slice."""
 
     profile: MigProfile
     start: int

@@ -86,7 +86,7 @@ class Node:
 
     @cached_property
     def platforms(self) -> tuple[Platform, ...]:
-        """Platforms of the GPUs; they split the node's price equally, slices by SMs."""
+        """Platforms of the GPUs, with equal parts of the node's price, slices by SMs."""
         if self.chip is not None:
             sms = sum(part.sm_count for part in self.parts)
             return tuple(_cut(self.chip, part, part.sm_count / sms) for part in self.parts)

@@ -65,7 +65,7 @@ def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
 
 
 def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...] | None:
-    """Return non-overlapping starts, whatever the order of instances; None if none fit."""
+    """Return non-overlapping starts, or None."""
     order = sorted(range(len(several)), key=lambda i: (-several[i].memory, -several[i].compute, i))
     taken = [False] * chip.memory_slices
     places = [-1] * len(several)

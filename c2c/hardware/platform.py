@@ -205,7 +205,7 @@ def load_platform(name: str) -> Platform:
 
 
 def cpu_platform() -> Platform:
-    """Return this machine as a platform: its cores and memory; rates are assumptions."""
+    """Return this machine as a platform; rates are assumptions."""
     return load_platform("cpu")
 
 

@@ -26,7 +26,7 @@ _MODELS_SHOWN = 8
 
 
 class Axis(NamedTuple):
-    """An axis with label and unit; `ticks` has texts by value."""
+    """An axis with label and unit; `ticks`: texts by value."""
 
     label: str
     low: float

@@ -53,7 +53,7 @@ class Room:
 def shares_of(
     table: pa.Table, room: Room, span: tuple[float, float], concerned: npt.NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Return the used share of each resource, from served requests."""
+    """Return each resource's used share, from served requests."""
     since, until = span
     seconds = until - since
     started, finished = numbers_of(table, "started_s"), numbers_of(table, "finished_s")

@@ -90,7 +90,7 @@ def record_table(
 def phase_table(
     columns: Mapping[str, npt.NDArray[Any]], names: Mapping[str, Sequence[str]]
 ) -> pa.Table:
-    """Return a table of `PHASE_SCHEMA`; codes of `kind` are `PHASE_KINDS` by default."""
+    """Return a table of `PHASE_SCHEMA`; codes are `PHASE_KINDS` by default."""
     return _table(columns, {"kind": PHASE_KINDS, **names}, PHASE_SCHEMA)
 
 

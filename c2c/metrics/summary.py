@@ -72,7 +72,7 @@ class _Columns:
 
 @dataclass(slots=True)
 class _Totals:
-    """Additive numbers; float sums per model, so that order has no effect."""
+    """Additive numbers; float sums per model: order has no effect."""
 
     counts: Counter[str] = field(default_factory=Counter)
     sums: dict[str, list[float]] = field(default_factory=dict)

@@ -115,7 +115,7 @@ def _read(name: str) -> Any:
 
 
 def host_bytes(deployments: Sequence[Deployment]) -> NDArray[np.float64]:
-    """Return deployments' weights in host memory; adapters' with the base's."""
+    """Return deployments' host bytes; adapters' with the base's."""
     row = {d.name: k for k, d in enumerate(deployments)}
     result = np.array([0.0 if d.adapter else float(weight_bytes(d.spec)) for d in deployments])
     for d in deployments:

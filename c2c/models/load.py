@@ -45,7 +45,7 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
 
 
 def spec_files(name_or_path: str | Path) -> tuple[Path, ...]:
-    """Return the files that `load_spec` reads, none for a shipped model."""
+    """Return the files of `load_spec`, none for shipped models."""
     text = str(name_or_path)
     return () if text in catalog_names() else config_files(_file(text))
 

@@ -71,7 +71,7 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Attention heads of windowed layers where others differ; `sinks`: a learned logit each."""
+    """Attention heads of other windowed layers; `sinks`: a learned logit each."""
 
     heads: int
     kv_heads: int
@@ -192,7 +192,7 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True)
 class OtherFormat:
-    """Modules of one name with another `form` (None: unquantised), in `layers` (None: all)."""
+    """Other modules of a name by `form` (None: unquantised), in `layers` (None: all)."""
 
     module: str
     layers: tuple[int, ...] | None

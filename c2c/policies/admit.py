@@ -62,7 +62,7 @@ class WithinQuota(NamedTuple):
 
 
 class WholeBatches(NamedTuple):
-    """`ReserveAll` without continuous batching: no request joins a batch that decodes."""
+    """`ReserveAll` without continuous batching: none joins a decoding batch."""
 
     @property
     def traits(self) -> AdmitTraits:

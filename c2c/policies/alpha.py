@@ -35,7 +35,7 @@ class AlphaObservation(NamedTuple):
 
 
 class AlphaState(NamedTuple):
-    """Memory of the controller: alpha and the smoothed signals (negative: no sample yet)."""
+    """Memory of the controller: alpha and smoothed signals (negative: none)."""
 
     alpha: float
     latency_s: float

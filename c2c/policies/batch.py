@@ -21,11 +21,11 @@ def fill(policy: Any, w: Any, i: int, now_s: float) -> int:
 
 @decision(returns=YES_OR_NO)
 def joins(policy: Any, w: Any, i: int) -> bool:
-    """Return whether the head of instance `i`'s queue would join its batch now."""
+    """Return whether instance `i`'s queue head joins its batch."""
 
 
 class Reserved(NamedTuple):
-    """KV caches are reserved whole; prompts share steps with decodes."""
+    """KV caches are reserved whole; prompts share decodes' steps."""
 
     @property
     def traits(self) -> BatchTraits:

@@ -41,7 +41,7 @@ def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes
 
 @decision(returns=A_CHUNK)
 def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
-    """Return the largest possible chunk of the profiling table's candidates."""
+    """Return the profiling table's largest possible chunk."""
 
 
 class Profiled(NamedTuple):
@@ -61,7 +61,7 @@ def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:
 
 
 class Fixed(NamedTuple):
-    """One chunk for every model and slice, the default of current engines."""
+    """One chunk for all models and slices, as in current engines."""
 
     tokens: Count = 2048
 
@@ -77,7 +77,7 @@ def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:
 
 
 class ByQueue(NamedTuple):
-    """The profiling table's chunk, times the waiting prompt tokens over `prompt_tokens`."""
+    """The profiling table's chunk, times waiting prompt tokens over `prompt_tokens`."""
 
     prompt_tokens: Count = 1024
     limit_tokens: Count = 2048

@@ -43,7 +43,7 @@ def should_drain(policy: Any, oldest_wait_s: float) -> bool:
 
 
 class AfterWaiting(NamedTuple):
-    """Drain of a busy slice after a model waited for `after_s` seconds (ours)."""
+    """Drain of a busy slice after a wait of `after_s` seconds (ours)."""
 
     after_s: Annotated[float, In("(0, inf]")] = 10.0
 

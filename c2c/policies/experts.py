@@ -1,4 +1,4 @@
-"""Eviction and prefetch of a mixture's experts in a slice's HBM."""
+"""Eviction and prefetch of a mixture's experts in HBM."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expert_worth(
 
 @decision(default=_no_factor, returns=A_NUMBER)
 def layer_factor(policy: Any, layer: int, now: int, layers: int) -> float:
-    """Return the factor, above 0, of a layer's worth while layer `now` runs."""
+    """Return the factor, above 0, of a layer's worth during layer `now`."""
 
 
 class AllExperts(NamedTuple):
@@ -153,11 +153,11 @@ def prefetch_weight(policy: Any, probability: float, ahead: int, layers: int) ->
 
 @decision(default=_all_mass, returns=A_NUMBER)
 def mass_to_fetch(policy: Any, similarity: float) -> float:
-    """Return the predicted probability of a layer to be fetched, likeliest experts first."""
+    """Return a layer's probability to fetch, likeliest experts first."""
 
 
 class NoPrefetch(NamedTuple):
-    """No prefetch: experts are fetched when a layer lacks them."""
+    """No prefetch: missing experts are fetched."""
 
 
 @prefetch_weight.by(NoPrefetch)

@@ -26,7 +26,7 @@ def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int
 
 
 class NothingKept(NamedTuple):
-    """No kept weights: every step streams all, as in the paper."""
+    """No kept weights: every step streams all."""
 
     @property
     def traits(self) -> KeepTraits:

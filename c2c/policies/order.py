@@ -52,7 +52,7 @@ def _shortest_first(
 
 
 class LeastSlack(NamedTuple):
-    """Least slack first: the earliest latest start that meets the TTFT target."""
+    """Least slack first: the earliest latest start for the TTFT target."""
 
 
 @rank.by(LeastSlack)

@@ -1,4 +1,4 @@
-"""Placement of an inactive model on a slice (C2CServe section 6.2)."""
+"""Placement of a model on a slice (C2CServe section 6.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice of an active instance for a request (C2CServe section 6.1, step 1)."""
+"""Choice of an instance for a request (C2CServe section 6.1, step 1)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _where_work_is(
 
 
 class EndsFirst(NamedTuple):
-    """The instance on which the request would end first without later arrivals (ours)."""
+    """The instance that would end the request first (ours)."""
 
     @property
     def traits(self) -> RouteTraits:

@@ -36,7 +36,7 @@ def _never(policy: OneInstance, outstanding: int, backlog_s: float, is_full: boo
 
 
 class AtOutstanding(NamedTuple):
-    """Another instance once the least busy one has `at` outstanding requests (ours)."""
+    """Another instance at `at` outstanding requests of the least busy (ours)."""
 
     at: Count = 32
 
@@ -49,7 +49,7 @@ def _at_outstanding(
 
 
 class AtBacklog(NamedTuple):
-    """Another instance once prompts wait for `seconds`, or the batch is full (ours)."""
+    """Another instance after `seconds` of prompts, or a full batch (ours)."""
 
     seconds: Annotated[float, In("(0, inf]")] = 0.5
 

@@ -123,7 +123,7 @@ def note_end(
 
 @decision(default=_all_rows, returns=A_COUNT)
 def most_rows(policy: Any, own: Any, instance: int, max_batch: int) -> int:
-    """Return the most requests of an instance's batch, at most `max_batch`; needs `caps_batch`."""
+    """Return an instance's most requests, at most `max_batch`; needs `caps_batch`."""
 
 
 @decision(default=_fewest, returns=A_HOME, rows=HOME_DTYPE)
@@ -154,7 +154,7 @@ def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: floa
 
 
 class AsAlpha(NamedTuple):
-    """A constant variant, set by `alpha` from 0 (first) to 1."""
+    """A constant variant by `alpha`, 0 (first) to 1."""
 
 
 variant.by(AsAlpha)(_first)

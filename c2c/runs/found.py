@@ -100,7 +100,7 @@ def read_run(folder: Path, name: str) -> FoundRun | None:
 
 
 def tidy(runs: Sequence[FoundRun]) -> pa.Table:
-    """Return runs as a table, see `collect`; null: a run lacks it."""
+    """Return runs as a table, see `collect`; null: absent."""
     settings = _differing(runs)
     fields = [summary_fields(run.summary) for run in runs]
     columns: dict[str, pa.Array] = {
@@ -121,7 +121,7 @@ def tidy(runs: Sequence[FoundRun]) -> pa.Table:
 
 
 def settings_columns(table: pa.Table) -> list[str]:
-    """Return the columns of `tidy` that tell runs apart, without settings that follow."""
+    """Return the columns of `tidy` that tell runs apart, without dependent settings."""
     names: list[str] = json.loads((table.schema.metadata or {}).get(_DIFFERING, b"[]"))
     names.sort(key=lambda name: not name.endswith(".name"))  # else in their order
     columns: dict[str, list[Any]] = {}

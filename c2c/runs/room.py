@@ -1,4 +1,4 @@
-"""Check that a folder can be written and has room."""
+"""Check of a folder's permissions and room."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ PLACES = 9  # decimals of a figure's width and height at which axes are fixed
 
 
 def _settle(figure: Figure) -> None:
-    """Round the axes' positions to `PLACES`: the last digits differ between processes."""
+    """Round axes' positions to `PLACES`: last digits differ between processes."""
     if figure.get_layout_engine() is None:
         return
     figure.draw_without_rendering()
@@ -151,14 +151,14 @@ class RunDir:
         files: Iterable[Path] = (),
         ignore: Sequence[str] = (),
     ) -> bool:
-        """Return whether the folder holds a complete run of these inputs."""
+        """Return whether the folder has a complete run of these inputs."""
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
         return _is_complete(root, key)
 
     @staticmethod
     def holds(root: Path, key: str) -> bool:
-        """Return whether it holds a complete run with this key."""
+        """Return whether it has a complete run with this key."""
         return _is_complete(root, key)
 
     def write_table(self, name: str, table: pa.Table | Mapping[str, Any]) -> Path:
@@ -199,12 +199,12 @@ class RunDir:
 
     @contextmanager
     def open_file(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a file that appears as `name` after a block without error."""
+        """Yield a file that appears as `name` if the block ends."""
         with atomic_file(self._result(name)) as file:
             yield file
 
     def write_figure(self, name: str, figure: Figure) -> tuple[Path, ...]:
-        """Write `<name>` as PNG, SVG and PDF; equal figures give equal bytes."""
+        """Write `<name>` as PNG, SVG and PDF, with equal bytes for equal figures."""
         import matplotlib as mpl
 
         _settle(figure)

@@ -27,7 +27,7 @@ def _hands(values: Mapping[type, Any]) -> bool:
 
 @apart("hand_on", needed=_hands)
 def hand_on(w: Loop, i: int, now_s: float) -> None:
-    """Hand the decodes of instance `i` over to decode instances."""
+    """Hand instance `i`'s decodes over to decode instances."""
     inst = w.s.instance[i]
     if w.fleet.role[inst.on_device] == DECODES:
         if w.fleet.hands_directly:

@@ -119,7 +119,7 @@ _FAULTS: Final[dict[int, tuple[str, str]]] = {
 
 
 def row_of(event: Event) -> tuple[int, int, int]:
-    """Return kind, place and model of an event without a request."""
+    """Return kind, place and model of a requestless event."""
     kind, field = _KINDS[type(event)]
     return kind, getattr(event, field), getattr(event, "model", 0)
 
@@ -176,7 +176,7 @@ class Step:
         return self._w.s, tuple(actions)
 
     def time_and_records(self) -> tuple[float, int]:
-        """Return the loop's time and the number of records of ended requests."""
+        """Return the loop's time and the count of records."""
         return float(self._now_s[0]), int(self._out[0])
 
     def _applied(self, event: Event) -> int:

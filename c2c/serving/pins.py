@@ -35,7 +35,7 @@ def keep_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
 
 
 def take_weights_of(fleet: Fleet, s: Serving, m: int, c: int) -> None:
-    """Record that requested weights are in memory, without an instance."""
+    """Record requested weights in memory, without an instance."""
     k = entry_of(fleet, m, c)
     if s.hold[k].state != ABSENT:
         arrived(s, k)
@@ -50,7 +50,7 @@ def release_weights_of(w: Loop, m: int, c: int, now_s: float) -> None:
 
 
 def drop_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
-    """Free unneeded weights of model `m`; return True if they are gone."""
+    """Free model `m`'s unneeded weights; return whether gone."""
     k = entry_of(w.fleet, m, c)
     first, last = instances_of(w.fleet, w.s, c)
     mine = [i for i in range(first, last) if w.s.instance[i].model == m]

@@ -63,7 +63,7 @@ def go_elsewhere(w: Loop, m: int, now_s: float) -> None:
 
 @jitable
 def after_idle(w: Loop, i: int, now_s: float) -> None:
-    """Offer the slice of idle instance `i` to pending models."""
+    """Offer idle instance `i`'s slice to pending models."""
     inst = w.s.instance[i]
     m = int(inst.model)
     was_draining = inst.draining != 0
@@ -78,7 +78,7 @@ def after_idle(w: Loop, i: int, now_s: float) -> None:
 
 @jitable
 def after_leaving(w: Loop, i: int, now_s: float) -> None:
-    """Offer the room of requests that left instance `i` to others."""
+    """Offer left room of instance `i` to others."""
     inst = w.s.instance[i]
     d = inst.on_device
     is_empty = batch_size(w.s, i) == 0 and not holds_on(w.fleet, w.s, i)

@@ -54,6 +54,6 @@ def simulate_in_memory(
 
 
 def estimate(prepared: Prepared, workload: Workload, *, compiled: bool = True) -> Mapping[str, Any]:
-    """Return a workload's summary, served to rate a layout for `mig=planned`."""
+    """Return a workload's summary, to rate a layout for `mig=planned`."""
     records = simulate_in_memory(prepared, workload, compiled=compiled).records
     return summarise(requests_table(prepared, records))

@@ -17,5 +17,5 @@ def is_compiled() -> bool:
 
 
 def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
-    """Return `core.drive` compiled, to be called with the same rules."""
+    """Return `core.drive` compiled, for the same rules."""
     return compiled(core.drive, arguments)

@@ -35,7 +35,7 @@ class FailureRow:
 
 
 class FailureSchedule:
-    """Failures of a run, by seed and number of the chip or host."""
+    """Failures by seed and number of chip or host."""
 
     def __init__(self, prepared: Prepared, chips: NDArray[np.int64]) -> None:
         self._settings = prepared.setup.failures
@@ -108,7 +108,7 @@ def has_steps_done(world: World, d: int, now_s: float) -> bool:
 
 
 def lose_phase(rules: Rules, state: Serving, world: World, d: int, now_s: float) -> None:
-    """End the phase of device `d` after a failure: traffic counts."""
+    """End device `d`'s phase after a failure: traffic counts."""
     p, c = world.phase[d], state.device[d].chip
     if world.busy[d] == 0:
         return

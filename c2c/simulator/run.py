@@ -53,7 +53,7 @@ Incident = Cancelled | DeviceLost | DeviceBack | BlocksLost | Weights
 
 @dataclass(slots=True)
 class Simulation:
-    """One run: state and world, and phases for the timeline."""
+    """A run: state and world, and the timeline's phases."""
 
     prepared: Prepared
     rules: Rules
@@ -278,7 +278,7 @@ class Simulation:
 
     @property
     def next_s(self) -> float:
-        """Time of the next event without a further request; inf: none."""
+        """The next event's time without a further request; inf: none."""
         ends_s = next_end(self.world.tournament, FLEET)[1]
         timers = self.state.timer_s
         others_s = min(float(timers[0]), float(self.world.outside_s[0]), ends_s)
@@ -372,7 +372,7 @@ class Simulation:
         submit(self.w, self.machine, self.world, self.experts, device, now_s)
 
     def timeline(self) -> Any:
-        """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""
+        """Return the kept phases (`TIMELINE_DTYPE`), by their end."""
         rows = int(self.world.n_timeline[0]) if self.timeline_rows > 0 else 0
         return self.world.timeline[:rows].copy()
 

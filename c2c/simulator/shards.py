@@ -59,7 +59,7 @@ def split(
 def dealt(
     blocks: Iterable[RequestBlock], shards: Sequence[Shard]
 ) -> Iterator[tuple[int, RequestBlock]]:
-    """Yield each block's requests by shard, with their ids in the whole run."""
+    """Yield blocks' requests by shard, with ids in the run."""
     shard_of = np.zeros(sum(len(shard.models) for shard in shards), np.int64)
     for k, shard in enumerate(shards):
         shard_of[shard.models] = k
@@ -84,7 +84,7 @@ def by_part(part_of: NDArray[np.int64], count: int) -> Iterator[tuple[int, Any]]
 
 
 def merged_stats(stats: Sequence[RunStats]) -> RunStats:
-    """Return the totals of a run from those of its shards."""
+    """Return a run's totals from its shards'."""
     values = {}
     for field in fields(RunStats):
         column = [getattr(s, field.name) for s in stats]
@@ -98,7 +98,7 @@ def merged_stats(stats: Sequence[RunStats]) -> RunStats:
 
 
 def merged_timeline(timelines: Sequence[NDArray[np.void]], rows: int) -> NDArray[np.void]:
-    """Return the first phases of all shards, in the order of their end."""
+    """Return all shards' first phases, by their end."""
     joined = np.concatenate(list(timelines))
     order = np.lexsort((joined["instance"], joined["end_s"]))
     return joined[order[:rows]]

@@ -1,4 +1,4 @@
-"""Records and phases of a run as the tables of `c2c.metrics`."""
+"""Records and phases as tables of `c2c.metrics`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def requests_table(prepared: Prepared, records: Any) -> pa.Table:
 
 
 def phases_table(prepared: Prepared, timeline: Any) -> pa.Table:
-    """Return phases (`TIMELINE_DTYPE`) as a table of `PHASE_SCHEMA`, in the same order."""
+    """Return phases (`TIMELINE_DTYPE`) as a table of `PHASE_SCHEMA`, in order."""
     loads = timeline["is_load"] != 0
     prefills, decodes = timeline["prefill_tokens"] > 0, timeline["decode_seqs"] > 0
     # Streamed weights are switched to, not loaded; cold starts of either kind read the disk.

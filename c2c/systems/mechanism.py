@@ -1,4 +1,4 @@
-"""Interface of a mechanism, which fills a part of a system."""
+"""Interface of a mechanism that fills a part of a system."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Mechanism:
 
 
 def read_gbps(context: Context) -> float:
-    """Return the rate at which all slices read host memory, GB/s."""
+    """Return slices' total rate of host memory, GB/s."""
     if context.node is None or context.node.chip is None:
         name = None if context.node is None else context.node.name
         raise SettingError(

@@ -75,7 +75,7 @@ class _State:
 # architecture share it, in this process and, through a repository, in all others. Source: MEDUSA
 # starts from materialised CUDA graphs; here the state is XLA's executables.
 class Executables:
-    """Compiled stages, loaded from a repository or stored there; None: jax compiles."""
+    """Compiled stages of a repository; None: jax compiles."""
 
     def __init__(self, folder: Path | str | None = None, *, strict: bool = True) -> None:
         """Set the repository's folder, created on first use.
@@ -92,7 +92,7 @@ class Executables:
         self._state = _State()
 
     def on(self, device: Any) -> Executables:
-        """Return these executables for another device (None: jax's first), without compiling."""
+        """Return these for another device (None: jax's first), uncompiled."""
         other = copy.copy(self)
         other.device = device
         return other
@@ -126,7 +126,7 @@ class Executables:
         return call
 
     def bind_ahead(self, stage: Stage) -> Callable[..., Any]:
-        """Return a function that finds the executable and returns shapes."""
+        """Return a function that finds the executable; it returns shapes."""
 
         def call(*args: Any, **static: Any) -> Any:
             leaves, tree = jax.tree.flatten(args)
@@ -279,7 +279,7 @@ def _program(
 
 @functools.cache
 def source_of_stages(file: str) -> str:
-    """Return a hash of the source that affects a file's stages."""
+    """Return a hash of the source of a file's stages."""
     ours, tuned = hashlib.sha256(), hashlib.sha256()
     for folder in dict.fromkeys((_C2C / "models", _C2C / "transformer", Path(file).parent)):
         for path in sorted(folder.rglob("*.py")):

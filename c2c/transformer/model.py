@@ -93,7 +93,7 @@ class Model:
         )
 
     def executor(self, pool: KvPool, lease: Lease | None = None) -> OnDevice:
-        """Return an executor whose keys and values are in this pool."""
+        """Return an executor over this pool."""
         return OnDevice(
             self.params, self.spec, self.linear, pool, executables=self.executables, lease=lease
         )

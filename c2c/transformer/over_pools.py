@@ -92,11 +92,11 @@ class OverPools(SharesNothing, ABC):
 
     @property
     def available(self) -> int:
-        """Blocks of a layer that can be taken on the fullest device."""
+        """A layer's blocks free on the fullest device."""
         return min(lease.available for lease in self.leases)
 
     def keep(self, stay: Stay) -> Kept:
-        """Return the place of a request's keys and values, assigned if new."""
+        """Return a request's place for keys and values."""
         if stay not in self.kept:
             empty = np.zeros((self.spec.layers, 0), np.int32)
             self.kept[stay] = Kept(self.path_of(stay), empty)
@@ -155,7 +155,7 @@ class OverPools(SharesNothing, ABC):
         return tables
 
     def begin(self, laid: Laid, tokens: Any, *, ahead: bool = False) -> tuple[Any, Rows, Any]:
-        """Return embedded tokens, rows, cosine and sine, on the first device; `ahead`: shapes."""
+        """Return embedded tokens, rows, cosine and sine on the first device; `ahead`: shapes."""
         result: tuple[Any, Rows, Any] = self.on(0, ahead=ahead)(BEGIN)(
             self.ends.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
             decode_rows=laid.decode_rows, spec=self.nameless, dtype=str(self.ends.dtype),
@@ -163,7 +163,7 @@ class OverPools(SharesNothing, ABC):
         return result
 
     def on(self, device: int, *, ahead: bool = False) -> Any:
-        """Return the compiler of a device's stages; `ahead`: only that."""
+        """Return a device's compiler of stages; `ahead`: only that."""
         if not ahead:
             return self.stage[device]
         assert self.executables is not None

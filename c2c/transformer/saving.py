@@ -42,7 +42,7 @@ def plain(params: Params) -> Params:
 
 
 def plain_params(model: Model) -> Params:
-    """Return floats in device memory with an array per layer."""
+    """Return floats in device memory, an array per layer."""
     if model.linear != Reference():
         raise SettingError("linear", model.linear, "'reference': weights in device memory")
     return plain(model.params)

@@ -1,4 +1,4 @@
-"""Traces of coding agents as the project's rows: Weka's sessions, Dynamo's graphs."""
+"""Traces of coding agents as the project's rows."""
 
 from __future__ import annotations
 

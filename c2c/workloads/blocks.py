@@ -120,13 +120,13 @@ class RequestBlock:
         return block if hashes is None else block.hashed(hashes.take(rows), self.block_tokens)
 
     def hashes(self) -> Lists | None:
-        """Return the keys of each request's blocks; None if unknown."""
+        """Return the keys of requests' blocks; None if unknown."""
         if self.block_first is None or self.block_keys is None:
             return None
         return Lists(first=self.block_first, values=self.block_keys)
 
     def parents(self) -> Lists | None:
-        """Return the turns that each request waits for; None: its session's previous one."""
+        """Return the turns waited for; None: the session's previous one."""
         if self.parent_first is None or self.parent_turns is None:
             return None
         return Lists(first=self.parent_first, values=self.parent_turns)
@@ -136,7 +136,7 @@ class RequestBlock:
         return replace(self, parent_first=parents.first, parent_turns=parents.values)
 
     def hashed(self, keys: Lists | None, block_tokens: int) -> RequestBlock:
-        """Return the requests with these keys, cut to their tokens; None removes all."""
+        """Return the requests with these keys, cut to their tokens; None: none."""
         if keys is None:
             return replace(self, block_tokens=0, block_first=None, block_keys=None)
         keys = keys.upto(self.most_blocks(block_tokens))
@@ -259,7 +259,7 @@ def _check_parents(block: RequestBlock, parents: Lists) -> None:
 
 
 def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
-    """Join blocks into one; optional columns need all blocks to have them."""
+    """Join blocks; optional columns must be in all."""
     parts = list(blocks)
     if not parts:
         return RequestBlock(

@@ -1,4 +1,4 @@
-"""Containers of traces: compression, file kinds, CSV as columns of text."""
+"""Containers of traces: compression, file kinds, CSV as text columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations: sessions of turns, each prompt with all earlier text."""
+"""Conversations: sessions of turns, prompts with earlier text."""
 
 from __future__ import annotations
 

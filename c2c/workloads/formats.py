@@ -92,7 +92,7 @@ class TraceFormat:
         return {f: column for f in fields if (column := getattr(self, f)) is not None}
 
     def found(self, present: list[str]) -> dict[str, list[str]] | None:
-        """Return field -> columns named alike; None if one is missing."""
+        """Return field -> columns named alike, or None."""
         columns_of = {f: alike(column, present) for f, column in self.columns().items()}
         optional = {*self.optional, *_MORE}
         absent = any(not columns for f, columns in columns_of.items() if f not in optional)
@@ -302,7 +302,7 @@ def _guess(opened: TraceFile, used: list[str], fields: list[str]) -> dict[str, s
 
 
 def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
-    """Open a trace, a log, or a table of lengths."""
+    """Open a trace, log, or table of lengths."""
     opened = _open(path, chars_per_token, True, {})
     if opened.container == "log":
         return opened

@@ -1,4 +1,4 @@
-"""Columns for fields that neither a format nor a setting names."""
+"""Columns for fields without format or setting."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def guessed_columns(
 
 
 def numeric(batch: pa.RecordBatch | None, columns: Iterable[str]) -> list[str]:
-    """Return the columns with positive whole numbers in half of the first rows."""
+    """Return columns with positive whole numbers in half the first rows."""
     return [c for c in columns if batch is not None and _may_hold("prompt_tokens", batch, c)]
 
 

@@ -1,4 +1,4 @@
-"""JSON lines by Arrow's faster reader, where it gives the same as Python's."""
+"""JSON lines by Arrow's reader, where equal to Python's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing of a trace's cells, with a verdict on every row."""
+"""Parsing of a trace's cells, with verdicts."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def _text(batch: pa.RecordBatch, column: str | None) -> pa.Array | None:
 
 
 def token_counts(raw: pa.Array) -> NDArray[np.float64]:
-    """Return a column as f64; 0 for missing and unreadable cells."""
+    """Return a column as f64; 0 for bad cells."""
     return _numbers(_plain(raw), np.full(len(raw), GOOD, np.int8), "tokens")
 
 

@@ -54,7 +54,7 @@ class Clock:
 
 
 def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
-    """Return the unit and zero of a trace's times, set or inferred."""
+    """Return a trace's unit and zero, set or inferred."""
     first, fractional = _first_time(trace)
     if first is None:
         if unit != "auto":

@@ -1,4 +1,4 @@
-"""JSON files as columns: lines, a list of records, or a benchmark's result."""
+"""JSON files as columns: lines, records, or a benchmark's result."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def router_tables(
 
 
 def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
-    """Return, by bisection (exact: rounding preserves order), the least draws of the levels."""
+    """Return, by exact bisection, the least draws of the levels."""
     low = np.full(len(levels), ceil(locality * DRAWS) - 1)  # not reached
     high = np.full(len(levels), DRAWS)  # reached, or no draw
     while (high - low > 1).any():
@@ -148,5 +148,5 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
 
 @formula
 def token_key(tables: RouterTables, request: int, layer: int) -> int:
-    """Return the random key of a request's tokens in a layer."""
+    """Return a request's random key in a layer."""
     return hashed(request_key(tables.seed, request), layer)

@@ -24,7 +24,7 @@ MOST_REQUESTS = 10_000_000_000
 
 
 def shared_dir() -> Path:
-    """Return the folder of shared traces: C2C_SHARED, or `shared` beside the checkout."""
+    """Return the folder of shared traces: C2C_SHARED, or `shared` near the checkout."""
     if place := os.environ.get("C2C_SHARED"):
         return Path(place)
     return Path(__file__).resolve().parents[3] / "shared"

@@ -87,7 +87,7 @@ def _curve(
 
 
 def popularity_shares(trace: SyntheticTrace) -> NDArray[np.float64]:
-    """Return each active model's share of the requests, falling, of sum 1."""
+    """Return active models' shares of requests, falling, of sum 1."""
     shares = _curve(_ranks(_active_models(trace.models)), _SHARE_RANKS, _SHARES)
     return np.asarray(shares / shares.sum())
 
@@ -138,7 +138,7 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
 
 
 def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], float]:
-    """Return model -> requests, by first appearance, and the last arrival of `synthetic_blocks`."""
+    """Return model -> requests, by first appearance, and the last arrival."""
     plan = plan_requests(trace, seed)
     by_day = plan.reshape(trace.models, trace.days, 24).any(axis=2)
     active = np.flatnonzero(by_day.any(axis=1))

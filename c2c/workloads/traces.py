@@ -1,4 +1,4 @@
-"""Trace files as streams of requests, with counts of bad rows."""
+"""Trace files as streams of requests, with bad rows counted."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def _time_hint(bad: Mapping[str, int]) -> list[str]:
 
 
 def stream(trace: TraceFile, rules: RowRules, index_of: dict[str, int]) -> Iterator[RequestBlock]:
-    """Yield the good rows; `index_of` maps model ids to `RequestBlock.model`."""
+    """Yield good rows; `index_of` maps ids to `RequestBlock.model`."""
     for ids, block in _good_rows(trace, rules, _Tally.of(rules)):
         # Ids of bad rows have no index and are never looked up.
         lookup = np.array([index_of.get(name, -1) for name in ids], np.int32)

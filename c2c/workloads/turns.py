@@ -71,7 +71,7 @@ def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: boo
 
 
 def edges_of(block: RequestBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows of parent and child of each edge within the block."""
+    """Return parent and child rows of edges within the block."""
     assert block.session is not None
     parents = block.parents()
     if parents is None:

@@ -109,7 +109,7 @@ def _fails(row: Mapping[str, Any]) -> dict[str, str]:
 def print_fleets(
     out: Console, fleets: Sequence[Mapping[str, Any]], failing: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Print a table of fleets, serving or not; no number is shortened."""
+    """Print a table of fleets; no number is shortened."""
     rows = [*map(_cells, fleets), *map(_fails, failing)]
     print_table(out, partial(_table, rows), spare=SPARE)
 

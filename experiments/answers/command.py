@@ -50,7 +50,7 @@ def answering(
 
 
 def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the command's own settings, `<group>.<key>=<value>`, and the other arguments."""
+    """Return own settings, `<group>.<key>=<value>`, and other arguments."""
     assignments = [a for a in arguments if a.startswith(f"{group}.")]
     merged: Any = OmegaConf.create({group: OmegaConf.structured(schema)})
     for argument in assignments:

@@ -51,7 +51,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """Settings of the fleet, as part of a command line."""
+        """Settings of the fleet, for a command line."""
         return " ".join(f"{key}={as_text(value)}" for key, value in self.params.items())
 
     @property
@@ -63,7 +63,7 @@ class Arm:
         ).name  # fmt: skip
 
     def spoken(self, chips: int) -> str:
-        """Return the fleet in words, such as 2 x gh200, 7x12gb, c2cserve."""
+        """Return the fleet in words: 2 x gh200, 7x12gb, c2cserve."""
         return ", ".join(
             filter(None, (f"{chips} x {self.chip}", self.layout, self.system, self.rest))
         )
@@ -74,7 +74,7 @@ class Arm:
 
 
 class FleetSpace:
-    """All kinds of fleets that a command line leaves open."""
+    """Kinds of fleets open in a command line."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class FleetSpace:
         return list(every.values())
 
     def asked(self, arms: Sequence[Arm]) -> dict[str, list[int]]:
-        """Return the arms of each chip that the command line names."""
+        """Return arms of chips named in the command line."""
         result: dict[str, list[int]] = {}
         for k, arm in enumerate(arms):
             if _CHIP in self.open and _CHIP in arm.params:

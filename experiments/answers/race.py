@@ -20,7 +20,7 @@ DEAR, SAME = "dearer than others that serve", "more chips change nothing"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Run that the race asks for: arm, chips, `part` in requests, and seed."""
+    """Run of the race: arm, chips, `part` in requests, seed."""
 
     arm: int
     chips: int
@@ -43,7 +43,7 @@ class Outcome:
     error: str = ""
 
     def is_like(self, other: Outcome) -> bool:
-        """Return whether two numbers of chips have the same result, except for chance."""
+        """Return whether two numbers of chips have equal results, but for chance."""
         if self.error or other.error:
             return self.error == other.error
         pairs = zip(
@@ -66,7 +66,7 @@ class Standing:
 
     @property
     def is_settled(self) -> bool:
-        """True if no number of chips is left to try."""
+        """True if no number of chips is untried."""
         return bool(self.out) or self.serves == self.fails + 1
 
 
@@ -92,7 +92,7 @@ def race(
     may_miss: float = 0.0,
     standings: dict[int, Standing] | None = None,
 ) -> dict[int, Standing]:
-    """Return the standing of each arm in the last part that it reached."""
+    """Return each arm's standing in its last part."""
     standings = {} if standings is None else standings
     always = {arm for group in named for arm in group}
 

@@ -34,7 +34,7 @@ def serving(
 
 
 def in_order(fleets: Collection[dict[str, Any]] | Any) -> list[dict[str, Any]]:
-    """Return fleets by price, then longer steps, load left and TTFT."""
+    """Return fleets by price, longer steps, load left and TTFT."""
     return sorted(
         fleets,
         key=lambda one: (

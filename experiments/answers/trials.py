@@ -15,7 +15,7 @@ __all__ = ["Runs", "outcome_of"]
 
 
 class Runs:
-    """Runs of a race: computes trials and keeps their results."""
+    """Runs of a race, with kept results."""
 
     def __init__(
         self, space: FleetSpace, arms: Sequence[Arm], more: Mapping[str, Any], requests: int,

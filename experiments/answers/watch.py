@@ -19,7 +19,7 @@ EVERY_S = 10.0  # between two lines of a log
 
 
 class Watch:
-    """View of ended runs on standard error, a context manager."""
+    """View of ended runs on standard error; a context manager."""
 
     def __init__(self, rest: Callable[[int], float], best: Callable[[], str]) -> None:
         self.done = self.asked = 0

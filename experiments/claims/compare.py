@@ -51,7 +51,7 @@ class Result:
 def answer(
     claim_id: str, ours: Any, note: str = "", sample: Sample = "out-of-sample", **more: Any
 ) -> Result:
-    """Return a result in the claim's unit; `more` are fields of `Result`."""
+    """Return a result in the claim's unit; `more`: fields of `Result`."""
     unit = claim(claim_id).unit
     return Result(claim_id=claim_id, ours=ours, unit=unit, sample=sample, note=note, **more)
 

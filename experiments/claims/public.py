@@ -17,7 +17,7 @@ __all__ = ["Interval", "intervals_beside", "public_interval"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Lowest and highest of our values over all readings, for each printed number."""
+    """Lowest and highest of our values over readings, for each number."""
 
     printed: tuple[float, ...]
     low: tuple[float, ...]
@@ -56,7 +56,7 @@ def public_interval(claim: Claim, result: Result | None) -> Interval | None:
 
 
 def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
-    """Return how many numbers lie in our intervals, and how many by chance."""
+    """Return how many numbers are in our intervals, and by chance."""
     numbers = [r for r in rows if r.comparison is not None and r.comparison.ratio is not None]
     intervals: dict[str, tuple[str, Interval]] = {}
     for row in numbers:

@@ -53,7 +53,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Answers:
-    """Answers for at most `most` requests; it remembers the last settings and runs."""
+    """Answers for at most `most` requests, with last runs remembered."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -63,7 +63,7 @@ class Answers:
         self._simulated = lru_cache(16)(self._run)
 
     def answer(self, query: Asked) -> dict[str, Any]:
-        """Return the pictures as HTML, their command line, and the seconds taken."""
+        """Return pictures as HTML, their command line, and the seconds."""
         began_s = time.perf_counter()
         systems, words, numbers = _settings(query)
         colours, models = system_colours(systems), dict[str, str]()

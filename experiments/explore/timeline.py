@@ -24,14 +24,14 @@ _STARTING, _OTHERS = "a model's start", "other models"
 
 
 def model_colours(result: SimulationResult) -> dict[str, str]:
-    """Return the colours of the models with the most requests."""
+    """Return colours of the models with most requests."""
     models = result.summary["models"]
     popular = sorted(models, key=lambda name: -models[name]["requests"])
     return dict(zip(popular, COLOURS, strict=False))
 
 
 def time_charts(result: SimulationResult, colours: Mapping[str, str], colour: str) -> str:
-    """Return SVG pictures: the link's use, and models by slice, with a legend."""
+    """Return SVG pictures: link use, and models by slice, with legend."""
     phases, run, prepared = result.phases, result.summary["run"], result.setup.prepared
     end_s = float(run["end_s"])
     if phases.num_rows == result.setup.timeline_rows:  # later phases were not kept

@@ -113,7 +113,7 @@ def text_of(name: str, value: str) -> str:
 
 
 def prompts_of(settings: Mapping[str, Any]) -> tuple[Prompt, ...]:
-    """Return the prompts that settings name, each with all its settings."""
+    """Return the settings' prompts, with all their settings."""
     shared = {name: settings[name] for name in _KINDS if name not in ("prompt", "system")}
     shared["chat"], shared["stop"] = _chat(shared["chat"]), tuple(shared["stop"])
     shared["logit_bias"] = _bias(shared["logit_bias"])

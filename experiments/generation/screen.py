@@ -1,4 +1,4 @@
-"""Console output: text on standard output, everything else on standard error."""
+"""Console output: text on standard output, else standard error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Display:
         )
 
     def close(self) -> None:
-        """Remove the progress bar and print held texts, including unfinished ones."""
+        """Remove the progress bar; print held and unfinished texts."""
         self._drawn.close()
         if len(self._asked) > 1:
             for number, text in enumerate(self._texts):
@@ -54,7 +54,7 @@ class Display:
         self._texts = []
 
     def show(self, result: Generated, prompts: Sequence[str]) -> None:
-        """Print the texts of a run complete before, or a new one's statistics."""
+        """Print a complete run's texts, or a new one's statistics."""
         if result.statistics is None:
             for number, text in enumerate(result.texts):
                 head = _heading(number + 1, prompts[number]) if len(prompts) > 1 else ""

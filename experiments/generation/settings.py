@@ -19,7 +19,7 @@ __all__ = ["LinearSettings", "Settings", "settings_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearSettings:
-    """Multiplication of projections; fields other than `name` are for "hybrid" alone."""
+    """Multiplication of projections; all but `name` for "hybrid"."""
 
     name: str
     alpha: Mapping[str, float]  # by kind of projection; others use the best alpha of each call

@@ -68,7 +68,7 @@ def asked(model: Model, prompt: Prompt) -> Asked:
 
 
 def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
-    """Return a prompt's tokens, and whether the chat template was applied."""
+    """Return a prompt's tokens, and whether the chat template applied."""
     chat = prompt.chat == "true" or (
         prompt.chat == "auto"
         and tokenizer.chat_template is not None
@@ -85,7 +85,7 @@ def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
 
 
 def wanted_of(prompts: Sequence[Prompt], spec: ModelSpec, tokenizer: Tokenizer | None) -> Wanted:
-    """Return the shapes that a single prompt will run, to compile them ahead."""
+    """Return a single prompt's shapes, to compile ahead."""
     if len(prompts) != 1 or tokenizer is None or depends_on_length(spec):
         return Wanted(buckets=())
     (prompt,) = prompts
@@ -147,11 +147,11 @@ class Answer:
 
     @property
     def stop_text(self) -> str | None:
-        """Stop string that ended the text; None if none did."""
+        """Stop string that ended the text, or None."""
         return self._stop.found
 
     def push(self, token: int, at_s: float) -> str:
-        """Append a token; return the new text, and set `ended` at the last."""
+        """Append a token; return new text, and set `ended` at the last."""
         self.tokens.append(token)
         self.times_s.append(at_s)
         piece = ""
@@ -170,7 +170,7 @@ class Answer:
         return piece
 
     def finish(self) -> str:
-        """Return the text held back, if the answer breaks off before its end."""
+        """Return text held back at an early end."""
         if self.ended is not None:
             return ""
         self._pieces.append(self._rest())

@@ -13,7 +13,7 @@ _CONFIG = "mhlo.backend_config"
 
 
 def lower(program: Program, sharding: Any) -> Any:
-    """Return a program lowered for a CUDA target, host arguments marked."""
+    """Return a program lowered for CUDA, host arguments marked."""
     jax: Any = import_module("jax")  # several of its functions are untyped
 
     def abstract(argument: Argument) -> Any:

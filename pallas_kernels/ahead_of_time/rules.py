@@ -81,7 +81,7 @@ def descriptor(
 # Rules about order hold on every path over basic blocks (`ptx.follow`). `pallas_kernels/README.md`
 # has the table, with the limits of each rule.
 def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R1: descriptors meet the driver's rules, and copies match their descriptors."""
+    """R1: descriptors meet the driver's rules, and copies match them."""
     first = kernel.body[0]
     for number, table in enumerate(descriptors):
         yield from ((first, f"descriptor {number}: {fault}") for fault in table.faults())
@@ -272,7 +272,7 @@ def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 
 def barriers(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R5: every load is expected, by its bytes, on its barrier."""
+    """R5: loads are expected, by bytes, on their barriers."""
     loads = {i: copy for i, copy in copies(kernel, descriptors).items() if copy.load}
     load_barriers = {copy.barrier for copy in loads.values() if copy.barrier}
     leaves = {
@@ -329,7 +329,7 @@ def arrivals(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 
 def starts(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
-    """R6: barriers are made visible to all their users before the first use."""
+    """R6: barriers are visible to all users before use."""
     clustered = kernel.declared("reqnctapercluster", 1) > 1
     kinds = {
         "mbarrier.init": "make",
@@ -429,7 +429,7 @@ def read_back(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def limits(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
-    """R8: threads, clusters, registers and memory are within the hardware's limits."""
+    """R8: threads, clusters, registers and memory are within limits."""
     first = kernel.body[0]
     threads = kernel.declared("maxntid", 0)
     cluster = kernel.declared("reqnctapercluster", 1)

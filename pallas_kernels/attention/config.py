@@ -77,7 +77,7 @@ class DecodeConfig:
         return 1
 
     def pieces(self, page: int) -> int:
-        """Number of TMA copies for one block of keys: one per page."""
+        """TMA copies of a block of keys: one per page."""
         return max(1, self.block_kv // page)
 
 
@@ -147,7 +147,7 @@ def choose_prefill(spec: Prefill) -> PrefillConfig:
 
 
 def choose_decode(spec: Decode, *, sm_count: int) -> DecodeConfig:
-    """Return tiles, and the fewest splits that keep the SMs busy."""
+    """Return tiles, and the fewest splits for busy SMs."""
     config = DecodeConfig(stages=4 if spec.dim == 128 else 6)
     blocks = ceil_div(spec.table * spec.page, config.block_kv)
     splits = choose_splits(spec.batch * spec.kv_heads, blocks, sm_count)

@@ -60,7 +60,7 @@ def paged_prefill(
     *,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Return causal attention over keys in pages, gathered where seen."""
+    """Return causal attention over paged keys, gathered where seen."""
     page = k_pages.shape[1]
     fetch, block = _from_pages(k_pages, v_pages, tables)
     keys = tables.shape[1] * page
@@ -111,7 +111,7 @@ def decode(
     *,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Return attention of one query a sequence over its pages."""
+    """Return attention of a query a sequence over its pages."""
     fetch, block = _from_pages(k_pages, v_pages, tables)
     done = _attend(
         q[:, None],

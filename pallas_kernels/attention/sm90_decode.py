@@ -106,7 +106,7 @@ def build(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cta(Walk):
-    """One CTA's view: its sequence, KV head and share of the keys."""
+    """A CTA's view: sequence, KV head and share of keys."""
 
     spec: Decode
     config: DecodeConfig
@@ -116,7 +116,7 @@ class Cta(Walk):
     lse: Ref
 
     def page(self, number: Int) -> Int:
-        """Return the index in the pool of the sequence's page of this number."""
+        """Return the pool's index of the sequence's page."""
         return self.tables[self.row, number]
 
     @property
@@ -133,7 +133,7 @@ class Cta(Walk):
 def share_of(
     config: DecodeConfig, split: Int, length: Int, position: Int, window: Int
 ) -> tuple[Int, Int, Int]:
-    """Return (first block, number of blocks) of a split, and the last's end."""
+    """Return (first block, number of blocks) of a split, and the last end."""
     begin, total = online.key_range(
         length, position, position, window, causal=True, block=config.block_kv
     )
@@ -142,7 +142,7 @@ def share_of(
 
 
 def load(cta: Cta) -> None:
-    """Load the keys and values of a CTA's share, as the load warpgroup."""
+    """Load a CTA's keys and values, as the load warpgroup."""
     spec, block = cta.spec, cta.config.block_kv
     pieces = cta.config.pieces(spec.page)
     rows = block // pieces  # of one TMA copy

@@ -80,7 +80,7 @@ def launch(
     is_reference: bool = False,
     interpret: Any = None,
 ) -> jax.Array:
-    """Run the kernel on int32 ids, or the same in jax.numpy."""
+    """Run the kernel on int32 ids, or jax.numpy."""
     if is_reference:
         return table[jnp.clip(ids, 0, spec.rows - 1)]
     from pallas_kernels.gather_rows import sm90

@@ -1,4 +1,4 @@
-"""Configuration and plan of a launch from the caller's arguments."""
+"""Configuration and plan of a launch from arguments."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def widest(kind: Kind) -> int:
 
 
 def scaled(weights: Any, scale: Any) -> Any:
-    """Multiply a piece's rows by their scales, in float32, and round."""
+    """Multiply a piece's rows by scales, in float32, and round."""
     product = weights.astype(jnp.float32) * lax.broadcast_in_dim(scale, weights.shape, (0,))
     return product.astype(weights.dtype)
 

@@ -30,7 +30,7 @@ Accumulate = Callable[[Ref, Ref], None]
 
 
 def by_flow(is_sym: Any, sym: Callable[[], None], asym: Callable[[], None]) -> None:
-    """Run what differs by dataflow; `is_sym` is True itself in kernels without AsymGEMM."""
+    """Run what differs by dataflow; without AsymGEMM `is_sym` is True."""
     if is_sym is True:
         sym()
     else:
@@ -84,7 +84,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cta:
-    """One CTA's view: its operands, its share of the work, its buffers."""
+    """A CTA's view: operands, share of work, buffers."""
 
     config: Config
     gemm: Gemm
@@ -113,11 +113,11 @@ class Cta:
 
     @property
     def is_sym(self) -> Any:
-        """Mark of a CTA that runs SymGEMM: True itself if all do."""
+        """Mark of a SymGEMM CTA: True if all are."""
         return self.rows.at.is_sym
 
     def copy(self, source: Ref, target: Ref, arrived: Ref, shared_in: str | None) -> None:
-        """Load a tile, multicast in parts if the cluster shares it."""
+        """Load a tile, multicast in parts if shared."""
 
         def one(**options: str) -> Callable[[], None]:
             return lambda: plgpu.copy_gmem_to_smem(source, target, arrived, **options)
@@ -132,7 +132,7 @@ class Cta:
             by_flow(self.is_sym, one(), multicast)
 
     def w_tile(self, item: Item, k_step: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
-        """Pair a tk x tn piece of an item's strip with its slot."""
+        """Pair a tk x tn piece of a strip with its slot."""
         tn, layout, block = self.config.tn, self.gemm.w_layout, PACK_MULTIPLE
         stored, matrix = _stored(self.gemm, self.config.tk), of_expert(self.w, item)
         if layout == "tiles":
@@ -152,17 +152,17 @@ class Cta:
 
     @property
     def turn(self) -> Int:
-        """Share of this warpgroup in tiles that warpgroups take in turn."""
+        """This warpgroup's share in tiles taken in turn."""
         return self.warpgroup if self.config.ping_pong else 0
 
     @property
     def w_turn(self) -> Int:
-        """The same in tiles of W, which all warpgroups read in AsymGEMM."""
+        """The same in W's tiles, which all warpgroups read in AsymGEMM."""
         return where(self.is_sym, self.turn, 0)
 
     @property
     def own_begin(self) -> Int:
-        """First row (for quantised weights, column) of this warpgroup's part of a tile."""
+        """First row (quantised: column) of this warpgroup's part of a tile."""
         size = accumulator(self.config, self.gemm)[0]
         return 0 if self.config.ping_pong else self.warpgroup * size
 
@@ -196,7 +196,7 @@ class Cta:
 
 
 def of_expert(array: Ref, item: Item) -> Ref:
-    """Return the matrix of an item's expert; the only one without experts."""
+    """Return the matrix of an item's expert, or the only one."""
     return array if item.expert is None else array.at[item.expert]
 
 
@@ -224,7 +224,7 @@ def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> li
 def rings_of(
     config: Config, gemm: Gemm, tiles: dict[str, Ref], barriers: dict[str, Any], is_sym: Any
 ) -> dict[str, Any]:
-    """Return the rings over the buffers of `scratch_types`, as arguments of `Cta`."""
+    """Return the rings over `scratch_types`' buffers, for `Cta`."""
     sizes = rings(config, gemm)
 
     def ring(name: str) -> Ring | None:

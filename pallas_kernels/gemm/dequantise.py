@@ -28,7 +28,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 # x): the second part is the offset times the sum of the same X, which the launch computes
 # beforehand.
 def sums_of_converted(cta: Cta, section: Section) -> Any:
-    """Return the sums of a section, scaled and with offsets added."""
+    """Return a section's sums, scaled and with offsets."""
     if scales_weights(cta.config, cta.gemm):
         return _of_scaled_weights(cta, section)
     if scales_pieces(cta.config, cta.gemm):
@@ -121,7 +121,7 @@ def _of_pieces(cta: Cta, section: Section) -> Any:
 
 
 def _done(cta: Cta, add: Callable[[Any], Any], total: Any) -> Any:
-    """Return `add(total)`, in a loop that the compiler cannot postpone."""
+    """Return `add(total)`, in a loop that cannot be postponed."""
     if cta.config.tm <= WGMMA_ROWS:
         return add(total)
     once = jnp.minimum(cta.rows.at.plan.active_clusters, 1)  # there is no item without a cluster
@@ -144,7 +144,7 @@ def _groups(cta: Cta, section: Section) -> tuple[Int, Int, Int]:
 def _multiply(
     cta: Cta, section: Section, acc: Ref, first: Int, steps: Int, scale: Any | None
 ) -> None:
-    """Add the products of some K steps, each done before its registers change."""
+    """Add the products of K steps, each before its registers change."""
     config, x_steps = cta.config, cta.config.x_steps
     kind = cta.gemm.quantised.kind  # type: ignore[union-attr]
 

@@ -95,7 +95,7 @@ def choice(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> Chosen:
-    """Return configuration and alpha within 1% of the fastest; arguments as for `choose`."""
+    """Return configuration and alpha within 1% of the fastest; as `choose`."""
     machine = machine_for() if machine is None else machine
     if sm_count is not None:
         expect(sm_count >= 1, "sm_count", sm_count, "a number above 0")
@@ -117,7 +117,7 @@ def explain(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> str:
-    """Return a short text of `choice`'s result, time and rates."""
+    """Return `choice`'s result, time and rates as text."""
     machine = machine_for() if machine is None else machine
     best = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
     c = best.config

@@ -99,7 +99,7 @@ def _times(count: Int, body: Callable[[Int], None]) -> None:
 
 
 def sum_blocks(cta: Cta) -> Int:
-    """Return the blocks of sums of X for each tile of rows."""
+    """Return blocks of sums of X for each row tile."""
     return cta.passes if cta.gemm.groups == 1 else cta.rings.blocks(cta.sizes.k_steps)
 
 

@@ -1,4 +1,4 @@
-"""Rates and sizes of a device that determine a launch's time."""
+"""Rates and sizes of a device, for launch times."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Machine:
         )
 
     def with_sms(self, sm_count: int) -> Machine:
-        """Return the machine for `sm_count` SMs; link and HBM stay whole."""
+        """Return the machine for `sm_count` SMs; link and HBM stay."""
         if sm_count == self.sm_count:
             return self
         share = sm_count / self.sm_count
@@ -161,7 +161,7 @@ def machine_for(
 
 
 def present_machine() -> Machine:
-    """Return `machine_for` the default device of jax; without a GPU, for an H200."""
+    """Return `machine_for` jax's default device, without a GPU an H200."""
     import jax
 
     first: Any = jax.devices()[0]

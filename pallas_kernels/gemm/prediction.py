@@ -111,7 +111,7 @@ def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) 
 
 
 def equals(predictions: Sequence[Prediction]) -> np.ndarray:
-    """Return the mask of equally good launches in the flattened predictions."""
+    """Return the mask of equally good launches."""
     times, totals, sums = (
         np.concatenate([np.atleast_1d(key(one)) for one in predictions])
         for key in (
@@ -136,7 +136,7 @@ def best_of(prediction: Prediction) -> int:
 def best_alpha(
     gemm: Gemm, config: Config, machine: Machine, *, sm_limit: int | None = None
 ) -> float:
-    """Return the alpha with the smallest predicted time, a whole number of strips."""
+    """Return the predicted fastest alpha, in whole strips."""
     strips = counts(config, gemm).strips
     alphas = reachable(np.linspace(0, 1, min(strips + 1, _ALPHAS)), config, gemm, sm_limit)
     return float(
@@ -147,7 +147,7 @@ def best_alpha(
 def reachable(
     alphas: Iterable[float], config: Config, gemm: Gemm, sm_limit: int | None = None
 ) -> np.ndarray:
-    """Return the distinct alphas of whole strips that the launch can run."""
+    """Return the distinct alphas of whole strips."""
     if not config.asym:
         return np.ones(1)
     strips = counts(config, gemm).strips

@@ -43,7 +43,7 @@ def matmul(
 
 
 def sums_of(x: Float[Array, "m k"], size: int) -> Float[Array, "k_over_size m"]:
-    """Return the float32 sums of `size` neighbours along K, the factors of offsets."""
+    """Return float32 sums of `size` neighbours along K, the offsets' factors."""
     m, k = x.shape
     return x.astype(jnp.float32).reshape(m, k // size, size).sum(-1).T
 
@@ -66,7 +66,7 @@ def _one(
 
 
 def _converted(gemm: Gemm, x: jax.Array, data: jax.Array, scales: Any, offsets: Any) -> jax.Array:
-    """Scale weights (and add their offsets) in float32, in chunks of K."""
+    """Scale weights (and add offsets) in float32, in chunks of K."""
     size = _chunk(gemm)
     stored_size, groups = data.shape[1] * size // gemm.k, max(1, size // gemm.group_size)
     is_int4 = gemm.quantised is not None and gemm.quantised.kind == "int4"

@@ -17,7 +17,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A CTA's work on one strip of W: some consecutive tiles of rows."""
+    """A CTA's work on a strip of W: consecutive row tiles."""
 
     expert: Int | None  # None where there is one matrix
     strip: Int
@@ -39,7 +39,7 @@ class Place:
 
     @property
     def is_sym(self) -> Any:
-        """Mark of a cluster that runs SymGEMM: True itself if all do."""
+        """Mark of a SymGEMM cluster: True if all are."""
         return self.cluster < self.plan.sym_clusters if self.config.asym else True
 
     @property
@@ -63,7 +63,7 @@ class Place:
         return _share(items, self.players, self.player)
 
     def number(self, number: Int) -> Int:
-        """Number in the launch of one of this cluster's items."""
+        """Number in the launch of this cluster's item."""
         return number * self.players + self.player
 
     def asym_strip(self, group: Int) -> Int:
@@ -73,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneMatrix:
-    """Work items of a CTA's cluster if all rows share one matrix."""
+    """Work items of a CTA's cluster with one matrix."""
 
     at: Place
 
@@ -101,7 +101,7 @@ class OneMatrix:
         )
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
-        """Return the first row of X of an item's tile; tiles are consecutive."""
+        """Return an item's first row of X; tiles are consecutive."""
         return item.top + row_tile * self.at.config.tm
 
     def write(
@@ -159,7 +159,7 @@ class OfExperts(OneMatrix):
         return pl.multiple_of(item.top + row_tile * self.at.config.tm, ROW_MULTIPLE)
 
     def empty_items(self) -> Int:
-        """(Block without expert, strip) pairs of this cluster: zeros, whatever its dataflow."""
+        """(Block without expert, strip) pairs of this cluster: zeros."""
         items = (self.all_blocks - self.expert_blocks) * self.at.sizes.strips
         return _share(items, self.at.plan.active_clusters, self.at.cluster)
 
@@ -170,7 +170,7 @@ class OfExperts(OneMatrix):
         return self._tile(self.expert_blocks * strips + item, strips)
 
     def write(self, item: Item, slot: Ref, o: Ref, top: Int, columns: Any, emit: Any) -> None:
-        """Write the item's rows of the piece, in powers of two for TMA."""
+        """Write the item's rows, in powers of two for TMA."""
         rows = slot.shape[0]
         start = jnp.maximum(item.begin - top, 0)
         number = jnp.maximum(jnp.minimum(item.end - top, rows) - start, 0)

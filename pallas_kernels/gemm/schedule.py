@@ -47,7 +47,7 @@ class Counts:
 
 
 def counts(config: Config, gemm: Gemm) -> Counts:
-    """Return the sizes of `gemm` in the tiles of `config`, each rounded up."""
+    """Return `gemm`'s sizes in tiles of `config`, rounded up."""
     matrices, rows = min(gemm.experts or 1, gemm.m), gemm.rows_each
     return Counts(
         strips=-(-gemm.n // config.tn),
@@ -59,7 +59,7 @@ def counts(config: Config, gemm: Gemm) -> Counts:
 
 
 def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int:
-    """Return the K steps of the first pass of AsymGEMM's `cluster`-th cluster."""
+    """Return AsymGEMM's first pass in K steps, by cluster."""
     if k_steps <= config.w_stages:
         return k_steps
     if not config.stagger:
@@ -68,7 +68,7 @@ def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int
 
 
 def passes(config: Config, k_steps: int, first: Int) -> Int:
-    """Return the number of K passes, the first of which has `first` steps."""
+    """Return the K passes, the first of `first` steps."""
     return div(k_steps - first + config.w_stages - 1, config.w_stages) + 1
 
 
@@ -86,7 +86,7 @@ def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Row of the block table: a block's expert and its rows."""
+    """Row of the block table: expert and rows."""
 
     expert: Int  # `experts` for the group of rows that belong to none
     base: Int  # where its first block begins: a multiple of 8, at most `begin`
@@ -100,14 +100,14 @@ FIELDS = tuple(Block.__dataclass_fields__)
 
 
 def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULTIPLE) -> int:
-    """Return the largest number of blocks for any group sizes."""
+    """Return the most blocks for any group sizes."""
     groups = min(experts + 1, t)
     slack = row_multiple - 1 + block_rows - 1
     return (t + groups * slack) // block_rows
 
 
 def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
-    """Return each group's end row, rows of no expert last; all launchable."""
+    """Return each group's end row, rows without expert last; all launchable."""
     ends = xp.minimum(xp.cumsum(xp.clip(group_sizes, 0, t)), t)
     return xp.append(ends, t).astype(np.int32)
 
@@ -136,7 +136,7 @@ def whole_rows(t: int) -> int:
 
 
 def place(item: Int, block: Block, strips: Int) -> tuple[Int, Int]:
-    """Return (block within the expert, strip) of an item of `block`'s expert."""
+    """Return (block within the expert, strip) of an item."""
     within = item - block.first * strips
     return rem(within, block.blocks), div(within, block.blocks)
 

@@ -134,7 +134,7 @@ class Gemm:
 
     @property
     def groups(self) -> int:
-        """Number of scales per column; 1 for weights that are not quantised."""
+        """Scales per column; 1 for unquantised weights."""
         return self.k // self.group_size
 
     @property
@@ -149,7 +149,7 @@ class Gemm:
 
     @property
     def w_shape(self) -> tuple[int, ...]:
-        """Shape of the stored W, with experts and layers if there are any."""
+        """Shape of the stored W, with any experts and layers."""
         if self.quantised is not None:
             return self._stacked(self.n, self.k * self.w_bits // 8)
         block = PACK_MULTIPLE
@@ -167,7 +167,7 @@ class Gemm:
 
     @property
     def scales_shape(self) -> tuple[int, ...]:
-        """Shape of the scales, and of the offsets if there are any."""
+        """Shape of the scales, and of any offsets."""
         return self._stacked(self.groups, self.n)
 
     @property
@@ -236,7 +236,7 @@ def check_group(kind: Kind, group: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Expert layers of a model: experts, experts per token, (K, N) of GEMMs."""
+    """Expert layers: experts, experts per token, GEMMs' (K, N)."""
 
     experts: int
     per_token: int

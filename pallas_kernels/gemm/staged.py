@@ -58,7 +58,7 @@ def staged_s(gemm: Gemm, machine: Machine) -> float:
 
 
 def reader_of(gemm: Gemm, machine: Machine) -> Reader:
-    """Return the faster predicted reader of W; SMs if about equal."""
+    """Return the faster reader of W, SMs if about equal."""
     in_kernel_s = choice(gemm, machine).time_s
     return "copy_engine" if staged_s(gemm, machine) < (1 - MARGIN) * in_kernel_s else "sms"
 

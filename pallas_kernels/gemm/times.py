@@ -26,7 +26,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Seconds of each resource alone, and of the launch; see `predicted`."""
+    """Seconds of each resource, and of the launch; see `predicted`."""
 
     time_s: Seconds  # the slowest resource and the launch
     link_s: Seconds
@@ -48,7 +48,7 @@ class Prediction:
 
     @property
     def sum_s(self) -> Seconds:
-        """Sum over all resources; of equal times the smaller sum leaves more room."""
+        """Sum over resources; of equal times the smaller is better."""
         return self.link_s + self.hbm_s + self.l2_s + self.issue_s
 
 

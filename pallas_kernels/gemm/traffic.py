@@ -57,7 +57,7 @@ class Traffic:
 
     @property
     def link_bytes(self) -> Count:
-        """Bytes over the link, with scales and offsets in host memory too."""
+        """Link bytes, with scales and offsets in host memory."""
         return self.w_bytes + self.scale_bytes
 
     @property
@@ -67,7 +67,7 @@ class Traffic:
 
     @property
     def l2_bytes(self) -> Count:
-        """Bytes between L2 and the SMs; a multicast tile counts once."""
+        """Bytes between L2 and SMs, multicast tiles once."""
         sums = self.sums_store_bytes + self.sums_load_bytes
         x = self.x_load_bytes + self.x_sum_bytes
         return self.link_bytes + x + self.o_store_bytes + sums

@@ -116,7 +116,7 @@ def grouped_gemm(
 
 
 def check_sizes(group_sizes: Any, *, t: int, experts: int) -> Any:
-    """Return the group sizes as int32, checked if they are concrete."""
+    """Return group sizes as int32, checked if concrete."""
     traced = isinstance(group_sizes, jax.core.Tracer)
     sizes = group_sizes if traced else np.asarray(group_sizes)
     if sizes.shape != (experts,):

@@ -58,7 +58,7 @@ class HostArray:
 
     @property
     def memory_kind(self) -> str:
-        """Name of the array's memory in jax: "pinned_host"; "traced" inside `jit`."""
+        """Name of the array's memory: "pinned_host"; "traced" inside `jit`."""
         if isinstance(self.data, jax.core.Tracer):
             return "traced"
         return str(self.data.sharding.memory_kind)

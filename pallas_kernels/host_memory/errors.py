@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class HostMemoryError(ValueError):
-    """An operation or placement that arrays in host memory do not support."""
+    """An operation or placement unsupported in host memory."""
 
 
 class HostAttributeError(HostMemoryError, AttributeError):
@@ -20,7 +20,7 @@ class PoolSpaceError(PoolError):
 
 
 class PoolCorruptError(PoolError):
-    """A file that is no pool, truncated, or unlike its header's hashes."""
+    """A file that is no pool, truncated, or damaged."""
 
 
 class PoolStaleError(PoolError):

@@ -25,7 +25,7 @@ _batched(_host_ref_p)
 
 
 def in_host_memory(w: jax.Array) -> bool:
-    """Return whether jax's type of `w`, concrete or traced, is in host memory."""
+    """Return whether `w`, concrete or traced, is in host memory."""
     return bool(jax.typeof(w).memory_space == jax.memory.Space.Host)
 
 

@@ -61,19 +61,19 @@ class Placed:
 
     @property
     def bytes_text(self) -> str:
-        """Bytes as text, or the leaf that shares the buffer."""
+        """Bytes as text, or the leaf with the same buffer."""
         return f"as {self.same_as}" if self.same_as else _bytes_text(self.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementReport:
-    """Memory and sizes of all leaves of a tree; `str()` gives a table."""
+    """Memory and sizes of a tree's leaves; `str()`: a table."""
 
     leaves: tuple[Placed, ...]
 
     @property
     def bytes_by_kind(self) -> MappingProxyType[str, int]:
-        """Bytes in each memory kind; a buffer that several leaves share counts once."""
+        """Bytes by memory kind; a shared buffer counts once."""
         total: Counter[str] = Counter()
         for leaf in self.leaves:
             total[leaf.memory_kind] += 0 if leaf.same_as else leaf.nbytes

@@ -120,7 +120,7 @@ class SharedPool:
 
     @property
     def specs(self) -> Mapping[str, TensorSpec]:
-        """Shape and type of each tensor, in the order of the file."""
+        """Shape and type of each tensor, in file order."""
         return {name: entry.spec for name, entry in self._header.entries.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""Packed weights: K and N padded to multiples of 64 at load time."""
+"""Packed weights: K and N padded to multiples of 64."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def empty_weights(
     scale_dtype: str = "float32",
     offset_dtype: str | None = None,
 ) -> QuantizedWeights:
-    """Return NumPy arrays of `storage_shapes`, for `quantize_rows` and `integer_rows` to fill."""
+    """Return NumPy arrays of `storage_shapes`, for `quantize_rows` and `integer_rows`."""
     shapes = storage_shapes(
         k, n, kind, group, stack=stack, scale_dtype=scale_dtype, offset_dtype=offset_dtype
     )
@@ -134,7 +134,7 @@ def matrix_of(qw: QuantizedWeights, *index: int) -> QuantizedWeights:
 
 
 def arrays_of(qw: QuantizedWeights) -> dict[str, Any]:
-    """Return the arrays by field name, except those that are None."""
+    """Return the arrays by field, without None."""
     named = {"data": qw.data, "scales": qw.scales, "offsets": qw.offsets}
     return {
         name: array.data if isinstance(array, HostArray) else array

@@ -38,7 +38,7 @@ class Identity:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: Identity) -> tuple[str, ...]:
-        """Return the differing fields as texts "field: value of `other`, not own value"."""
+        """Return differing fields as texts "field: value of `other`, not own value"."""
         mine, theirs = asdict(self), asdict(other)
         return tuple(
             f"{field}: {theirs[field]}, not {mine[field]}"
@@ -86,7 +86,7 @@ def identity(program: Program, device: Any) -> Identity:
 
 @functools.cache
 def present_versions() -> Mapping[str, str]:
-    """Return the version fields, common to all identities that this process makes."""
+    """Return the version fields of this process's identities."""
     jax, jaxlib = (importlib.metadata.version(name) for name in ("jax", "jaxlib"))
     return {"jax": f"jax {jax}, jaxlib {jaxlib}", "source": source_hash()}
 

@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 class RepositoryError(ValueError):
-    """An unusable repository or entry; the message names it and the reason."""
+    """An unusable repository or entry, with name and reason."""
 
 
 class RepositoryWarning(UserWarning):
@@ -45,7 +45,7 @@ class Entry:
 
 
 def default_folder() -> Path:
-    """Return the folder in `PALLAS_KERNELS_REPOSITORY`, or by default one in the user's cache."""
+    """Return the folder in `PALLAS_KERNELS_REPOSITORY`, or one in the user's cache."""
     if folder := os.environ.get(FOLDER_VARIABLE):
         return Path(folder)
     cache = os.environ.get("XDG_CACHE_HOME")
@@ -61,7 +61,7 @@ class Repository:
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        """Set the folder; it is read or created on first use."""
+        """Set the folder, read or created on first use."""
         self.folder = default_folder() if folder is None else Path(folder)
 
     def get(self, program: Program, device: Any = None) -> Callable[..., Any]:
@@ -130,7 +130,7 @@ class Repository:
         return entry
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry, and its executable unless another entry names the same."""
+        """Remove an entry, and its executable unless shared."""
         self._entry_path(entry.identity).unlink(missing_ok=True)
         if all(other.sha256 != entry.sha256 for other in self.entries()):
             (self.folder / f"{entry.sha256}.bin").unlink(missing_ok=True)

@@ -37,7 +37,7 @@ class Sent:
 
     @property
     def went(self) -> Any:
-        """True if the task was sent, False if the most tasks are outstanding."""
+        """True: sent; False: the most tasks are outstanding."""
         return self.state[Sends.WENT] != 0
 
 
@@ -63,7 +63,7 @@ class Received:
 
     @property
     def status(self) -> Any:
-        """Worst status of each row's CTAs, int32 [rows]; valid is only `DONE`."""
+        """Worst status of each row's CTAs, int32 [rows]; only `DONE` is valid."""
         return self.codes.max(axis=(0, 2))
 
 
@@ -214,7 +214,7 @@ def run_send(
     shared: Shared, state: Any, rows: Any, q: Any, k: Any, v: Any,
     *, exchange: Exchange, config: SendConfig, backend: Kernel,
 ) -> tuple[Shared | None, jax.Array]:  # fmt: skip
-    """Run the kernel; the shared arrays are None if written in place."""
+    """Run the kernel; written in place, the shared arrays are None."""
     shared = jax.tree.map(host_ref, shared)
     tokens, many = q.shape[0], exchange.slot.outstanding * exchange.slot.rows
     kernel = sm90.build_send(exchange, config, tokens, interpret=interpret_settings(backend))
@@ -235,7 +235,7 @@ def run_poll(
     shared: Shared, state: Any, windows: Any, k: Any, v: Any,
     *, polling: Polling, config: DecodeConfig, backend: Kernel,
 ) -> tuple[Shared | None, jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """Run the kernel, with its input and output pools aliased."""
+    """Run the kernel, input and output pools aliased."""
     exchange, shared = polling.exchange, jax.tree.map(host_ref, shared)
     slot = exchange.slot
     kernel = sm90.build_poll(polling, config, interpret=interpret_settings(backend))

@@ -71,12 +71,12 @@ class Exchange:
 
     @property
     def ctas(self) -> int:
-        """CTAs of the receiver: by split, sequence and KV head, in this order."""
+        """CTAs of the receiver, by split, sequence, KV head."""
         return self.splits * self.slot.rows * self.slot.kv_heads
 
     @property
     def out_dtype(self) -> str:
-        """Type of results: float32 if splits are still to be merged."""
+        """Type of results: float32 before a merge of splits."""
         return self.slot.dtype if self.splits == 1 else "float32"
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -99,7 +99,7 @@ class Exchange:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, each on its own cache lines."""
+        """Bytes of all arrays, on cache lines of their own."""
         return sum(round_up(_nbytes(*one), LINE) for one in self.shapes().values())
 
     def over(self, pages: Any) -> Shared:

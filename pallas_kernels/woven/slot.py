@@ -1,4 +1,4 @@
-"""`Slot`: shared pages by which a receiver computes attention of a sender's sequences."""
+"""`Slot`: shared pages for a receiver's attention of a sender's sequences."""
 
 from __future__ import annotations
 

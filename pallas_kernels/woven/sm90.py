@@ -128,7 +128,7 @@ def build_send(
 def build_poll(
     polling: Polling, config: DecodeConfig, *, interpret: Interpret = None
 ) -> Callable[..., Any]:
-    """Return a kernel of one bounded look, with the task's work."""
+    """Return a kernel of one bounded look and its task."""
     spec, exchange = polling.attention, polling.exchange
     check_decode(spec, config)
     check_poll(polling, config)

@@ -47,11 +47,11 @@ class Word:
         self._put, self._get, _ = _compiled()
 
     def load(self) -> int:
-        """Return the word; later loads see all stores of its writer before it."""
+        """Return the word, after all earlier stores of its writer."""
         return int(self._get(self._address))
 
     def store(self, value: int) -> None:
-        """Store a number modulo 2^32, after all earlier reads and writes."""
+        """Store a number modulo 2^32, after earlier accesses."""
         self._put(self._address, value & _MASK)
 
 

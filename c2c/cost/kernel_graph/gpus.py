@@ -16,7 +16,7 @@ __all__ = ["TimedGpu", "Times"]
 
 
 class Times(NamedTuple):
-    """Measured over modelled times of a kernel, by tokens, ascending."""
+    """Measured over modelled kernel times by tokens, ascending."""
 
     kernel: str
     is_decode: bool

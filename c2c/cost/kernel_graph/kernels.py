@@ -23,7 +23,7 @@ _ELEMENT_BYTES = 2  # bf16
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Data that one kernel writes and `weight` later ones read."""
+    """Data of one kernel for `weight` later ones."""
 
     source: int
     target: int
@@ -33,7 +33,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Memory that each GPU running one of these kernels must hold."""
+    """Memory for GPUs that run one of these kernels."""
 
     nbytes: float
     readers: tuple[int, ...]
@@ -41,7 +41,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A step's input: `rows` sequences of `chunk` new tokens each, at `context` tokens."""
+    """A step's input: `rows` sequences of `chunk` new tokens at `context` tokens."""
 
     rows: Count
     chunk: Count
@@ -137,7 +137,7 @@ def step_kernels(
 
 
 def transfers_of(kernels: tuple[StepKernel, ...]) -> tuple[Transfer, ...]:
-    """Return the transfers between kernels, each the producer's whole result."""
+    """Return the transfers between kernels, whole results each."""
     return tuple(
         Transfer(source, target, kernels[source].write_bytes)
         for target, kernel in enumerate(kernels)
@@ -176,7 +176,7 @@ class KernelList:
 
 
 class _Builder:
-    """Builder of a decoder's kernels, with traffic per token or in total."""
+    """Builder of a decoder's kernels, per token or in total."""
 
     def __init__(self, spec: ModelSpec, batch: Batch, expert_bytes: float) -> None:
         self.spec, self.batch = spec, batch

@@ -1,4 +1,4 @@
-"""GPUs of `conf/hardware`, with the kernel times that a user measured on them."""
+"""GPUs of `conf/hardware`, with a user's kernel times."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def timed_node(node: Node, constants: Constants | None = None) -> tuple[TimedGpu
 
 
 def times_lines(chips: Iterable[str]) -> tuple[str, ...]:
-    """Return a line for each chip whose measured kernel times are used."""
+    """Return a line a chip with measured kernel times."""
     return tuple(
         f"kernels of {chip}: measured times of {', '.join(sorted({t.kernel for t in times}))}; "
         "others by the cost model"
@@ -82,7 +82,7 @@ def times_lines(chips: Iterable[str]) -> tuple[str, ...]:
 def modelled_us(
     model: str, batch: Batch, on: TimedGpu, *, expert_bytes: float = 2.0
 ) -> dict[str, float]:
-    """Return the cost model's mean microseconds of each kernel of a step."""
+    """Return modelled mean microseconds of each kernel of a step."""
     kernels = step_kernels(load_spec(model), batch, expert_bytes=expert_bytes)
     times_us: dict[str, list[float]] = {}
     for kernel, seconds in zip(kernels, step_s(kernels, on), strict=True):

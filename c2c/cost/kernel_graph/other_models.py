@@ -1,4 +1,4 @@
-"""Kernels of state-space models, diffusion transformers and vision encoders, for placement only."""
+"""Kernels of state-space models, diffusion transformers and vision encoders, for placement."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MambaShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionShape:
-    """Shape of a multimodal diffusion transformer with joint attention of image and text."""
+    """Shape of a diffusion transformer with joint attention of image and text."""
 
     blocks: int
     dual_blocks: int  # number of first layers in which the image also attends to itself
@@ -61,7 +61,7 @@ class DiffusionShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionShape:
-    """Shape of an image encoder that merges patches four by four."""
+    """Shape of an image encoder that merges patches by four."""
 
     layers: int
     hidden: int
@@ -93,7 +93,7 @@ VISION: Final = VisionShape(
 
 
 def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
-    """Return a step's kernels: prefill if a row has several tokens."""
+    """Return a step's kernels: prefill for rows of several tokens."""
     graph = KernelList()
     tokens, d, inner = batch.tokens, shape.hidden, shape.inner
     in_out = 2 * inner + 2 * shape.groups * shape.state + shape.heads
@@ -150,7 +150,7 @@ def _scan(
 
 
 def diffusion_kernels(shape: DiffusionShape, images: int) -> tuple[StepKernel, ...]:
-    """Return the kernels of one denoising step of several images."""
+    """Return the kernels of a denoising step of several images."""
     graph = KernelList()
     rows, d = 2 * images, shape.hidden
     tokens = {"x": rows * shape.image_tokens, "c": rows * shape.text_tokens}
@@ -208,7 +208,7 @@ def _joint_block(
 
 
 def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepKernel, ...]:
-    """Return the kernels that encode images of so many patches."""
+    """Return the kernels for so many patches."""
     graph = KernelList()
     m, d, f = images * patches, shape.hidden, shape.intermediate
     x = graph.gemm("patch_embed", -1, graph.add("pixels", -1, write=m * shape.patch_elements), m,

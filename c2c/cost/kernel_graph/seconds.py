@@ -24,7 +24,7 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Attained shares of the datasheet's rates, and the launch time: assumptions, not fits."""
+    """Attained shares of datasheets' rates, and launch time: assumptions."""
 
     tensor: SomeShare = 0.7
     cores: SomeShare = 0.5

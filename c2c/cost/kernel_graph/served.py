@@ -135,7 +135,7 @@ def decoder(
 
 
 def parameter_bytes(spec: ModelSpec, expert_bytes: float) -> float:
-    """Return the bytes of a decoder's weights, with `expert_bytes` per expert weight."""
+    """Return a decoder's weight bytes, with `expert_bytes` per expert weight."""
     quantised = spec.experts * 3 * spec.hidden * spec.moe_intermediate * spec.layers
     return float(weight_bytes(spec) - quantised * (spec.dtype_bytes - expert_bytes))
 
@@ -168,7 +168,7 @@ def state_space(name: str, shape: MambaShape, load: Load) -> Served:
 
 
 def diffusion(name: str, shape: DiffusionShape, *, images: int, steps: int) -> Served:
-    """Return a diffusion model that generates a batch of images in several steps."""
+    """Return a diffusion model for a batch of images."""
     kernels = diffusion_kernels(shape, images)
     matrices = _matrices(kernels)
     return Served(

@@ -120,7 +120,7 @@ class Stream(StreamingResponse):
     """Stream that ends with its client's connection."""
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
-        """Create a stream from its first event and the others."""
+        """Create a stream from its events."""
         super().__init__(_after(first, events), media_type="text/event-stream")
         self._events = events
 

@@ -262,7 +262,7 @@ class Front:
         return {"status": "ok"}
 
     async def ready(self) -> Response:
-        """Report readiness: 200 if requests are accepted and a worker lives, else 503."""
+        """Report readiness: 200 if accepting with a living worker, else 503."""
         is_up = self._link.is_up and bool(self._served)
         if is_up:
             now = await self._link.live()

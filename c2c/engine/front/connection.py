@@ -1,4 +1,4 @@
-"""Limits of client connections: size and time of requests, number."""
+"""Limits of client connections: size, time, number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BoundedConnection(HttpToolsProtocol):
     _has_head = _is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request, or refuse if file descriptors run out."""
+        """Wait for a request, or refuse without file descriptors."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_FILES:

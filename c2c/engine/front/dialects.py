@@ -1,4 +1,4 @@
-"""Dialects of models: marks of thoughts and tool calls, and their grammars."""
+"""Dialects: marks of thoughts and tool calls, and grammars."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Dialect:
         return bool(self.opening or self.head)
 
     def specials(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Return the special tokens that must stay in the text."""
+        """Return special tokens that stay in the text."""
         marks = (
             self.opening, self.closing, self.head, self.foot, self.quote, self.call, *self.thought,
             *self.dropped, self.named.pattern if self.named else "",
@@ -119,14 +119,14 @@ def dialect_of(template: str) -> Dialect | None:
 
 
 def forced_dialect(own: Dialect) -> Dialect:
-    """Return the dialect of forced calls: Llama's JSON if its own has none."""
+    """Return the dialect of forced calls, or Llama's JSON."""
     if own.written:
         return own
     return replace(_BARE, thought=own.thought, thinks_anywhere=own.thinks_anywhere)
 
 
 def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought:
-    """Return the state of the thought at a prompt's end."""
+    """Return the thought's state at a prompt's end."""
     opening, closing = dialect.thought
     if goes_on is not None:
         return "open" if goes_on.rfind(opening) > goes_on.rfind(closing) else "closed"
@@ -172,7 +172,7 @@ def _shows(template: ChatTemplate, form: Callable[..., dict[str, Any]], *names: 
 
 
 def takes_several(template: ChatTemplate) -> bool:
-    """Return False if a template refuses or drops a second call."""
+    """Return False if a template drops a second call."""
     form = call_form(template)
     several = _shows(template, form, "call_one", "call_two")
     return several or not _shows(template, form, "call_one")
@@ -215,7 +215,7 @@ def call_grammar(
 def answer_grammar(
     grammar: str, dialect: Dialect, tokenizer: Tokenizer, thought: Thought, *, is_call: bool
 ) -> str:
-    """Return the grammar of an answer after its thought and marks."""
+    """Return an answer's grammar after its thought and marks."""
     begin, end, resumed, final = (
         _lark(mark, tokenizer) for mark in (*dialect.thought, dialect.resumed, dialect.final)
     )

@@ -1,4 +1,4 @@
-"""Ends of recursive JSON schemas: whether a finite value exists."""
+"""Ends of recursive JSON schemas: a finite value exists."""
 
 from __future__ import annotations
 

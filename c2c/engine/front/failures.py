@@ -18,7 +18,7 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\",;()]+/)*(?=[^\s/:'\",;()])")
 
 
 class ApiError(HTTPException):
-    """HTTP error in OpenAI's form, with headers for clients that retry."""
+    """HTTP error in OpenAI's form, with headers for retries."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ def invalid(field: str, why: object, *, code: str | None = None) -> ApiError:
 
 
 def overloaded(why: str) -> ApiError:
-    """Return an error that a retry after a second may avoid."""
+    """Return an error that a retry may avoid."""
     return ApiError(503, why, code="overloaded", retry_s=1.0)
 
 

@@ -65,7 +65,7 @@ class Chat:
         return sorted(more.union(effort))
 
     def forced_calls(self) -> str:
-        """Return the grammar of an answer that must be calls, else ""."""
+        """Return the grammar of forced calls, else ""."""
         if self.dialect is None or not self.asked.is_forced:
             return ""
         several = self.asked.may_have_several and takes_several(self.template)
@@ -73,14 +73,14 @@ class Chat:
         return call_grammar(tools, self.dialect, self.tokenizer, several=several)
 
     def whole(self, grammar: str) -> str:
-        """Return a whole answer's grammar from that after its thought."""
+        """Return a whole answer's grammar from that after the thought."""
         if self.dialect is None:
             return grammar
         is_call = self.asked.is_forced
         return answer_grammar(grammar, self.dialect, self.tokenizer, self.thought, is_call=is_call)
 
     def parser(self, *, is_formed: bool) -> Parser | None:
-        """Return a parser; an answer by a grammar has only forced calls."""
+        """Return a parser; answers by grammar have forced calls alone."""
         if self.dialect is None:
             return None
         functions = [] if is_formed and not self.asked.is_forced else self.asked.callable_tools
@@ -91,7 +91,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request to a served model; `asked` has the model's sampling defaults."""
+    """A request to a model; `asked` has its sampling defaults."""
 
     asked: ChatRequest | CompletionRequest
     served: Served

@@ -33,7 +33,7 @@ type Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New part of a call; the first has `name` and `id`."""
+    """New part of a call, first with `name` and `id`."""
 
     index: int
     arguments: str
@@ -93,7 +93,7 @@ def _begun(text: str, position: int, marks: Sequence[str]) -> int:
 # It only appends, and the division of an answer into pieces has no effect. What is no call is text.
 # Only text between marks, and white space around thoughts and calls, is lost.
 class Parser:
-    """Parser of one answer; `calls` are whole, in OpenAI's form."""
+    """Parser of an answer; `calls` are whole, in OpenAI's form."""
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class StreamOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """JSON schema of `response_format`; name and description have no effect."""
+    """JSON schema of `response_format`; name and description are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -259,7 +259,7 @@ class Message(BaseModel):
     content: str | Annotated[list[Part], _First] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return the template's input: joined texts, call arguments as objects."""
+        """Return the template's input: joined texts, arguments as objects."""
         result = {name: value for name, value in self.model_dump().items() if value is not None}
         if isinstance(self.content, list):
             result["content"] = "".join(part.text for part in self.content)

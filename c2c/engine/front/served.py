@@ -91,7 +91,7 @@ class Served:
                 raise invalid(param, f"token {token}: expected below {self.info.vocab}")
 
     def _check_text(self, text: str, param: str) -> None:
-        """Raise ApiError for a long text before encoding: seconds a megabyte."""
+        """Raise ApiError for long texts before encoding: seconds a megabyte."""
         if len(text) > (most := max(_MOST_CHARACTERS, 8 * self.info.context)):
             raise invalid(param, f"expected at most {most} characters")
         if self.longest is not None:

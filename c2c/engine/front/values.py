@@ -1,4 +1,4 @@
-"""Bare values of tool calls as JSON, by a parameter's schema."""
+"""Bare values of tool calls as JSON, by schema."""
 
 from __future__ import annotations
 

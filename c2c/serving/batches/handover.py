@@ -97,7 +97,7 @@ def send(
 
 @jitable
 def let_go(w: Loop, slot: int) -> None:
-    """Free the KV-cache memory that a waiting request holds outside its instance."""
+    """Free KV memory that a waiting request has outside its instance."""
     req = w.s.request[slot]
     inst, i = w.s.instance[req.instance], req.held_by
     if not w.fleet.hands_directly:
@@ -116,7 +116,7 @@ def let_go(w: Loop, slot: int) -> None:
 
 @jitable
 def join_decodes(w: Loop, i: int, slot: int) -> None:
-    """Add a handed-over request with room in HBM to instance `i`'s decodes."""
+    """Add a handed-over request with room to instance `i`'s decodes."""
     inst, req = w.s.instance[i], w.s.request[slot]
     if req.held_by >= 0:
         emit(w.s, ACT_HAND, slot)
@@ -140,7 +140,7 @@ def join_come(
     w: Loop,
     i: int,
 ) -> None:
-    """Add requests whose KV caches have arrived to instance `i`'s decodes."""
+    """Add requests with arrived KV caches to instance `i`'s decodes."""
     inbound = w.s.inbound[i]
     before, slot = -1, int(w.s.instance[i].wait_head)
     while inbound.come > 0:
@@ -158,7 +158,7 @@ def join_come(
 
 @apart("carry", needed=goes_directly)
 def carry(w: Loop, d: int, now_s: float) -> None:
-    """Send KV caches to device `d`, in queue order, while it has room."""
+    """Send KV caches to device `d`, in queue order, within its room."""
     dev = w.s.device[d]
     for k in range(1, w.fleet.residents + 1):
         i = dev.first + (max(dev.last, dev.first) - dev.first + k) % w.fleet.residents

@@ -1,4 +1,4 @@
-"""Preemption of requests by more urgent ones (C2CServe section 6.1)."""
+"""Preemption by more urgent requests (C2CServe section 6.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
 
 @jitable
 def start_over(s: Serving, slot: int, n_output: int) -> None:
-    """Queue a request that no instance holds again, with `n_output` tokens generated."""
+    """Queue a request without instance again, with `n_output` tokens generated."""
     req = s.request[slot]
     if req.prefilled > req.reused:
         charge(s, slot, n_output > 0)
@@ -48,7 +48,7 @@ def _put_aside(w: Loop, i: int, slot: int, n_output: int) -> None:
 
 @jitable
 def set_aside(w: Loop, i: int) -> None:
-    """Return all requests of instance `i`, which computes nothing, to their queue."""
+    """Return idle instance `i`'s requests to their queue."""
     inst = w.s.instance[i]
     inst.aside = 0
     return_waiting(w.fleet, w.s, i)
@@ -64,7 +64,7 @@ def set_aside(w: Loop, i: int) -> None:
 
 @inlined
 def is_cleared(s: Serving, i: int) -> bool:
-    """Return whether instance `i` must give up its requests at a step boundary."""
+    """Return whether instance `i` must release its requests at a step boundary."""
     return bool(s.instance[i].aside != 0)
 
 

@@ -1,4 +1,4 @@
-"""The state of the serving loop before the first event."""
+"""The loop's state before the first event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts of models before the requests that their past arrivals foretell."""
+"""Starts of models before foretold requests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Forecast(NamedTuple):
         )
 
     def check_beside(self, system: Any) -> None:
-        """Raise SettingError where models are active or are placed by others."""
+        """Refuse active or otherwise placed models."""
         for field, value, allowed in (
             ("layout", system.layout, None),
             ("one_each", system.one_each, False),
@@ -77,7 +77,7 @@ class Forecast(NamedTuple):
 
 @jitable
 def foresee(policy: Forecast, own: Foreseen, m: int, now_s: float) -> float:
-    """Take an arrival of model `m` into the forecast; return the next start."""
+    """Take an arrival of model `m` into the forecast; return its next start."""
     gap_s = now_s - own.last_s[m]
     own.last_s[m] = now_s
     if policy.idle_s < gap_s < math.inf:

@@ -63,7 +63,7 @@ def _check_beside(system: Any) -> None:
 
 
 class NoSlice(NamedTuple):
-    """No slice for a request that comes: the option `polled_router` starts engines."""
+    """No slice for a request: the option `polled_router` starts engines."""
 
     def check_beside(self, system: Any) -> None:
         """Raise SettingError unless the router's policies stand together."""
@@ -96,7 +96,7 @@ def _nowhere(policy: NoEngine, own: Any, table: Any, count: int, tokens: int) ->
 
 
 class AtLook(NamedTuple):
-    """Requests join when `polled_router` hands them over; prompts are whole."""
+    """Requests join by `polled_router`; prompts are whole."""
 
     def check_beside(self, system: Any) -> None:
         """Raise SettingError unless the router's policies stand together."""

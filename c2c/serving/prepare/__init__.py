@@ -98,7 +98,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A checked setup, read-only and shared by any number of runs."""
+    """A checked setup, read-only, for any number of runs."""
 
     setup: ServingSetup
     fleet: Fleet
@@ -122,11 +122,11 @@ class Prepared:
 
     @property
     def link_capacity_gbps(self) -> float:
-        """Rate of a chip's link; the fastest if chips differ."""
+        """A chip's link rate, the fastest of unlike chips."""
         return float(self.link_gbps.max())
 
     def chips_of(self, models: Sequence[int] | None = None) -> NDArray[np.int64]:
-        """Return the chips that may serve some models, ascending, i8[n]."""
+        """Return the chips that may serve some models, i8[n]."""
         fleet = self.fleet
         here = slice(None) if models is None else np.isin(fleet.home_model, models)
         return np.unique(fleet.home_chip[here])
@@ -316,7 +316,7 @@ def prepare(setup: ServingSetup) -> Prepared:
 
 
 def _may_serve(setup: ServingSetup) -> np.ndarray:
-    """Return True for each model that a part's nodes are for; b1[models, parts]."""
+    """Return a part's models; b1[models, parts]."""
     return np.array([
         [part.nodes is None or d.name in part.nodes.models for part in setup.parts]
         for d in setup.deployments
@@ -324,7 +324,7 @@ def _may_serve(setup: ServingSetup) -> np.ndarray:
 
 
 def chip_places(setup: ServingSetup, part: FleetPart) -> tuple[Slice, ...]:
-    """Return the devices on each chip of a part: slices or lanes."""
+    """Return devices on each chip of a part."""
     layout = setup.system.layout
     if layout is None:
         return part.slices

@@ -172,7 +172,7 @@ GROUPS: Final[Mapping[str, type]] = {
 
 
 def as_group(name: str, value: object) -> Any:
-    """Return a group from a group or a mapping of its settings."""
+    """Return a group from a group or mapping."""
     group: Any = GROUPS[name]
     if isinstance(value, group):
         check_fields(value, f"system.{name}")

@@ -1,4 +1,4 @@
-"""Homes of models (chips that hold their weights) and roles of devices."""
+"""Homes of models (chips with weights) and roles of devices."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _roles_of(share: float, among: int) -> np.ndarray:
 
 
 class Homes(NamedTuple):
-    """Chips that may hold each model, and those that do at the start."""
+    """Chips that may hold each model, and do at the start."""
 
     chips: list[list[int]]  # of each model, ascending
     held: list[list[bool]]
 
 
 def host_fits(setup: ServingSetup) -> np.ndarray:
-    """Return True where a part's host memory holds a model; b1[models, parts]."""
+    """Return whether a part's host memory holds a model; b1[models, parts]."""
     first = np.cumsum([0, *(part.count for part in setup.parts[:-1])])
     memory = setup.weight_memory_bytes[first]
     sizes = stored_bytes(setup)

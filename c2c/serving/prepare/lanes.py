@@ -215,7 +215,7 @@ class StepLayout:
         return spec in self.lane(place).steps
 
     def link_bytes(self, spec: str) -> float:
-        """Return a model's link bytes in a decode step of one sequence."""
+        """Return a model's link bytes in a one-sequence decode."""
         plans = [lane.steps[spec][0] for lane in self.lanes if spec in lane.steps]
         parts = ("tokens", "decode")
         return min(

@@ -191,7 +191,7 @@ def pin(b: Blocks, k: int) -> None:
 
 @jitable
 def unpin(b: Blocks, k: int, use: int) -> bool:
-    """Unpin an entry after a use; return True if none is left."""
+    """Unpin an entry; return whether none is left."""
     e = b.entry[k]
     e.pins -= 1
     e.use = use
@@ -236,7 +236,7 @@ def drop(b: Blocks, k: int) -> None:
 
 @jitable
 def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) -> int:
-    """Add an entry that has room, pinned once; return its row or NO_ROW."""
+    """Add an entry, pinned; return its row or NO_ROW."""
     table = b.table[0]
     if table.free >= 0:
         k = int(table.free)
@@ -273,7 +273,7 @@ def _victim(b: Blocks, p: int) -> int:
 
 @jitable
 def give_way(b: Blocks, p: int, most_bytes: float) -> None:
-    """Drop unused blocks of pool `p` down to so many bytes."""
+    """Drop unused blocks of pool `p` down to a size."""
     pool = b.pool[p]
     while pool.idle_bytes > most_bytes and pool.oldest >= 0:
         k = _victim(b, p)

@@ -1,4 +1,4 @@
-"""Cost tables of all (model, slice type) pairs, and a step's cost."""
+"""Cost tables of (model, slice type) pairs, and a step's cost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def stack_tables(
     variant: int = 0,
     holds_windows: bool = True,
 ) -> CostTables:
-    """Return the stack of `tables[arch][kind]`; all must share one shape."""
+    """Return the stack of `tables[arch][kind]` of one shape."""
     flat = [t for row in tables for t in row]
     filled = [t for row in kept_tables for t in row]
     chunk = min(1024, *(t.max_tokens for t in flat))
@@ -127,7 +127,7 @@ def shape_of(shapes: Any, pair: int) -> CacheShape:
 
 @inlined
 def held_places(costs: CostTables, pair: int, tokens: int) -> int:
-    """Return the KV-cache positions that a request of so many tokens reserves."""
+    """Return the KV positions reserved for so many tokens."""
     return int(cache_places(tokens, shape_of(costs.holds, pair)) + costs.holds[pair, STATE])
 
 
@@ -207,7 +207,7 @@ def _mixed(
 
 @jitable
 def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
-    """Return the seconds of so many prompt tokens alone, at the first alpha."""
+    """Return the seconds of prompt tokens alone, at the first alpha."""
     most = costs.body_s.shape[1] - 1
     row = max(0, min(tokens, most))
     alone_s = costs.body_s[pair, row, 0] + costs.prefill_attention_s[pair, row]
@@ -216,7 +216,7 @@ def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
 
 @jitable
 def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> float:
-    """Return the seconds of a decode step alone, by sequences and KV positions."""
+    """Return a decode step's seconds by sequences and KV positions."""
     width = 1 + costs.verified[pair]
     most = min(costs.body_s.shape[1], costs.head_s.shape[1]) - 1
     n = min(rows, most // width)
@@ -227,7 +227,7 @@ def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> floa
 
 @inlined
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
-    """Return the seconds by which each following decode step is longer."""
+    """Return the seconds added by each following decode step."""
     return float(costs.decode_read_s[pair] * plan.growth)
 
 

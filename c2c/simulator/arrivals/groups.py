@@ -27,7 +27,7 @@ class Ranges:
 
 
 def groups_of(prepared: Prepared) -> NDArray[np.int64]:
-    """Return each model's group, numbered in the order of the catalog."""
+    """Return each model's group, numbered in catalog order."""
     fleet = prepared.fleet
     component = _components(fleet, prepared.setup.chips)
     of_model = component[fleet.home_chip[fleet.home_first[:-1]]]

@@ -1,4 +1,4 @@
-"""Turns of sessions, each a time to think after its predecessors."""
+"""Turns of sessions, a time to think after their predecessors."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def next_turn_s(x: Sessions) -> float:
 
 @inlined
 def skip_turns(x: Sessions, cursor: Any, n: int) -> None:
-    """Move the cursor past later turns, which are sent when they are due."""
+    """Move the cursor past later turns, sent when due."""
     while cursor[0] < n and x.think_s[cursor[0]] >= 0.0:
         cursor[0] += 1
 
@@ -133,7 +133,7 @@ def turn_sent(x: Sessions, row: int, now_s: float) -> None:
 
 @jitable
 def turns_ended(state: Serving, x: Sessions, first: int, now_s: float) -> int:
-    """Schedule the successors of records from `first` on; return the ended sessions."""
+    """Schedule successors of records from `first` on; return ended sessions."""
     if len(x.ids) == 0:
         return int(state.count[0].out - first)
     ended = 0

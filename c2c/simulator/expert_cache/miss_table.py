@@ -75,7 +75,7 @@ def steps_missing(
 
 
 def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
-    """Return the table of a system, measured by the exact walk."""
+    """Return a system's table, measured by the exact walk."""
     system = prepared.setup.system
     cache = replace(system.expert_cache, misses="exact")
     exact = replace(

@@ -41,7 +41,7 @@ class Traces(NamedTuple):
 
 
 def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: int = 1) -> Traces:
-    """Return empty stores, and so many matrices to compare with them."""
+    """Return empty stores, and matrices to compare."""
     return Traces(
         count=np.zeros(models, np.int64),
         rows=np.zeros((models, layers, experts, rows), np.float32),

@@ -60,7 +60,7 @@ def drop_sent(w: Loop, world: World, request_id: int) -> None:
 
 @jitable
 def clear_wire(state: Serving, world: World, d: int, request_id: int) -> None:
-    """Drop a request's KV cache, or EVERYBODY's, from the wire of device `d`."""
+    """Drop a request's KV cache, or EVERYBODY's, from device `d`'s wire."""
     c = state.device[d].chip
     chip, devices = state.chip[c], len(state.device)
     world.end_s[devices + d] = drop(world.wires, d, request_id)

@@ -48,7 +48,7 @@ def share_among_works(
     c: int,
     now_s: float,
 ) -> None:
-    """Share the resources of chip `c`, and re-time its phases."""
+    """Share chip `c`'s resources, and re-time its phases."""
     chip, link = state.chip[c], world.link[c]
     world.resources.capacity[LINK] = machine.capacity[c]
     world.resources.capacity[DISK] = machine.disk[c]
@@ -82,7 +82,7 @@ def begin_start(
     d: int,
     now_s: float,
 ) -> None:
-    """Begin a start on device `d`; without works it ends at once."""
+    """Begin a start on device `d`; without works it ends."""
     inst = state.instance[state.plan[d].instance]
     number = machine.start_plan[inst.model, state.device[d].kind, inst.cold]
     state.split[d] = 0
@@ -145,7 +145,7 @@ def end_works(
     d: int,
     now_s: float,
 ) -> None:
-    """End the run of device `d` on chip `c` and account its resources."""
+    """End device `d`'s run on chip `c` and account its resources."""
     end_run(world.works, c, d, world.phase[d], now_s >= world.end_s[d], now_s)
 
 

@@ -53,7 +53,7 @@ def _operations_chip(chip: str) -> str:
 
 
 def operations_lines(chips: Sequence[str]) -> tuple[str, ...]:
-    """Return a line if the paper's chip stands for others."""
+    """Return a line if the paper's chip is assumed."""
     others = [name for name in chips if _operations_chip(name) != name]
     return (
         f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
@@ -79,12 +79,12 @@ def _static() -> dict[str, tuple[float, Source]]:
 
 
 def static_host_s() -> float:
-    """Return the fitted host seconds of a step with a library's static batches."""
+    """Return the fitted host seconds of a static batch's step."""
     return _static()["host_s"][0]
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return the published values that these costs are fitted to."""
+    """Return the published values of the fit."""
     path = conf_dir() / "operations" / f"{OPERATIONS_CHIP}.yaml"
     constants = read_constants(path, [f.name for f in fields(OperationCosts)]) | _static()
     return frozenset(claim for _, source in constants.values() for claim in source.claims)

@@ -36,7 +36,7 @@ BLOCK_BYTES: Final = 2 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """`count` equal weight matrices [k, n], of which a token uses `taken`."""
+    """`count` equal weight matrices [k, n]; a token uses `taken`."""
 
     k: int
     n: int
@@ -147,7 +147,7 @@ def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
 
 
 def layer_bytes(spec: ModelSpec) -> tuple[int, int]:
-    """Return a layer's bytes, and of all weights outside layers."""
+    """Return a layer's bytes, and those outside layers."""
     plain = replace(
         spec, layers=1, partial_window=0, partial_window_layers=0, window_layers=(), dense_layers=()
     )

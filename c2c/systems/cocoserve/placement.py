@@ -12,7 +12,7 @@ __all__ = ["Part", "Placement", "even_rows"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """A module (KV, attention, a projection) on another device than its layer."""
+    """A module (KV, attention, a projection) apart from its layer."""
 
     layer: int
     module: str
@@ -52,7 +52,7 @@ class Placement:
 
     @classmethod
     def in_runs(cls, layers: int, devices: int) -> Placement:
-        """Return the placement with one run of layers on each first device."""
+        """Return the placement with a run of layers a device."""
         runs = even_rows(layers, devices)
         return cls(tuple((d,) for d, count in enumerate(runs) for _ in range(count)))
 
@@ -68,7 +68,7 @@ class Placement:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """All devices that hold layers or parts, and the first, ascending."""
+        """The first, and all devices with layers or parts, ascending."""
         holders = {d for devices in self.copies for d in devices}
         return tuple(sorted({self.first, *holders, *(part.device for part in self.parts)}))
 
@@ -90,7 +90,7 @@ class Placement:
         return result
 
     def partitions(self, batch: int) -> tuple[Mapping[int, int], ...]:
-        """Return each layer's rows by device; devices without rows are left out."""
+        """Return layers' rows by device, without empty ones."""
         return tuple(
             {d: r for d, r in zip(devices, rows, strict=True) if r}
             for devices, rows in zip(self.copies, self.shares(batch), strict=True)

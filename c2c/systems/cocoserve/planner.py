@@ -70,7 +70,7 @@ def in_order(room: Room, order: DeviceOrder) -> list[int]:
 
 
 def by_continuity(mask: Sequence[bool], candidates: Sequence[int]) -> list[int]:
-    """Return candidates, longest run that each would join first, then by index."""
+    """Return candidates, longest joined run first, then by index."""
     n = len(mask)
     left, right = [0] * (n + 1), [0] * (n + 1)  # length of the held run before i; from i on
     for i in range(n):
@@ -132,7 +132,7 @@ class _Growing:
         return [device in devices for devices in self._copies]
 
     def add(self, layer: int, device: int) -> bool:
-        """Add a copy if it raises the score; return whether it was added."""
+        """Add a copy if the score rises; return whether."""
         score, count = self._score, self.counts[layer]
         inverse, ends = self._inverse - 1.0 / (count * (count + 1)), self._transitions
         if device != self._start.first:

@@ -131,7 +131,7 @@ def headroom(layers: int, share: float, *, model_layers: int) -> float:
 
 
 def transitions(placement: Placement) -> int:
-    """Return the begins and ends of runs on devices other than the first."""
+    """Return begins and ends of runs off the first device."""
     before: frozenset[int] = frozenset()
     begun = 0
     for devices in placement.copies:
@@ -142,7 +142,7 @@ def transitions(placement: Placement) -> int:
 
 
 def changes(placement: Placement, batch: int) -> int:
-    """Return the boundaries at which the partition of rows changes."""
+    """Return the boundaries of changed partitions."""
     whole = {placement.first: batch}
     parts = [whole, *placement.partitions(batch), whole]
     return sum(a != b for a, b in pairwise(parts))

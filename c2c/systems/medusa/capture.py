@@ -51,7 +51,7 @@ def module_fingerprint(device: Device, module: int) -> str:
 
 
 class CapturedGraphs:
-    """Reader of a process's graphs, one batch size after another."""
+    """Reader of a process's graphs by batch size."""
 
     def __init__(
         self, recorder: Recorder, images: Mapping[int, bytes], libraries: Iterable[str] = ()
@@ -77,7 +77,7 @@ class CapturedGraphs:
         return {number: function for function, number in self._kernels.items()}
 
     def finish(self, told_values: Mapping[str, int] | None = None) -> Capture:
-        """Return the capture, with the present contents of permanent buffers."""
+        """Return the capture, with permanent buffers' contents."""
         recorder = self._recorder
         contents = {
             e.allocation: self._device.read(e.address, e.nbytes)

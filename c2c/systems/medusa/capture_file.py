@@ -1,4 +1,4 @@
-"""Files of captures, because those that are analysed together come from different processes."""
+"""Files of captures, which are analysed from different processes."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def kernels_from(values: Sequence[Sequence[Any]]) -> tuple[KernelRef, ...]:
 
 
 def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
-    """Return graphs as (distinct lists of attributes, columns); child graphs are last."""
+    """Return graphs as (distinct attribute lists, columns); child graphs last."""
     queue = list(graphs)
     attributes: dict[tuple[LaunchAttribute, ...], int] = {}
     columns: dict[str, list[Any]] = {name: [] for name in _TYPES}

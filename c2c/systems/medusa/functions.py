@@ -12,7 +12,7 @@ __all__ = ["Found", "find_functions"]
 
 
 class Found:
-    """Functions by their kernel's number; `missing` has reasons for others."""
+    """Functions by kernel number; `missing`: reasons for others."""
 
     def __init__(self) -> None:
         self.functions: dict[int, int] = {}

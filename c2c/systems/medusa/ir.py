@@ -1,4 +1,4 @@
-"""Graphs as data, with captured addresses or with patches for them."""
+"""Graphs as data, with captured addresses or patches."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class KvRecord:
 
 
 def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
-    """Return the largest KV cache in bytes, a multiple of 2 MiB."""
+    """Return the largest KV cache's bytes, a multiple of 2 MiB."""
     check_value(memory_fraction, SomeShare, "memory_fraction")
     whole = record.free_bytes + record.held_bytes
     room = int(memory_fraction * whole) - record.held_bytes - record.graph_bytes
@@ -40,7 +40,7 @@ def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
 
 
 def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
-    """Return the record of a process after its largest step and captures."""
+    """Return a process's record after largest step and captures."""
     return KvRecord(
         free_bytes=recorder.device.free_bytes() + graph_bytes,
         held_bytes=recorder.held_bytes - graph_bytes,

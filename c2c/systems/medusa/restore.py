@@ -78,7 +78,7 @@ class OnDemand:
         self._graphs = {graph.batch: graph for graph in artefact.graphs}
 
     def graph(self, batch: int) -> int | None:
-        """Return a batch size's graph, or None if it must be captured."""
+        """Return a batch size's graph, or None: capture it."""
         if batch in self._made or batch not in self._graphs:
             return self._made.get(batch)
         addresses = None if self._is_in_place else self._addresses

@@ -32,7 +32,7 @@ NODES_OUTSIDE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStages:
-    """Measured stages of a further model that do not follow from its size."""
+    """Measured stages of a further model, independent of size."""
 
     tokenizer_s: AboveZero
     kv_profiled_s: AboveZero
@@ -113,7 +113,7 @@ def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
 
 
 def loaded_bytes(spec: ModelSpec) -> int:
-    """Return the bytes that vLLM loads; a tied matrix counts twice."""
+    """Return vLLM's loaded bytes; a tied matrix counts twice."""
     tied = spec.vocab * spec.hidden * spec.dtype_bytes if spec.tie_embeddings else 0
     return weight_bytes(spec) + tied
 
@@ -170,7 +170,7 @@ def launch_s(spec: ModelSpec, measured: MeasuredStart) -> float:
 
 
 def launched_extra_s(spec: ModelSpec, measured: MeasuredStart) -> float:
-    """Return the extra seconds of a decode step without a graph."""
+    """Return a decode step's extra seconds without a graph."""
     return max(0.0, launch_s(spec, measured) - loaded_bytes(spec) / (measured.hbm_gbps * 1e9))
 
 

@@ -1,4 +1,4 @@
-"""Executable graphs that batch sizes of the same topology share."""
+"""Executable graphs shared by batch sizes of a topology."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Templates", "topology_of"]
 
 
 def topology_of(graph: Graph) -> tuple[object, ...]:
-    """Return a graph's topology; graphs of equal topology can share an executable."""
+    """Return a graph's topology; equal ones can share an executable."""
     nodes = tuple(
         (
             node.kind,
@@ -25,7 +25,7 @@ def topology_of(graph: Graph) -> tuple[object, ...]:
 
 
 class Templates:
-    """Executable graphs of a process, one for each topology, with parameters updated."""
+    """A process's executable graphs, one a topology, with updated parameters."""
 
     def __init__(self, device: Device, on_demand: OnDemand, graphs: Iterable[Graph]) -> None:
         self._device, self._held = device, on_demand

@@ -29,7 +29,7 @@ def told_in(
 
 
 def masked(parameters: Parameters, cells: Sequence[Told], like: Parameters) -> Parameters:
-    """Return parameters with the cells of told values copied from `like`."""
+    """Return parameters with told cells copied from `like`."""
     result = list(parameters)
     for number, offset, nbytes, _ in cells:
         cell = like[number][offset : offset + nbytes]

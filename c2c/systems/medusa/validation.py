@@ -1,4 +1,4 @@
-"""Validation of restored graphs against the original on equal inputs."""
+"""Validation of restored graphs on equal inputs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def sides(
 
 
 def observe(side: Side, executable: int, regions: Regions, seed: int) -> tuple[bytes, ...]:
-    """Run a graph on random input bytes; return its outputs."""
+    """Run a graph on random bytes; return its outputs."""
     _give(side, regions, seed)
     side.device.launch_graph(executable)
     side.device.synchronise()
@@ -126,7 +126,7 @@ def validate(
 def first_difference(
     original: Side, restored: Side, regions: Regions, seed: int = 0
 ) -> Difference | None:
-    """Run both sides node by node; return the first node that differs."""
+    """Run both sides node by node; return the first difference."""
     _give(original, regions, seed)
     _give(restored, regions, seed)
     pairs = zip(original.graph.nodes, restored.graph.nodes, strict=True)

@@ -65,7 +65,7 @@ def muxed_layout(
     muxing: Muxing, models: Sequence[Deployment], platform: Platform, gpus: int, system: SystemSpec,
     constants: Constants,
 ) -> StepLayout:  # fmt: skip
-    """Return the layout of models over GPUs of a kind."""
+    """Return the layout of models over equal GPUs."""
     if len(models) > MOST_MODELS:
         raise SettingError("catalog", f"{len(models)} models", f"at most {MOST_MODELS}")
     if gpus > len(models):
@@ -175,7 +175,7 @@ class _Muxed:
         )  # fmt: skip
 
     def _step(self, spec: ModelSpec, decode_share: float, prompt_share: float) -> Cost:
-        """Return a step's cost; `system/batch=prompts_alone` never mixes the two jobs."""
+        """Return a step's cost; `system/batch=prompts_alone` never mixes both."""
         prompts_s, decodes = (
             _prompts_s(self._table(spec, prompt_share)),
             self._table(spec, decode_share),

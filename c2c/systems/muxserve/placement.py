@@ -34,7 +34,7 @@ class Served:
 
     @property
     def work(self) -> float:
-        """Computation that it asks for, in bytes of weights a second."""
+        """Computation in bytes of weights a second."""
         return self.rate_rps * self.weight_bytes
 
     def most_rps(self, share: float, room_bytes: float, prompts_s: float) -> float:

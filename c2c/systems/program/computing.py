@@ -1,4 +1,4 @@
-"""PTX of test kernels, whose outputs depend on every input."""
+"""PTX of test kernels; outputs depend on every input."""
 
 from __future__ import annotations
 

@@ -42,11 +42,11 @@ class Running:
         return self.recorder.device
 
     def of(self, program: Program) -> Running:
-        """Return another program, such as another batch size, over the same buffers."""
+        """Return another program over the same buffers."""
         return replace(self, program=program)
 
     def again(self) -> Running:
-        """Return the program with new memory, not started, and the same kernels."""
+        """Return the program with new memory, not started."""
         recorder = Recorder(self.device, Allocator(self.device))
         return replace(self, recorder=recorder, addresses={})
 
@@ -166,7 +166,7 @@ class Running:
 
 
 def tensor_map_bytes(device: Device, address: int, rest: bytes) -> bytes:
-    """Return a tensor map of an address and of 120 other bytes."""
+    """Return a tensor map of an address and 120 other bytes."""
     return device.replace_address(bytes(8) + rest, address)
 
 

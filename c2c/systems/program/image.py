@@ -35,7 +35,7 @@ _WORD_BYTES: Final = {"8": 1, "16": 2, "32": 4, "64": 8}
 
 @dataclass(frozen=True, slots=True)
 class ParameterDeclaration:
-    """A parameter as PTX declares it; `is_pointer` is its mark `.ptr`."""
+    """A parameter in PTX; `is_pointer`: its mark `.ptr`."""
 
     nbytes: int
     align: int
@@ -59,12 +59,12 @@ class Access:
 
     @property
     def width(self) -> int:
-        """Bytes of the parameter that the address or tensor map takes."""
+        """Bytes of the address or tensor map."""
         return TENSOR_MAP_BYTES if self.kind == "map" else 8
 
 
 class Traced(NamedTuple):
-    """An address that a kernel records: byte `at` of a parameter."""
+    """A recorded address: byte `at` of a parameter."""
 
     intervals: int
     number: int

@@ -1,4 +1,4 @@
-"""Launch programs: the buffers, kernels and launches of a model's step, as data."""
+"""Launch programs: buffers, kernels and launches of a step, as data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A range of bytes of a buffer, which is given by its index."""
+    """A range of bytes of a buffer, given by index."""
 
     buffer: int
     offset: int = 0
@@ -59,7 +59,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A parameter's bytes, and the places of addresses in them."""
+    """A parameter's bytes, and places of addresses in them."""
 
     data: bytes
     places: tuple[Place, ...] = ()
@@ -85,7 +85,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a kernel, which is given by its index."""
+    """A launch of a kernel, given by index."""
 
     kernel: int
     arguments: tuple[Argument, ...]

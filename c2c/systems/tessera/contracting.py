@@ -1,4 +1,4 @@
-"""Contraction of kernels that the latency policy gains nothing by separating."""
+"""Contraction of kernels not worth separating for latency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minimum cut: the exact solution of the latency policy for two GPUs."""
+"""Minimum cut: exact solution of the latency policy for two GPUs."""
 
 from __future__ import annotations
 

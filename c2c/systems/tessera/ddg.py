@@ -24,7 +24,7 @@ class Dependency(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """Bytes that `source` writes and `target` reads in a later step."""
+    """Bytes of `source` that `target` reads in a later step."""
 
     source: int
     target: int

@@ -46,7 +46,7 @@ class Costs:
     link_bytes: tuple[float, ...] = ()
 
     def at(self, size: float) -> tuple[tuple[float, ...], float]:
-        """Return a lone step's shares of each resource, and its latency."""
+        """Return a lone step's shares of resources, and latency."""
         grid_size = min(size, self.sizes[-1])
         more = max(1.0, size / self.sizes[-1])
         alone = more * float(np.interp(grid_size, self.sizes, self.alone_s))
@@ -57,7 +57,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Costs of a batch: prompts by their tokens, decode steps by their rows."""
+    """Costs of a batch: prompts by tokens, decodes by rows."""
 
     prefill: Costs
     decode: Costs
@@ -118,7 +118,7 @@ class Lanes:
         )
 
     def placed(self, policy: Policy) -> Lane:
-        """Return a lane with a placement of kernels for each size of step."""
+        """Return a lane with a placement for each size of step."""
 
         def placing(work: Work, kernels: Sequence[StepKernel]) -> Sequence[int]:
             if policy == "latency":
@@ -132,7 +132,7 @@ class Lanes:
         return self._lane(placing)
 
     def joint(self, policy: Policy, load: Load, reserve_bytes: float) -> Joint:
-        """Return the placement of layers' parts for prompts and decodes together."""
+        """Return one placement of parts for prompts and decodes."""
         served = decoder(self.spec, load, expert_bytes=self.expert_bytes)
         places = [(kernel.layer, part_of(kernel)) for kernel in served.kernels]
         blocks = blocks_of_layers(

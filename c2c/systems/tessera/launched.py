@@ -86,7 +86,7 @@ class Launched:
         return launched
 
     def start(self) -> None:
-        """Start a step after the one before, without waiting for its end."""
+        """Start a step after the one before, without waiting."""
         for event in self._events:  # no device begins before the last step has ended on all
             for device in self.devices:
                 device.wait(event)

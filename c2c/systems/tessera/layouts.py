@@ -1,4 +1,4 @@
-"""Layouts of a pair of GPUs in the serving loop."""
+"""Layouts of a pair of GPUs."""
 
 from __future__ import annotations
 

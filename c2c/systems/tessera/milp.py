@@ -182,7 +182,7 @@ class _Program:
         self._goal(times, costs, paid, at_most_s)
 
     def _transfers(self) -> dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]]:
-        """Return the pairs of groups, bytes and weight of each y."""
+        """Return y's pairs of groups, bytes and weight."""
         result: dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]] = {}
         alike: dict[tuple[int, int, float], list[float]] = {}
         by_producer: dict[int, list[Any]] = {}

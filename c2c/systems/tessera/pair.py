@@ -42,7 +42,7 @@ class Pair:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Names of the GPUs, with numbers if they are alike."""
+        """Names of the GPUs, with numbers if alike."""
         left, right = self.node.gpus
         return (left, right) if left != right else (f"{left} 1", f"{right} 2")
 
@@ -90,7 +90,7 @@ def load_pair(name: str) -> Pair:
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return the claims that pairs' constants are fitted to, which are in-sample."""
+    """Return the claims that pairs' constants are fitted to."""
     return frozenset(claim for name in conf_names(_FITTED) for claim in _fitted(name)[1].claims)
 
 

@@ -38,7 +38,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One GPU's part of a step: computation and communication, which overlap."""
+    """A GPU's part of a step: computation and communication, overlapped."""
 
     compute_s: float
     communication_s: float
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """Largest share by which the best placement's cost may be lower."""
+        """Largest share by which the best cost may be lower."""
         if self.objective_s <= 0:
             return 0.0
         return max(0.0, 1.0 - self.bound_s / self.objective_s)
@@ -126,7 +126,7 @@ def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None
 def costs_of(
     work: Work, gpus: Gpus, policy: Policy, placements: Any, options: Options | None = None
 ) -> Any:
-    """Return the cost of each of [placement][kernel], as an array."""
+    """Return the costs of [placement][kernel], as an array."""
     options = options or Options()
     if options.one_transfer:  # the placement decides which transfers are one
         return np.array(
@@ -160,7 +160,7 @@ def costs_of(
 
 
 def memory_of(work: Work, gpu_of: Sequence[int], count: int) -> tuple[float, ...]:
-    """Return the bytes of weights that each of `count` GPUs keeps."""
+    """Return the weight bytes on each of `count` GPUs."""
     totals = [0.0] * count
     for weights in work.weights:
         for gpu in {gpu_of[k] for k in weights.readers}:

@@ -105,7 +105,7 @@ def check_solver(gap: float, time_limit_s: float) -> None:
 
 
 def relaxation_s(work: Work) -> float:
-    """Return a lower bound on the slowest stage's seconds: divisible kernels, no transfers."""
+    """Return a bound on the slowest stage: divisible kernels, no transfers."""
     times = work.times
     kernels, count = times.shape
     c = np.zeros(kernels * count + 1)
@@ -127,7 +127,7 @@ def relaxation_s(work: Work) -> float:
 
 
 def sweep(work: Work) -> Iterator[tuple[int, ...]]:
-    """Yield placements to start from: GPUs alone, then thresholds of t[k,a] / t[k,b]."""
+    """Yield first placements: GPUs alone, then thresholds of t[k,a] / t[k,b]."""
     kernels, count = work.times.shape
     for g in range(count):
         yield (g,) * kernels

@@ -45,7 +45,7 @@ class Recording:
         return Slice(last, 0, self.program.buffers[last].nbytes)
 
     def seen(self, content: bytes, address_of: Mapping[int, int]) -> tuple[Seen, ...]:
-        """Return the bytes of each access that happened, with one known slice."""
+        """Return the bytes of actual accesses, with a known slice."""
         result = []
         for number, (records, offset) in enumerate(self.records):
             if not records:

@@ -44,7 +44,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All segments in program order, then the last sends: results and carried values."""
+    """Segments in program order, then last sends: results and carried values."""
 
     segments: tuple[Segment, ...]
     last: tuple[Send, ...]
@@ -152,7 +152,7 @@ class _Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A range of a buffer: its writer, and the GPUs that hold it."""
+    """A range of a buffer: writer, and GPUs with it."""
 
     begin: int
     end: int

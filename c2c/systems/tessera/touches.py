@@ -1,4 +1,4 @@
-"""Memory that each launch of a program reads and writes."""
+"""Memory that each launch reads and writes."""
 
 from __future__ import annotations
 

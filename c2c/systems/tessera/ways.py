@@ -44,7 +44,7 @@ class Way:
 
     @property
     def efficiency(self) -> float | None:
-        """Requests a second for the price; None: the price is not known."""
+        """Requests a second for the price; None: unknown."""
         return None if self.price is None else self.requests_per_s / self.price
 
 
@@ -108,7 +108,7 @@ def best_way(strategies: Sequence[Way], *, by_price: bool = False) -> Way:
 
 
 class _Pair:
-    """A model under a load over two GPUs, in seconds a request."""
+    """A model under a load over two GPUs, seconds a request."""
 
     def __init__(
         self,

@@ -125,7 +125,7 @@ class Gpus:
 
 
 def joined(works: Sequence[tuple[Work, float]]) -> Work:
-    """Return several steps as one work, each times its count."""
+    """Return several steps as one work, times their counts."""
     names: list[str] = []
     times: list[tuple[float, ...]] = []
     transfers: list[Transfer] = []

@@ -1,4 +1,4 @@
-"""Operations and bytes of each launch of an XLA program."""
+"""Operations and bytes of an XLA program's launches."""
 
 from __future__ import annotations
 

@@ -410,7 +410,7 @@ def _of(k: int, name: str, receivers: int) -> str:
 
 
 def _wire(node: Node, receiver: int, receivers: int) -> tuple[tuple[float, float], float]:
-    """Return the latencies to a receiver and back, and its rate, GB/s."""
+    """Return latencies to a receiver and back, and its rate, GB/s."""
     there, back = node.link(0, receiver), node.link(receiver, 0)
     assert there is not None  # checked with the node
     assert back is not None

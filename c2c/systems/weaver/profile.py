@@ -56,7 +56,7 @@ class Pair:
 
     @property
     def slack_s(self) -> float:
-        """K - N, less the transfers there and back, which the paper omits."""
+        """K - N, less the transfers, which the paper omits."""
         return self.local_s - self.away_s - self.wire_s
 
     @property
@@ -65,7 +65,7 @@ class Pair:
         return self.rest_s + self.layers * self.local_s
 
     def limits(self, limits: Limits) -> Limits:
-        """Return the limits, with the most pieces of each operator."""
+        """Return the limits, with operators' most pieces."""
         pieces = limits.most if isinstance(limits.most, int) else min(limits.most)
         return Limits(
             least_s=limits.least_s, most=tuple(min(pieces, most) for most in self.most),
@@ -138,7 +138,7 @@ def away_of(rows: int, ratio: float) -> int:
 
 
 def moved_s(spec: ModelSpec, away: int, wire_s: tuple[float, float], gbps: float) -> float:
-    """Return the seconds of a task's payload and result over the link."""
+    """Return the link seconds of a task's payload and result."""
     return sum(wire_s) + away * sum(payload_bytes(spec)) / (gbps * 1e9) if away else 0.0
 
 
@@ -146,7 +146,7 @@ def moved_s(spec: ModelSpec, away: int, wire_s: tuple[float, float], gbps: float
 def operators_of(
     spec: ModelSpec, batch: Batch, on: TimedGpu
 ) -> tuple[tuple[str, ...], tuple[float, ...], tuple[int, ...]]:
-    """Return kinds, seconds and most pieces of a receiver's operators, as in `Pair`."""
+    """Return kinds, seconds and most pieces of operators, as in `Pair`."""
     kernels = step_kernels(spec, batch)
     return (
         tuple(kernel.kind for kernel in kernels),
@@ -169,7 +169,7 @@ def woven(pair: Pair, cut: Cut, poll_s: float) -> Woven:
 
 
 def _attention_s(spec: ModelSpec, rows: int, context: int, on: TimedGpu) -> float:
-    """Return the seconds of decode attention, mean over layers; 0 for no rows."""
+    """Return decode attention's mean seconds a layer; 0 without rows."""
     if rows == 0:
         return 0.0
     kernels = step_kernels(spec, Batch(rows=rows, chunk=1, context=context))

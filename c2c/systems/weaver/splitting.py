@@ -62,7 +62,7 @@ def expected_stall(ops: Sequence[float], slack: float) -> float:
 
 
 def expected_stalls(ops: Sequence[float], slacks: Values) -> Values:
-    """Return `expected_stall` for each slack, [slack] seconds; equal operators count once."""
+    """Return `expected_stall` for each slack, [slack] seconds."""
     t, count = np.unique(_seconds(ops), return_counts=True)
     result: Values = _late(t, slacks[:, None]) @ count / (t @ count)
     return result
@@ -104,7 +104,7 @@ class Limits:
         return self.split_s + self.poll_s
 
     def most_of(self, t: Values) -> npt.NDArray[np.int64]:
-        """Return the most pieces of each operator, by its seconds."""
+        """Return each operator's most pieces, by its seconds."""
         if isinstance(self.most, tuple) and len(self.most) != len(t):
             raise SettingError("most", len(self.most), f"a number for each of {len(t)} operators")
         return np.maximum(1, np.minimum(self.most, t // self.least_s)).astype(np.int64)
@@ -112,7 +112,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A cut: for each operator, in program order, the seconds of its pieces."""
+    """A cut: for each operator, in order, seconds of its pieces."""
 
     pieces: tuple[tuple[float, ...], ...]
 

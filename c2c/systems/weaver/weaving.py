@@ -1,4 +1,4 @@
-"""Settings of the layout of a hot model and its cold ones."""
+"""Settings of the layout of hot and cold models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GGUF file as a checkpoint of Hugging Face's names, shapes and row order."""
+"""GGUF file as a Hugging Face checkpoint."""
 
 from __future__ import annotations
 

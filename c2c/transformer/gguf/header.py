@@ -102,7 +102,7 @@ class Texts(Sequence[str]):
 
     @cached_property
     def all(self) -> list[str]:
-        """Return the texts as a list, the same each time."""
+        """Return the texts as one list."""
         data, end, length = self._data, self._position, _LENGTH.unpack_from
         result = []
         try:

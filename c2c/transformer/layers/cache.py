@@ -79,7 +79,7 @@ class Pooled:
 def new_pool(
     elements: int, *, dtype: Any, executables: Executables | None = None, device: Any = None
 ) -> Pooled:
-    """Return a zero-filled pool of this many keys and as many values."""
+    """Return a zero-filled pool of so many keys and values."""
     k, v = _zeros_on(device, (elements,), dtype, executables)
     return Pooled(k=k, v=v, tables=None)
 
@@ -150,13 +150,13 @@ class Rows:
 
     @property
     def lengths(self) -> jax.Array:
-        """Length of each token's sequence, this call included: int32 [N]."""
+        """Length of each token's sequence, with this call: int32 [N]."""
         lengths: jax.Array = (self.starts + self.counts)[self.row]
         return lengths
 
 
 def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
-    """Return the rows of flat `positions` [N], the last `decode_rows` of one token."""
+    """Return the rows of flat `positions` [N], with `decode_rows` last."""
     total = positions.shape[0]
     chunk_rows = rows - decode_rows
     tokens = total - decode_rows

@@ -157,7 +157,7 @@ def nameless(spec: ModelSpec) -> ModelSpec:
 
 
 def _seen(name: str, fields: str) -> Callable[[ModelSpec], Any]:
-    """Return a function that keeps these fields of a spec; others raise."""
+    """Return a function that keeps these fields; others raise."""
     names = fields.split()
     kind = make_dataclass(name, names, frozen=True)
     return functools.lru_cache(maxsize=64)(lambda spec: kind(*(getattr(spec, n) for n in names)))

@@ -1,4 +1,4 @@
-"""Decoder layer in parts that may run on different devices."""
+"""Decoder layer in parts, for different devices."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def _projection(name: str) -> str:
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:
-    """Divide by the root mean square of the last axis, in float32."""
+    """Divide by the last axis' root mean square, in float32."""
     wide = x.astype(jnp.float32)
     scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
     if offset:
@@ -308,7 +308,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -
 
 
 def window_of(spec: ModelSpec, number: Any) -> Any:
-    """Return a layer's window; None if no layer has one."""
+    """Return a layer's window; None if none has one."""
     if not spec.partial_window_layers:
         return spec.sliding_window or None
     windows = np.full(spec.layers, _UNBOUNDED, np.int32)
@@ -317,7 +317,7 @@ def window_of(spec: ModelSpec, number: Any) -> Any:
 
 
 def turns_of(turns: tuple[jax.Array, jax.Array], spec: ModelSpec, number: Any) -> Turns:
-    """Return a layer's rotation from those of all; see `rope.angles`."""
+    """Return a layer's rotation, see `rope.angles`."""
     cosine, sine = turns
     if spec.unrotated_layers:
         is_rotated = jnp.asarray(~np.isin(np.arange(spec.layers), spec.unrotated_layers))[number]

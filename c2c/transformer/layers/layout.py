@@ -186,7 +186,7 @@ def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
 # Projections with the same input are one matrix: q, k and v; gate and up. All are [N, K] (rows are
 # outputs), as in checkpoints, so that loading needs no transposes.
 def layout(spec: ModelSpec) -> tuple[Stack, ...]:
-    """Return all arrays, the embedding first; `head` if not tied."""
+    """Return all arrays, embedding first; `head` if not tied."""
     h, vocab = spec.hidden, spec.vocab
     stacks = [
         _single("embed", EMBEDDING, (vocab, h)),

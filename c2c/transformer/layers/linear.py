@@ -60,7 +60,7 @@ class Linear(Protocol):
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return the product with a W per expert, whose rows are contiguous."""
+        """Return the product with a W per expert; rows are contiguous."""
 
 
 def linear_by_name(name: str) -> Linear:
@@ -123,7 +123,7 @@ class Reference:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """Weights in host memory, copied layer by layer, all experts included; then XLA."""
+    """Weights in host memory, copied layer by layer; then XLA."""
 
     @property
     def placement(self) -> Placement:
@@ -245,7 +245,7 @@ class Hybrid:
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return each row times its expert's transposed W; idle experts are not read."""
+        """Return rows times their expert's transposed W; idle experts are unread."""
         w: PackedWeights | QuantizedWeights = projections[name]
         options: dict[str, Any] = {
             "layer": layer,

@@ -22,7 +22,7 @@ Experts = Callable[[str, jax.Array, jax.Array], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Experts of each token by falling weight, and weights in float32."""
+    """Experts of tokens by falling weight, weights in float32."""
 
     experts: Any  # int32 [N, experts_per_token]
     weights: Any

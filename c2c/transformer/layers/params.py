@@ -65,6 +65,6 @@ class Params:
 
 
 def device_of(array: Any) -> Any:
-    """Return an array's device; an abstract one's is jax's first."""
+    """Return an array's device; an abstract one's: jax's first."""
     sharding = getattr(array, "sharding", None)
     return jax.devices()[0] if sharding is None else next(iter(sharding.device_set))

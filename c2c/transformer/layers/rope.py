@@ -41,7 +41,7 @@ def context_tokens(spec: ModelSpec) -> int:
 
 
 def turned(spec: ModelSpec) -> int:
-    """Return the first values of a head that are rotated."""
+    """Return the first, rotated values of a head."""
     return spec.latent.rope_dim if spec.latent else int(spec.head_dim * spec.rotary_fraction)
 
 

@@ -36,7 +36,7 @@ class Request:
 
     @property
     def pages(self) -> int:
-        """Cache pages of prompt and answer but its last token."""
+        """Pages of prompt and answer but the last token."""
         return blocks_for(len(self.ids) + self.max_new_tokens - 1)
 
 

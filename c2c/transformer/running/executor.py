@@ -64,7 +64,7 @@ class Executor(Protocol):
         ...
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Attach kept blocks to a prompt; return how many are shared."""
+        """Attach kept blocks to a prompt; return the count."""
         ...
 
     def share(self, stay: Stay) -> None:
@@ -139,7 +139,7 @@ class OnDevice:
         return self.lease.available
 
     def lacks(self, stored: Stored) -> int:
-        """Return the blocks that requests lack, kept ones evicted first."""
+        """Return blocks that requests lack, kept ones evicted first."""
         count = sum(n for _, n in self._growth(stored))
         if count > self.lease.available:
             self.pool.make_room(self.lease, count)
@@ -173,7 +173,7 @@ class OnDevice:
         return stay.shared
 
     def share(self, stay: Stay) -> None:
-        """Keep a prompt's blocks for other requests; of two copies one."""
+        """Keep a prompt's blocks for others; of two copies one."""
         blocks, whole = self._blocks[stay], min(len(stay.keys), stay.filled // PAGE_TOKENS)
         for number in range(stay.shared, whole):
             key = stay.keys[number]

@@ -1,4 +1,4 @@
-"""Generation with a runner and a cache of its own."""
+"""Generation with a runner and an own cache."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def warm(
     *,
     done: Callable[[Bucket], None] = lambda _: None,
 ) -> None:
-    """Prepare the executables of `stream_batch` for these shapes, with a callback after each."""
+    """Prepare `stream_batch`'s executables of these shapes, with a callback each."""
     for context in dict.fromkeys(size.context for size in targets.buckets):
         here = [size for size in targets.buckets if size.context == context]
         budgets = tuple(sorted({size.tokens for size in here} - {0})) or BUDGETS[:1]

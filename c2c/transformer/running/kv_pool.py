@@ -30,7 +30,7 @@ _BLOCKS_A_SUPERBLOCK = 4  # of the largest model: at most a fifth is lost to wha
 
 
 def block_elements(spec: ModelSpec) -> int:
-    """Return the key elements, and value elements, of 64 positions in all layers."""
+    """Return key and value elements of 64 positions in all layers."""
     return spec.layers * _page_elements(spec)
 
 
@@ -39,7 +39,7 @@ def _page_elements(spec: ModelSpec) -> int:
 
 
 def superblock_elements(specs: Iterable[ModelSpec], *, blocks: int = _BLOCKS_A_SUPERBLOCK) -> int:
-    """Return a superblock size for the pages of all these models."""
+    """Return a superblock size for all these models' pages."""
     models = list(specs)
     step = math.lcm(*map(_page_elements, models))
     return -(-blocks * max(map(block_elements, models)) // step) * step
@@ -111,7 +111,7 @@ class KvPool:
         executables: Executables | None = None,
         device: Any = None,
     ) -> KvPool:
-        """Return a pool with this many blocks of one model."""
+        """Return a pool with blocks of one model."""
         size = block_elements(spec)
         return cls(blocks, size, dtype=dtype, executables=executables, device=device)
 
@@ -153,7 +153,7 @@ class KvPool:
 
 
 class Lease:
-    """Blocks of a model; an id is the first page."""
+    """A model's blocks; an id is the first page."""
 
     def __init__(self, pool: KvPool, spec: ModelSpec, block_layers: int, reserve: int) -> None:
         if block_layers < 1 or spec.layers % block_layers:

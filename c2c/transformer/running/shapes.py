@@ -1,4 +1,4 @@
-"""Closed set of call shapes, and the split of prompts."""
+"""Closed set of call shapes, and prompts' split."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def parts(step: Any) -> list[Mapping[str, Any]]:
-    """Return the settings of a tokenizer's step or its parts."""
+    """Return the settings of a tokenizer's step or parts."""
     result = [] if step is None else [json.loads(step.__getstate__())]
     for one in result:
         for name in ("decoders", "normalizers", "pretokenizers"):
@@ -92,7 +92,7 @@ class Spelling:
         return self._decoded([*names, name])[len(self._decoded(names)) :].encode()
 
     def longest(self) -> int | None:
-        """Return the most characters that one token can represent; None if unbounded."""
+        """Return a token's most characters; None if unbounded."""
         backend = self._backend
         vocabulary = backend.get_vocab(with_added_tokens=True)
         added = backend.get_added_tokens_decoder().values()

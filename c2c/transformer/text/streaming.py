@@ -58,7 +58,7 @@ class TextStream:
         return self._taken(data)
 
     def finish(self) -> str:
-        """Return the text held back, with U+FFFD for parts of characters."""
+        """Return text held back, with U+FFFD for partial characters."""
         return self._taken(b"", final=True)
 
     def offset(self, token: int) -> int:

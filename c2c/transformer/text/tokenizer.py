@@ -44,7 +44,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens with a text; embeddings may be padded."""
+        """Tokens with a text; embeddings may be padded."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -113,7 +113,7 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """Return the ids of rendered messages; only the template adds BOS."""
+        """Return rendered messages' ids; only the template adds BOS."""
         text = self.apply_chat(messages, add_generation_prompt=add_generation_prompt, **variables)
         return self.encode(text, add_special_tokens=False)
 

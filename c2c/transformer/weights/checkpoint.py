@@ -140,7 +140,7 @@ def expected_params(
     quantization: Quantization | None = None,
     device: Any = None,
 ) -> Params:
-    """Return shapes, types and placements of `load_params`, of the same executables."""
+    """Return shapes, types and placements of `load_params`."""
     kind = DTYPES[dtype]
     model_leaves = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
     struct: Any = jax.ShapeDtypeStruct  # jax leaves it untyped

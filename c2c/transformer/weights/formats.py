@@ -82,7 +82,7 @@ class Stored(Protocol):
 
 
 def quantization_by_name(name: str | None) -> Quantization | None:
-    """Return the quantisation "int8", "fp8" (a scale a row), "int4" (groups) or "stored"."""
+    """Return the quantisation "int8", "fp8" (scale a row), "int4" (groups) or "stored"."""
     choices = {
         "int8": Quantization(kind="int8"),
         "fp8": Quantization(kind="float8_e4m3fn"),

@@ -177,7 +177,7 @@ def leaves(
     source: Stored,
     quantization: Quantization | None = None,
 ) -> tuple[Leaf, ...]:
-    """Return the parts of a model's parameters under a placement, the embedding first."""
+    """Return a model's parameter parts under a placement, embedding first."""
     result: list[Leaf] = []
     host = placement.memory == "host"
 

@@ -114,7 +114,7 @@ class SafetensorsCheckpoint:
         self.names = tuple(self._tensors)
 
     def take_text(self) -> None:
-        """Give a vision-language model's text tensors plain names; drop the others."""
+        """Give text tensors plain names; drop others."""
         tensors = {}
         for name, tensor in self._tensors.items():
             if not name.startswith(_NO_TEXT):
@@ -197,7 +197,7 @@ class SafetensorsCheckpoint:
                 yield first, chunk if form is None else form.widen(chunk, first)
 
     def are_equal(self, name: str, other: str) -> bool:
-        """Return whether two tensors exist and are equal in type and bits."""
+        """Return whether two tensors exist with equal type and bits."""
         tensors = [self._tensors[tensor] for tensor in (name, other) if tensor in self._tensors]
         if len({(tensor.dtype, tensor.shape) for tensor in tensors}) != 1 or len(tensors) != 2:
             return False

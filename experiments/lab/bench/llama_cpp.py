@@ -100,7 +100,7 @@ class LlamaCppSettings(MeasurementSettings):
 
 
 class LlamaCpp:
-    """llama.cpp's own server, a process a model, all of them from the start."""
+    """llama.cpp's server, a process a model, all from the start."""
 
     name = "llama.cpp"
 

@@ -87,7 +87,7 @@ def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
-    """Start `c2c simulate`; return seconds to a table, and peak MB."""
+    """Start `c2c simulate`; return seconds to a table, peak MB."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,

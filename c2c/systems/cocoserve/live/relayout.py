@@ -45,7 +45,7 @@ class Moved:
 
 @dataclass(slots=True)
 class _Going:
-    """A moving request: its new path, its blocks there, and the copied positions."""
+    """A moving request: new path, new blocks, and copied positions."""
 
     path: Path
     blocks: np.ndarray  # int32 [layers, blocks]; of layers that stay those that it has
@@ -191,7 +191,7 @@ class Relayout:
         return 2 * values * int(self._over.pools[0].dtype.itemsize)
 
     def _remaining(self) -> int:
-        """Return the bytes of positions still to copy, after their blocks are allocated."""
+        """Return the bytes of positions to copy, blocks allocated."""
         over, rest = self._over, 0
         for stay, cache in over.kept.items():
             path = self._path_of(stay)
@@ -213,7 +213,7 @@ class Relayout:
         return rest * self._slot_bytes()
 
     def _copy_positions(self) -> int:
-        """Copy positions between two devices, up to a call's size; return the bytes."""
+        """Copy positions between two devices, up to a call's size; return bytes."""
         pair, pages, slots, to, total = None, [], [], [], 0
         for stay, going in self._going.items():
             cache = self._over.kept[stay]
@@ -269,7 +269,7 @@ class Relayout:
 
 
 def ready_to_move(over: OverDevices) -> None:
-    """Prepare the executables that copy keys and values between any two devices."""
+    """Prepare executables that copy keys and values between devices."""
     index = np.zeros(_POSITIONS, np.int32)
     executables = over.executables
     assert executables is not None

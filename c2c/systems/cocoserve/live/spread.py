@@ -65,7 +65,7 @@ class Spread:
         return cls(((device,),) * layers, ((device,) * layers,))
 
     def has(self, path: Path) -> bool:
-        """Return whether every device of a path holds its layer."""
+        """Return whether a path's devices hold their layers."""
         return len(path) == len(self.copies) and all(
             device in devices for device, devices in zip(path, self.copies, strict=True)
         )
@@ -176,7 +176,7 @@ class OverDevices(OverPools):
         self.counts["changes"] += any(before)
 
     def run_layer(self, device: int, number: int, x: Any, group: _Group) -> Any:
-        """Return a layer's output for a group's activations, which are donated."""
+        """Return a layer's output; the group's activations are donated."""
         pool = self.pools[device]
         x, pool.arrays = self.stage[device](_LAYER)(
             x, replace(pool.arrays, tables=None), self.weights[number, device], group.tables,
@@ -186,7 +186,7 @@ class OverDevices(OverPools):
         return x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape for all groups and devices."""
+        """Prepare a call shape's executables for all groups and devices."""
         spec, (x, *_) = self.nameless, self.begin(laid, tokens, ahead=True)
         calls = {(laid.chunk, laid.decode_rows)}
         if laid.chunk + laid.decode_rows > 1:  # one row is all on one device
@@ -297,7 +297,7 @@ class _Call:
 
 
 def layer_bytes(layer: Any) -> int:
-    """Return the bytes of a layer's weights in device memory."""
+    """Return a layer's weight bytes in device memory."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(layer) if not in_host_memory(leaf))
 
 

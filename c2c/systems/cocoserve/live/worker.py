@@ -68,7 +68,7 @@ class Spreading(Residents):
                 pass
 
     def load(self, load: say.Load) -> None:
-        """Make a model runnable as an instance, in a variant."""
+        """Make a model runnable in a variant."""
         super().load(load)
         self._become(_executor(self._runners[load.instance]), load.variant)
         self._moved = dict(load.moved)
@@ -93,7 +93,7 @@ class Spreading(Residents):
         return None
 
     def relayout(self, relayout: say.Relayout) -> None:
-        """Queue a change of an instance's variant; nothing is copied yet."""
+        """Queue a change of variant; nothing is copied yet."""
         self._changes.append(_Change(asked=relayout, compiled=self.compiled))
 
     @property
@@ -103,7 +103,7 @@ class Spreading(Residents):
         return change is not None and (change.under_way is not None or not change.waits)
 
     def advance(self) -> say.Relaid | None:
-        """Copy the next piece; return totals once the variant has changed."""
+        """Copy the next piece; return totals after the change."""
         if not self._changes:
             return None
         change = self._changes[0]

@@ -29,7 +29,7 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes by handle, in order of creation, and edges between their positions."""
+    """Nodes by handle, in order, and edges between positions."""
 
     nodes: dict[int, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)

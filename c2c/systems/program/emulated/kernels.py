@@ -25,7 +25,7 @@ def sealed(tensor_map: bytes, address: int) -> bytes:
 
 # The fake driver library (tests/systems/program/fake) computes the same in C.
 def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
-    """Run a kernel: digest all bytes read, write all that it writes."""
+    """Run a kernel: digest bytes read, write all."""
     digest = zlib.crc32(entry.name.encode())
     digest = zlib.crc32(struct.pack("<7I", *call.grid, *call.block, call.shared_bytes), digest)
     for number, value in call.attributes:

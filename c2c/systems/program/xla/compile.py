@@ -89,7 +89,7 @@ def flags(folder: Path) -> str:
 
 # It needs a process of its own, as XLA reads its flags on jax's first use.
 def compile_step(shape: StepShape, folder: Path) -> None:
-    """Compile a step; write the distilled dumps to `folder`, see `distil`."""
+    """Compile a step; write distilled dumps to `folder`, see `distil`."""
     if folder.is_dir() and any(folder.iterdir()):
         raise DataError(str(folder), "is not empty")
     with tempfile.TemporaryDirectory() as raw:
@@ -141,7 +141,7 @@ def _sharding(jax: Any, target: XlaTarget) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile a step; arguments are a folder and a shape as JSON."""
+    """Compile a step; arguments: a folder and a shape as JSON."""
     folder, shape = Path(arguments[0]), json.loads(arguments[1] if len(arguments) > 1 else "{}")
     if not isinstance(shape, Mapping):
         raise SettingError("shape", shape, "a JSON object")

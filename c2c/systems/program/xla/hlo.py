@@ -28,7 +28,7 @@ _ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An operand: an instruction's result, or the part at `path` of a tuple."""
+    """An operand: a result, or the part at `path` of a tuple."""
 
     name: str
     path: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class Instruction:
         return match[1] if match else ""
 
     def content(self) -> bytes:
-        """Return a constant's bytes; none if omitted or of unknown type."""
+        """Return a constant's bytes; none if omitted or unknown."""
         dtype = _TYPES.get(self.kind.partition("[")[0])
         if dtype is None or "..." in self.inside:
             return b""

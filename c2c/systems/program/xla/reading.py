@@ -35,7 +35,7 @@ _PASSES = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "add-depe
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """An array's bytes and the launch that wrote them; None: an earlier step."""
+    """An array's bytes and the writing launch; None: an earlier step."""
 
     slice: Slice
     launch: int | None = None

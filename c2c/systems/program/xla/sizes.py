@@ -32,7 +32,7 @@ def over_one_memory(steps: Mapping[int, XlaStep]) -> dict[int, Program]:
 
 @dataclass(slots=True)
 class _Memory:
-    """Permanent buffers, numbered by content: a parameter, constant or result."""
+    """Permanent buffers, numbered by content."""
 
     buffers: list[Buffer] = field(default_factory=list)
     numbers: dict[tuple[str, object], int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Instrumentation of PTX to record the addresses of its accesses."""
+"""Instrumentation of PTX to record addresses of accesses."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def new_records(records: Sequence[Record]) -> bytes:
 
 
 def intervals_of(records: Sequence[Record], buffer: bytes) -> Mapping[Record, Interval]:
-    """Return the recorded intervals, without accesses that did not happen."""
+    """Return the recorded intervals, of actual accesses."""
     result = {}
     for record, row in zip(records, np.frombuffer(buffer, np.uint64).reshape(-1, 2), strict=True):
         if record.dimension is not None:

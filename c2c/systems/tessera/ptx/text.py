@@ -1,4 +1,4 @@
-"""PTX parser: kernels with parameters, variables, instructions and operands as data."""
+"""PTX parser: kernels, parameters, variables, instructions and operands as data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Operand = str | Address | Vector  # a string is a register, a name or a number
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction and its text position: line from 1, character from 0."""
+    """An instruction and its position: line from 1, character from 0."""
 
     opcode: str
     operands: tuple[Operand, ...]
@@ -86,7 +86,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kernel; `is_pointer` if the compiler marked it `.ptr`."""
+    """A parameter of a kernel; `is_pointer`: marked `.ptr`."""
 
     name: str
     nbytes: int
@@ -96,7 +96,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in memory; `nbytes` is 0 if the launch sets its size."""
+    """A variable in memory; `nbytes` 0: by the launch."""
 
     name: str
     space: str
@@ -131,7 +131,7 @@ class KernelText:
         return result
 
     def fault(self, instruction: Instruction, problem: str) -> DataError:
-        """Return an error that names source, line, kernel and instruction."""
+        """Return an error with source, line, kernel and instruction."""
         where = f"{self.source}:{instruction.line}, kernel {self.name}"
         return DataError(where, f"{problem}: {instruction}")
 

@@ -49,7 +49,7 @@ class Polls:
 
 @dataclass(slots=True)
 class _Step:
-    """Rows of a sender's step: block tables on the device, and token positions."""
+    """Rows of a sender's step: block tables on the device, positions."""
 
     tables: Any
     positions: np.ndarray
@@ -114,7 +114,7 @@ class KvHost:
             )  # fmt: skip
 
     def poll(self) -> bool:
-        """Process pending requests of the sender; return whether there were any."""
+        """Process the sender's pending requests; return whether any."""
         polls, begun_s, did = self.polls, time.monotonic(), False
         polls.count += 1
         piece_s = begun_s - self._ended_s
@@ -205,7 +205,7 @@ class KvHost:
 
 
 def bare(pool: KvPool) -> Pooled:
-    """Return the arrays without tables, since donation invalidates the tables too."""
+    """Return the arrays without tables: donation would invalidate them."""
     return replace(pool.arrays, tables=None)
 
 

@@ -45,14 +45,14 @@ Block = tuple[Any, Any]  # keys and values, [layers, 64, kv_heads, head_dim]
 
 
 class LinkLost(RuntimeError):
-    """The other side is gone or timed out; the link is dead."""
+    """The other side is gone or late; the link is dead."""
 
 
 class Link(Protocol):
     """Sender's end of a link."""
 
     def bring(self, sequence: int, blocks: Sequence[Block]) -> bool:
-        """Send a sequence's blocks under a new id; return whether it fits."""
+        """Send a sequence's blocks under a new id; return whether fitting."""
         ...
 
     def give(self, sequence: int) -> None:
@@ -78,7 +78,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bring:
-    """Message: keep a sequence's blocks under its id; `reply` gets whether they fit."""
+    """Message: keep a sequence's blocks under its id; `reply`: whether they fit."""
 
     sequence: int
     blocks: Sequence[Block]
@@ -94,7 +94,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Message: attention of one layer; lengths of sequences count the new token."""
+    """Message: attention of a layer; lengths include the new token."""
 
     layer: int
     sequences: np.ndarray
@@ -116,7 +116,7 @@ class Inbox(Protocol):
 
 
 def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
-    """Return the slot shape of a model's steps; its table holds sequence ids."""
+    """Return a model's slot shape; its table has sequence ids."""
     kv_heads, head_dim = cached_heads(spec)
     return SlotShape(
         rows=shapes.rows[-1], heads=spec.heads, kv_heads=kv_heads, head_dim=head_dim,

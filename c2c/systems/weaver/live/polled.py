@@ -32,7 +32,7 @@ TILE: Final = 64  # columns
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """Strategy whose matrices are tuples of pieces; without compiled layers and experts."""
+    """Strategy of matrices as tuples of pieces; without compiled layers and experts."""
 
     inner: Reference
     multiply: Callable[..., Any]
@@ -54,7 +54,7 @@ class Polled:
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
-        """Return x times the transpose of W, and poll after each piece."""
+        """Return x times W's transpose, with a poll after each piece."""
         del layer  # projections belong to one layer
         kind = str(np.dtype(out_dtype))
         parts = [self.poll(self.multiply(w, x, self.inner, dtype=kind)) for w in projections[name]]
@@ -125,13 +125,13 @@ class InPieces(OnDevice):
         return self.end(x, logit_indices) if has_logits else x
 
     def end(self, x: Any, logit_indices: Any) -> Any:
-        """Return the logits of tokens, from an output of `compute` without logits."""
+        """Return logits from an output of `compute`."""
         return END.function(
             x, self.params.final_norm, self._head, logit_indices, self._polled, self.spec, ()
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Return the logits' shape; a first step prepares its executables."""
+        """Return the logits' shape; a first step prepares executables."""
         del tokens
         return _jax.ShapeDtypeStruct((len(laid.wanted), self.spec.vocab), jnp.float32)
 

@@ -148,7 +148,7 @@ class Woven(SharesNothing):
                 self._lose(error)
 
     def end(self, x: Any, logit_indices: Any) -> Any:
-        """Return the logits of tokens, from an output of `compute` without logits."""
+        """Return logits from an output of `compute`."""
         return self.local.end(x, logit_indices)
 
     def compute(

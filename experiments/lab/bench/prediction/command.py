@@ -155,7 +155,7 @@ def _mixes(settings: PredictionSettings, names: tuple[str, ...], vocab: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Live:
-    """Records of live runs, `predicted` by load, and the `capacity` of both mixes."""
+    """Records of live runs, `predicted` by load, and both mixes' `capacity`."""
 
     capacity: tuple[float, float]
     fit: tuple[Path, ...]

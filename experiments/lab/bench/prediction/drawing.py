@@ -1,4 +1,4 @@
-"""Figure of the prediction's errors among live runs of the same requests."""
+"""Figure of the prediction's errors among equal live runs."""
 
 from __future__ import annotations
 

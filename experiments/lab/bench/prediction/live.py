@@ -27,7 +27,7 @@ class Host:
     runs: Path
 
     def served(self, name: str, requests: Sequence[Request]) -> Path:
-        """Return the record's folder of a run of these requests, run if missing."""
+        """Return the record's folder of these requests, run if missing."""
         folder = self.runs / name
         if (folder / CATALOG).is_file():  # written last: the record is complete
             return folder

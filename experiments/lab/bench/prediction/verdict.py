@@ -44,12 +44,12 @@ class Judged:
 
     @property
     def is_met(self) -> bool:
-        """True if the error is within its target, or has none."""
+        """True if the error is within any target."""
         return self.target is None or abs(self.error) <= self.target
 
     @property
     def is_noise(self) -> bool:
-        """True if the error is within `FLOORS` times the runs' spread."""
+        """True if the error is within `FLOORS` times the spread."""
         return abs(self.error) <= FLOORS * self.floor
 
     def as_text(self) -> str:
@@ -78,7 +78,7 @@ def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
 
 
 def verdict(judgements: Sequence[Judged]) -> str:
-    """Return a line that says whether the prediction holds, and where it fails."""
+    """Return a line: whether the prediction holds, and where not."""
     missed = [one for one in judgements if not one.is_met]
     targets = sum(one.target is not None for one in judgements)
     if not missed:
