@@ -79,7 +79,7 @@ class Bound(Frame):
 
 
 class Variant(Frame):
-    """Devices of a model's layers, and homes of its KV caches."""
+    """A model's devices of layers, and homes of KV caches."""
 
     copies: tuple[tuple[int, ...], ...]  # for each layer, the devices that hold it
     homes: tuple[int, ...]  # indices into `Setup.homes`
@@ -215,7 +215,7 @@ class Loaded(Frame):
 
 
 class Run(Frame):
-    """Run up to `steps` equal steps, each answered by `Stepped`."""
+    """Run up to `steps` equal steps, answered by `Stepped`."""
 
     plan: int
     instance: int
@@ -291,7 +291,7 @@ class Admit(Frame):
 
 
 class Admitted(Frame):
-    """A model can be loaded, or the reason why not."""
+    """A model can be loaded, or why not."""
 
     model: str
     failed: str = ""

@@ -1,4 +1,4 @@
-"""Models of an engine: clients' view, fleet rows, weights, commands."""
+"""Models of an engine: clients' view, rows, weights, commands."""
 
 from __future__ import annotations
 

@@ -26,18 +26,18 @@ class Chip:
     constants: Constants
 
     def at(self, kernel: str) -> Chip:
-        """Return the chip with the constants of a precision's kernels, see `conf/kernels`."""
+        """Return the chip with a precision's constants, see `conf/kernels`."""
         return replace(self, constants=kernel_of(self.constants, kernel, 2)[0])
 
     def trying(self, values: Mapping[str, float]) -> Chip:
-        """Return the chip with other values of some constants, which are not validated."""
+        """Return the chip with other, unchecked constants."""
         constants = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
         unchecked: Any = SimpleNamespace(**{**constants, **values})
         return replace(self, constants=unchecked)
 
 
 def shipped() -> set[str]:
-    """Return the project's chips, which have its rows and constants."""
+    """Return the project's chips, with rows and constants."""
     return {path.stem for path in (conf_dir() / "hardware").glob("*.yaml")}
 
 

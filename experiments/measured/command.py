@@ -190,7 +190,7 @@ def _plain(error: Error | None) -> dict[str, Any] | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the comparison that the command line asks for; return the exit status."""
+    """Run the comparison; return the exit status."""
     read: dict[str, Rows] = {}
 
     def check(settings: MeasuredSettings) -> None:

@@ -42,7 +42,7 @@ class Comparison:
 
 @dataclass(slots=True)
 class Skipped:
-    """Counts of rows that were not compared, by the unknown name."""
+    """Counts of uncompared rows by unknown name."""
 
     chips: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
@@ -108,7 +108,7 @@ def _is_fitted(op: Op, chip: Chip) -> bool:
 def unseen_chips(
     tables: Mapping[str, Rows], ops: Collection[str] = FITTED_OPS, *, jointly: bool = False
 ) -> dict[tuple[str, str], Error | None]:
-    """Return the errors on each fitted chip as if unmeasured."""
+    """Return fitted chips' errors as if unmeasured."""
     generic, result = load_constants(GENERIC), {}
     groups = {g.op: g for g in GROUPS if g.op in ops}
     joint = {name: fit_jointly(g, tables) for name, g in groups.items()} if jointly else {}

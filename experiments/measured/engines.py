@@ -47,7 +47,7 @@ class EngineRun:
 
     @property
     def load(self) -> str:
-        """Return the load's class; `queued`: the engine runs fewer at once."""
+        """Return the load's class; `queued`: some requests wait."""
         figures = self.measured
         if figures.ttft_s > QUEUED * self.osl * figures.tpot_s:
             return "queued"
@@ -83,7 +83,7 @@ def engine_of(run: EngineRun) -> Engine:
 
 
 def run_figures(run: EngineRun, engine: Engine | None = None) -> Figures | None:
-    """Return a run's simulated figures, or None if it does not fit."""
+    """Return a run's simulated figures, or None."""
     group = Group(platform=run.platform, tp=run.tp, apart=run.ep > 1)
     load = Load(isl=run.isl, osl=run.osl, clients=run.concurrency)
     try:

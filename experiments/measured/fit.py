@@ -1,4 +1,4 @@
-"""Fit of the chips' constants to half of their rows."""
+"""Fit of chips' constants to half their rows."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def fit_chip(
     platform: str, tables: Mapping[str, Rows], base: Constants | None = None,
     names: Collection[str] | None = None,
 ) -> dict[str, tuple[float, str]]:  # fmt: skip
-    """Return the constants of a chip's own rows, with held-out errors."""
+    """Return a chip's constants by its rows, with held-out errors."""
     chip = whole(platform, base)
     result: dict[str, tuple[float, str]] = {}
     ours = {
@@ -194,7 +194,7 @@ def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str
 
 
 def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]:
-    """Fit and store the files of `conf/kernels`; return the log."""
+    """Fit and store `conf/kernels`; return the log."""
     notes = []
     for platform in chips:
         sections = fit_kernels(platform, tables)
@@ -213,7 +213,7 @@ def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]
 
 
 def from_others(platform: str | None, constants: Constants) -> Constants:
-    """Return constants of an unmeasured chip: medians over the fitted chips."""
+    """Return an unmeasured chip's constants: medians of fitted chips."""
     others = [load_constants(name) for name in FITTED if name != platform]
     names = [n for g in GROUPS for n in g.typical]
     values = {}
@@ -243,7 +243,7 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
 
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:
-    """Fit and store the files of chips with rows, then of the others."""
+    """Fit and store chips with rows, then others."""
     lines = []
     systems = {chip_of(s) for _, s, _ in op_rows(tables)}
     for platform in sorted(s for s in systems if s):
@@ -264,7 +264,7 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
 
 
 def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
-    """Fit a user's chips to their rows, and write calibrations; return the log."""
+    """Fit a user's chips, and write calibrations; return the log."""
     names = {path.stem for path in (folder / "hardware").glob("*.yaml")} - shipped()
     chips = sorted({str(system) for _, system, _ in op_rows(tables)})
     if not chips or not set(chips) <= names:

@@ -1,4 +1,4 @@
-"""Measured operations: rows, columns that identify a shape, size classes."""
+"""Measured operations: rows, shape columns, size classes."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def is_held_out(key: str) -> bool:
 
 
 def op_rows(tables: Mapping[str, Rows]) -> Iterator[tuple[Op, str, Rows]]:
-    """Yield each operation with one chip's rows and its name there."""
+    """Yield operations with a chip's rows and its name."""
     for op in OPS:
         if op.file not in tables:
             continue

@@ -18,7 +18,7 @@ type Table = list[tuple[object, ...]]
 
 
 def nulls(totals: Mapping[str, Any]) -> Table:
-    """Return our results beside null models, by paper, from the totals."""
+    """Return our results beside null models, by paper."""
     head = (
         "paper", "predicted numbers", "ours agree", "best constant of each unit", "no effect",
         "median error", "rank correlation",
@@ -38,7 +38,7 @@ def nulls(totals: Mapping[str, Any]) -> Table:
 
 
 def by_figure(rows: Sequence[Row]) -> Table:
-    """Return counts of answered claims by figure of the paper."""
+    """Return counts of answered claims by figure."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.comparison is not None:
@@ -63,13 +63,13 @@ def by_figure(rows: Sequence[Row]) -> Table:
 
 
 def gains(improvements: Sequence[Improvement]) -> Table:
-    """Return gains of our rules over the paper's on the same requests."""
+    """Return our rules' gains over the paper's on equal requests."""
     head = ("quantity", "rule", "against", "ours", "theirs", "gain", "verdict")
     return [head, *(one.cells() for one in improvements)]
 
 
 def gpu(results: Path) -> dict[str, Table]:
-    """Return the kernels' aims by measured device; without one, open aims."""
+    """Return the kernels' aims by device; without one, open aims."""
     folders = sorted(path for path in results.glob("*") if path.is_dir())
     judged = {folder.name: findings(read(folder)) for folder in folders}
     return {
@@ -82,7 +82,7 @@ def gpu(results: Path) -> dict[str, Table]:
 
 
 def constants() -> str:
-    """Return a sentence on the cost model's constants and their sources."""
+    """Return a sentence on the cost model's constants and sources."""
     sources = load_constants().sources.values()
     fitted = [s for s in sources if s.kind == "fitted" and s.claims]
     claims = {name for s in fitted for name in s.claims}

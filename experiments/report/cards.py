@@ -58,7 +58,7 @@ class Card:
 
     @property
     def predictions(self) -> tuple[Row, ...]:
-        """Claims that count: nothing was chosen with the printed value in view."""
+        """Claims that count: nothing was chosen by the printed value."""
         return tuple(row for row in self.rows if row.status == "out-of-sample")
 
     @property
@@ -84,7 +84,7 @@ class Card:
 
 
 def cards_of(out: Path, entries: Sequence[Entry], rows: Sequence[Row]) -> list[Card]:
-    """Return a card for each figure, with the claims that it answers."""
+    """Return a card a figure, with answered claims."""
     by_id = {row.claim.id: row for row in rows if row.result is not None}
     return [
         Card(
@@ -102,6 +102,6 @@ def cards_of(out: Path, entries: Sequence[Entry], rows: Sequence[Row]) -> list[C
 
 
 def groups_of(cards: Sequence[Card]) -> Mapping[str, list[Card]]:
-    """Return the cards by group, in the order of the groups."""
+    """Return the cards by group, in order."""
     groups = {name: [c for c in cards if c.group == name] for name in GROUPS}
     return {name: mine for name, mine in groups.items() if mine}

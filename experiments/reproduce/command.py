@@ -1,4 +1,4 @@
-"""Command `c2c reproduce`: figures and tables, agreeing claims, and a report."""
+"""Command `c2c reproduce`: figures, tables, agreeing claims, and a report."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _specs(settings: dict[str, object], context: Context) -> tuple[FigureSpec, .
 
 
 def as_lists(arguments: list[str]) -> list[str]:
-    """Return Hydra's arguments with figures=a,b as a list, which Hydra would sweep over."""
+    """Return Hydra's arguments with figures=a,b as a list, not a sweep."""
     return [
         f"{key}=[{value}]" if key == "figures" and "," in value and "[" not in value else argument
         for argument in arguments

@@ -158,7 +158,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequence[int]) -> Prepared:
-    """Return the setup with measured step costs in place of the cost model's."""
+    """Return the setup with measured step costs."""
     fleet, costs = prepared.fleet, prepared.fleet.costs
     body, overhead, kv = costs.body_s.copy(), costs.overhead_s.copy(), costs.kv_read_s.copy()
     decode, prompt = costs.decode_s.copy(), costs.prompt_s.copy()

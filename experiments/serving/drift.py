@@ -76,7 +76,7 @@ def drift_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> Drift:
 
 
 def shapes_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> list[Shape]:
-    """Return the shapes of a run's steps, by model, kind and size."""
+    """Return a run's shapes by model, kind and size."""
     c = _columns(steps)
     usual, is_prompt = _usual(c), c["prompt_tokens"] > 0
     padded = np.array([sum(chunk for chunk in calls if chunk) for calls in c["calls"]], np.int64)

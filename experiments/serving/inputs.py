@@ -56,7 +56,7 @@ class Inputs:
         return replace(block, block_tokens=PAGE_TOKENS, block_first=first, block_keys=keys)
 
     def of_served(self, records: pa.Table) -> pa.Table:
-        """Return the records of requests that the live run finished."""
+        """Return the records of requests finished live."""
         return records.take(self.served["id"])
 
 

@@ -21,7 +21,7 @@ __all__ = ["laid_out"]
 def laid_out(
     settings: Mapping[str, Any], entries: Sequence[Entry], engine: EngineSettings
 ) -> EngineSettings:
-    """Return an engine's settings with its system's layout, and workers that serve it."""
+    """Return an engine's settings with its system's layout and workers."""
     choice, node = settings["system"].get("layout"), settings.get("node")
     if not is_by_mechanism(choice):
         if node:

@@ -27,7 +27,7 @@ class MachineRecord:
 
 
 def write_machine(folder: Path, others: Sequence[float]) -> None:
-    """Write the record of this machine into an ended run's folder."""
+    """Write this machine's record into a run's folder."""
     record = MachineRecord(cpu=_cpu(), cores=len(os.sched_getaffinity(0)), others=tuple(others))
     write_json(folder / MACHINE, asdict(record))
 

@@ -20,7 +20,7 @@ REQUESTS, STEPS, INPUTS, SETTINGS, CATALOG = (
 
 
 def write_record(folder: Path, settings: Mapping[str, Any], engine: Engine) -> None:
-    """Write an ended run's files; the key is left out of its settings."""
+    """Write a run's files; the key is left out."""
     assert engine.prepared is not None
     folder.mkdir(parents=True, exist_ok=True)
     write_parquet(folder / REQUESTS, requests_table(engine.prepared, engine.tape.records()))

@@ -1,4 +1,4 @@
-"""Replay of a live run with each plan's recorded seconds."""
+"""Replay of a live run with recorded seconds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retold:
-    """Records of the replay, its plans, and those equal to the recorded."""
+    """Records of the replay, its plans, and equal ones."""
 
     requests: pa.Table
     plans: int
@@ -188,7 +188,7 @@ def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
 
 
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
-    """Run the loop over a live run's inputs and recorded seconds."""
+    """Run the loop over recorded inputs and seconds."""
     world = _Recorded(prepared, inputs, steps)
     records = _records_of(prepared, world)
     return Retold(requests=inputs.of_served(records), plans=world.plans, equal=world.equal)

@@ -56,7 +56,7 @@ class Comparison:
 
 
 def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
-    """Return the step costs by model, fitted to these runs."""
+    """Return step costs by model, fitted to these runs."""
     return fit_steps([_table(run / STEPS) for run in runs])
 
 
@@ -112,7 +112,7 @@ def inputs_of(run: Path, prepared: Prepared) -> Inputs:
 def replay(
     prepared: Prepared, inputs: Inputs, fits: Mapping[str, StepFit] | None = None
 ) -> pa.Table:
-    """Simulate a live run's inputs; return records of its finished requests, by arrival."""
+    """Simulate a live run's inputs; return finished requests' records, by arrival."""
     model_fits = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
     load_s = np.array([0.0 if fit is None else fit.load_s for fit in model_fits])
     cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in model_fits])
@@ -145,7 +145,7 @@ def records_of(prepared: Prepared, machine: Machine, inputs: Inputs) -> pa.Table
 def compare(
     live: pa.Table, simulated: pa.Table, again: Sequence[pa.Table] = ()
 ) -> list[Comparison]:
-    """Return the percentiles of TTFT, TPOT and end-to-end time, live and simulated."""
+    """Return percentiles of TTFT, TPOT and end-to-end time, live and simulated."""
     ours, theirs = _figures(live), _figures(simulated)
     runs = [ours, *map(_figures, again)]
     result = []

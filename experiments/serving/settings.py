@@ -228,7 +228,7 @@ def settings_of(cfg: DictConfig) -> Settings:
 
 
 def gpus_of(devices: Any, workers: int, *, per_worker: int = 1) -> tuple[Device, ...]:
-    """Return the devices that workers are bound to; none if `devices` is null."""
+    """Return the workers' devices; none if `devices` is null."""
     if devices is None:
         return ()
     is_list = isinstance(devices, list) and all(isinstance(uuid, str) for uuid in devices)
@@ -254,7 +254,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def with_context(settings: Settings, tokens: int) -> Settings:
-    """Return the settings with a context of `tokens` if theirs is null."""
+    """Return the settings with a context of `tokens` for null."""
     if settings.given["context"] is not None:
         return settings
     values = {**settings.given, "context": tokens}
@@ -280,7 +280,7 @@ def options_of(settings: Mapping[str, Any]) -> Options:
 
 
 def system_of(settings: Mapping[str, Any]) -> SystemSpec:
-    """Return the system, without a layout that a mechanism makes (see `laid_out`)."""
+    """Return the system without a mechanism's layout (see `laid_out`)."""
     names = [f.name for f in fields(SystemSpec)]
     for key in settings:
         if key not in names:
@@ -292,7 +292,7 @@ def system_of(settings: Mapping[str, Any]) -> SystemSpec:
 
 
 def check_address(settings: Mapping[str, Any]) -> None:
-    """Refuse an address that is taken, or public without a key."""
+    """Refuse a taken address, or a public one without key."""
     host, port = settings["host"], settings["port"]
     check_value(port, Annotated[int, In("[0, 65535]")], "port")
     try:

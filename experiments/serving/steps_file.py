@@ -17,7 +17,7 @@ __all__ = ["read_steps", "write_steps"]
 
 
 def write_steps(path: Path, fits: Mapping[str, StepFit], about: Mapping[str, Any]) -> None:
-    """Write step costs by model, with a description of their measurement."""
+    """Write step costs by model, with a description."""
     models = {name: fit.as_dict() for name, fit in fits.items()}
     write_text(path, yaml.safe_dump({"measured": dict(about), "models": models}, sort_keys=False))
 

@@ -43,7 +43,7 @@ def simulate_alone(overrides: Sequence[str]) -> None:
 
 
 def simulate_composed(cfg: DictConfig | Settings) -> Any:
-    """Simulate a configuration outside a sweep; returns and raises as `simulate_point`."""
+    """Simulate a configuration outside a sweep, as `simulate_point`."""
     check_shared(cfg)
     check_disk(cfg)
     outcome = show(build(cfg), console(), "all")
@@ -78,7 +78,7 @@ def show(
     setup: RunSetup, out: Console, shown: Literal["all", "verdict", "none"],
     keys: dict[Path, str] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Run one point; print its settings, and its tables as they are known."""
+    """Run one point; print its settings, and tables when known."""
     with ExitStack() as drawn:
         bars: list[Callable[[float], None]] = []
 

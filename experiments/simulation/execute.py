@@ -97,7 +97,7 @@ class Outcome:
 
 
 def folder_of(setup: RunSetup) -> Path:
-    """Return the run's folder: `folder`, or one in `out` named after the settings."""
+    """Return the run's folder: `folder`, or one in `out` by settings."""
     s = setup.settings
     if s["folder"]:
         return Path(s["folder"]).expanduser()
@@ -128,7 +128,7 @@ def code_keys() -> Mapping[str, str]:
 def finished(
     settings: Mapping[str, Any], code: Mapping[str, str], keys: dict[Path, str] | None = None
 ) -> Outcome | None:
-    """Return the outcome of a complete run, or None, without building the run."""
+    """Return a complete run's outcome, or None, without building it."""
     keys = {} if keys is None else keys
     out = Path(settings["out"]).expanduser()
     if settings["folder"] or not settings["resume"]:
@@ -195,7 +195,7 @@ def execute(
 
 
 def check_disk(cfg: DictConfig | Mapping[str, Any]) -> None:
-    """Raise if the disk has no room for a generator's records."""
+    """Raise if the disk lacks room for a generator's records."""
     workload = cfg["workload"]
     counts = [workload.get(n) for n in ("requests", "replicas", "max_requests")]
     if workload.get("kind") == "trace" or any(type(n) is not int for n in counts):

@@ -38,7 +38,7 @@ def serve_in_shards(
     compiled: bool,
     on_progress: Callable[[float], None],
 ) -> Served:
-    """Simulate each shard in a process of its own and merge the totals."""
+    """Simulate each shard in its own process and merge totals."""
     total = float(setup.workload.description["requests"])
 
     def tell(shares: Sequence[float]) -> None:

@@ -42,7 +42,7 @@ _ALLOWED = (
 
 
 def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None:
-    """Raise unless the objective can be computed for every run."""
+    """Raise unless every run can have the objective."""
     if objective is None:
         return
     trees = [_parsed(one) for one in _several(objective)]

@@ -56,7 +56,7 @@ def print_setup(out: Console, setup: RunSetup) -> None:
 
 
 def print_doubts(out: Console, setup: RunSetup) -> None:
-    """Print in bold the lines that a user should not miss."""
+    """Print important lines in bold."""
     for line in doubts(setup.workload):
         print_line(out, line, "bold")
 
@@ -162,7 +162,7 @@ def _measured_lines(measured: Mapping[str, Any]) -> Iterator[str]:
 
 
 def print_folder(out: Console, outcome: Outcome) -> None:
-    """Print a run's folder; call this once all of it is on disk."""
+    """Print a run's folder, once on disk."""
     state = "complete already, skipped" if outcome.skipped else "written"
     out.print(f"run folder ({state}): {outcome.folder}", markup=False, soft_wrap=True)
 

@@ -32,7 +32,7 @@ __all__ = ["Served", "serve", "serve_shard"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Totals of a run, first phases, and the slowest process's seconds."""
+    """Totals of a run, first phases, the slowest process's seconds."""
 
     stats: RunStats
     timeline: Any  # TIMELINE_DTYPE

@@ -1,4 +1,4 @@
-"""Hydra callbacks that log complete runs to MLflow or Weights & Biases."""
+"""Hydra callbacks that log runs to MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Tracker(Callback, ABC):
         self._begun_s = time.time()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:  # noqa: ARG002
-        """Log a configuration's run; nothing if it failed or was complete before."""
+        """Log a configuration's run, unless failed or complete before."""
         plain = config.copy()
         with open_dict(plain):
             plain.pop("hydra", None)

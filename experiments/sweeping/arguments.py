@@ -72,7 +72,7 @@ def _not_understood(message: str) -> NoReturn:
 
 
 def fixed(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that all points share, without flags for a sweep."""
+    """Return arguments of all points, without sweep flags."""
     return [
         argument
         for argument in arguments

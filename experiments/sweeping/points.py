@@ -41,7 +41,7 @@ def begin(sweep: Path, number: int, overrides: Sequence[str]) -> PointRecord:
 
 
 def finish(point: PointRecord, state: State, folder: Path, key: str = "") -> PointRecord:
-    """Record the folder that has, or will have, a point's result."""
+    """Record the folder of a point's result."""
     return _written(replace(point, state=state, folder=folder.resolve(), key=key))
 
 
@@ -51,7 +51,7 @@ def fail(point: PointRecord, error: str, folder: Path | None = None) -> PointRec
 
 
 def records(sweep: Path) -> dict[int, PointRecord]:
-    """Return the points of a sweep that have begun, by number."""
+    """Return a sweep's begun points, by number."""
     result = {}
     for path in sorted(_folder(sweep).glob("*.json")):
         point = _read(json.loads(path.read_text(encoding="utf-8")), sweep)

@@ -50,7 +50,7 @@ class EmptySearch(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Settings that all points share; `hydra` has Hydra's own, `loader` lists its groups."""
+    """Settings of all points; `hydra`: Hydra's own, `loader` lists its groups."""
 
     cfg: DictConfig
     hydra: DictConfig

@@ -51,7 +51,7 @@ def rates(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def constants(rows: Sequence[Row]) -> dict[str, Measured]:
-    """Return the constants that rows of an H200 over PCIe determine."""
+    """Return the constants determined by an H200's rows over PCIe."""
     real = [row for row in rows if not row.get("dry_run")]
     platform, result = load_platform(NAME), {}
     if (tflops := verdicts.bound(real, "tensor_cores", "tflops")) is not None:

@@ -54,7 +54,7 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
 
 
 def compile_all(specs: Sequence[Mapping[str, Any]], settings: Settings) -> None:
-    """Compile the kernels of all cases, a thread a core."""
+    """Compile all cases' kernels, a thread a core."""
     spec_of = {_name(spec): spec for spec in specs if spec["what"] in _COMPILED}
     missing = [spec for name, spec in spec_of.items() if name not in _programs]
     with ThreadPoolExecutor(os.cpu_count()) as threads:

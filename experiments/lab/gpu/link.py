@@ -1,4 +1,4 @@
-"""Stage `probe`: rates of the link from a CUDA program without jax (`probe.cu`)."""
+"""Stage `probe`: link rates from a CUDA program without jax (`probe.cu`)."""
 
 from __future__ import annotations
 

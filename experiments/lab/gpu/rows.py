@@ -16,7 +16,7 @@ _ATTEMPTS: Final = 2
 
 
 class Rows:
-    """Rows of one device in JSON lines, with the provenance of their runs."""
+    """A device's rows in JSON lines, with provenance."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class Rows:
                 raise DataError(f"{path}:{number}", "expected a line of make gpu") from error
 
     def finished(self, *, retry_failed: bool = False) -> frozenset[str]:
-        """Return the keys of cases that need not run again."""
+        """Return the keys of finished cases."""
         over = {"ok"} if retry_failed else {"ok", "failed"}
         lost = {case for case, times in self._begun.items() if times >= _ATTEMPTS}
         return frozenset({row["case"] for row in self.all if row["status"] in over} | lost)
@@ -45,7 +45,7 @@ class Rows:
         self._write({"provenance": dict(provenance)})
 
     def begin(self, case: str) -> None:
-        """Note that a case begins, in case it takes the machine with it."""
+        """Note that a case begins, in case the machine dies."""
         self._write({"begin": case})
 
     def add(self, rows: Sequence[Row]) -> None:

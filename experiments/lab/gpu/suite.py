@@ -49,7 +49,7 @@ def _pytest(*arguments: str) -> _Reports:
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
-    """Run one test; a test that fails raises with its message."""
+    """Run a test; a failing one raises."""
     os.environ["C2C_TESTS_BACKEND"] = settings.backend
     reports = _pytest(str(ROOT / spec["test"]))
     for report in reports.tests:

@@ -40,7 +40,7 @@ NAME: Final = "rows.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A claim, its status (pass, fail, unmeasured) and the measured values."""
+    """A claim, its status (pass, fail, unmeasured) and values."""
 
     aim: str
     status: str
@@ -53,7 +53,7 @@ def read(folder: Path) -> list[Row]:
 
 
 def findings(rows: Iterable[Row]) -> list[Finding]:
-    """Judge every claim by these rows; those of dry runs do not count."""
+    """Judge every claim by these rows, without dry runs."""
     real = [row for row in rows if not row.get("dry_run")]
     return [judge(real) for judge in _JUDGES]
 
@@ -96,7 +96,7 @@ def bound(rows: Sequence[Row], unit: str, column: str) -> float | None:
 
 
 def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dict[int, Row]:
-    """Return the fastest whole-GPU row for each number of rows up to 64."""
+    """Return the fastest whole-GPU row by rows up to 64."""
     best: dict[int, Row] = {}
     for row in _of(rows, "decode"):
         if row["what"] in whats and "sms" not in row and "promotion" not in row:

@@ -71,7 +71,7 @@ def answer(request: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Answer requests until standard input ends, or the device's context is broken."""
+    """Answer requests until standard input ends, or the context is broken."""
     end_with_parent()
     # C code writes the dump, so that it also works while Python waits for the device
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)

@@ -1,4 +1,4 @@
-"""Referee's page: results of each simulator, differences and their reasons."""
+"""Referee's page: results, differences and reasons."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
 
 
 def reasons() -> Mapping[str, Mapping[str, str]]:
-    """Return the reasons for differences above a tenth, by scenario and other simulator."""
+    """Return reasons of differences above a tenth, by scenario and simulator."""
     text = (resources.files("experiments.lab.referee") / "reasons.yaml").read_text(encoding="utf-8")
     result: Mapping[str, Mapping[str, str]] = yaml.safe_load(text)
     return result

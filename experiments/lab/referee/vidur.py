@@ -1,4 +1,4 @@
-"""Vidur, with this project's step times as its prediction files (`c2c bench referee`)."""
+"""Vidur with this project's step times (`c2c bench referee`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PYTHON: Final = Path(".venv-peer-simulator/bin/python")
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot run, or ""."""
+    """Return why a scenario cannot run, or ""."""
     if scenario.steps != "ours":
         return "its profiles are not in its wheel: it runs with this project's step times only"
     if (scenario.model, scenario.chip) != (MODEL, PLATFORM):

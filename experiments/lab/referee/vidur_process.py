@@ -74,7 +74,7 @@ def _keep_it_here(folder: str) -> None:
 
 
 def main(argument: str) -> None:
-    """Simulate the requests once for each line on standard input."""
+    """Simulate the requests once a line of standard input."""
     inputs = json.loads(argument)
     answers = os.fdopen(os.dup(1), "w")  # separate from Vidur's own prints
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -40,7 +40,7 @@ CACHES: Final = ("moe_infinity", "finemoe")
 
 
 def engine_settings(system: str, engine: str) -> tuple[str, ...]:
-    """Return a system's settings under a value of the reading `engine`."""
+    """Return a system's settings under reading `engine`."""
     if engine == "gpu_bound" or system.startswith("c2cserve"):
         return ()
     base = system.removesuffix("_hybrid")
@@ -90,7 +90,7 @@ def serve_alone(
     requests: int = 6,
     overrides: Sequence[str] = (),
 ) -> Alone:
-    """Serve requests of one model one after another on a whole GH200."""
+    """Serve one model's requests one by one on a GH200."""
     settings = composed(
         [
             *GH200,

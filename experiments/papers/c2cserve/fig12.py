@@ -48,7 +48,7 @@ class OtherLoads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of the printed curve; one counts that has `least_requests`."""
+    """Windows of the printed curve, with `least_requests`."""
 
     target_s: AboveZero
     width_s: AboveZero
@@ -57,7 +57,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Systems:
-    """Systems in a replay; `settings` are those of `c2c simulate` that all share."""
+    """Systems in a replay; `settings` of `c2c simulate` are shared."""
 
     settings: tuple[str, ...]
     systems: dict[str, tuple[str, ...]]
@@ -76,7 +76,7 @@ class Systems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay(Systems):
-    """Experiment of Fig. 12; without a compression, `half_busy` sets the load."""
+    """Experiment of Fig. 12; by default `half_busy` sets the load."""
 
     compression: AboveZero | None
     other_loads: OtherLoads
@@ -85,7 +85,7 @@ class Replay(Systems):
 @figure("fig12", title="Fig. 12: trace replay, dense models", experiment=Replay,
         draw=".drawing.serving.draw_fig12", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context, experiment: Replay) -> Computed:
-    """Return TTFT by percentile and window, totals per seed, and the claims."""
+    """Return TTFT by percentile and window, totals, and claims."""
     windows: list[dict[str, Any]] = []
     summary: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -299,7 +299,7 @@ def _results(
 
 
 class _Readings:
-    """Bands of TTFT under other readings, with the first seed."""
+    """Bands of TTFT under other readings, of the first seed."""
 
     def __init__(self, context: Context, experiment: Replay, compression: float) -> None:
         self._context, self._experiment = context, experiment

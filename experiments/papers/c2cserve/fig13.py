@@ -1,4 +1,4 @@
-"""TTFT of other systems with and without HybridGEMM (C2CServe, Fig. 13)."""
+"""TTFT with and without HybridGEMM (C2CServe, Fig. 13)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FETCHES: Final = ("system.expert_cache.host_per=fetch", f"system.expert_cache.ho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Systems whose models take turns, in a replay; `half_busy` sets a load."""
+    """Systems with turns of models, in a replay; `half_busy` sets a load."""
 
     settings: tuple[str, ...]
     systems: tuple[str, ...]
@@ -43,7 +43,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches:
-    """Systems with caches of experts, which serve a request at a time."""
+    """Systems with caches of experts, a request at a time."""
 
     systems: tuple[str, ...]
     models: tuple[str, ...]
@@ -67,7 +67,7 @@ class Hybrids:
 
     @property
     def swept(self) -> list[tuple[str, float, float]]:
-        """Model, share and host's work of each run of the sweeps."""
+        """Model, share and host's work of the sweeps' runs."""
         most_s = max(self.hosts_s, default=0.0)
         pairs = [*((s, most_s) for s in self.shares), *((self.share, h) for h in self.hosts_s)]
         return list(dict.fromkeys((m, *pair) for m in self.caches.models for pair in pairs))

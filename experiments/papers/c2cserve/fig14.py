@@ -1,4 +1,4 @@
-"""Gains of placement, chunk size and control of alpha (C2CServe, Fig. 14)."""
+"""Gains of placement, chunk size and alpha (C2CServe, Fig. 14)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ABLATED = {  # claim's name -> (panel, variant)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressions:
-    """Loads that are tried, on one chip and on four."""
+    """Tried loads, on one chip and on four."""
 
     one: tuple[AboveZero, ...]
     four: tuple[AboveZero, ...]
@@ -72,7 +72,7 @@ class Ablations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loads:
-    """Time compression of the trace's replay, on one chip and on four."""
+    """Time compression of the replay, on one chip and four."""
 
     one: float
     four: float

@@ -39,7 +39,7 @@ class Generated:
 @figure("fig2", title="Fig. 2: workload", experiment=Generated, draw=".drawing.workload.draw_fig2",
         needs=("c2c.workloads",), traces=(GENTD26,))  # fmt: skip
 def compute(context: Context, experiment: Generated) -> Computed:
-    """Return hourly rates, active-hour shares and the statistics of each source."""
+    """Return hourly rates, active-hour shares and statistics by source."""
     seed = context.seeds[0]
     generator = {"kind": "synthetic", "lengths": "fixed", **asdict(experiment)}
     measures = {SYNTHETIC: _measure(generator, seed, experiment.models)}

@@ -1,4 +1,4 @@
-"""Mean TTFT and TPOT of lone requests, C2CServe and others (C2CServe, Fig. 9)."""
+"""Mean TTFT and TPOT of lone requests (C2CServe, Fig. 9)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RATIOS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneByOne:
-    """Experiment: requests of one model after another, by model and system."""
+    """Experiment: requests of one model after another."""
 
     systems: dict[str, tuple[str, ...]]
     prompt_tokens: Count

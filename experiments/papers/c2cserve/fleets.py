@@ -21,7 +21,7 @@ __all__ = ["Fleets", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleets:
-    """Experiment: systems by their names in figures, loads, and numbers of models."""
+    """Experiment: systems by name, loads, and numbers of models."""
 
     systems: dict[str, tuple[str, ...]]
     shown: tuple[str, ...]
@@ -52,7 +52,7 @@ class Fleets:
         draw=".drawing.fleets.draw_fleets", needs=SIMULATOR,
         traces=TRACES, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Fleets) -> Computed:
-    """Return latency, attainment and switches of every system at every point."""
+    """Return latency, attainment and switches by system and point."""
     seeds = context.seeds[: experiment.seeds]
     runs = [
         (compression, models, chosen, name, seed)

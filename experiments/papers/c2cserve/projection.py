@@ -1,4 +1,4 @@
-"""HBM-resident GEMM against HybridGEMM on later Superchips (C2CServe, section 9.5)."""
+"""HBM-resident GEMM against HybridGEMM on Superchips (C2CServe, section 9.5)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generations:
-    """Experiment: GEMMs on full GPUs of several chips; ratios are to the first."""
+    """Experiment: GEMMs on several full chips; ratios are to the first."""
 
     platforms: tuple[str, ...]
     shapes: dict[str, Weights]

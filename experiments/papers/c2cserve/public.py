@@ -40,7 +40,7 @@ def routed_ttft_s(
     context: Context, compression: float, settings: Sequence[str], *, engine: str, at_client: bool,
     has_ticks: bool, seed: int,
 ) -> tuple[Seconds, Seconds]:  # fmt: skip
-    """Return TTFT of each request under ServerlessLLM's public router, and the arrivals."""
+    """Return TTFT under ServerlessLLM's public router, and the arrivals."""
     more = [*engine_settings("serverlessllm", engine)]
     if has_ticks:
         more.append(f"system.load.start_s={START_S}")
@@ -52,7 +52,7 @@ def aegaeon_ttft_s(
     context: Context, compression: float, settings: Sequence[str], *, engine: str, scheduler: str,
     seed: int, hybrid: bool = False,
 ) -> tuple[Seconds, Seconds]:  # fmt: skip
-    """Return TTFT of each request of a replay by Aegaeon, and the arrivals."""
+    """Return TTFT of a replay by Aegaeon, and the arrivals."""
     system, more = AEGAEON[scheduler], [*engine_settings("aegaeon", engine)]
     if hybrid and scheduler == "artefact":
         more += HYBRID

@@ -28,7 +28,7 @@ KEPT: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A chip whose slices are those of a table in `conf/mig_table`."""
+    """A chip with slices of `conf/mig_table`."""
 
     name: str
     mig_table: str
@@ -49,7 +49,7 @@ class Gemm:
 
     @property
     def mnk(self) -> tuple[int, int, int]:
-        """The sizes in the order of the cost model's functions."""
+        """The sizes in the cost model's order."""
         return self.m, self.n, self.k
 
 

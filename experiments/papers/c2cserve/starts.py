@@ -1,4 +1,4 @@
-"""Cold start and model switch, C2CServe against ServerlessLLM (C2CServe, Figs. 10 and 11)."""
+"""Cold start and model switch against ServerlessLLM (C2CServe, Figs. 10 and 11)."""
 
 from __future__ import annotations
 

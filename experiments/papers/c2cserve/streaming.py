@@ -28,7 +28,7 @@ __all__ = ["Streaming", "compute", "streamed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """Experiment: runs of the prototype, with the layouts computed for each."""
+    """Experiment: runs of the prototype, with layouts."""
 
     runs: dict[str, tuple[str, ...]]
     requests: Count
@@ -82,7 +82,7 @@ def compute(context: Context, experiment: Streaming) -> Computed:
 def streamed(
     models: Sequence[str], layout: str, experiment: Streaming, link: str
 ) -> dict[str, float]:
-    """Return the mean milliseconds between tokens of each model at once."""
+    """Return mean milliseconds between tokens of concurrent models."""
     places = slices(load_platform("gh200"), load_mig(layout))
     if len(places) < len(models):
         raise SettingError("experiment.runs", layout, f"a layout of {len(models)} slices or more")

@@ -123,7 +123,7 @@ class Drained:
 
 @cache
 def drained(served: Served, rate: int, seed: int = 0) -> Drained:
-    """Serve the requests of a rate on the node's four cards."""
+    """Serve a rate's requests on the node's four cards."""
     alone = replace(served, instances=1)
     runs = [_alone(alone, n, seed) for n in even_rows(rate, served.instances) if n]
     if len(runs) == 1:
@@ -181,7 +181,7 @@ def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS
 
 
 def first_bytes(served: Served, rows: int, tokens: int) -> float:
-    """Return the most bytes that an unscaled server holds on its first card."""
+    """Return an unscaled server's most bytes on its first card."""
     spec = load_spec(served.model)
     layer_size, outside = layer_bytes(spec)
     layers = spec.layers // served.split - served.migrated
@@ -196,7 +196,7 @@ def rows_that_fit(served: Served) -> int:
 
 
 def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> Drained:
-    """Return the mean over rates of a range, chosen by `average`."""
+    """Return the mean over a range of rates, by `average`."""
     low, high = ends
     rates = {
         "five": np.linspace(low, high, 5), "ends": np.array([low, high]),
@@ -237,7 +237,7 @@ def _system(served: Served) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def batch_of(served: Served) -> int:
-    """Return a batch's rows: the unscaled server's, times the headroom of its copies."""
+    """Return a batch's rows: unscaled, times its copies' headroom."""
     if served.batch == "memory" or served.engine != "static":
         return _MOST_ROWS
     if not served.layers or served.grown_batch == "fixed":

@@ -39,7 +39,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Experiment of Fig. 11: the server, requests at once, and the target."""
+    """Experiment of Fig. 11: server, burst, and target."""
 
     server: Served
     failure_rates: tuple[Count, ...]
@@ -124,7 +124,7 @@ def _fig3(base: Served, experiment: Memory) -> Iterator[Result]:
 @figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out-of-memory failures over time",
         experiment=Failures, draw=".drawing.draw_failures", needs=SIMULATOR)  # fmt: skip
 def compute_failures(context: Context, experiment: Failures) -> Computed:
-    """Return the shares of requests that fail and are in time."""
+    """Return shares of failed and of timely requests."""
     base, slo = experiment.server, experiment.slo
     systems = {
         "HFT": base, "CoCoServe": coco(base), "CoCoServe, static": coco(base, batching="static"),

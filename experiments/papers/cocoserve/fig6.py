@@ -23,7 +23,7 @@ __all__ = ["Copies", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """Experiment: the server, layers with two copies, copies of some layers, and loads."""
+    """Experiment: server, layers with two copies, copies of layers, loads."""
 
     server: Served
     layers: tuple[Index, ...]
@@ -36,7 +36,7 @@ class Copies:
 @figure("cocoserve.fig6", title="CoCoServe, Fig. 6: copies of layers", experiment=Copies,
         draw=".drawing.draw_gains", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Copies) -> Computed:
-    """Return gains over the unscaled server at the peak and at low load."""
+    """Return gains over the unscaled server at peak and low load."""
     rows = list(_rows(experiment, context))
 
     def answers(**reading: Any) -> Iterator[Result]:

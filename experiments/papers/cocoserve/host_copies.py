@@ -1,4 +1,4 @@
-"""Copies of layers whose weights stay in host memory (beyond the paper)."""
+"""Copies of layers with weights in host memory (beyond the paper)."""
 
 from __future__ import annotations
 

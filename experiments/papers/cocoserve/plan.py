@@ -136,7 +136,7 @@ class Problem:
         return memory_of(placement, self.spec, self.costs, batch=self.batch, context=self.context)
 
     def free_bytes(self) -> dict[int, float]:
-        """Return the free bytes of each device after a process's own memory."""
+        """Return devices' free bytes after a process's memory."""
         memory = self.held(self.start)
         process = self.costs.process_bytes
         return {
@@ -145,7 +145,7 @@ class Problem:
         }
 
     def room(self) -> dict[int, int]:
-        """Return the copies that fit on each other device, KV included."""
+        """Return the copies that fit on other devices, with KV."""
         tokens = even_rows(self.batch, 2)[1] * self.context
         others = {d: free for d, free in self.free_bytes().items() if d != self.start.first}
         layer = sizes(self.spec, tokens)["layer"]
@@ -427,5 +427,5 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the plans that the command line asks for; return the exit status."""
+    """Print the plans; return the exit status."""
     return run_settings(PlanSettings, arguments, _print)

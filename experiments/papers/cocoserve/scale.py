@@ -58,7 +58,7 @@ class ScaleSettings(Load):
 
 
 def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:
-    """Return a random operation's change, or None if the operation is impossible."""
+    """Return a random operation's change, or None if impossible."""
     choice = operation_on(over, draws)
     if choice is None:
         return None

@@ -63,7 +63,7 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
 
 
 def draw_pairs(tables: Tables, caption: str) -> Figure:
-    """Draw requests within targets over the rate, a panel a pair."""
+    """Draw attainment over the rate, a panel a pair."""
     rows = rows_of(tables["pairs"])
     pairs = list(dict.fromkeys(r["pair"] for r in rows))
     lines = -(-len(pairs) // 4)

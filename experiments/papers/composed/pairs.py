@@ -50,7 +50,7 @@ class Pairs:
 @figure("pairs", title="Mechanisms in pairs, against each alone", experiment=Pairs,
         draw=".drawing.draw_pairs", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Pairs) -> Computed:
-    """Serve each pair and its mechanisms alone under the same requests."""
+    """Serve pairs and their mechanisms under the same requests."""
     seeds = context.seeds[: experiment.seeds]
     runs = [
         (name, system, rate, seed)

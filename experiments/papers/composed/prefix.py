@@ -26,7 +26,7 @@ _LINK: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """A chip in slices: its name, settings, and share of the load's speed."""
+    """A sliced chip: name, settings, and share of the load's speed."""
 
     name: str
     settings: tuple[str, ...]
@@ -65,7 +65,7 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """Experiment: model, sizes of the cache, chips, systems by name, and the load."""
+    """Experiment: model, cache sizes, chips, systems, and load."""
 
     model: tuple[str, ...]
     max_total_tokens: Count
@@ -78,7 +78,7 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run: part, chip, weights, GB of host memory, and speed."""
+    """A run: part, chip, weights, GB of host memory, speed."""
 
     part: str
     chip: str

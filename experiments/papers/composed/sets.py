@@ -1,4 +1,4 @@
-"""Sets of mechanisms: validity, and Shapley values of their members."""
+"""Sets of mechanisms: validity, and members' Shapley values."""
 
 from __future__ import annotations
 

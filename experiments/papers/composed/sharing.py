@@ -26,7 +26,7 @@ _LEAST_REQUESTS: Final = 2000  # below, queues of the slower systems do not show
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """Experiment: systems by their names in figures, chips, numbers of models, loads."""
+    """Experiment: systems, chips, numbers of models, loads."""
 
     systems: dict[str, tuple[str, ...]]
     shown: tuple[str, ...]
@@ -47,7 +47,7 @@ class Sharing:
             raise SettingError("experiment.max_requests", self.max_requests, allowed)
 
     def points(self, seeds: Sequence[int]) -> Iterator[tuple[str, int, float, int, str]]:
-        """Yield chip, models, load, seed and system of each run."""
+        """Yield chip, models, load, seed and system of runs."""
         in_turn = sorted(self.shown, key=lambda name: name in self.placed)
         for chip in self.chips:
             for models in self.models:

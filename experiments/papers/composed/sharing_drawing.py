@@ -1,4 +1,4 @@
-"""Figure of systems that share few GPUs among many models."""
+"""Figure of systems that share few GPUs."""
 
 from __future__ import annotations
 

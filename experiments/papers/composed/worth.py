@@ -44,7 +44,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """Workloads of a fleet: its name, kinds of arrivals, rates per chip."""
+    """Workloads of a fleet: name, arrivals, rates per chip."""
 
     fleet: str
     bursts: tuple[Annotated[str, OneOf("steady", "bursty", _CONVERSATIONS)], ...]
@@ -89,7 +89,7 @@ class Worth:
         return self.fleets[load.fleet].chips
 
     def mechanisms_of(self, load: Load) -> tuple[str, ...]:
-        """Return the mechanisms that can have an effect under a load."""
+        """Return the mechanisms with effect under a load."""
         out = {*self.fleets[load.fleet].without}
         if load.bursts != _CONVERSATIONS:
             out |= {_OF_CONVERSATIONS}
@@ -117,7 +117,7 @@ class Load:
 @figure("worth", title="Worth of each mechanism, alone and together",
         experiment=Worth, draw=".drawing.draw_worth", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Worth) -> Computed:
-    """Compute attainment of every set of mechanisms under every load, and Shapley values."""
+    """Compute attainment of mechanisms' sets by load, and Shapley values."""
     loads = experiment.each_load()
     sets = [subset for subset in subsets(experiment.mechanisms) if refusal(subset, GH200) is None]
     runs = [
@@ -220,7 +220,7 @@ def _system_of(names: tuple[str, ...]) -> Any:
 
 
 def _total(terms: Sequence[tuple[int, float | None]]) -> float | None:
-    """Return the sum over all chips; None if a chip has no value."""
+    """Return the sum over chips; None: a value is missing."""
     numbers = [count * value for count, value in terms if value is not None]
     return sum(numbers) if len(numbers) == len(terms) else None
 

@@ -56,7 +56,7 @@ class Outcome:
 
 
 def prepare(shape: Shape, *, is_adversarial: bool = True) -> Case:
-    """Return a case; `is_adversarial` adds integers equal to live addresses of its capture."""
+    """Return a case; `is_adversarial`: with integers equal to live addresses."""
     program = random_program(shape)
     seed = 4 * shape.seed
     if is_adversarial:

@@ -56,7 +56,7 @@ class Tail:
 
 
 def disk_gbps() -> float:
-    """Return the rate at which the paper's striped drives read the weights."""
+    """Return the read rate of the paper's striped drives."""
     measured = load_measured_start()
     return loaded_bytes(load_spec(measured.model)) / measured.weights_s / 1e9
 

@@ -45,7 +45,7 @@ _SEEN: Final = 64  # bytes of each buffer that a kernel reads or writes
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """A row of Table 1: the claim's suffix, model, and printed numbers."""
+    """A row of Table 1: claim's suffix, model, printed numbers."""
 
     row: str
     spec: str
@@ -138,7 +138,7 @@ _PASSING: Final = ("h", "q", "a", "b", "m", "n")
 
 
 def step_program(spec: ModelSpec, batch: int, layer_nodes: int) -> Program:
-    """Return a decode step: embedding, layers of `layer_nodes` kernels each, last norm."""
+    """Return a decode step: embedding, layers of `layer_nodes` kernels, last norm."""
     if layer_nodes > len(_LAYER):
         raise ValueError(f"layer_nodes={layer_nodes}: expected at most {len(_LAYER)}")
     ops = sorted(_LAYER[:layer_nodes], key=lambda op: _ORDER[op.name])

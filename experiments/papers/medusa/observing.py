@@ -24,7 +24,7 @@ def outputs_of(
     regions: Mapping[int, Regions],
     addresses: Mapping[AllocationId, int],
 ) -> dict[str, list[str]]:
-    """Return a digest of the results for each random input, by batch size."""
+    """Return digests of results on random inputs, by batch size."""
     result = {}
     for batch, region in regions.items():
         executable = executable_of(batch)

@@ -64,7 +64,7 @@ MEMORY_FRACTION = 0.9
 
 
 def check_each(models: Sequence[str]) -> None:
-    """Raise SettingError if the list of models is empty or has duplicates."""
+    """Refuse an empty list of models, or duplicates."""
     if not models or len(set(models)) < len(models):
         raise SettingError("models", list(models), "at least one, without duplicates")
 
@@ -99,7 +99,7 @@ def _batch(folder: Path) -> int:
 
 
 def work(role: str, device: str, ways: tuple[str, str], source: str, folder: Path) -> None:
-    """Do one role's part and write its files to the folder."""
+    """Do a role's part and write its files."""
     addresses, executables = ways
     if role == "analyse":
         _analyse(_replace_address(device), folder, source)

@@ -51,7 +51,7 @@ def key_of(batch_sizes: Iterable[int], name: str) -> Key:
 
 
 def emulated_device(programs: Mapping[int, Program], seed: int) -> Emulated:
-    """Return the device of an emulated process of this seed."""
+    """Return an emulated process's device of this seed."""
     first = _seeds(random.Random(seed))[0]  # noqa: S311
     return Emulated(first, libraries_of(next(iter(programs.values()))))
 
@@ -61,7 +61,7 @@ def _seeds(draw: random.Random) -> list[int]:
 
 
 class Process:
-    """A process with started programs: their permanent buffers are allocated."""
+    """A process with started programs and permanent buffers."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Process:
         self.running.of(self.programs[batch]).run()
 
     def capture(self) -> Capture:
-        """Warm up and capture each program; return the capture to analyse."""
+        """Warm up and capture each program; return the capture."""
         libraries = [lib.path for lib in libraries_of(self.running.program)]
         begun = time.perf_counter()
         graphs = CapturedGraphs(self.recorder, self.running.images, libraries)
@@ -137,7 +137,7 @@ class Process:
         return graphs.finish(self.told)
 
     def regions(self, batch: int) -> Regions:
-        """Return the input and output regions of a captured batch size, by allocation."""
+        """Return a captured batch size's input and output regions."""
         program = self.programs[batch]
         inputs, outputs = (
             tuple((self.names[batch, s.buffer], s.offset, s.nbytes) for s in parts)

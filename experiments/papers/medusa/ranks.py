@@ -91,7 +91,7 @@ def start(
 
 
 def captured(programs: Mapping[int, Program], world: int) -> tuple[Capture, Analysed]:
-    """Return the first rank's capture, and the analysis of all captures."""
+    """Return the first rank's capture, and the analysis."""
     original = start(programs, Rank.of(0, world, 1), 1)
     first = original.capture()
     second = start(programs, Rank.of(0, world, 2), 2, has_guards=True).capture()
@@ -106,7 +106,7 @@ def restored_rank(
     world: int,
     validated: Sequence[int],
 ) -> dict[str, Any]:
-    """Restore a rank's graphs and compare them with its own capture."""
+    """Restore a rank's graphs; compare with its own capture."""
     rank = Rank.of(number, world, 100)  # the same handle in both: results depend on it
     original = start(programs, rank, 100 + number)
     begin = time.perf_counter()
@@ -182,7 +182,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the check that the command line asks for; return the exit status."""
+    """Run the check; return the exit status."""
 
     def check(settings: RanksSettings) -> None:
         if settings.world < 2:

@@ -111,7 +111,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the check that the command line asks for; return the exit status."""
+    """Run the check; return the exit status."""
 
     def check(settings: RestoreSettings) -> None:
         known_of = {"device": DEVICES, "addresses": ADDRESSES, "executables": EXECUTABLES}

@@ -46,7 +46,7 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """Costs and results of restoring a model's graphs; seconds on this machine."""
+    """Costs and results of restored graphs; seconds on this machine."""
 
     model: str
     batch_sizes: int
@@ -111,7 +111,7 @@ def restore_model(
 
 
 def is_same(case: Restoring, batch: int, *, inputs: int = 3) -> bool:
-    """Return whether a restored graph's results equal the original's on random inputs."""
+    """Return whether a restored graph's results equal the original's."""
     one, two = sides(
         case.capture, case.original.functions, case.original.device, case.artefact,
         case.restored, case.process.device, batch,

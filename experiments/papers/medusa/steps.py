@@ -84,7 +84,7 @@ def environment(bindings: Path = ROOT / ".venv-aot") -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile the steps that the command line asks for; return the exit status."""
+    """Compile the steps; return the exit status."""
 
     def work(settings: StepsSettings) -> None:
         compile_steps(Path(settings.out), settings.batch_sizes, settings.step, environment())

@@ -1,4 +1,4 @@
-"""C2CServe's model switch with captured or restored graphs (beyond both papers)."""
+"""C2CServe's switch with captured or restored graphs (beyond both papers)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Switches", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """Experiment: models that a slice switches between, and settings of each row's run."""
+    """Experiment: models of a slice's switches, and rows' settings."""
 
     models: tuple[str, ...]
     settings: tuple[str, ...]

@@ -43,7 +43,7 @@ class Three:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sixteen:
-    """Ranks of a tensor-parallel model, each a pair, under median lengths."""
+    """Ranks of pairs of a tensor-parallel model, under median lengths."""
 
     pair: str
     gbps: AboveZero
@@ -182,7 +182,7 @@ def _attention_on_two(served: Any, gpus: Any, gbps: float) -> float:
 
 
 def sixteen(settings: Sixteen, gap: float) -> dict[str, float]:
-    """Return requests a second of a model whose ranks are pairs."""
+    """Return requests a second of a model with pairs as ranks."""
     spec = load_spec(settings.model)
     pair = load_pair(settings.pair)
     load = Load(prompt=MEDIANS[0], output=MEDIANS[1], rows=settings.rows, prompts=settings.prompts)

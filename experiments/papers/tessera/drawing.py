@@ -1,4 +1,4 @@
-"""Tessera's figures: kernels by GPU, throughput, latency, pipelining, the monitor, slow links."""
+"""Tessera's figures: kernels, throughput, latency, pipelining, monitor, slow links."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _last(axes: Any) -> tuple[list[Any], list[str]]:
 
 
 def draw_offline(tables: Tables, caption: str) -> Figure:
-    """Draw throughput cell by cell, and throughput for the price."""
+    """Draw throughput by cell, and for the price."""
     rows = rows_of(tables["cells"])
     pairs = list(dict.fromkeys(r["pair"] for r in rows))
     workloads = list(dict.fromkeys(r["workload"] for r in rows))
@@ -236,7 +236,7 @@ def draw_pipelining(tables: Tables, caption: str) -> Figure:
 
 
 def draw_switching(tables: Tables, caption: str) -> Figure:
-    """Draw latency a token and switches over the window and the threshold."""
+    """Draw latency a token and switches over window and threshold."""
     figure, axes = canvas(11.0, 3.9, 2)
     rows = rows_of(tables["settings"])
     lines = {"latency only": PURPLE, "throughput only": GREEN, "two GPUs apart": BLUE}
@@ -292,7 +292,7 @@ def _own_rule(axes: Any, rows: Sequence[dict[str, Any]], varied: str, x: int, us
 
 
 def draw_network(tables: Tables, caption: str) -> Figure:
-    """Draw throughput and latency over the link, and seconds of the planner."""
+    """Draw throughput and latency over the link, and planner seconds."""
     figure, (left, mid, right) = canvas(11.0, 3.7, 3)
     rows = rows_of(tables["network"])
     x = range(len(rows))

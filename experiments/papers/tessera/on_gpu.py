@@ -202,7 +202,7 @@ def _graph_s(job: _Asked, device: Peer, launches: Sequence[Callable[[], None]]) 
 
 
 def _median_s(start: Callable[[], None], wait: Callable[[], None], job: _Asked) -> float:
-    """Return one start's seconds, the median over rows of about `job.seconds`."""
+    """Return one start's seconds, a median over rows of about `job.seconds`."""
     for _ in range(2):
         start()
     wait()
@@ -222,7 +222,7 @@ def _median_s(start: Callable[[], None], wait: Callable[[], None], job: _Asked) 
 
 
 def _recorded(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
-    """Run original and recording code launch by launch; compare written and touched bytes."""
+    """Run original and recording code by launch; compare written and touched bytes."""
     device = _device()
     recording = recording_of(xla.program, kernels_of(xla.program))
     plain = _started(device, xla)
@@ -371,7 +371,7 @@ def _elapsed(launched: Launched) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the measurement that the command line asks for; return the exit status."""
+    """Run the measurement; return the exit status."""
 
     def run() -> int:
         if len(arguments) != 1:

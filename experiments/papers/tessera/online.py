@@ -24,7 +24,7 @@ __all__ = ["OnlineLatency", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineLatency:
-    """Experiment of Fig. 7; `loads` are shares of the left GPU's own capacity."""
+    """Experiment of Fig. 7; `loads`: shares of the left GPU's capacity."""
 
     pairs: tuple[str, ...]
     ways: tuple[Annotated[str, OneOf(*ONLINE)], ...]

@@ -143,7 +143,7 @@ def served(prepared: Prepared, requests: RequestBlock) -> Online:
 
 
 def latency_s(pair: str, way: str, requests: RequestBlock, gbps: float | None = None) -> float:
-    """Return the mean latency a token; PD and AF in their better direction."""
+    """Return mean latency a token; PD and AF in the better direction."""
     if way in ("pd", "af"):
         tried = [_prepared(way, pair, first, gbps) for first in _SIDES]
     elif way == "left":

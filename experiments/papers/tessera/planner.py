@@ -72,7 +72,7 @@ class PlannerSettings(MeasurementSettings):
 def measure(
     settings: PlannerSettings, count: int, steps: Sequence[str] = tuple(STEPS)
 ) -> list[dict[str, Any]]:
-    """Return a row for each step and planning method, for about `count` kernels."""
+    """Return a row a step and planning method, at about `count` kernels."""
     gpus = _gpus(settings)
     machines = Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
     spec = load_spec(settings.model)
@@ -149,7 +149,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark that the command line asks for; return the exit status."""
+    """Run the benchmark; return the exit status."""
 
     def check(settings: PlannerSettings) -> None:
         if not settings.kernels:

@@ -55,7 +55,7 @@ class Monitor:
 
     @property
     def varied(self) -> dict[str, tuple[tuple[float, ...], float]]:
-        """Values of each setting of the monitor, with its default."""
+        """Values of each monitor setting, with its default."""
         return {
             "window": (self.windows_s, self.window_s),
             "threshold": (self.thresholds, self.threshold),
@@ -65,7 +65,7 @@ class Monitor:
 @figure("tessera.fig10", title="Tessera, Fig. 10: the monitor", experiment=Monitor,
         draw=".drawing.draw_switching", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context, experiment: Monitor) -> Computed:
-    """Return the latency a token and the switches over windows and thresholds."""
+    """Return latency a token and switches over windows and thresholds."""
     rate = experiment.load * capacity_rps(experiment.pair)
     pieces = [
         of_trace(context, experiment.seconds, rate, piece) for piece in range(experiment.pieces)

@@ -63,7 +63,7 @@ class WaysSettings(MeasurementSettings):
 
 
 def published(pair: Sequence[str], way: str) -> float | None:
-    """Return Table III's requests a second by price, relative to the left GPU."""
+    """Return Table III's requests a second by price, over the left GPU's."""
     name = _PAIRS.get((pair[0], pair[1]))
     return None if name is None else published_for_price(name, way)
 
@@ -146,7 +146,7 @@ def _table(rows: Sequence[dict[str, Any]], model: str) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the comparison that the command line asks for; return the exit status."""
+    """Run the comparison; return the exit status."""
 
     def check(settings: WaysSettings) -> None:
         spec = load_spec(settings.model)

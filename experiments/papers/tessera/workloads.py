@@ -109,7 +109,7 @@ def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
 
 
 def fitted_share(name: str) -> float:
-    """Return the `right_share` for which the mean over workloads equals the paper's."""
+    """Return the `right_share` with the paper's mean over workloads."""
     pair = load_pair(name)
     left, right = (side.gpu for side in pair.gpus)
     assert left.price is not None
@@ -120,7 +120,7 @@ def fitted_share(name: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print stored and fitted values; return 2 if there are arguments."""
+    """Print stored and fitted values; return 2 for any arguments."""
     if arguments:
         print(f"error: {arguments[0]!r}: expected no argument", file=sys.stderr)
         return 2

@@ -66,7 +66,7 @@ class _Chip:
         experiment=ColdSlices, draw=".drawing.draw_cold_slices", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(context: Context, experiment: ColdSlices) -> Computed:
-    """Return the hot model's tokens a second by ratio and receivers."""
+    """Return hot tokens a second by ratio and receivers."""
     chips = [_chip(context, experiment, mig) for mig in experiment.migs]
     rows = [row for chip in chips for row in _rows(chip, experiment)]
     keys = dict.fromkeys((r["mig"], r["receivers"], r["load"], r["cut"]) for r in rows)

@@ -1,4 +1,4 @@
-"""Fig. 4 and section 5.1: TPOT by the hot rate, and largest rates."""
+"""Fig. 4 and section 5.1: TPOT by hot rate, largest rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["HotRates", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Two GPUs, a source of lengths, and the ways that share the GPUs."""
+    """Two GPUs, a source of lengths, and ways of sharing."""
 
     node: str
     lengths: Lengths

@@ -253,7 +253,7 @@ def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) ->
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve and print; return 1 if an answer or a count is wrong."""
+    """Serve and print; return 1 for a wrong answer or count."""
 
     def work(settings: PairSettings) -> Ran:
         hot, cold = paired(settings)

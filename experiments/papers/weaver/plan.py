@@ -235,5 +235,5 @@ def _us(seconds: float) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the plans that the command line asks for; return the exit status."""
+    """Print the plans; return the exit status."""
     return run_settings(PlanSettings, arguments, _print)

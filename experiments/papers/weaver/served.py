@@ -152,7 +152,7 @@ def served(load: Served) -> Found:
 
 
 def mean_of(load: Served, seeds: int = 4) -> Found:
-    """Return the mean over successive seeds, since batches vary near the largest rate."""
+    """Return the mean over seeds: batches vary near the largest rate."""
     samples = [astuple(served(replace(load, seed=load.seed + k))) for k in range(seeds)]
     return Found(*np.mean(samples, axis=0).tolist())
 
@@ -358,7 +358,7 @@ def _homes(seed: int, requests: int) -> np.ndarray:
 
 
 def gpu_share(result: Found, load: Served) -> float:
-    """Return the used share of the cold GPU's memory: weights, reserve, KV cache."""
+    """Return the cold GPU's used memory: weights, reserve, KV cache."""
     node, spec = _node(load.node), _models(load.catalog)[1].spec
     whole, weaving = node.platforms[1].gpu.hbm_bytes, _weaving(load)
     fixed = weight_bytes(spec) + weaving.reserve_bytes

@@ -85,7 +85,7 @@ def compute(context: Context, experiment: Parallelism) -> Computed:
 
 
 def throughput(experiment: Parallelism, batch: int, collective_s: float) -> dict[str, float]:
-    """Return tokens a second of both set-ups, and the slowdown in percent."""
+    """Return both set-ups' tokens a second, and the slowdown in percent."""
     separate = 2 * batch / step_s(experiment, batch)
     tp2 = batch / step_s(experiment, batch, collective_s)
     return {
@@ -117,7 +117,7 @@ def _gpu(pair: Served) -> TimedGpu:
 
 
 def lm_head_s(experiment: Parallelism, rows: int) -> float:
-    """Return the seconds of the LM head for `rows` sequences on one GPU."""
+    """Return the LM head's seconds for `rows` sequences on a GPU."""
     batch = Batch(rows=rows, chunk=1, context=experiment.context)
     kernels = step_kernels(load_spec(experiment.model), batch)
     head = next(kernel for kernel in kernels if kernel.kind == "head")

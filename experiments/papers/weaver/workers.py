@@ -112,7 +112,7 @@ class Ended:
 
 
 def hot_process(together: Together, control: Connection, parent: Connection) -> None:
-    """Serve alone, then woven; report each turn and the result to the parent."""
+    """Serve alone, then woven; report turns and result to the parent."""
     side = together.hot
     model, pool, alone = _begun(together, side)
     slot = Slot.open(together.slot, together.slot_shape)
@@ -139,7 +139,7 @@ def hot_process(together: Together, control: Connection, parent: Connection) -> 
 
 
 def cold_process(together: Together, control: Connection, parent: Connection) -> None:
-    """Serve and poll until one round after the sender's end; report."""
+    """Serve and poll until a round after the sender's end; report."""
     side = together.cold
     model, pool, alone = _begun(together, side)
     slot = Slot.open(together.slot, together.slot_shape)

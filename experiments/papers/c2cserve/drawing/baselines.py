@@ -1,4 +1,4 @@
-"""Figures 9 and 13, and the public measurements beside the simulator's."""
+"""Figures 9 and 13, and public measurements beside ours."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ OWN_READINGS = {  # panel -> title, for other readings of the paper
 
 
 def draw_fig10(tables: Tables, caption: str) -> Figure:
-    """Draw cold-start latency, split into start and first token, and the speed-up."""
+    """Draw cold-start latency in parts, and the speed-up."""
     figure, (axes,) = canvas(8.4, 4.6)
     models = list(dict.fromkeys(tables["cold"]["model"].to_pylist()))
     x = np.arange(len(models))
