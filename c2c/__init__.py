@@ -26,10 +26,12 @@ __all__ = [
     "simulate",
 ]
 
-__version__ = "0.1.0"
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("c2c")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "c2c.errors" if name.endswith("Error") else "c2c.config.keywords"

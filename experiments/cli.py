@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 __all__ = ["COMMANDS", "main"]
@@ -15,6 +16,9 @@ c2c COMMAND [setting=value ...]: serving of many LLMs whose weights are in host 
     c2c simulate workload=file workload.path=my.csv hardware=gh200 mig=7x12gb
     c2c simulate --help        # every setting, and its meaning
 """
+
+LAB: Final = "experiments.lab"
+"""Instruments of c2c's own development: not in the wheel."""
 
 
 class Command(NamedTuple):
@@ -119,6 +123,12 @@ def main() -> int:
         name += f" {words[0]}"
         one = commands[words.pop(0)]
         if isinstance(one, Command):
+            if one.module.startswith(LAB) and find_spec(LAB) is None:
+                print(
+                    f"error: {name} needs a checkout of c2c; the wheel has no {LAB}",
+                    file=sys.stderr,
+                )
+                return 2
             # Hydra reads this process's arguments.
             sys.argv[:] = [name, *words]
             status: int | None = import_module(one.module).main(words)
@@ -126,6 +136,11 @@ def main() -> int:
         commands = one.commands
     if not words or words[0] in ("-h", "--help"):
         print(_help(name, commands))
+        return 0
+    if words[0] == "--version":
+        import c2c
+
+        print(f"c2c {c2c.__version__}")
         return 0
     from c2c.errors import unknown_name
 

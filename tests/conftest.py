@@ -17,12 +17,9 @@ from jaxtyping._import_hook import JaxtypingTransformer
 
 # No deadline: the first example pays for compilation. Derandomised: a red test stays red.
 settings.register_profile(
-    "default",
-    deadline=None,
-    derandomize=True,
-    max_examples=50,
+    "default", deadline=None, derandomize=True, max_examples=50,
     suppress_health_check=[HealthCheck.too_slow],
-)
+)  # fmt: skip
 settings.register_profile(
     "search", deadline=None, max_examples=2000
 )  # make test ARGS=--hypothesis-profile=search

@@ -41,9 +41,10 @@ def test_it_holds_all_settings_and_data(wheel: Path) -> None:
         assert f"c2c/conf/{settings.relative_to(ROOT / 'conf')}" in names
     for package in ("c2c", "pallas_kernels", "experiments"):
         for path in (ROOT / package).rglob("*"):
-            if path.suffix in (".py", ".json", ".yaml", ".typed") and "results" not in path.parts:
+            apart = {"results", "lab"} & set(path.parts)
+            if path.suffix in (".py", ".json", ".yaml", ".typed") and not apart:
                 assert str(path.relative_to(ROOT)) in names
-    assert not [n for n in names if n.startswith(("tests/", "docs/", "conf/"))]
+    assert not [n for n in names if n.startswith(("tests/", "docs/", "conf/", "experiments/lab"))]
 
 
 @pytest.mark.slow
@@ -56,12 +57,19 @@ def test_it_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     parser.read(next(site.glob("*.dist-info")) / "entry_points.txt")
     module, _, function = parser["console_scripts"]["c2c"].partition(":")
     code = f"import sys; from {module} import {function}; sys.exit({function}())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "simulate", *SMALL, "folder=run"], cwd=here,
-        capture_output=True, text=True, env={k: v for k, v in os.environ.items() if k != "C2C_CONF"}
-        | {"PYTHONPATH": str(site)},
-    )  # fmt: skip
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=here, capture_output=True, text=True,
+            env={k: v for k, v in os.environ.items() if k != "C2C_CONF"}
+            | {"PYTHONPATH": str(site)},
+        )  # fmt: skip
+
+    done = run("simulate", *SMALL, "folder=run")
     assert done.returncode == 0, done.stderr
+    refused = run("bench", "simulator")
+    assert refused.returncode == 2
+    assert "c2c bench simulator needs a checkout" in refused.stderr
     assert json.loads((here / "run" / "summary.json").read_text())["finished"] == 40
     where = subprocess.run(
         [sys.executable, "-c", "from c2c.config import config_dir; print(config_dir())"],

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from c2c.cost import load_constants
 from experiments.claims import PAPERS, Improvement, Row
 from experiments.claims.nulls import beside
-from experiments.lab.gpu.verdicts import findings, read
 
-__all__ = ["Table", "by_figure", "constants", "gains", "gpu", "nulls"]
+__all__ = ["Table", "by_figure", "constants", "gains", "nulls"]
 
 type Table = list[tuple[object, ...]]
 
@@ -66,19 +64,6 @@ def gains(improvements: Sequence[Improvement]) -> Table:
     """Return our rules' gains over the paper's on equal requests."""
     head = ("quantity", "rule", "against", "ours", "theirs", "gain", "verdict")
     return [head, *(one.cells() for one in improvements)]
-
-
-def gpu(results: Path) -> dict[str, Table]:
-    """Return the kernels' aims by device; without one, open aims."""
-    folders = sorted(path for path in results.glob("*") if path.is_dir())
-    judged = {folder.name: findings(read(folder)) for folder in folders}
-    return {
-        device: [
-            ("aim", "status", "measured"),
-            *((one.aim, one.status, one.measured) for one in verdicts),
-        ]
-        for device, verdicts in (judged or {"no device yet": findings([])}).items()
-    }
 
 
 def constants() -> str:

@@ -14,7 +14,6 @@ from experiments.claims import Improvement, Row, totals
 from experiments.claims.fidelity import brief, ours, printed, public
 from experiments.figures.claims import CAPTION, draw_claims
 from experiments.figures.style import look
-from experiments.lab.gpu.command import RESULTS
 from experiments.report import audit
 from experiments.report.cards import GROUPS, Entry, cards_of, groups_of
 from experiments.report.pictures import Picture, without_texts
@@ -32,7 +31,6 @@ def report_pages(
     *,
     profile: str,
     improvements: Sequence[Improvement] = (),
-    results: Path = RESULTS,
 ) -> dict[str, str]:
     """Return each page's text, self-contained HTML, by file name."""
     cards = cards_of(out, entries, rows)
@@ -59,7 +57,6 @@ def report_pages(
         "nulls": audit.nulls(summary),
         "by_figure": audit.by_figure(rows),
         "improvements": audit.gains(improvements),
-        "gpu": audit.gpu(results),
         "provenance": provenance,
     }
     return {name: environment.get_template(name).render(values) for name in PAGES}

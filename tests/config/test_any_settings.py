@@ -27,15 +27,11 @@ WORKLOADS: dict[str, dict[str, list[Any]]] = {
     "deterministic": {"prompt_tokens": [16, 4096, 20000], "output_tokens": [1, 500]},
 }
 OPTIONS: dict[str, list[Any]] = {
-    "weights_start": ["disk"],
-    "system.engines.residents": [1, 2, 5],
-    "system.engines.kv_host_bytes": [0.0, 2e9, 50e9],
-    "system.max_batch": [1, 4],
-    "system.engines.bytes": [0.0, 3e9],
-    "system.on_oom": ["fail"],
-    "system.disaggregation.prompt_share": [0.3],
-    "superchips": [2],
-}
+    "weights_start": ["disk"], "system.engines.residents": [1, 2, 5],
+    "system.engines.kv_host_bytes": [0.0, 2e9, 50e9], "system.max_batch": [1, 4],
+    "system.engines.bytes": [0.0, 3e9], "system.on_oom": ["fail"],
+    "system.disaggregation.prompt_share": [0.3], "superchips": [2],
+}  # fmt: skip
 
 
 @st.composite

@@ -97,11 +97,8 @@ def test_several_choices_of_a_group_are_refused(group: str) -> None:
 
 def test_lists_of_settings_that_are_no_groups_pass() -> None:
     given = [
-        "objective=[a,b]",
-        "code=[a.py,b.py]",
-        "mig.parts=[3g,4x1g]",
-        "mig={name: x, parts: []}",
-    ]
+        "objective=[a,b]", "code=[a.py,b.py]", "mig.parts=[3g,4x1g]", "mig={name: x, parts: []}",
+    ]  # fmt: skip
     check_choices([*given, "no override", "--config-dir=a,b", "=[a,b]", "hardware=[gh200"])
 
 

@@ -45,20 +45,13 @@ __all__ = ["EACH", "FLEETS", "ON_FLEETS", "SYSTEMS", "in_turn", "models", "prepa
 
 # Policies that no file of `conf/system` names, and those of several engines a slice.
 SPREAD = {
-    "turn": RoundRobin(),
-    "place": RandomIdle(),
-    "alpha": Static(0.5),
-    "scale": AtOutstanding(2),
+    "turn": RoundRobin(), "place": RandomIdle(), "alpha": Static(0.5), "scale": AtOutstanding(2),
     "chunk": Fixed(200),
-}
+}  # fmt: skip
 TURNS = {
-    "turn": GateAndTriage(),
-    "route": WhereWorkIs(),
-    "place": LeastLoaded(),
-    "scale": AtBacklog(),
-    "alpha": Roofline(),
-    "keep": WhileRoom(spare_bytes=0.05e9),
-}
+    "turn": GateAndTriage(), "route": WhereWorkIs(), "place": LeastLoaded(), "scale": AtBacklog(),
+    "alpha": Roofline(), "keep": WhileRoom(spare_bytes=0.05e9),
+}  # fmt: skip
 # Works that wait for one another and share link and disk with steps, some behind, some before them.
 START = (
     {"name": "engine", "seconds": 0.05},
@@ -131,11 +124,8 @@ MIXES: dict[str, dict[str, Any]] = {
     "alone_3": TURNS | {"engines__residents": 3, "batch": PromptsAlone()},
     "parked_3": TURNS
     | {
-        "engines__residents": 3,
-        "engines__kv_host_bytes": 1e9,
-        "engines__share": 0.5,
-        "turn": GateAndTriage(stay=0.0),
-        "keep": WhileRoom(spare_bytes=0.05e9, displace=math.inf),
+        "engines__residents": 3, "engines__kv_host_bytes": 1e9, "engines__share": 0.5,
+        "turn": GateAndTriage(stay=0.0), "keep": WhileRoom(spare_bytes=0.05e9, displace=math.inf),
     },
     "apart_3": TURNS
     | {"engines__residents": 3, "engines__kv_host_bytes": 1e9, "disaggregation__prompt_share": 0.3},
@@ -147,7 +137,7 @@ MIXES: dict[str, dict[str, Any]] = {
     "apart_turns": TURNS | {"engines__residents": 3, "disaggregation__prompt_share": 0.3},
     "graph_start": {"load": Resident(), "start": START},
     "by_priority": {"preempt": ByPriority(after_s=2.0)},
-}
+}  # fmt: skip
 _FILES = {p.stem for p in (config_dir() / "system").glob("*.yaml")}
 _READ = ("cold_slices", "read_copies", "read_kernels")
 SYSTEMS = (*sorted(_FILES - _LIKE_THEM), "controlled", "woven", *_READ, *MIXES)

@@ -30,13 +30,10 @@ def share_of(plan: Plan, gemm: Gemm, config: Config) -> float:
 def shapes(draw: st.DrawFn) -> tuple[Gemm, Config]:
     cluster = draw(st.sampled_from([1, 2, 4, 8]))
     config = Config(
-        tm=draw(st.sampled_from([128, 256])),
-        tn=draw(st.sampled_from([64, 128, 256])),
-        w_stages=draw(st.integers(2, 8)),
-        cluster=cluster,
-        sm_count=draw(st.integers(2 * cluster, 132)),
-        stagger=False,
-    )
+        tm=draw(st.sampled_from([128, 256])), tn=draw(st.sampled_from([64, 128, 256])),
+        w_stages=draw(st.integers(2, 8)), cluster=cluster,
+        sm_count=draw(st.integers(2 * cluster, 132)), stagger=False,
+    )  # fmt: skip
     # whole tiles of rows: c2c.cost multiplies 64 rows at a time, the kernel tm
     m = config.tm * draw(st.integers(1, 40))
     return Gemm(m=m, k=64 * draw(st.integers(1, 80)), n=64 * draw(st.integers(1, 200))), config
@@ -50,14 +47,9 @@ def test_the_models_agree_where_both_speak_of_the_same(
     plan = plan_launch(gemm, config, alpha=alpha)
     ours = launch_traffic(gemm, config, plan)
     model = gemm_traffic(
-        gemm.m,
-        gemm.n,
-        gemm.k,
-        share_of(plan, gemm, config),
-        tiles=model_of(config),
-        sm_count=config.sm_count,
-        l2_bytes=0,
-    )
+        gemm.m, gemm.n, gemm.k, share_of(plan, gemm, config), tiles=model_of(config),
+        sm_count=config.sm_count, l2_bytes=0,
+    )  # fmt: skip
     assert ours.link_bytes == float(model.link_bytes)
     passes = -(-gemm.k // config.kc)
     if passes == 1 or plan.sym_strips == counts(config, gemm).strips:

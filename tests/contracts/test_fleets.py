@@ -73,12 +73,9 @@ def fleet(given_parts: list[tuple[str, str, int]], system: str, **more: Any) -> 
 @pytest.mark.parametrize("system", SYSTEMS)
 @settings(max_examples=3, deadline=None, phases=AS_DRAWN)
 @given(
-    given_parts=st.lists(parts, min_size=2, max_size=3),
-    start=st.sampled_from(["host", "disk"]),
-    n=st.integers(1, 24),
-    rate=st.sampled_from([0.5, 4.0, 2000.0]),
-    seed=st.integers(0, 2**31),
-)
+    given_parts=st.lists(parts, min_size=2, max_size=3), start=st.sampled_from(["host", "disk"]),
+    n=st.integers(1, 24), rate=st.sampled_from([0.5, 4.0, 2000.0]), seed=st.integers(0, 2**31),
+)  # fmt: skip
 def test_laws_over_random_fleets(
     system: str, given_parts: list[tuple[str, str, int]], start: str, n: int, rate: float, seed: int
 ) -> None:

@@ -94,21 +94,13 @@ def test_a_request_gives_up_its_slice_and_goes_on_later() -> None:
     assert one.state.count[0].preempted == 1
 
 
-@pytest.mark.parametrize("priority", [-1, 0])
-def test_equals_and_the_less_urgent_wait(priority: int) -> None:
-    one = Slice()
+@pytest.mark.parametrize(("policy", "priority"), [((), -1), ((), 0), ((AfterWaiting(),), 9)])
+def test_equals_and_the_less_urgent_wait(policy: Any, priority: int) -> None:
+    one = Slice(*policy)
     one.ask(1, 0, 0.0)
     one.ready(1.0)
     one.steps(1, 2.0)
     assert one.ask(2, 1, 2.5, priority=priority) == ()
-
-
-def test_after_waiting_sets_nothing_aside() -> None:
-    one = Slice(AfterWaiting())
-    one.ask(1, 0, 0.0)
-    one.ready(1.0)
-    one.steps(1, 2.0)
-    assert one.ask(2, 1, 2.5, priority=9) == ()
 
 
 def test_one_urgent_request_protects_those_that_share_its_batch() -> None:

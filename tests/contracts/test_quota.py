@@ -90,22 +90,16 @@ def after_a_flood(admit: Any) -> Device:
     return device
 
 
-def test_without_bounds_one_model_takes_all() -> None:
-    device = after_a_flood(ReserveAll())
-    assert device.held() == [PARTS, 0]
+@pytest.mark.parametrize(
+    ("admit", "taken", "left"), [(ReserveAll(), PARTS, 0), (WithinQuota(floor=0.25), PARTS - 3, 1)]
+)
+def test_a_floor_is_left_to_a_model_without_requests(admit: Any, taken: int, left: int) -> None:
+    device = after_a_flood(admit)
+    assert device.held() == [taken, 0]
     device.ask(101, 1)
     for _ in range(5):
         device.go_on()
-    assert device.held() == [PARTS, 0]
-
-
-def test_a_floor_is_left_to_a_model_without_requests() -> None:
-    device = after_a_flood(WithinQuota(floor=0.25))
-    assert device.held() == [PARTS - 3, 0]
-    device.ask(101, 1)
-    for _ in range(5):
-        device.go_on()
-    assert device.held() == [PARTS - 3, 1]
+    assert device.held() == [taken, left]
 
 
 def test_a_ceiling_bounds_the_only_busy_model() -> None:

@@ -38,12 +38,9 @@ def scaled() -> Callable[..., Slice]:
 
     def change(slice_: Slice, *, sms: int = 1, hbm: float = 1, link: float = 1) -> Slice:
         return replace(
-            slice_,
-            sm_count=slice_.sm_count * sms,
-            bf16_tflops=slice_.bf16_tflops * sms,
-            hbm_gbps=slice_.hbm_gbps * hbm,
-            link_cap_gbps=slice_.link_cap_gbps * link,
-        )
+            slice_, sm_count=slice_.sm_count * sms, bf16_tflops=slice_.bf16_tflops * sms,
+            hbm_gbps=slice_.hbm_gbps * hbm, link_cap_gbps=slice_.link_cap_gbps * link,
+        )  # fmt: skip
 
     return change
 

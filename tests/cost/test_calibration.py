@@ -46,17 +46,13 @@ def test_fit_converges_to_the_closed_form(
     assert ours.reduce_gbps_per_sm == pytest.approx(reduce_gbps, rel=1e-6)
 
 
-def test_fit_says_when_it_cannot_meet_its_targets(constants: Constants, full_gpu: Slice) -> None:
-    # 1 ms is below the tensor-core time of AsymGEMM: no reduction rate reaches it
-    result = fit_kernel(constants, full_gpu, 375.0, shape=(M, N, K), sym_s=16.4e-3, asym_s=1.0e-3)
-    assert result.loss > 0.1
-
-
-def test_fit_says_when_the_link_cannot_carry_the_kernel(
-    constants: Constants, full_gpu: Slice
+# 1 ms is below the tensor-core time of AsymGEMM: no reduction rate reaches it.
+@pytest.mark.parametrize(("link_gbps", "asym_s"), [(375.0, 1.0e-3), (200.0, 4.0e-3)])
+def test_fit_says_when_kernel_or_link_cannot_meet_its_targets(
+    constants: Constants, full_gpu: Slice, link_gbps: float, asym_s: float
 ) -> None:
-    result = fit_kernel(constants, full_gpu, 200.0, shape=(M, N, K), sym_s=16.4e-3, asym_s=4.0e-3)
-    assert result.loss > 0.1
+    targets = {"shape": (M, N, K), "sym_s": 16.4e-3, "asym_s": asym_s}
+    assert fit_kernel(constants, full_gpu, link_gbps, **targets).loss > 0.1
 
 
 def test_in_sample_claims_are_the_full_gpu_ones(constants: Constants) -> None:

@@ -36,33 +36,21 @@ with_fixtures = settings(deadline=None, suppress_health_check=[HealthCheck.funct
 
 @with_fixtures
 @given(
-    gemms,
-    st.floats(0, 1),
-    layouts,
-    st.sampled_from([1, 2, 4, 8]),
+    gemms, st.floats(0, 1), layouts, st.sampled_from([1, 2, 4, 8]),
     st.sampled_from(["sms", "hbm", "link"]),
-)
+)  # fmt: skip
 def test_doubling_a_resource_never_costs_time_and_helps_where_it_binds(
-    constants: Constants,
-    gh200: Callable[[str], Slice],
-    scaled: Callable[..., Slice],
-    shape: tuple[int, int, int],
-    alpha: float,
-    layout: str,
-    cluster: int,
-    resource: str,
-) -> None:
+    constants: Constants, gh200: Callable[[str], Slice], scaled: Callable[..., Slice],
+    shape: tuple[int, int, int], alpha: float, layout: str, cluster: int, resource: str,
+) -> None:  # fmt: skip
     slice_ = gh200(layout)
 
     def cost(factor: int) -> Prediction:
         return gemm_time(
-            *shape,
-            alpha,
-            slice_=scaled(slice_, **{resource: factor}),
-            constants=constants,
+            *shape, alpha, slice_=scaled(slice_, **{resource: factor}), constants=constants,
             link_gbps=LINK * (factor if resource == "link" else 1),
             tiles=KernelTiles(cluster=cluster),
-        )
+        )  # fmt: skip
 
     before, after = cost(1), cost(2)
     assert after.time_s <= before.time_s
@@ -241,15 +229,11 @@ def test_multicast_beats_both_dataflows_on_an_idle_link(
 ) -> None:
     best = {
         c: gemm_time(
-            *FIG4,
-            np.linspace(0, 1, 17),
-            slice_=full_gpu,
-            constants=constants,
-            link_gbps=LINK,
+            *FIG4, np.linspace(0, 1, 17), slice_=full_gpu, constants=constants, link_gbps=LINK,
             tiles=KernelTiles(cluster=c),
         ).time_s.min()
         for c in (1, 2, 4, 8)
-    }
+    }  # fmt: skip
     assert best[8] < best[4] < best[2] < best[1]
 
 

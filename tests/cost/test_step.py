@@ -130,14 +130,9 @@ def test_step_time_is_body_plus_head_plus_attention(
     table: StepTable, dense: ModelSpec, small_slice: Slice, constants: Constants
 ) -> None:
     cost = step_time(
-        table,
-        prefill_tokens=100,
-        context_tokens=50,
-        decode_seqs=4,
-        decode_kv_tokens=4000,
-        head_rows=5,
-        alpha_index=3,
-    )
+        table, prefill_tokens=100, context_tokens=50, decode_seqs=4, decode_kv_tokens=4000,
+        head_rows=5, alpha_index=3,
+    )  # fmt: skip
     on = constants.on(small_slice)
     rate = small_slice.hbm_gbps * 1e9 * on.decode_hbm_efficiency
     kv = kv_bytes_per_token(dense)
@@ -192,23 +187,15 @@ _TABLES: list[StepTable] = []
 @pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("mig", ["1x96gb", "7x12gb"])
 def test_doubling_a_resource_never_lengthens_a_step(
-    resource: str,
-    model: str,
-    mig: str,
-    gh200: Callable[[str], Slice],
-    scaled: Callable[..., Slice],
-    constants: Constants,
-) -> None:
+    resource: str, model: str, mig: str, gh200: Callable[[str], Slice],
+    scaled: Callable[..., Slice], constants: Constants,
+) -> None:  # fmt: skip
     spec, slice_ = load_spec(model), gh200(mig)
     before = step_table(spec, slice_, constants, LINK, max_tokens=2048, max_rows=64)
     after = step_table(
-        spec,
-        scaled(slice_, **{resource: 2}),
-        constants,
-        LINK * (2 if resource == "link" else 1),
-        max_tokens=2048,
-        max_rows=64,
-    )
+        spec, scaled(slice_, **{resource: 2}), constants, LINK * (2 if resource == "link" else 1),
+        max_tokens=2048, max_rows=64,
+    )  # fmt: skip
     for name in ("body_s", "head_s"):
         assert (getattr(after, name) <= getattr(before, name)).all()
     assert (after.body_s < before.body_s).any()

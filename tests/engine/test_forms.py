@@ -154,37 +154,6 @@ def test_whole_numbers_have_an_end_where_the_schema_gives_none() -> None:
     assert "maximum" not in numbers({"type": "integer", "minimum": 0})
 
 
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("response_format", {"response_format": {"type": "yaml"}}),
-        ("response_format", {"response_format": "json"}),
-        ("response_format", {"response_format": {"type": "json_schema"}}),
-        ("response_format", {"response_format": schema({"type": "tree"})}),
-        ("response_format", {"response_format": schema({"$ref": "http://127.0.0.1/x"})}),
-        ("response_format", {"response_format": schema({"type": "string", "pattern": "("})}),
-        ("response_format", {"response_format": schema({"uniqueItems": True, "type": "array"})}),
-        ("guided_json", {"guided_json": "no JSON"}),
-        ("guided_json", {"guided_json": "[1]"}),
-        ("guided_json", {"guided_json": "[" * 900 + "]" * 900}),
-        ("guided_regex", {"guided_regex": "("}),
-        ("guided_regex", {"guided_regex": "(" * 5000 + "a" + ")" * 5000}),
-        ("guided_choice", {"guided_choice": []}),
-        ("guided_grammar", {"guided_grammar": "root ::= other"}),
-        ("structured_outputs", {"structured_outputs": {"structural_tag": "x"}}),
-        ("guided_regex", {"guided_regex": "a", "guided_json": {}}),
-        ("structured_outputs", {"structured_outputs": {"regex": "a", "choice": ["a"]}}),
-        ("model", {"guided_regex": "a", "model": "bare", "prompt": [1]}),
-    ],
-)
-def test_a_form_with_faults_is_refused_by_its_field(
-    live: Live, param: str, body: dict[str, Any]
-) -> None:
-    asked = {"model": "talking", "prompt": "T", **body}
-    answer = live.post("completions", **asked)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
-
-
 COSTLY: tuple[dict[str, Any], ...] = (
     {"guided_json": {"type": "array", "items": {"type": "integer"}, "maxItems": 3_000_000}},
     {"guided_json": {"type": "array", "items": {"type": "integer"}, "minItems": 2**31 - 1}},
@@ -241,6 +210,48 @@ NOW = {"type": "function", "function": {"name": "now"}}
 NAMED = {"type": "function", "function": {"name": "add"}}
 
 
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("tool_choice", {**ASKED, "tool_choice": "required"}),
+        ("tool_choice", {**ASKED, "tool_choice": "always", "tools": [ADD]}),
+        ("tool_choice",
+         {**ASKED, "tool_choice": {**NAMED, "function": {"name": "sub"}}, "tools": [ADD]}),
+        ("tool_choice",
+         {**ASKED, "tool_choice": "required", "tools": [ADD], "guided_regex": "a"}),
+        ("tools", {**ASKED, "tool_choice": "required", "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"type": "sum"}}}
+        ]}),
+        ("response_format", {"response_format": {"type": "yaml"}}),
+        ("response_format", {"response_format": "json"}),
+        ("response_format", {"response_format": {"type": "json_schema"}}),
+        ("response_format", {"response_format": schema({"type": "tree"})}),
+        ("response_format", {"response_format": schema({"$ref": "http://127.0.0.1/x"})}),
+        ("response_format", {"response_format": schema({"type": "string", "pattern": "("})}),
+        ("response_format", {"response_format": schema({"uniqueItems": True, "type": "array"})}),
+        ("guided_json", {"guided_json": "no JSON"}),
+        ("guided_json", {"guided_json": "[1]"}),
+        ("guided_json", {"guided_json": "[" * 900 + "]" * 900}),
+        ("guided_regex", {"guided_regex": "("}),
+        ("guided_regex", {"guided_regex": "(" * 5000 + "a" + ")" * 5000}),
+        ("guided_choice", {"guided_choice": []}),
+        ("guided_grammar", {"guided_grammar": "root ::= other"}),
+        ("structured_outputs", {"structured_outputs": {"structural_tag": "x"}}),
+        ("guided_regex", {"guided_regex": "a", "guided_json": {}}),
+        ("structured_outputs", {"structured_outputs": {"regex": "a", "choice": ["a"]}}),
+        ("model", {"guided_regex": "a", "model": "bare", "prompt": [1]}),
+    ],
+)  # fmt: skip
+def test_a_form_with_faults_is_refused_by_its_field(
+    live: Live, param: str, body: dict[str, Any]
+) -> None:
+    path = "chat/completions" if "messages" in body else "completions"
+    answer = live.post(
+        path, **({} if "messages" in body else {"model": "talking", "prompt": "T"}) | body
+    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
 @pytest.mark.parametrize("choice", ["required", NAMED])
 def test_a_call_that_is_demanded_comes_and_is_streamed(live: Live, choice: Any) -> None:
     body = {
@@ -273,25 +284,6 @@ def test_a_call_that_is_demanded_comes_and_is_streamed(live: Live, choice: Any) 
     answer = live.post("chat/completions", **{**body, "messages": again, "tool_choice": "none"})
     assert answer.status_code == 200, answer.text
     assert live.state()["compiled_after_start"] == 0
-
-
-@pytest.mark.parametrize(
-    ("param", "body"),
-    [
-        ("tool_choice", {"tool_choice": "required"}),
-        ("tool_choice", {"tool_choice": "always", "tools": [ADD]}),
-        ("tool_choice", {"tool_choice": {**NAMED, "function": {"name": "sub"}}, "tools": [ADD]}),
-        ("tool_choice", {"tool_choice": "required", "tools": [ADD], "guided_regex": "a"}),
-        ("tools", {"tool_choice": "required", "tools": [
-            {"type": "function", "function": {"name": "f", "parameters": {"type": "sum"}}}
-        ]}),
-    ],
-)  # fmt: skip
-def test_a_call_that_cannot_be_demanded_is_refused(
-    live: Live, param: str, body: dict[str, Any]
-) -> None:
-    answer = live.post("chat/completions", **(ASKED | body))
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
 def test_an_answer_without_calls_is_what_it_was(live: Live) -> None:

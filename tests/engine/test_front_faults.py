@@ -21,6 +21,7 @@ from c2c.engine.front.app import make_app
 from c2c.engine.front.failures import after_end, without_paths
 from c2c.engine.front.link import Link
 from c2c.engine.log import LineFormatter
+from tests.engine.bodies import ANY, bodies
 from tests.engine.checkpoints import make_catalog
 from tests.engine.fake_front import FakeLink, begun, front_of
 
@@ -42,12 +43,9 @@ def front(catalog: Path) -> Iterator[Sender]:
 
 
 def sent(
-    front: Sender | FastAPI,
-    method: str,
-    path: str,
-    body: Any = None,
+    front: Sender | FastAPI, method: str, path: str, body: Any = None,
     headers: dict[str, Any] | None = None,
-) -> httpx.Response:
+) -> httpx.Response:  # fmt: skip
     if isinstance(front, FastAPI):
         with begun(front) as send:
             return sent(send, method, path, body, headers)
@@ -119,38 +117,6 @@ def test_what_nests_deeply_is_taken_or_refused(front: Sender, depth: int) -> Non
             assert answer.status_code in (200, 400), answer.text
 
 
-_ANY = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | st.text(max_size=8)
-    | st.sampled_from([HALF, "\0", "\n", "three", "bare", "w5"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=5,
-)  # fmt: skip
-_ITEMS = st.dictionaries(
-    st.sampled_from(["type", "role", "content", "text", "name", "arguments", "id", "output"]),
-    st.sampled_from(["text", "user", "function_call", "reasoning", "tool_use"]) | _ANY,
-)
-_FIELDS = (
-    "n", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs", "min_tokens",
-    "ignore_eos", "stream", "stream_options", "repetition_penalty", "return_token_ids", "echo",
-    "max_tokens", "max_completion_tokens", "tools", "tool_choice", "response_format", "logit_bias",
-    "guided_json", "guided_regex", "guided_choice", "grammar", "structured_outputs",
-    "parallel_tool_calls", "tokens", "chat_template_kwargs", "frequency_penalty",
-    "nothing_that_is_known", "thinking", "format", "n_predict", "stop_sequences", "json_schema",
-)  # fmt: skip
-_BODIES = st.fixed_dictionaries(
-    {"model": st.sampled_from(["three", "bare"]) | _ANY},
-    optional={
-        "prompt": st.lists(st.integers(0, 96), max_size=4) | st.just("w5 w6") | _ANY,
-        "messages": st.lists(
-            st.fixed_dictionaries(
-                {"role": st.just("user") | _ANY, "content": _ANY | st.lists(_ITEMS, max_size=3)}
-            ), max_size=2
-        ),
-        "input": st.just("w5") | st.lists(_ITEMS, max_size=3) | _ANY,
-        "system": st.just("w5") | st.lists(_ITEMS, max_size=2) | _ANY,
-        **{name: st.integers(0, 3) | st.booleans() | _ANY for name in _FIELDS},
-    },
-)  # fmt: skip
 _BYTES = st.text(st.characters(codec="latin-1", exclude_characters="\n\r\0"), max_size=8)
 
 
@@ -162,7 +128,7 @@ _BYTES = st.text(st.characters(codec="latin-1", exclude_characters="\n\r\0"), ma
          "/admin/pin", "/health", "/ready", "/metrics", "/admin/drain", "/none", "/%ed%a0%bd",
          "/tokenize", "/detokenize", "/version", "/v1/messages", "/v1/responses", "/v1/embeddings"]
     ),
-    body=_BODIES | _ANY | st.binary(max_size=20),
+    body=bodies("three", "bare") | ANY | st.binary(max_size=20),
     headers=st.dictionaries(
         st.sampled_from(["x-priority", "x-deadline-s", "authorization", "x-request-id"]), _BYTES
     ),

@@ -239,12 +239,9 @@ TEXT = st.text(st.characters(blacklist_characters="<>[]{}|", codec="utf-8"), max
     CUTS,
 )
 def test_written_calls_come_back(
-    dialect: Dialect,
-    calls: list[tuple[str, dict[str, Any]]],
-    before: str,
-    after: str,
+    dialect: Dialect, calls: list[tuple[str, dict[str, Any]]], before: str, after: str,
     cuts: list[int],
-) -> None:
+) -> None:  # fmt: skip
     """Random calls in the form that a grammar forces, with text around them."""
     quoted = 'name": %n' in dialect.call
     shown = [

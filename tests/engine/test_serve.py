@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from c2c.transformer import Model, load
+from tests.engine.bodies import bodies
 from tests.engine.checkpoints import VOCAB, make_catalog
 from tests.engine.live import Live, make_step, served
 from tests.transformer.random_checkpoints import config_of, tensors_of
@@ -356,34 +357,8 @@ def test_what_cannot_be_is_refused_in_openais_form(
     assert error["message"] and error["type"] == "invalid_request_error"  # noqa: PT018
 
 
-_ANY = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 2**33) | st.floats(width=32) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=4,
-)
-_BODIES = st.fixed_dictionaries(
-    {"model": st.sampled_from([*NAMES, "odd"]) | _ANY, "max_tokens": st.integers(1, 4) | _ANY},
-    optional={
-        "prompt": st.lists(st.integers(0, VOCAB), max_size=9) | st.just("w5 w6") | _ANY,
-        "messages": st.just([{"role": "user", "content": "w5"}]) | _ANY,
-        **{
-            name: st.integers(0, 3) | st.booleans() | _ANY
-            for name in (
-                "n", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs",
-                "min_tokens", "ignore_eos", "stream", "stream_options", "repetition_penalty",
-                "return_token_ids", "echo", "max_completion_tokens", "nothing_that_is_known",
-                "presence_penalty", "frequency_penalty", "logit_bias", "min_p", "stop_token_ids",
-                "include_stop_str_in_output", "best_of", "tools", "tool_choice", "documents",
-                "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
-                "add_special_tokens", "response_format", "suffix", "guided_json",
-            )
-        },
-    },
-)  # fmt: skip
-
-
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(path=st.sampled_from(["completions", "chat/completions"]), body=_BODIES)
+@given(path=st.sampled_from(["completions", "chat/completions"]), body=bodies(*NAMES, "odd"))
 def test_no_body_is_too_odd(live: Live, path: str, body: dict[str, Any]) -> None:
     text = json.dumps(body)  # NaN and infinity too
     headers = {"content-type": "application/json"}

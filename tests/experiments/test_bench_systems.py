@@ -41,12 +41,3 @@ def test_a_measurement_that_was_stopped_goes_on(
     assert main(["systems=[c2cserve]", *common, "again=true", f"out={tmp_path / 'third'}"]) == 0
     again = json.loads((tmp_path / "third" / "systems.json").read_text())["rows"]
     assert [r["kept"] for r in again] == [False]
-
-
-@pytest.mark.parametrize("argument", ["systems=[none]", "requests=0", "seed=-1", "nope=1"])
-def test_bad_settings_are_one_line(
-    argument: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([argument, f"out={tmp_path / 'bench'}"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert argument.partition("=")[0] in line

@@ -28,6 +28,7 @@ def test_a_command_is_a_main_over_arguments(module: str) -> None:
     [
         ("", 0, "c2c simulate "),
         ("--help", 0, "c2c bench "),
+        ("--version", 0, "c2c 0."),
         ("plan", 0, "c2c plan weaver "),
         ("bench --help", 0, "c2c bench measured "),
         ("collect --help", 0, "c2c collect runs/simulate"),

@@ -62,31 +62,6 @@ def test_a_rate_serves_what_arrives_and_a_checkpoint_is_a_model(
     assert number(text, "output") == pytest.approx(4 * 90, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["chip=h300"], "Did you mean h200 or h100"),
-        (["model=lama-3.1-8b"], "llama-3.1-8b"),
-        (["engine=tgi"], "engine='tgi': expected one of sglang"),
-        (["precision=fp9"], "precision='fp9': expected one of bf16"),
-        (["clients=4", "rate=2"], "rate=2.0: expected 0 with clients"),
-        (["ep=true"], "ep=True: expected false with tp=1"),
-        (["tp=3"], "tensor_parallel=3"),
-        (["model=deepseek-v3", "chip=h200"], "GB of weights"),
-        (["isl=900000"], "isl=900000: expected at most 131072 tokens with osl"),
-        (["osl=1"], "osl"),
-        (["chip=a100", "precision={weights: fp8, compute: fp8}"], "precision.compute='fp8'"),
-    ],
-)
-def test_wrong_questions_are_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "Traceback" not in error
-
-
 def test_nearest_runs_are_held_out_and_within_a_factor_of_two() -> None:
     errors, load = read_errors(), Load(isl=1024, osl=1024, clients=16)
     near = nearest(errors, chip="b200", kind="dense", precision="fp8", tp=4, load=load)

@@ -133,6 +133,7 @@ def compute(context, experiment):
 """
 
 
+@pytest.mark.slow
 def test_a_figure_of_ones_own_is_swept_from_ones_folder(tmp_path: Path) -> None:
     own = tmp_path / "mydir"
     (own / "figure").mkdir(parents=True)

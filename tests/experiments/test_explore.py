@@ -217,20 +217,6 @@ def test_systems_have_the_colours_of_the_figures() -> None:
     assert len({colour for colour, _ in system_colours(["c2cserve_plus", "prism"]).values()}) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["port=70000"], "port=70000: expected a whole number from 0 to 65535."),
-        (["most=0"], "most=0: expected a whole number above 0."),
-    ],
-)
-def test_wrong_settings_of_the_command(arguments: list[str], line: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "c2c", "explore", *arguments], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (2, f"error: {line}\n")
-
-
 @pytest.mark.soak
 def test_dragging_in_a_browser() -> None:
     if not BROWSER.exists():

@@ -112,11 +112,8 @@ def test_any_text_reaches_the_model_through_the_shell(checkpoint: Path, tmp_path
         assert row["prompt_tokens"] == len(AWKWARD.encode())
         assert done.stdout == row["text"] + "\n"
         for said in (
-            "prompt tokens, first token after",
-            "tokens/s",
-            "MB in device memory",
-            "executables:",
-        ):
+            "prompt tokens, first token after", "tokens/s", "MB in device memory", "executables:",
+        ):  # fmt: skip
             assert said in done.stderr
         texts.append(row["text"])
     assert texts[0] == texts[1]
@@ -201,13 +198,9 @@ def test_stops_end_a_text_before_any_of_them_is_shown(
 ) -> None:
     # At this temperature the bytes are mostly no UTF-8; a stop may be any character.
     free = [
-        "prompt=abc",
-        "max_new_tokens=40",
-        "temperature=3",
-        "seed=5",
-        "folder=here",
+        "prompt=abc", "max_new_tokens=40", "temperature=3", "seed=5", "folder=here",
         "overwrite=true",
-    ]
+    ]  # fmt: skip
     text = run(*free).out.removesuffix("\n")
     stop = text[10:13]
     done = run(*free, f"stop={json.dumps([stop, 'never there'])}")
@@ -230,12 +223,9 @@ def test_the_template_is_used_for_what_is_a_sentence(
     for text in ("How are you?", "How are you"):
         for chat in ("auto", "true", "false"):
             run(
-                f"prompt={text}",
-                f"chat={chat}",
-                "max_new_tokens=1",
-                "folder=here",
+                f"prompt={text}", f"chat={chat}", "max_new_tokens=1", "folder=here",
                 "overwrite=true",
-            )
+            )  # fmt: skip
             (row,) = Done(0, "", "").table(tmp_path / "here")
             said[text, chat] = row["prompt_tokens"] - len(text)
     framed = len("<user><assistant>")
@@ -281,13 +271,9 @@ def test_many_prompts_are_one_batch_and_the_same_texts(
     file = tmp_path / "prompts.txt"
     file.write_text("same\nsame\n")
     run(
-        f"prompts_file={file}",
-        "temperature=2",
-        "max_new_tokens=8",
-        "seed=7",
-        "folder=all",
+        f"prompts_file={file}", "temperature=2", "max_new_tokens=8", "seed=7", "folder=all",
         "overwrite=true",
-    )
+    )  # fmt: skip
     first, second = done.table(tmp_path / "all")
     assert (first["seed"], second["seed"]) == (7, 8)
     assert first["tokens"] != second["tokens"]

@@ -70,24 +70,3 @@ def test_a_change_from_or_to_the_whole_gpu(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.splitlines()[-1].endswith("sudo nvidia-smi -i 0 -mig 0")
     assert main(["mig=7x12gb", "before=7x12gb"]) == 0
     assert "takes about 0.0 s" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["before=7x10gb"], "before='7x10gb': expected a layout of gh200"),
-        (["gpu=0", "gpu=1"], "gpu='1': expected a GPU's number in nvidia-smi, given once"),
-        (["hardware=l40s"], "hardware='l40s': expected a GPU that can be cut"),
-        (["gpu=-1"], "gpu='-1': expected a GPU's number"),
-        (["mig=7x10gb"], "mig='7x10gb': expected a layout of gh200"),
-        (["mig=custom", "mig.parts=[2x4g]"], "mig.parts='2x4g.48gb': expected instances that fit"),
-        (["here"], "override='here': expected key=value"),
-    ],
-)
-def test_what_cannot_be_cut_is_refused(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    got = capsys.readouterr().err
-    assert said in got
-    assert got.count("\n") == 1

@@ -10,22 +10,15 @@ import pytest
 from experiments.plain_settings import descriptions, read_settings
 
 COMMANDS = {
-    "lab.bench.llama_cpp": "LlamaCppSettings",
-    "measured.command": "MeasuredSettings",
-    "lab.bench.prediction.command": "PredictionSettings",
-    "lab.bench.simulator": "BenchSettings",
-    "papers.cocoserve.plan": "PlanSettings",
-    "papers.cocoserve.scale": "ScaleSettings",
-    "papers.medusa.ranks": "RanksSettings",
-    "papers.medusa.restore": "RestoreSettings",
-    "papers.medusa.steps": "StepsSettings",
-    "replay": "ReplaySettings",
-    "papers.tessera.planner": "PlannerSettings",
-    "papers.tessera.ways": "WaysSettings",
-    "warm": "WarmSettings",
-    "papers.weaver.pair": "PairSettings",
+    "lab.bench.llama_cpp": "LlamaCppSettings", "measured.command": "MeasuredSettings",
+    "lab.bench.prediction.command": "PredictionSettings", "lab.bench.simulator": "BenchSettings",
+    "papers.cocoserve.plan": "PlanSettings", "papers.cocoserve.scale": "ScaleSettings",
+    "papers.medusa.ranks": "RanksSettings", "papers.medusa.restore": "RestoreSettings",
+    "papers.medusa.steps": "StepsSettings", "replay": "ReplaySettings",
+    "papers.tessera.planner": "PlannerSettings", "papers.tessera.ways": "WaysSettings",
+    "warm": "WarmSettings", "papers.weaver.pair": "PairSettings",
     "papers.weaver.plan": "PlanSettings",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("module", "name"), COMMANDS.items())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.lab.referee import aisimulate, blis, ours, vidur
-from experiments.lab.referee.command import SIMULATORS, _table, main
+from experiments.lab.referee.command import SIMULATORS, _table
 from experiments.lab.referee.page import as_page, reasons, times_of
 from experiments.lab.referee.scenario import SCENARIOS, Ran, Requests, Scenario, draw, write_trace
 
@@ -121,19 +121,3 @@ def test_the_page_tells_differences_refusals_and_what_is_not_known() -> None:
     assert re.search(r"^\| \w+ \| AISimulate \| .* \| 3 of 4 \| 1 \|$", page, re.MULTILINE)
     assert "\n1. not known yet\n" in page
     assert "- Vidur refused: no profile (" in page
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("scenarios=[lihgt]", "scenarios='lihgt': expected a name that exists"),
-        ("turns=0", "turns=0: expected a whole number above 0."),
-        ("limit_s=0", "limit_s=0.0: expected seconds above 0."),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(
-    given: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([f"out={tmp_path / 'run'}", given]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

@@ -18,7 +18,6 @@ from PIL import Image
 from c2c.runs import RunDir
 from experiments.claims import Result, Row, claim, fidelity_rows, load_claims
 from experiments.figures.style import COLOURS, canvas, finish, look
-from experiments.lab.gpu.verdicts import findings
 from experiments.report import Entry, report_pages
 from experiments.report.pictures import picture_of, without_texts
 
@@ -77,9 +76,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
         )  # fmt: skip
     rows = rows_of(*(pair for _, pairs in FIGURES.values() for pair in pairs))
-    pages = report_pages(
-        folder, entries, rows, PROVENANCE, profile="quick", results=folder / "absent"
-    )
+    pages = report_pages(folder, entries, rows, PROVENANCE, profile="quick")
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder
@@ -147,24 +144,9 @@ def test_nothing_is_fetched(out: Path) -> None:
 
 
 def test_a_report_without_figures(tmp_path: Path) -> None:
-    pages = report_pages(tmp_path, [], rows_of(), PROVENANCE, profile="quick", results=tmp_path)
+    pages = report_pages(tmp_path, [], rows_of(), PROVENANCE, profile="quick")
     assert "No figure here predicts" in pages["index.html"]
     assert "compares our rules" in pages["claims.html"]
-
-
-def test_aims_on_a_gpu_are_unmeasured_until_a_device_measures_them(tmp_path: Path) -> None:
-    def part(results: Path) -> str:
-        page = report_pages(tmp_path, [], [], PROVENANCE, profile="quick", results=results)
-        return page["claims.html"].partition('id="gpu"')[2].partition('id="provenance"')[0]
-
-    absent = part(tmp_path / "absent")
-    assert "no device yet" in absent
-    assert absent.count(">unmeasured<") == len(findings([])) > 0
-    (tmp_path / "results" / "nvidia_h200" / "link").mkdir(parents=True)
-    device = part(tmp_path / "results")
-    assert "nvidia_h200" in device
-    assert "no device yet" not in device
-    assert ">pass<" not in device
 
 
 def test_a_picture_keeps_its_colours_and_loses_its_title_and_caption(out: Path) -> None:

@@ -19,14 +19,9 @@ from experiments.simulation import execute
 from experiments.simulation.execute import chosen_shards
 
 FLEET = (
-    "catalog=dense16",
-    "superchips=4",
-    "system=c2cserve_letter",
-    "workload=poisson",
-    "workload.models=16",
-    "workload.rate_rps=4",
-    "figures=false",
-)
+    "catalog=dense16", "superchips=4", "system=c2cserve_letter", "workload=poisson",
+    "workload.models=16", "workload.rate_rps=4", "figures=false",
+)  # fmt: skip
 
 
 def _done(folder: Path, *overrides: str, requests: int = 3000) -> Any:

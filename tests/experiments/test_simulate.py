@@ -321,6 +321,7 @@ def test_an_experiment_that_sweeps_is_refused_beside_others(tmp_path: Path) -> N
     assert "+experiment=swept" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_pattern_sweeps_the_choices_that_it_matches(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", *SMALL, "system=glob([c2cserve_l*,c2cserve_r*])")
     assert done.returncode == 0, done.stderr

@@ -81,6 +81,7 @@ def test_mlflow_gets_settings_numbers_and_pictures(beside: Path) -> None:
     assert pictures
 
 
+@pytest.mark.slow
 def test_a_sweep_logs_each_new_point_once(beside: Path) -> None:
     for seeds, logged in (("0,-1,1", 2), ("0,1,2", 3)):  # the second finds two complete
         done = simulate(beside, "-m", "hydra/callbacks=wandb", f"seed={seeds}", "figures=false")

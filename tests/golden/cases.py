@@ -9,15 +9,10 @@ from c2c.simulator import simulate_in_memory
 
 # Sixteen models, more than slices, at a rate that seven slices just follow.
 BUSY = (
-    "catalog=dense16",
-    "workload=poisson",
-    "workload.models=16",
-    "workload.rate_rps=1.5",
-    "workload.requests=240",
-    "timeline.rows=0",
-    "system=c2cserve_letter",
+    "catalog=dense16", "workload=poisson", "workload.models=16", "workload.rate_rps=1.5",
+    "workload.requests=240", "timeline.rows=0", "system=c2cserve_letter",
     "hardware.mig_table=paper",
-)
+)  # fmt: skip
 
 # Two mixtures whose experts do not all fit, few requests: each step is walked, layer by layer.
 CACHED = ("catalog=moe", "workload.models=2", "workload.requests=16", "router.skew=0.6",

@@ -145,14 +145,9 @@ def test_every_dataflow(alpha: float, cluster: int) -> None:
     sizes = np.array([13, 0, 3900, 1000], np.int32)
     config = replace(FAMILY["256x128"], cluster=cluster, sm_count=sm_count())
     out = grouped.grouped_gemm(
-        jnp.asarray(x),
-        placed(w),
-        jnp.asarray(sizes),
-        alpha=alpha,
-        cluster=cluster,
-        config=config,
+        jnp.asarray(x), placed(w), jnp.asarray(sizes), alpha=alpha, cluster=cluster, config=config,
         backend=BACKEND,
-    )
+    )  # fmt: skip
     got = np.asarray(out)
     assert (got[int(sizes.sum()) :] == 0).all()
     for expert in np.flatnonzero(sizes):

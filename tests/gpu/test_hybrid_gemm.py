@@ -81,16 +81,13 @@ def test_sums_in_memory_that_held_those_of_another_strip(m: int, cluster: int) -
     check(m, 0.0, cluster=cluster, sm_limit=2 * cluster)
 
 
-@pytest.mark.parametrize("n", [64, 128, 192, 16064])
-def test_narrow_and_uneven_columns(n: int) -> None:
-    check(256, 1.0, n=n)
-    check(256, 0.0, n=n)
-
-
-@pytest.mark.parametrize("k", [64, 448, 4160, 14336])
-def test_short_and_uneven_depths(k: int) -> None:
-    check(256, 1.0, k=k, n=1024)
-    check(256, 0.0, k=k, n=1024)
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [*((n, K) for n in (64, 128, 192, 16064)), *((1024, k) for k in (64, 448, 4160, 14336))],
+)
+def test_short_and_uneven_sizes(n: int, k: int) -> None:
+    check(256, 1.0, k=k, n=n)
+    check(256, 0.0, k=k, n=n)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)

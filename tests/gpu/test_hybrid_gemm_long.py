@@ -44,10 +44,18 @@ def test_values(alpha: float, cluster: int) -> None:
     assert_everywhere(out, x, w)
 
 
-@pytest.mark.parametrize("cluster", [2, 4])
-def test_other_clusters(cluster: int) -> None:
+@pytest.mark.parametrize(
+    ("alpha", "option"),
+    [
+        (1.0, {"cluster": 2}),
+        (1.0, {"cluster": 4}),
+        (0.5, {"sm_limit": 16}),
+        (0.5, {"sm_limit": 56}),
+    ],
+)
+def test_other_clusters_and_slices(alpha: float, option: dict[str, int]) -> None:
     x, (w, _) = activations(M, K), weights(K, N)
-    assert_everywhere(run(1.0, cluster=cluster), x, w)
+    assert_everywhere(run(alpha, **option), x, w)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
@@ -56,12 +64,6 @@ def test_float32_sums(alpha: float) -> None:
     out = run(alpha, "float32")
     assert_exact(out, x, w)
     assert_everywhere(out, x, w)
-
-
-@pytest.mark.parametrize("sm_limit", [16, 56])
-def test_on_a_slice(sm_limit: int) -> None:
-    x, (w, _) = activations(M, K), weights(K, N)
-    assert_everywhere(run(0.5, sm_limit=sm_limit), x, w)
 
 
 @pytest.mark.parametrize(("alpha", "cluster"), [(0.0, 1), (0.5, 1), (0.5, 8)])

@@ -29,26 +29,16 @@ def shape(kind: str = "llama", layers: int = 4) -> Any:
 
     changes = dict(SHAPES[kind])
     return dataclasses.replace(
-        load_spec(changes.pop("name")),
-        layers=layers,
-        hidden=1024,
-        heads=16,
-        kv_heads=4,
-        head_dim=64,
-        intermediate=2816,
-        vocab=8000,
-        **changes,
-    )
+        load_spec(changes.pop("name")), layers=layers, hidden=1024, heads=16, kv_heads=4,
+        head_dim=64, intermediate=2816, vocab=8000, **changes,
+    )  # fmt: skip
 
 
 def model(spec: Any, linear: Any, quantization: Any = None, seed: int = 0) -> Any:
     params = transformer.random_params(
-        spec,
-        np.random.default_rng(seed),
-        dtype="bfloat16",
-        placement=linear.placement,
+        spec, np.random.default_rng(seed), dtype="bfloat16", placement=linear.placement,
         quantization=quantization,
-    )
+    )  # fmt: skip
     return transformer.Model(spec=spec, params=params, linear=linear)
 
 

@@ -179,22 +179,21 @@ def test_one_name_may_mean_different_slices_on_different_chips() -> None:
     assert (h100.sm_count, a100.sm_count) == (16, 14)
 
 
-@pytest.mark.parametrize("mig", ["7x5gb", "9x9gb", ""])
-def test_a_layout_the_chip_lacks_lists_those_it_has(mig: str) -> None:
-    with pytest.raises(SettingError, match=f"^mig='{mig}': expected a layout of gh200: 1x96gb, 2x"):
-        slices(load_platform("gh200"), mig)
-
-
-def test_a_layout_of_another_chip_is_refused_even_if_the_platform_lists_it() -> None:
-    platform = replace(load_platform("gh200"), mig=("1x96gb", "7x5gb"))
-    with pytest.raises(SettingError, match=r"mig='7x5gb': .*profiles .* of 1g\.12gb, 1g\.24gb"):
-        slices(platform, "7x5gb")
-
-
-def test_the_l40s_cannot_be_split() -> None:
-    assert load_platform("l40s").layouts == ("1x48gb",)
-    with pytest.raises(SettingError, match=r"mig='2x24gb': expected a layout of l40s: 1x48gb\."):
-        slices(load_platform("l40s"), "2x24gb")
+@pytest.mark.parametrize(
+    ("chip", "change", "mig", "said"),
+    [
+        ("gh200", {}, "7x5gb", "expected a layout of gh200: 1x96gb, 2x"),
+        ("gh200", {}, "9x9gb", "expected a layout of gh200: 1x96gb, 2x"),
+        ("gh200", {}, "", "expected a layout of gh200: 1x96gb, 2x"),
+        ("gh200", {"mig": ("1x96gb", "7x5gb")}, "7x5gb", r".*profiles .* of 1g\.12gb, 1g\.24gb"),
+        ("l40s", {}, "2x24gb", r"expected a layout of l40s: 1x48gb\."),
+    ],
+)
+def test_a_layout_the_chip_lacks_lists_those_it_has(
+    chip: str, change: dict[str, Any], mig: str, said: str
+) -> None:
+    with pytest.raises(SettingError, match=f"^mig='{mig}': {said}"):
+        slices(replace(load_platform(chip), **change), mig)
 
 
 @pytest.mark.parametrize(

@@ -20,30 +20,15 @@ def table(n: int, *, failed: tuple[int, ...] = (), seed: int = 0) -> pa.Table:
     first[status == 1] = np.nan
     finish[status == 1] = np.nan
     columns = {
-        "id": np.arange(n),
-        "model": rng.integers(0, 3, n),
-        "arrival_s": arrival,
-        "admitted_s": arrival,
-        "started_s": arrival,
-        "first_token_s": first,
-        "finished_s": finish,
-        "prompt_tokens": rng.integers(1, 1000, n),
-        "output_tokens": output,
-        "instance": np.zeros(n, int),
-        "slice": np.zeros(n, int),
-        "chip": np.zeros(n, int),
-        "start_kind": rng.integers(0, 3, n),
-        "chunks": np.ones(n, int),
-        "alpha_mean": np.zeros(n),
-        "link_bytes": np.ones(n),
-        "hbm_bytes": np.ones(n),
-        "cached_hbm_tokens": np.zeros(n, int),
-        "cached_host_tokens": np.zeros(n, int),
-        "ttft_slo_s": np.full(n, 1.0),
-        "tpot_slo_s": np.full(n, 0.1),
-        "status": status,
-        "reason": status,
-    }
+        "id": np.arange(n), "model": rng.integers(0, 3, n), "arrival_s": arrival,
+        "admitted_s": arrival, "started_s": arrival, "first_token_s": first, "finished_s": finish,
+        "prompt_tokens": rng.integers(1, 1000, n), "output_tokens": output,
+        "instance": np.zeros(n, int), "slice": np.zeros(n, int), "chip": np.zeros(n, int),
+        "start_kind": rng.integers(0, 3, n), "chunks": np.ones(n, int), "alpha_mean": np.zeros(n),
+        "link_bytes": np.ones(n), "hbm_bytes": np.ones(n), "cached_hbm_tokens": np.zeros(n, int),
+        "cached_host_tokens": np.zeros(n, int), "ttft_slo_s": np.full(n, 1.0),
+        "tpot_slo_s": np.full(n, 0.1), "status": status, "reason": status,
+    }  # fmt: skip
     return record_table(columns, {"model": ["b", "a", "c"], "reason": ["", "kv"]})
 
 
@@ -119,25 +104,18 @@ def test_half_a_million_rows(benchmark: BenchmarkFixture) -> None:
 
 def test_utilisation_is_share_of_time_and_capacity() -> None:
     u = utilisation(
-        end_s=10.0,
-        busy_s=np.array([5.0, 0.0]),
-        chip_link_bytes=np.array([400e9]),
-        link_capacity_gbps=400.0,
-        instance_hbm_bytes=np.array([1e12, 0.0]),
+        end_s=10.0, busy_s=np.array([5.0, 0.0]), chip_link_bytes=np.array([400e9]),
+        link_capacity_gbps=400.0, instance_hbm_bytes=np.array([1e12, 0.0]),
         instance_hbm_gbps=np.array([500.0, 500.0]),
-    )
+    )  # fmt: skip
     assert u["instance_busy"] == [0.5, 0.0]
     assert u["link_mean"] == pytest.approx(0.1)
     assert u["hbm"] == pytest.approx([0.2, 0.0])
     later = utilisation(
-        end_s=10.0,
-        busy_s=np.array([5.0, 2.0]),
-        chip_link_bytes=np.array([400e9]),
-        link_capacity_gbps=400.0,
-        instance_hbm_bytes=np.array([1e12, 1e12]),
-        instance_hbm_gbps=np.array([500.0, 500.0]),
-        there_s=np.array([10.0, 4.0]),
-    )
+        end_s=10.0, busy_s=np.array([5.0, 2.0]), chip_link_bytes=np.array([400e9]),
+        link_capacity_gbps=400.0, instance_hbm_bytes=np.array([1e12, 1e12]),
+        instance_hbm_gbps=np.array([500.0, 500.0]), there_s=np.array([10.0, 4.0]),
+    )  # fmt: skip
     assert later["instance_busy"] == [0.5, 0.5]
     assert later["instance_busy_mean"] == pytest.approx(0.5)
     assert later["hbm_mean"] == pytest.approx(2e12 / (500e9 * 14.0))

@@ -14,20 +14,15 @@ from c2c.metrics import PHASE_SCHEMA, phase_table, write_timeline
 def phases() -> pa.Table:
     return phase_table(
         {
-            "chip": np.array([0, 0, 1]),
-            "instance": np.array([0, 1, 2]),
-            "model": np.array([0, 1, 0]),
-            "kind": np.array([0, 1, 4]),
-            "start_s": np.array([0.0, 0.5, 0.25]),
-            "end_s": np.array([1.0, 1.5, 2.25]),
-            "tokens": np.array([512, 8, 0]),
-            "seqs": np.array([1, 8, 0]),
-            "steps": np.array([1, 20, 1]),
-            "alpha": np.array([0.5, 1.0, np.nan]),
+            "chip": np.array([0, 0, 1]), "instance": np.array([0, 1, 2]),
+            "model": np.array([0, 1, 0]), "kind": np.array([0, 1, 4]),
+            "start_s": np.array([0.0, 0.5, 0.25]), "end_s": np.array([1.0, 1.5, 2.25]),
+            "tokens": np.array([512, 8, 0]), "seqs": np.array([1, 8, 0]),
+            "steps": np.array([1, 20, 1]), "alpha": np.array([0.5, 1.0, np.nan]),
             "link_gbps": np.array([100.0, 50.0, 300.0]),
         },
         {"model": ["llama", 'a "quoted" name']},
-    )
+    )  # fmt: skip
 
 
 def written(table: pa.Table, **more: Any) -> tuple[bytes, dict[str, Any]]:

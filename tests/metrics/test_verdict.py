@@ -16,13 +16,9 @@ from c2c.metrics import Room, judge
 
 SERVICE_S = 0.5
 ROOM = Room(
-    models=("a", "b"),
-    chips=1,
-    link_gbps=100.0,
-    hbm_gbps=np.full(2, 1000.0),
-    kv_tokens=np.full((2, 2), 1000),
-    max_batch=8,
-)
+    models=("a", "b"), chips=1, link_gbps=100.0, hbm_gbps=np.full(2, 1000.0),
+    kv_tokens=np.full((2, 2), 1000), max_batch=8,
+)  # fmt: skip
 
 
 def served(arrival_s: np.ndarray, servers: int = 1, service_s: float = SERVICE_S) -> dict[str, Any]:
@@ -37,13 +33,9 @@ def served(arrival_s: np.ndarray, servers: int = 1, service_s: float = SERVICE_S
 
 
 def table(
-    model: str = "a",
-    link_bytes: float = 0.0,
-    tokens: int = 10,
-    first_token_s: np.ndarray | None = None,
-    start_kind: str = "warm",
-    **runs: Any,
-) -> pa.Table:
+    model: str = "a", link_bytes: float = 0.0, tokens: int = 10,
+    first_token_s: np.ndarray | None = None, start_kind: str = "warm", **runs: Any,
+) -> pa.Table:  # fmt: skip
     n = len(runs["arrival_s"])
     finished = runs["started_s"] + runs["service_s"]
     first = finished if first_token_s is None else first_token_s

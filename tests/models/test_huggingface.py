@@ -16,18 +16,8 @@ from c2c.models import (
     catalog_names,
     from_hf_config,
     gemms,
-    kv_bytes_per_token,
     load_spec,
-    param_count,
 )
-
-# Mistral 7B's shape.
-MISTRAL = {
-    "model_type": "mistral", "hidden_act": "silu", "hidden_size": 4096, "rms_norm_eps": 1e-6,
-    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 32768,
-    "torch_dtype": "bfloat16",
-}  # fmt: skip
 
 
 def raw(name: str) -> dict[str, Any]:
@@ -105,15 +95,6 @@ def test_windows_of_other_families() -> None:
         from_hf_config(mistral | {"sliding_window": -7}, "m")
     oss = load_spec("gpt-oss-20b")
     assert (oss.sliding_window, oss.partial_window, oss.partial_window_layers) == (0, 128, 12)
-
-
-@pytest.mark.parametrize("window", [-1, 0])
-def test_a_mistral_whose_window_is_off(window: int) -> None:
-    spec = from_hf_config(MISTRAL | {"sliding_window": window}, "m")
-    assert (spec.sliding_window, spec.partial_window_layers) == (0, 0)
-    assert param_count(spec) == 7_241_732_096
-    assert kv_bytes_per_token(spec) == 131_072
-    assert from_hf_config(MISTRAL | {"sliding_window": 4096}, "m").sliding_window == 4096
 
 
 def test_windows_that_transformers_does_not_read() -> None:

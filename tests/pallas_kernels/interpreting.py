@@ -126,14 +126,10 @@ def count_copies(monkeypatch: pytest.MonkeyPatch) -> Counted:
                 of = str(buffer.dtype)
                 copies.append(
                     Copy(
-                        getattr(self, "tile", tuple(access.shape)),
-                        nbytes,
-                        of,
-                        first,
-                        cluster,
+                        getattr(self, "tile", tuple(access.shape)), nbytes, of, first, cluster,
                         buffer.shape[0],
                     )
-                )
+                )  # fmt: skip
             original(self, tma_thread_id, shared_memory)
 
         monkeypatch.setattr(task, where, pre_read)

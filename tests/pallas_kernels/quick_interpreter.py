@@ -198,21 +198,12 @@ _RULES: dict[str, Callable[..., Any]] = {
     **{
         name: _of_numpy(carry_out)
         for name, carry_out in {
-            "add": operator.add,
-            "sub": operator.sub,
-            "mul": operator.mul,
-            "lt": operator.lt,
-            "le": operator.le,
-            "gt": operator.gt,
-            "ge": operator.ge,
-            "eq": operator.eq,
-            "ne": operator.ne,
-            "and": operator.and_,
-            "or": operator.or_,
-            "xor": operator.xor,
+            "add": operator.add, "sub": operator.sub, "mul": operator.mul, "lt": operator.lt,
+            "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq,
+            "ne": operator.ne, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
         }.items()
     },
-}
+}  # fmt: skip
 
 
 def _of_integers(carry_out: Callable[..., Any]) -> Callable[..., Any]:

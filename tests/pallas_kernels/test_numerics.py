@@ -57,14 +57,9 @@ def in_slices(x: np.ndarray, w: np.ndarray, slices: list[np.ndarray], out: np.dt
 
 
 @given(
-    seed=st.integers(0, 2**32 - 1),
-    m=st.integers(1, 6),
-    k=st.integers(1, 200),
-    n=st.integers(1, 6),
-    dtype=DTYPES,
-    out=DTYPES,
-    scale=st.sampled_from([1e-3, 1.0, 10.0]),
-)
+    seed=st.integers(0, 2**32 - 1), m=st.integers(1, 6), k=st.integers(1, 200), n=st.integers(1, 6),
+    dtype=DTYPES, out=DTYPES, scale=st.sampled_from([1e-3, 1.0, 10.0]),
+)  # fmt: skip
 def test_any_order_of_addition_stays_within(
     seed: int, m: int, k: int, n: int, dtype: np.dtype, out: np.dtype, scale: float
 ) -> None:

@@ -98,15 +98,10 @@ def run_of_one_cta(body: Callable[..., None], scratch: list[Any], *arrays: np.nd
         pl.when(lax.axis_index("thread") == 0)(lambda: body(*refs))
 
     kernel = plgpu.kernel(
-        of_first,
-        out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32),
-        scratch_types=scratch,
-        grid=(1,),
-        grid_names=("tile",),
-        num_threads=2,
-        thread_name="thread",
+        of_first, out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32), scratch_types=scratch,
+        grid=(1,), grid_names=("tile",), num_threads=2, thread_name="thread",
         interpret=interpret_params(),
-    )
+    )  # fmt: skip
     reset()
     return np.asarray(kernel(*map(jnp.asarray, arrays)))
 

@@ -117,17 +117,11 @@ def drawn(number: int) -> Launch:
         tiles = weights is None and sizes is None and draw.random() < 0.3
         try:
             case = Case(
-                m=m,
-                k=size(draw, 700),
-                n=size(draw, 400),
-                config=config_of(draw, weights is not None),
-                weights=weights,
-                sizes=sizes,
-                dtype=dtype,
-                out_dtype=one_of(draw, None, "float32"),
-                w_layout="kn" if weights else one_of(draw, "kn", "nk"),
-                tiles=tiles,
-            )
+                m=m, k=size(draw, 700), n=size(draw, 400),
+                config=config_of(draw, weights is not None), weights=weights, sizes=sizes,
+                dtype=dtype, out_dtype=one_of(draw, None, "float32"),
+                w_layout="kn" if weights else one_of(draw, "kn", "nk"), tiles=tiles,
+            )  # fmt: skip
             if weights is not None and (weights.group or 0) > -(-case.k // 128) * 128:
                 continue  # more zeros than weights
             if sizes is not None and weights is None:  # as they are given, nothing is padded
@@ -201,15 +195,10 @@ def random_decode(draw: Draw) -> None:
     keys = page * size(draw, 320 // page)
     lengths = tuple(int(draw.integers(0, keys + 1)) for _ in range(one_of(draw, 1, 2, 3)))
     case = attention.decoding(
-        lengths,
-        keys,
-        heads=kv_heads * one_of(draw, 1, 3, 4, 8, 16),
-        kv_heads=kv_heads,
-        dim=one_of(draw, 64, 128),
-        dtype=one_of(draw, *INPUT_DTYPES),
-        window=one_of(draw, None, size(draw, 300)),
-        seed=int(draw.integers(2**31)),
-    )
+        lengths, keys, heads=kv_heads * one_of(draw, 1, 3, 4, 8, 16), kv_heads=kv_heads,
+        dim=one_of(draw, 64, 128), dtype=one_of(draw, *INPUT_DTYPES),
+        window=one_of(draw, None, size(draw, 300)), seed=int(draw.integers(2**31)),
+    )  # fmt: skip
     block = one_of(draw, 64, 128) if page < 128 else 64
     config = DecodeConfig(block_kv=block, stages=one_of(draw, 2, 3, 4), splits=size(draw, 4))
     pool = attention.paged(case, page, seed=int(draw.integers(2**31)))
@@ -227,14 +216,9 @@ def random_rows(draw: Draw) -> None:
     table = draw.integers(-100, 100, (rows, columns)).astype(dtype)
     ids = draw.integers(0, rows, size(draw, 40), dtype=np.int32)
     spec = GatherRows(
-        tokens=len(ids),
-        rows=rows,
-        columns=columns,
-        dtype=str(dtype),
-        piece_bytes=16 * size(draw, 30),
-        stages=one_of(draw, 2, 3, 5),
-        sm_count=size(draw, 6),
-    )
+        tokens=len(ids), rows=rows, columns=columns, dtype=str(dtype),
+        piece_bytes=16 * size(draw, 30), stages=one_of(draw, 2, 3, 5), sm_count=size(draw, 6),
+    )  # fmt: skip
     active = np.array([size(draw, spec.sm_count)], np.int32)
     same(
         within(

@@ -31,22 +31,14 @@ def of(policy: GateAndTriage, row: Any, now_s: float) -> float:
 
 
 @given(now_s=seconds, waited_s=seconds, round_s=seconds, slack_s=seconds)
-def test_without_rest_whole_models_wait(
+def test_without_rest_whole_models_wait_and_with_all_of_the_link_nobody_does(
     now_s: float, waited_s: float, round_s: float, slack_s: float
 ) -> None:
+    kept_up = engine(now_s, 0.0, round_s, True, slack_s)
+    waiting = engine(now_s, waited_s, round_s, False, -slack_s)
     policy = GateAndTriage(rest=0.0)
-    kept_up = engine(now_s, 0.0, round_s, True, slack_s)
-    waiting = engine(now_s, waited_s, round_s, False, -slack_s)
     assert of(policy, kept_up, now_s) < of(policy, waiting, now_s)
-
-
-@given(now_s=seconds, waited_s=seconds, round_s=seconds, slack_s=seconds)
-def test_with_all_of_the_link_everyone_has_a_step_in_time(
-    now_s: float, waited_s: float, round_s: float, slack_s: float
-) -> None:
     policy = GateAndTriage(rest=np.inf)
-    kept_up = engine(now_s, 0.0, round_s, True, slack_s)
-    waiting = engine(now_s, waited_s, round_s, False, -slack_s)
     waits = now_s - waiting.last_token_s  # as rounding has it
     goes_first = of(policy, waiting, now_s) < of(policy, kept_up, now_s)
     assert goes_first == (waits > policy.stall_s)

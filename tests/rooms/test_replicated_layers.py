@@ -49,24 +49,18 @@ def layers(name: str, gpu: int, part: float, home: int | None, *after: str) -> l
     there, back = f"{name}-there", f"{name}-back"
     return [
         Work(
-            name=there,
-            seconds=sent,
-            draws=dict.fromkeys(NODE.ways(0, gpu), sent),
-            home=home,
+            name=there, seconds=sent, draws=dict.fromkeys(NODE.ways(0, gpu), sent), home=home,
             after=after,
         ),
         Work(name=name, seconds=seconds, draws={f"gpu{gpu}": seconds}, home=home, after=(there,)),
         Work(
-            name=back,
-            seconds=sent,
-            draws=dict.fromkeys(NODE.ways(gpu, 0), sent),
-            home=home,
+            name=back, seconds=sent, draws=dict.fromkeys(NODE.ways(gpu, 0), sent), home=home,
             after=(name,),
         ),
-    ]
+    ]  # fmt: skip
 
 
-def step(*copies: int) -> Plan:
+def step(*copies: int) -> Plan:  # fmt: skip
     """The middle half of the layers at home and on its copies, each for its own sequences."""
     first = layers("first", 0, 0.25, None)
     middle = [layers(f"middle{gpu}", gpu, 0.5, gpu if copies else None, "first")

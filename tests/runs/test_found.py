@@ -14,22 +14,16 @@ from c2c.runs import RunDir, collect, settings_columns
 from experiments.collect import main
 
 SUMMARY = {
-    "requests": 3,
-    "ttft_s": {"p99": 0.5},
-    "attainment": {"both": None},
-    "models": {"a": {"requests": 3}},
-    "verdict": {"state": "overload", "binds": "link"},
-}
+    "requests": 3, "ttft_s": {"p99": 0.5}, "attainment": {"both": None},
+    "models": {"a": {"requests": 3}}, "verdict": {"state": "overload", "binds": "link"},
+}  # fmt: skip
 
 
 def settings(**more: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "system": {"name": "plain", "place": {"policy": "first"}},
-        "workload": {"rate_rps": 1, "days": 3},
-        "seed": 0,
-        "code": [],
-        "out": "here",
-    }
+        "workload": {"rate_rps": 1, "days": 3}, "seed": 0, "code": [], "out": "here",
+    }  # fmt: skip
     return plain | more
 
 

@@ -45,14 +45,10 @@ class Load(NamedTuple):
         """Return what it remembers at the start."""
         chips = len(fleet.chip_first) - 1
         return Looks(
-            chosen=np.zeros(fleet.instances, np.int64),
-            changed_s=np.full(fleet.instances, -np.inf),
-            changes=np.zeros(1, np.int64),
-            requests=np.zeros(chips, np.int64),
-            latency_s=np.zeros(chips),
-            looked=np.zeros(chips, np.int64),
-            at_s=np.zeros(1000),
-        )
+            chosen=np.zeros(fleet.instances, np.int64), changed_s=np.full(fleet.instances, -np.inf),
+            changes=np.zeros(1, np.int64), requests=np.zeros(chips, np.int64),
+            latency_s=np.zeros(chips), looked=np.zeros(chips, np.int64), at_s=np.zeros(1000),
+        )  # fmt: skip
 
     @property
     def traits(self) -> VaryTraits:

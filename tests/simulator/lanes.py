@@ -51,12 +51,9 @@ def step(prefill: Sequence[On], decode: Sequence[On]) -> Plan:
 
 
 def layout(
-    *lanes: Sequence[Sequence[On]],
-    resources: int,
-    rows: int = 1000,
-    hands_to: int | None = None,
+    *lanes: Sequence[Sequence[On]], resources: int, rows: int = 1000, hands_to: int | None = None,
     **fields: Any,
-) -> StepLayout:
+) -> StepLayout:  # fmt: skip
     """Lanes with the works of a prefill and of a decode step, a pair for each variant.
 
     All but those like `hands_to`, if it is given, hand their prompts to it.
@@ -109,15 +106,9 @@ def woven(
 def over(made: StepLayout, **system: Any) -> ServingSetup:
     """A setup whose models lie over a layout; another lane opens as soon as one has work."""
     settings: dict[str, Any] = {
-        "layout": made,
-        "load": Resident(start_s=0.0),
-        "place": FirstIdle(),
-        "scale": AtOutstanding(1),
-        "chunk": Fixed(4096),
-        "alpha": Static(0.0),
-        "starts_active": True,
-        "check_slo": False,
-        "max_batch": 16,
-    }
+        "layout": made, "load": Resident(start_s=0.0), "place": FirstIdle(),
+        "scale": AtOutstanding(1), "chunk": Fixed(4096), "alpha": Static(0.0),
+        "starts_active": True, "check_slo": False, "max_batch": 16,
+    }  # fmt: skip
     specs = dict.fromkeys(name for lane in made.lanes for name in lane.steps)
     return setup(*specs, mig="1x96gb", **(settings | system))

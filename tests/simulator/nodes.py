@@ -65,16 +65,11 @@ def node(
     r.capacity[:] = capacity
     unit = np.where(capacity == 1.0, capacity[0], 1.0)
     return Node(
-        plans=made,
-        phase=np.zeros(rows, PHASE_DTYPE).view(np.recarray),
-        busy=np.zeros(rows, np.int64),
-        end_s=np.full(rows, np.inf),
-        works=new_works(rows, most, 1, unit),
-        r=r,
-        split=np.zeros((2, 4), np.int64),
-        events=np.zeros(1, np.int64),
-        walks=np.array([int(walks)]),
-    )
+        plans=made, phase=np.zeros(rows, PHASE_DTYPE).view(np.recarray),
+        busy=np.zeros(rows, np.int64), end_s=np.full(rows, np.inf),
+        works=new_works(rows, most, 1, unit), r=r, split=np.zeros((2, 4), np.int64),
+        events=np.zeros(1, np.int64), walks=np.array([int(walks)]),
+    )  # fmt: skip
 
 
 def jobs(rows: Sequence[dict[str, Any]]) -> Any:

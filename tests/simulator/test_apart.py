@@ -35,14 +35,9 @@ KV_BYTES = 131072  # of a token of Llama-3 8B
 def apart(*models: str, **changes: Any) -> ServingSetup:
     """Return models resident on two GPUs from the start, the first of which takes prompts."""
     settings_: dict[str, Any] = {
-        "mig": "1x96gb",
-        "superchips": 2,
-        "load": Resident(start_s=0.1),
-        "chunk": Fixed(512),
-        "starts_active": True,
-        "disaggregation__prompt_share": 0.5,
-        "check_slo": False,
-    }
+        "mig": "1x96gb", "superchips": 2, "load": Resident(start_s=0.1), "chunk": Fixed(512),
+        "starts_active": True, "disaggregation__prompt_share": 0.5, "check_slo": False,
+    }  # fmt: skip
     return setup(*(models or ("llama-3-8b",)), **settings_ | changes)
 
 
@@ -122,13 +117,10 @@ def _short(n: int, seed: int, gbps: float, tokens: int, **changes: Any) -> tuple
 
 @settings(max_examples=8, deadline=None)
 @given(
-    n=st.integers(1, 25),
-    seed=st.integers(0, 999),
-    gbps=st.sampled_from([0.05, 1.0, 50.0]),
-    tokens=st.sampled_from([1200, 3000, 40000]),
-    superchips=st.integers(2, 4),
+    n=st.integers(1, 25), seed=st.integers(0, 999), gbps=st.sampled_from([0.05, 1.0, 50.0]),
+    tokens=st.sampled_from([1200, 3000, 40000]), superchips=st.integers(2, 4),
     max_batch=st.sampled_from([1, 3, 32]),
-)
+)  # fmt: skip
 def test_laws(n: int, seed: int, gbps: float, tokens: int, superchips: int, max_batch: int) -> None:
     """`serve` checks at every event that memory holds, that nothing decodes before its KV cache has
     come, and at the end that there is a record of each request and everything is free."""

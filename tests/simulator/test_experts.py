@@ -45,12 +45,9 @@ from c2c.workloads import Router, router_tables
 from tests.simulator.worlds import few_experts, requests, setup, simulate, with_room, with_settings
 
 RESIDENT: dict[str, Any] = {
-    "load": Resident(start_s=0.0),
-    "chunk": Fixed(512),
-    "alpha": Static(0.0),
-    "max_batch": 1,
+    "load": Resident(start_s=0.0), "chunk": Fixed(512), "alpha": Static(0.0), "max_batch": 1,
     "check_slo": False,
-}
+}  # fmt: skip
 LAYERS, EXPERTS, TOP = 3, 8, 2
 
 

@@ -35,13 +35,9 @@ def latencies(*words: str) -> np.ndarray:
     mixtures = any(w.removeprefix("system=") in CACHES for w in words)
     catalog = MIXTRAL if mixtures else ("catalog=dense", "workload.models=2")
     words = (
-        *catalog,
-        "workload=poisson",
-        "workload.requests=100",
-        "system.check_slo=false",
-        *CHUNK,
+        *catalog, "workload=poisson", "workload.requests=100", "system.check_slo=false", *CHUNK,
         *words,
-    )
+    )  # fmt: skip
     what = build(load(list(words)))
     block = MIXTURE if mixtures else DENSE
     records, _, _ = simulate(what.prepared, block)

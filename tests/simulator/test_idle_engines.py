@@ -19,15 +19,11 @@ def test_the_only_slice_holds_the_model_without_work(settings: tuple[str, ...]) 
     setup = build(
         load(
             [
-                "catalog=dense6",
-                "catalog.models=[{spec:llama-3-3b}]",
-                "mig=1x96gb",
-                "system=c2cserve_plus",
-                *settings,
-                *work,
+                "catalog=dense6", "catalog.models=[{spec:llama-3-3b}]", "mig=1x96gb",
+                "system=c2cserve_plus", *settings, *work,
             ]
         )
-    )
+    )  # fmt: skip
     got = simulate(setup, compiled=False)
     assert got.summary["finished"] == 3
     assert set(got.requests["instance"].to_pylist()) == {0}

@@ -127,15 +127,10 @@ def test_more_hardware_never_hurts(axis: str, system: str) -> None:
     def times(factor: float) -> tuple[np.ndarray, np.ndarray]:
         platform = scaled(load_platform("gh200"), **{axis: factor})
         what = setup(
-            *SPECS[:3],
-            mig=mig,
-            superchips=3,
-            platform=platform,
+            *SPECS[:3], mig=mig, superchips=3, platform=platform,
             load=Stream() if streams else Resident(),
-            place=BandwidthAware() if streams else FirstIdle(),
-            alpha=Static(),
-            chunk=Fixed(512),
-        )
+            place=BandwidthAware() if streams else FirstIdle(), alpha=Static(), chunk=Fixed(512),
+        )  # fmt: skip
         records, _, _ = simulate(what, block)
         tpot = (records.finished_s - records.first_token_s) / np.maximum(
             1, records.output_tokens - 1

@@ -14,15 +14,10 @@ from c2c.serving import ServingSetup, prepare
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 SWAPPING: dict[str, Any] = {
-    "mig": "1x96gb",
-    "engines__residents": 3,
-    "turn": RoundRobin(),
-    "place": LeastLoaded(),
-    "chunk": Fixed(512),
-    "alpha": Static(0.0),
-    "load": Swapped(start_s=0.0, ahead=False),
+    "mig": "1x96gb", "engines__residents": 3, "turn": RoundRobin(), "place": LeastLoaded(),
+    "chunk": Fixed(512), "alpha": Static(0.0), "load": Swapped(start_s=0.0, ahead=False),
     "check_slo": False,
-}
+}  # fmt: skip
 PROMPT, OUTPUT = 1000, 60
 NEED = PROMPT + OUTPUT
 

@@ -16,20 +16,11 @@ from tests.simulator.worlds import random_requests, requests, setup, simulate
 from tests.tiers import tiered
 
 APART: dict[str, Any] = {
-    "mig": "1x96gb",
-    "superchips": 2,
-    "engines__residents": 4,
-    "route": WhereWorkIs(),
-    "scale": AtOutstanding(8),
-    "place": LeastLoaded(turns=1.0),
-    "turn": Quota(),
-    "chunk": Fixed(512),
-    "alpha": Static(0.0),
-    "load": Swapped(start_s=0.0),
-    "engines__kv_host_bytes": 10e9,
-    "disaggregation__prompt_share": 0.5,
-    "check_slo": False,
-}
+    "mig": "1x96gb", "superchips": 2, "engines__residents": 4, "route": WhereWorkIs(),
+    "scale": AtOutstanding(8), "place": LeastLoaded(turns=1.0), "turn": Quota(),
+    "chunk": Fixed(512), "alpha": Static(0.0), "load": Swapped(start_s=0.0),
+    "engines__kv_host_bytes": 10e9, "disaggregation__prompt_share": 0.5, "check_slo": False,
+}  # fmt: skip
 TWO = ("llama-3-8b", "llama-3-3b")
 
 

@@ -59,12 +59,10 @@ def test_idle_weights_give_way_for_kv_caches_and_come_back() -> None:
         prompt=[10, 10, *prompts, 10], output=[5, 5, *[300] * 700, 5],
     )  # fmt: skip
     what = shared(*THREE, engines__bytes=20e9, max_batch=700)
-    records, stats, simulation = simulate(what, block)
+    records, stats, simulation = simulate(what, block, compiled=True)
     assert stats.finished == len(block)
-    assert (stats.evictions, stats.switches) == (
-        1,
-        4,
-    )  # the model unused for longest, and its return
+    # The model unused for longest, and its return.
+    assert (stats.evictions, stats.switches) == (1, 4)
     assert records.first_token_s[-1] - 400.0 > weight_bytes(load_spec("llama-3-3b")) / 450e9
     assert simulation.state.device.kv_bytes.tolist() == [0.0]
 

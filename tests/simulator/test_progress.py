@@ -16,6 +16,7 @@ from c2c.simulator.progress import progress
 from c2c.workloads import RequestBlock, concatenate
 from tests.contracts.systems import models, prepared
 from tests.simulator.worlds import random_requests, simulate
+from tests.tiers import tiered
 
 # An example takes a second: as it was drawn it is small enough.
 AS_DRAWN = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -60,7 +61,7 @@ def _serve_open(
     return records, seen
 
 
-@pytest.mark.parametrize("system", ["mig_resident", "c2cserve", "triage_3"])
+@pytest.mark.parametrize("system", tiered(["c2cserve", "mig_resident", "triage_3"]))
 @settings(max_examples=4, deadline=None, phases=AS_DRAWN)
 @given(n=st.integers(1, 12), rate=st.sampled_from([0.5, 4.0, 200.0]), seed=st.integers(0, 2**31))
 def test_requests_one_by_one_are_served_as_a_workload_is(

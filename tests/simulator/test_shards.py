@@ -46,6 +46,17 @@ def of_shard(workload: Workload, shards: tuple[Shard, ...], number: int) -> list
     return [block for k, block in dealt(workload.blocks(), shards) if k == number]
 
 
+def check_parts(runs: list[Any], whole: Any, stats: RunStats) -> None:
+    """Assert that the runs of all shards have the records and the totals of one run."""
+    records = np.concatenate([r for r, _, _ in runs])
+    assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
+    together = merged_stats([s for _, s, _ in runs])
+    for field in fields(RunStats):
+        np.testing.assert_array_equal(
+            getattr(together, field.name), getattr(stats, field.name), field.name
+        )
+
+
 @pytest.mark.parametrize("more", tiered([{}, {"place": RandomIdle()}]))
 def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
     prepared = prepare(_fleet(4, **more))
@@ -58,13 +69,7 @@ def test_shards_together_are_one_run(more: dict[str, Any]) -> None:
         run(prepared, of_shard(workload, shards, k), s.models.tolist())
         for k, s in enumerate(shards)
     ]
-    records = np.concatenate([r for r, _, _ in runs])
-    assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
-    together = merged_stats([s for _, s, _ in runs])
-    for field in fields(RunStats):
-        np.testing.assert_array_equal(
-            getattr(together, field.name), getattr(stats, field.name), field.name
-        )
+    check_parts(runs, whole, stats)
     assert merged_timeline([t for _, _, t in runs], 200).tobytes() == timeline.tobytes()
 
 
@@ -80,13 +85,7 @@ def test_conversations_with_a_prefix_cache_in_shards_are_one_run() -> None:
         run(prepared, of_shard(workload, shards, k), s.models.tolist(), compiled=True)
         for k, s in enumerate(shards)
     ]
-    records = np.concatenate([r for r, _, _ in runs])
-    assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
-    together = merged_stats([s for _, s, _ in runs])
-    for field in fields(RunStats):
-        np.testing.assert_array_equal(
-            getattr(together, field.name), getattr(stats, field.name), field.name
-        )
+    check_parts(runs, whole, stats)
 
 
 @pytest.mark.parametrize(("cells", "more"), [(2, {}), (3, {"place": RandomIdle()})])

@@ -17,11 +17,8 @@ from tests.tiers import tiered
 
 COMMON: dict[str, Any] = {"chunk": Fixed(512), "alpha": Static(0.0), "check_slo": False}
 SHARED = COMMON | {
-    "load": Swapped(),
-    "turn": Quota(),
-    "place": LeastLoaded(),
-    "engines__residents": 4,
-}
+    "load": Swapped(), "turn": Quota(), "place": LeastLoaded(), "engines__residents": 4,
+}  # fmt: skip
 OWN = COMMON | {"load": Resident(start_s=0.0), "place": FirstIdle()}
 FIELDS = ("first_token_s", "finished_s", "link_bytes", "hbm_bytes", "chunks")
 

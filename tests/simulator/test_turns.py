@@ -24,14 +24,9 @@ from c2c.serving.batches.batching import compose
 from tests.simulator.worlds import random_requests, requests, setup, simulate
 
 SWAPPING: dict[str, Any] = {
-    "mig": "1x96gb",
-    "engines__residents": 4,
-    "turn": Quota(),
-    "place": LeastLoaded(),
-    "chunk": Fixed(512),
-    "alpha": Static(0.0),
-    "check_slo": False,
-}
+    "mig": "1x96gb", "engines__residents": 4, "turn": Quota(), "place": LeastLoaded(),
+    "chunk": Fixed(512), "alpha": Static(0.0), "check_slo": False,
+}  # fmt: skip
 
 
 def swapping(*models: str, ahead: bool = True, tpot: float = 0.25) -> ServingSetup:
@@ -45,13 +40,9 @@ def test_a_turn_is_paid_once_and_not_by_every_step_of_a_run(turn_s: float) -> No
     ends_s = {}
     for seconds in (0.0, turn_s):
         two = setup(
-            "llama-3-3b",
-            "llama-3-3b",
-            mig="1x96gb",
-            engines__residents=2,
-            turn=RoundRobin(),
+            "llama-3-3b", "llama-3-3b", mig="1x96gb", engines__residents=2, turn=RoundRobin(),
             engines__turn_s=seconds,
-        )
+        )  # fmt: skip
         records, _, _ = simulate(prepare(two), block)
         ends_s[seconds] = records.finished_s[records.id == 0][0]
     turns = (ends_s[turn_s] - ends_s[0.0]) / turn_s

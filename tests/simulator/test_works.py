@@ -77,16 +77,11 @@ def test_runs_go_as_if_every_work_were_walked(seed: int) -> None:
     plans = [[replace(w, rank=-k) for k, w in enumerate(plan)] for plan in plans]
     given = [
         {
-            "row": d,
-            "plan": d,
-            "at_s": float(g.uniform(0, 3)),
-            "steps": int(g.integers(1, 12)),
-            "rows": 1,
-            "cached": int(g.integers(0, 9)),
-            "growth": int(g.integers(0, 3)),
+            "row": d, "plan": d, "at_s": float(g.uniform(0, 3)), "steps": int(g.integers(1, 12)),
+            "rows": 1, "cached": int(g.integers(0, 9)), "growth": int(g.integers(0, 3)),
         }
         for d in (int(k) for k in g.integers(0, rows, 5))
-    ]
+    ]  # fmt: skip
     given.sort(key=lambda job: job["at_s"])
     made, n = jobs(given), node(plans, NODE, rows)
     run_jobs(n, made, True)

@@ -33,17 +33,10 @@ def deployments(*specs: str, ttft: float = 1.0, tpot: float = 0.25) -> tuple[Dep
 
 
 def setup(
-    *specs: str,
-    mig: str = "7x12gb",
-    superchips: int = 1,
-    platform: Platform | None = None,
-    weights_start: str = "host",
-    seed: int = 0,
-    tpot: float = 0.25,
-    constants: Constants | None = None,
-    beside: Sequence[tuple[str, str, int]] = (),
-    **system: Any,
-) -> ServingSetup:
+    *specs: str, mig: str = "7x12gb", superchips: int = 1, platform: Platform | None = None,
+    weights_start: str = "host", seed: int = 0, tpot: float = 0.25,
+    constants: Constants | None = None, beside: Sequence[tuple[str, str, int]] = (), **system: Any,
+) -> ServingSetup:  # fmt: skip
     """Return a setup of these models; `system` is what `with_settings` takes.
 
     `beside` has a chip, a layout and a count for each further part of the fleet.
@@ -130,26 +123,16 @@ def random_requests(n: int, models: int, rate: float, seed: int) -> RequestBlock
 
 
 def simulate(
-    what: ServingSetup | Prepared,
-    *blocks: RequestBlock,
-    compiled: bool = False,
-    timeline_rows: int = 0,
-    buffer: int = 256,
-    incidents: Sequence[Incident] = (),
-    machine: Machine | None = None,
-    loop: ClosedLoop | None = None,
-) -> tuple[Any, RunStats, Simulation]:
+    what: ServingSetup | Prepared, *blocks: RequestBlock, compiled: bool = False,
+    timeline_rows: int = 0, buffer: int = 256, incidents: Sequence[Incident] = (),
+    machine: Machine | None = None, loop: ClosedLoop | None = None,
+) -> tuple[Any, RunStats, Simulation]:  # fmt: skip
     """Return the records sorted by id, the totals and the finished simulation."""
     prepared = prepare(what) if isinstance(what, ServingSetup) else what
     simulation = Simulation.start(
-        prepared,
-        machine or build_machine(prepared),
-        loop=loop,
-        compiled=compiled,
-        timeline_rows=timeline_rows,
-        buffer=buffer,
-        incidents=incidents,
-    )
+        prepared, machine or build_machine(prepared), loop=loop, compiled=compiled,
+        timeline_rows=timeline_rows, buffer=buffer, incidents=incidents,
+    )  # fmt: skip
     parts: list[Any] = []
     stats = run_blocks(simulation, blocks, parts.append)
     table = np.concatenate(parts) if parts else np.zeros(0, RECORD_DTYPE)

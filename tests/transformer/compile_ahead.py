@@ -25,15 +25,9 @@ def main(case: dict[str, Any]) -> None:
 
 
 def report(
-    dump: Path,
-    *,
-    rows: int,
-    chunk: int,
-    experts: int = 0,
-    tied: bool = False,
-    linear: str = "hybrid",
-    quantize: str | None = None,
-) -> dict[str, Any]:
+    dump: Path, *, rows: int, chunk: int, experts: int = 0, tied: bool = False,
+    linear: str = "hybrid", quantize: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -61,19 +55,10 @@ def report(
 
     moe = {"experts": experts, "experts_per_token": 2, "moe_intermediate": 2048}
     spec = ModelSpec(
-        name="m",
-        family="mixtral" if experts else "llama",
-        layers=2,
-        hidden=2048,
-        heads=16,
-        kv_heads=4,
-        head_dim=128,
-        intermediate=4096,
-        vocab=32000,
-        tie_embeddings=tied,
-        max_position=8192,
-        **(moe if experts else {}),
-    )
+        name="m", family="mixtral" if experts else "llama", layers=2, hidden=2048, heads=16,
+        kv_heads=4, head_dim=128, intermediate=4096, vocab=32000, tie_embeddings=tied,
+        max_position=8192, **(moe if experts else {}),
+    )  # fmt: skip
     strategy: Any = linear_by_name(linear)
     if isinstance(strategy, Hybrid):
         strategy = strategy.with_alpha(qkv=0.5)

@@ -146,15 +146,11 @@ class Builder:
     def metadata(self) -> dict[str, Any]:
         s, a = self.sizes, self.arch
         found: dict[str, Any] = {
-            f"{a}.block_count": s["layers"],
-            f"{a}.context_length": 2048,
-            f"{a}.embedding_length": 256,
-            f"{a}.feed_forward_length": s["width"],
-            f"{a}.attention.head_count": s["heads"],
-            f"{a}.attention.head_count_kv": s["kv_heads"],
-            f"{a}.attention.layer_norm_rms_epsilon": 1e-5,
-            f"{a}.rope.freq_base": 500000.0,
-        }
+            f"{a}.block_count": s["layers"], f"{a}.context_length": 2048,
+            f"{a}.embedding_length": 256, f"{a}.feed_forward_length": s["width"],
+            f"{a}.attention.head_count": s["heads"], f"{a}.attention.head_count_kv": s["kv_heads"],
+            f"{a}.attention.layer_norm_rms_epsilon": 1e-5, f"{a}.rope.freq_base": 500000.0,
+        }  # fmt: skip
         if self.moe:
             found[f"{a}.expert_count"] = s["experts"]
             found[f"{a}.expert_used_count"] = 2

@@ -12,24 +12,14 @@ from safetensors.numpy import save_file
 from tests.transformer.plain_model import NORMS
 
 _BASE: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "vocab_size": 96,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "vocab_size": 96, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+    "hidden_act": "silu", "tie_word_embeddings": False,
+}  # fmt: skip
 _LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
-}
+}  # fmt: skip
 _MOE = {"num_hidden_layers": 2, "num_experts_per_tok": 2}
 
 # v5 keeps the rotary settings in rope_parameters, v4 in rope_theta and rope_scaling
@@ -45,10 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "mistral": {"rope_theta": 10000.0, "sliding_window": 6, "head_dim": None},
     "qwen2": {
-        "rope_theta": 1e6,
-        "use_sliding_window": True,
-        "sliding_window": 5,
-        "max_window_layers": 1,
+        "rope_theta": 1e6, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1,
     },
     "qwen3": {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
@@ -57,17 +44,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "mixtral": {**_MOE, "rope_theta": 1e6, "num_local_experts": 4},
     "qwen3_moe": {
-        **_MOE,
-        "rope_theta": 1e6,
-        "head_dim": 16,
-        "num_experts": 6,
-        "moe_intermediate_size": 16,
-        "norm_topk_prob": False,
-        "use_sliding_window": True,
-        "sliding_window": 7,
+        **_MOE, "rope_theta": 1e6, "head_dim": 16, "num_experts": 6, "moe_intermediate_size": 16,
+        "norm_topk_prob": False, "use_sliding_window": True, "sliding_window": 7,
         "num_experts_per_tok": 3,
     },
-}
+}  # fmt: skip
 
 
 _LONG = {"short_factor": [1.0 + 0.1 * i for i in range(4)], "long_factor": [1.5, 2.0, 4.0, 8.0]}
@@ -75,14 +56,9 @@ _LONG = {"short_factor": [1.0 + 0.1 * i for i in range(4)], "long_factor": [1.5,
 # Variants of families, each with several things that few checkpoints have.
 VARIANTS: dict[str, dict[str, Any]] = {
     "mixed": {
-        **CONFIGS["qwen3_moe"],
-        "model_type": "qwen3_moe",
-        "num_hidden_layers": 4,
-        "mlp_only_layers": [3],
-        "decoder_sparse_step": 2,
-        "norm_topk_prob": True,
-        "attention_bias": True,
-        "hidden_act": "gelu",
+        **CONFIGS["qwen3_moe"], "model_type": "qwen3_moe", "num_hidden_layers": 4,
+        "mlp_only_layers": [3], "decoder_sparse_step": 2, "norm_topk_prob": True,
+        "attention_bias": True, "hidden_act": "gelu",
     },
     "only_dense": {
         **CONFIGS["qwen3_moe"],
@@ -99,11 +75,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "max_window_layers": 1,
         "rope_theta": 100.0,
         "rope_scaling": {
-            "rope_type": "yarn",
-            "factor": 4.0,
-            "original_max_position_embeddings": 64,
-            "beta_fast": 4.0,
-            "attention_factor": 1.2,
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+            "beta_fast": 4.0, "attention_factor": 1.2,
         },
     },
     "longrope": {
@@ -111,21 +84,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "sliding_window": None,
         "hidden_act": "relu2",
         "rope_parameters": {
-            "rope_type": "longrope",
-            "rope_theta": 1e4,
-            "attention_factor": 1.1,
-            "original_max_position_embeddings": 18,
-            **_LONG,
+            "rope_type": "longrope", "rope_theta": 1e4, "attention_factor": 1.1,
+            "original_max_position_embeddings": 18, **_LONG,
         },
     },
     "dynamic": {
-        "model_type": "llama",
-        "max_position_embeddings": 18,
-        "hidden_act": "relu",
-        "rope_theta": 1e4,
-        "rope_scaling": {"rope_type": "dynamic", "factor": 4.0},
+        "model_type": "llama", "max_position_embeddings": 18, "hidden_act": "relu",
+        "rope_theta": 1e4, "rope_scaling": {"rope_type": "dynamic", "factor": 4.0},
     },
-}
+}  # fmt: skip
 
 
 _GEMMA = {

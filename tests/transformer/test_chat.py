@@ -68,6 +68,7 @@ def test_the_date_is_the_callers_or_now() -> None:
         ("{{ raise_exception.__globals__.x }}", "unsafe"),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recurses without end"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "chat template"),
         (
             "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
             "{{ f(60) }}",

@@ -14,7 +14,6 @@ import pytest
 from c2c.errors import DataError
 from c2c.transformer import load
 from c2c.transformer.gguf.file import GgufCheckpoint
-from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.eos import eos_ids
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
@@ -100,18 +99,6 @@ def test_a_directory_in_place_of_a_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").mkdir()
     with pytest.raises(DataError, match=r"no model.safetensors"):
         load(tmp_path, executables=None)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
-    ],
-)
-def test_a_chat_template_without_end(source: str) -> None:
-    with pytest.raises(DataError, match="chat template"):
-        ChatTemplate(source=source).render([{"role": "user", "content": "Hi"}])
 
 
 def test_a_sparse_array_of_a_gguf_file_takes_no_memory(tmp_path: Path) -> None:

@@ -194,13 +194,9 @@ def test_the_cache_is_used_up_as_by_jit(folder: Path) -> None:
         )
         tokens = np.array([IDS], np.int32)
         _, after = run(
-            model.params,
-            tokens,
-            np.arange(len(IDS), dtype=np.int32)[None],
-            cache,
-            model.spec,
+            model.params, tokens, np.arange(len(IDS), dtype=np.int32)[None], cache, model.spec,
             executables=model.executables,
-        )
+        )  # fmt: skip
         assert cache.k.is_deleted()
         assert cache.v.is_deleted()
         assert not after.k.is_deleted()

@@ -26,13 +26,9 @@ def test_a_layer_apart_has_the_weights_of_its_place(made: Any, family: str) -> N
     for number, (sparse, place) in enumerate(feed_forward_places(spec)):
         apart = layer_of(params, spec, number, linear)
         whole = Layer(
-            small=params.layers,
-            projections=params.projections,
-            linear=linear,
-            at=number,
-            which=number,
-            place=place if spec.dense_layers else None,
-        )
+            small=params.layers, projections=params.projections, linear=linear, at=number,
+            which=number, place=place if spec.dense_layers else None,
+        )  # fmt: skip
         for name in apart.small:
             np.testing.assert_array_equal(apart.weight(name), whole.weight(name))
         assert ("router" in apart.small) == sparse

@@ -182,12 +182,9 @@ def test_random_parameters_may_be_quantised() -> None:
     found = {}
     for quantization in (None, Quantization(kind="int8", group=32)):
         params = random_params(
-            spec,
-            np.random.default_rng(0),
-            dtype="bfloat16",
-            placement=Hybrid().placement,
+            spec, np.random.default_rng(0), dtype="bfloat16", placement=Hybrid().placement,
             quantization=quantization,
-        )
+        )  # fmt: skip
         found[quantization] = prompt_logits(params, IDS, spec, Hybrid())
     floats, integers = found.values()
     assert 0 < np.sqrt(((floats - integers) ** 2).mean()) < 0.2 * floats.std()

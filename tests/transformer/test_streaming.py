@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.transformer.text.spelling import Spelling, byte_alphabet
@@ -49,18 +49,17 @@ def streamed(kind: str, tokens: list[int], skip: bool = False, after: Any = ()) 
     return text
 
 
-@given(found=any_texts(), skip=st.booleans())
+# Also of any tokens: bytes that are no UTF-8, special tokens inside a character, unknown ids.
+@given(
+    found=any_texts()
+    | st.tuples(st.just("byte level"), st.lists(st.integers(0, 605), max_size=20)),
+    skip=st.booleans(),
+)
+@settings(max_examples=100)
 def test_streams_give_what_decode_gives(found: tuple[str, list[int]], skip: bool) -> None:
     kind, tokens = found
     wanted = KINDS[kind].decode(tokens, skip_special_tokens=skip)
     assert streamed(kind, tokens, skip) == wanted
-
-
-@given(tokens=st.lists(st.integers(0, 605), max_size=20), skip=st.booleans())
-def test_byte_level_streams_of_any_tokens(tokens: list[int], skip: bool) -> None:
-    """Bytes that are no UTF-8, special tokens inside a character, unknown ids."""
-    wanted = KINDS["byte level"].decode(tokens, skip_special_tokens=skip)
-    assert streamed("byte level", tokens, skip) == wanted
 
 
 @given(found=any_texts(), cut=st.integers(0, 40), skip=st.booleans())

@@ -11,17 +11,8 @@ from typing import Any, Final, Literal
 from c2c.errors import SettingError
 
 __all__ = [
-    "EOS",
-    "MODELS",
-    "SLOW",
-    "SYSTEMS",
-    "Ask",
-    "Fault",
-    "Plan",
-    "Wish",
-    "plan_from",
-    "plan_of",
-]
+    "EOS", "MODELS", "SLOW", "SYSTEMS", "Ask", "Fault", "Plan", "Wish", "plan_from", "plan_of",
+]  # fmt: skip
 
 VOCAB: Final = 96
 EOS: Final = (7, 33, 61)
@@ -223,15 +214,10 @@ def plan_of(seed: int) -> Plan:
     hang_s = rng.choice((5.0, 60.0))  # one prompt with scores may take a tenth of it
     http, has_poison = rng.random() < 0.3, rng.random() < 0.15
     drawn = _Drawn(
-        rng=rng,
-        span_s=span_s,
-        names=wanted,
-        heads=_heads(rng) if kind == "caches" else [()],
-        cancels=some(0.4, (0.1, 0.4), 0.0),
-        deadlines=some(0.4, (0.1, 0.4), 0.0),
-        slow=some(0.4, (0.1, 0.4), 0.0),
-        http=http and not has_poison,
-    )
+        rng=rng, span_s=span_s, names=wanted, heads=_heads(rng) if kind == "caches" else [()],
+        cancels=some(0.4, (0.1, 0.4), 0.0), deadlines=some(0.4, (0.1, 0.4), 0.0),
+        slow=some(0.4, (0.1, 0.4), 0.0), http=http and not has_poison,
+    )  # fmt: skip
     asks = sorted((_ask(drawn) for _ in range(rng.choice((5, 15, 30)))), key=lambda ask: ask.at_s)
     return Plan(
         seed=seed,

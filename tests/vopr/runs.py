@@ -64,14 +64,10 @@ def outcome_of(plan: Plan, *, keeps_lines: bool = False) -> Outcome:
     world.run()
     loop = world.loop
     return Outcome(
-        seed=plan.seed,
-        wrong=tuple(world.wrong),
-        trace=loop.trace.hexdigest(),
-        lines=tuple(loop.lines or ()),
-        turns=loop.turns,
-        seconds=loop.now_s,
+        seed=plan.seed, wrong=tuple(world.wrong), trace=loop.trace.hexdigest(),
+        lines=tuple(loop.lines or ()), turns=loop.turns, seconds=loop.now_s,
         counts=dict(world.counts),
-    )
+    )  # fmt: skip
 
 
 def _some(first: int, past: int) -> list[Outcome]:

@@ -260,19 +260,12 @@ class World:
             ahead=plan.ahead,
         )  # fmt: skip
         settings = EngineSettings(
-            options=options,
-            system=self._shared.systems[plan.system, plan.caches],
-            constants=self._shared.constants,
-            executables=None,
-            max_open=plan.max_open,
-            retries=plan.retries,
-            patience=plan.patience,
-            has_spare=plan.has_spare,
-            hang_s=plan.hang_s,
-            start_s=_START_S,
-            busy_poll=plan.busy_poll,
+            options=options, system=self._shared.systems[plan.system, plan.caches],
+            constants=self._shared.constants, executables=None, max_open=plan.max_open,
+            retries=plan.retries, patience=plan.patience, has_spare=plan.has_spare,
+            hang_s=plan.hang_s, start_s=_START_S, busy_poll=plan.busy_poll,
             add_from=Path("/") if plan.adds else None,
-        )
+        )  # fmt: skip
         return Engine(entries, settings)
 
     async def _main(self) -> None:

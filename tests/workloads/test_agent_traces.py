@@ -26,13 +26,8 @@ from tests.simulator.worlds import setup, simulate
 def call(t: float, took_s: float, hashes: list[int], out: int = 20, **more: Any) -> dict[str, Any]:
     tokens = {"in": 64 * len(hashes) + 5, "out": out}
     return {
-        "t": t,
-        "type": "n",
-        "model": "m",
-        "hash_ids": hashes,
-        "api_time": took_s,
-        "stop": "",
-    } | (tokens | more)
+        "t": t, "type": "n", "model": "m", "hash_ids": hashes, "api_time": took_s, "stop": "",
+    } | (tokens | more)  # fmt: skip
 
 
 def subagent(t: float, duration_ms: int | None, *requests: dict[str, Any]) -> dict[str, Any]:
@@ -71,11 +66,8 @@ def write(folder: Path, records: list[Any], *, lines: bool = True) -> Path:
 
 def workload(path: Path, **changes: Any) -> Workload:
     given = {
-        "kind": "trace",
-        "path": str(path),
-        "turns_wait": True,
-        "assignment": "popularity_rank",
-    }
+        "kind": "trace", "path": str(path), "turns_wait": True, "assignment": "popularity_rank",
+    }  # fmt: skip
     return build_workload(given | changes, ("m",), 0)
 
 

@@ -66,13 +66,9 @@ def test_means_are_those_of_the_settings() -> None:
 
 def test_clients_are_agents(tmp_path: Path) -> None:
     given = {
-        "kind": "agents",
-        "requests": 50,
-        "models": 1,
-        "agents": 4,
-        "ramp_s": 8.0,
+        "kind": "agents", "requests": 50, "models": 1, "agents": 4, "ramp_s": 8.0,
         "block_tokens": 64,
-    }
+    }  # fmt: skip
     found = build_workload(given, ("a",), 0)
     assert found.loop == ClosedLoop(concurrency=4, ramp_s=8.0)
     assert write_trace(tmp_path / "agents.parquet", found) == 50

@@ -10,19 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import DataError
-from c2c.workloads import Workload, build_workload, concatenate, describe
+from c2c.workloads import concatenate, describe
+from tests.workloads.traces import build, stored
 
 HEADER = "arrival_s,model,prompt_tokens,output_tokens\n"
 
 
-def build(path: Path, **config: object) -> Workload:
-    return build_workload({"kind": "trace", "path": str(path), **config}, ("x", "y"), 0)
-
-
 def trace(tmp_path: Path, *rows: str) -> Path:
-    path = tmp_path / "t.csv"
-    path.write_text(HEADER + "".join(f"{row}\n" for row in rows))
-    return path
+    return stored(tmp_path / "t.csv", HEADER + "".join(f"{row}\n" for row in rows))
 
 
 @pytest.mark.parametrize(
@@ -95,8 +90,7 @@ def test_equal_rows_are_requests_that_are_counted_or_refused(tmp_path: Path) -> 
 
 
 def test_a_difference_in_any_column_is_no_duplicate(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s,user\n1,u\n1,v\n")
+    path = stored(tmp_path / "t.csv", "arrival_s,user\n1,u\n1,v\n")
     assert build(path, lengths="fixed").description["duplicates"] == 0
 
 

@@ -24,6 +24,7 @@ from c2c.workloads import (
     write_trace,
 )
 from tests.workloads.test_servegen import write as write_clients
+from tests.workloads.traces import stored
 
 CATALOG = ("small", "medium", "large")
 CONF = Path(c2c.workloads.__file__).parents[2] / "conf" / "workload"
@@ -128,8 +129,7 @@ def test_an_id_that_says_a_size_and_is_no_known_model_is_said(arrivals: Path) ->
 
 
 def test_a_trace_without_ids_stays_with_the_catalog(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n")
+    path = stored(tmp_path / "t.csv", "arrival_s,prompt_tokens,output_tokens\n0,5,5\n1,6,6\n")
     workload = build(kind="trace", path=str(path))
     assert (workload.models, workload.made_of) == (CATALOG, (0, 1, 2))
     assert workload.description["assignment"]["requests"] == {"small": 2}

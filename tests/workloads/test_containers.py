@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from c2c.errors import DataError
 from c2c.workloads import build_workload, concatenate
 from c2c.workloads.containers import csv_batches, csv_names
+from tests.workloads.traces import stored
 
 HEADER = ["arrival_s", "model", "prompt_tokens", "output_tokens", "text"]
 TINY = "arrival_s,model,prompt_tokens,output_tokens\n0,a,5,6\n1,b,7,8\n"
@@ -50,14 +51,9 @@ def cells(path: Path, **options: int) -> list[list[str]]:
     ended=st.booleans(),
 )
 def test_what_a_writer_of_csv_writes_is_read_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[tuple[int, str, int, int, str]],
-    quoting: int,
-    ends: str,
-    block_bytes: int,
-    before: str,
-    ended: bool,
-) -> None:
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str, int, int, str]],
+    quoting: int, ends: str, block_bytes: int, before: str, ended: bool,
+) -> None:  # fmt: skip
     # A line break that does not end lines is not quoted by every release of Python's.
     drop = dict.fromkeys(map(ord, "\r\n" if quoting == csv.QUOTE_MINIMAL else ""))
     drop = {code: None for code in drop if chr(code) not in ends}
@@ -70,8 +66,7 @@ def test_what_a_writer_of_csv_writes_is_read_back(
     writer = csv.writer(written, quoting=quoting, lineterminator=ends)  # type: ignore[arg-type]
     writer.writerows([HEADER, *rows])
     text = written.getvalue() if ended else written.getvalue().removesuffix(ends)
-    path = tmp_path_factory.mktemp("t") / "t.csv"
-    path.write_bytes((before + text).encode())
+    path = stored(tmp_path_factory.mktemp("t") / "t.csv", (before + text).encode())
     assert csv_names(path) == HEADER
     assert cells(path, block_bytes=block_bytes) == [[str(cell) for cell in row] for row in rows]
     names = tuple(dict.fromkeys(row[1] for row in rows))
@@ -106,8 +101,7 @@ def test_line_breaks_in_quotes_cut_no_row_and_make_none(
     tmp_path: Path, large: tuple[str, int, int, int], pack: Callable[[bytes], bytes]
 ) -> None:
     text, rows, prompts, outputs = large
-    path = tmp_path / "t.csv"
-    path.write_bytes(pack(text.encode()))
+    path = stored(tmp_path / "t.csv", pack(text.encode()))
     settings = {"kind": "trace", "path": str(path), "on_bad_row": "skip", "sort": True}
     workload = build_workload(settings, ("m0", "m1"), 0)
     block = concatenate(workload.blocks())
@@ -125,8 +119,7 @@ def test_spaces_after_commas_are_no_part_of_names_or_values(tmp_path: Path) -> N
 
 
 def test_a_quote_that_is_not_closed_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(TINY + '2,"a,9,9\n3,a,9,9\n')
+    path = stored(tmp_path / "t.csv", TINY + '2,"a,9,9\n3,a,9,9\n')
     with pytest.raises(DataError, match=r"""a quote is not closed in the row .* '2,"a,9,9"""):
         build_workload({"kind": "trace", "path": str(path), "on_bad_row": "skip"}, ("x",), 0)
     path.write_text('"arrival_s,model\n')
@@ -174,8 +167,7 @@ def zipped(raw: bytes) -> bytes:
     ],
 )
 def test_an_error_says_what_a_file_is(tmp_path: Path, raw: bytes, said: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_bytes(raw)
+    path = stored(tmp_path / "t.csv", raw)
     with pytest.raises(DataError, match=said):
         build_workload({"kind": "trace", "path": str(path)}, ("x",), 0)
     with pytest.raises(DataError, match=said):
@@ -184,8 +176,7 @@ def test_an_error_says_what_a_file_is(tmp_path: Path, raw: bytes, said: str) -> 
 
 def test_no_thread_reads_ahead_that_outlives_the_interpreter(tmp_path: Path) -> None:
     """Rows are judged in the thread that asks for them, and no row before it is asked for."""
-    path = tmp_path / "t.csv"
-    path.write_text("a,b\n" + "1,2\n1,2,3\n" * 300_000)
+    path = stored(tmp_path / "t.csv", "a,b\n" + "1,2\n1,2,3\n" * 300_000)
     judged: list[bool] = []
     main = threading.get_ident()
     rows = csv_batches(path, lambda: judged.append(threading.get_ident() == main))

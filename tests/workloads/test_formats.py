@@ -11,8 +11,8 @@ import pytest
 from c2c.errors import DataError, SettingError
 from c2c.workloads import build_workload, concatenate
 from c2c.workloads.formats import open_trace
+from tests.workloads.traces import CATALOG, stored
 
-CATALOG = ("small", "large")
 DRAWN = {"lengths": "fixed"}
 
 CSV = {
@@ -37,8 +37,7 @@ def read(path: Path, **settings: object) -> tuple[np.ndarray, ...]:
 
 @pytest.mark.parametrize("name", CSV)
 def test_csv_is_recognised_by_its_columns(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(CSV[name])
+    path = stored(tmp_path / "t.csv", CSV[name])
     assert open_trace(path).format.name == name
     arrival_s, model, prompt, output = read(path, **DRAWN if name == "gentd26" else {})
     first = 0.5 if name == "c2c" else 0.0  # the project's own times are kept as they stand
@@ -49,8 +48,7 @@ def test_csv_is_recognised_by_its_columns(tmp_path: Path, name: str) -> None:
 
 
 def test_azure_keeps_the_seventh_decimal_and_reads_time_zones(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(CSV["azure"])
+    path = stored(tmp_path / "t.csv", CSV["azure"])
     assert read(path)[0][1] == 1.0000001
     path.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,1,2\n"
@@ -60,8 +58,7 @@ def test_azure_keeps_the_seventh_decimal_and_reads_time_zones(tmp_path: Path) ->
 
 
 def test_gzipped_csv_reads_like_plain(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv.gz"
-    path.write_bytes(gzip.compress(CSV["c2c"].encode()))
+    path = stored(tmp_path / "t.csv.gz", gzip.compress(CSV["c2c"].encode()))
     assert read(path)[2].tolist() == [10, 11, 12]
 
 
@@ -93,8 +90,7 @@ def test_parquet_timestamps_count_from_the_first(tmp_path: Path) -> None:
 
 
 def test_other_columns_can_be_named(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("when,svc,in,out\n3,a,10,20\n4,b,11,21\n")
+    path = stored(tmp_path / "t.csv", "when,svc,in,out\n3,a,10,20\n4,b,11,21\n")
     columns = {"arrival_s": "when", "model": "svc", "prompt_tokens": "in", "output_tokens": "out"}
     arrival_s, model, prompt, _ = read(path, columns=columns)
     assert arrival_s.tolist() == [0.0, 1.0]
@@ -103,8 +99,7 @@ def test_other_columns_can_be_named(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     def refused(name: str, content: bytes, match: str, **settings: object) -> None:
-        path = tmp_path / name
-        path.write_bytes(content)
+        path = stored(tmp_path / name, content)
         with pytest.raises(DataError, match=match):
             read(path, **settings)
 
@@ -131,8 +126,7 @@ def test_a_parquet_cut_short_is_refused(tmp_path: Path) -> None:
 
 
 def test_settings_about_format_are_checked(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(CSV["c2c"])
+    path = stored(tmp_path / "t.csv", CSV["c2c"])
     with pytest.raises(SettingError, match=r"workload\.format='xml'"):
         read(path, format="xml")
     with pytest.raises(SettingError, match="fields among"):

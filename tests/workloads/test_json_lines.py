@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from c2c.errors import DataError, SettingError
 from c2c.workloads import build_workload, concatenate, records
 from c2c.workloads.json_lines import arrow_table
+from tests.workloads.traces import stored
 
 COUNT = st.integers(1, 3000)
 FRACTION = st.integers(1, 10**6).map(lambda n: n / 7 if n % 7 else n + 0.5)
@@ -80,8 +81,7 @@ def read(path: Path, **said: Any) -> Any:
 def test_both_readers_agree(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, lengths: str
 ) -> None:
-    path = tmp_path_factory.mktemp("t") / "t.jsonl"
-    path.write_bytes(content)
+    path = stored(tmp_path_factory.mktemp("t") / "t.jsonl", content)
     quick = read(path, lengths=lengths)
     with patch.object(records, "arrow_table", lambda _: None):
         assert quick == read(path, lengths=lengths)
@@ -112,8 +112,7 @@ def test_a_usual_trace_is_read_by_arrow_in_pieces(tmp_path: Path) -> None:
 def test_hashes_of_64_bits_are_exact(tmp_path: Path, at: int) -> None:
     path, hashes = tmp_path / "t.jsonl", [[2**64 - 1 - k if k == at else k] for k in range(60_000)]
     row = '{{"timestamp": 1, "note": "' + "." * 99 + '", "hash_ids": {}}}\n'
-    path.write_text("".join(map(row.format, hashes)))
-    table = arrow_table(path)
+    table = arrow_table(stored(path, "".join(map(row.format, hashes))))
     assert table is not None
     assert table["hash_ids"].to_pylist() == hashes
 
@@ -124,8 +123,7 @@ def test_lines_of_many_levels_end_no_process(
     tmp_path: Path, depth: int, form: tuple[str, str]
 ) -> None:
     opening, closing = form
-    path = tmp_path / "t.jsonl"
-    path.write_text(f'{{"a":{opening * depth}1{closing * depth}}}')
+    path = stored(tmp_path / "t.jsonl", f'{{"a":{opening * depth}1{closing * depth}}}')
     done = subprocess.run(
         [sys.executable, "-c", "import sys, pathlib, c2c.workloads.json_lines as j;"
          "print(j.arrow_table(pathlib.Path(sys.argv[1])) is None)", path],

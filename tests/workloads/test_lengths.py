@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from c2c.errors import DataError, SettingError
 from c2c.workloads.lengths import LengthFilter, fixed_lengths, read_lengths, synthetic_lengths
 from c2c.workloads.streams import stream_of
+from tests.workloads.traces import stored
 
 ANY = LengthFilter(min_tokens=1, max_prompt_tokens=10**6, max_total_tokens=10**7)
 
@@ -28,22 +29,19 @@ def test_json_with_lengths(tmp_path: Path, names: tuple[str, str], lines: bool) 
     records = [{names[0]: 5 + i, names[1]: 7, "id": "x"} for i in range(3)]
     path = tmp_path / "l.json"
     text = "\n".join(map(json.dumps, records)) if lines else json.dumps(records, indent=1)
-    path.write_text(text)
-    assert pairs(path) == [(5, 7), (6, 7), (7, 7)]
+    assert pairs(stored(path, text)) == [(5, 7), (6, 7), (7, 7)]
 
 
 def test_json_longer_than_a_piece_reads_whole(tmp_path: Path) -> None:
     records = [{"prompt_len": i + 1, "output_len": 3, "pad": "é" * (i % 700)} for i in range(6000)]
     records.append({"prompt_len": 9, "output_len": 9, "pad": "z" * (3 << 20)})
-    path = tmp_path / "l.json"
-    path.write_text(json.dumps(records, ensure_ascii=False))
+    path = stored(tmp_path / "l.json", json.dumps(records, ensure_ascii=False))
     assert path.stat().st_size > 3 << 20
     assert [p for p, _ in pairs(path)] == [*range(1, 6001), 9]
 
 
 def test_json_is_read_as_traces_are(tmp_path: Path) -> None:
-    path = tmp_path / "l.jsonl"
-    path.write_text('{"Input Length": "5", "output_length": 7}\n{cut\n')
+    path = stored(tmp_path / "l.jsonl", '{"Input Length": "5", "output_length": 7}\n{cut\n')
     assert pairs(path) == [(5, 7)]
     assert (read_lengths(path, ANY).read, read_lengths(path, ANY).dropped) == (2, 1)
     path.write_text('{"input_lens": [4, 5], "output_lens": [6, 7], "completed": 2}')
@@ -60,9 +58,8 @@ def test_text_needs_a_stated_rule(tmp_path: Path) -> None:
         said(("gpt", "continues"), ("human", "?")),
         said(("human", "alone")),
     ]
-    path.write_text(json.dumps(records))
     with pytest.raises(SettingError, match="chars_per_token"):
-        pairs(path)
+        pairs(stored(path, json.dumps(records)))
     assert pairs(path, chars_per_token=4.0) == [(3, 6)]
 
 
@@ -77,18 +74,14 @@ def test_text_needs_a_stated_rule(tmp_path: Path) -> None:
     ],
 )
 def test_broken_json_is_refused(tmp_path: Path, text: str, match: str) -> None:
-    path = tmp_path / "l.json"
-    path.write_text(text)
     with pytest.raises(DataError, match=match):
-        pairs(path)
+        pairs(stored(tmp_path / "l.json", text))
 
 
 def test_a_table_of_pairs_needs_no_arrivals(tmp_path: Path) -> None:
-    path = tmp_path / "l.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,4,5\n1,6,7\n")
+    path = stored(tmp_path / "l.csv", "arrival_s,prompt_tokens,output_tokens\n0,4,5\n1,6,7\n")
     assert pairs(path) == [(4, 5), (6, 7)]
-    path.write_text("prompt_len,output_len\n4,5\n6,\n,9\n")
-    assert pairs(path) == [(4, 5)]
+    assert pairs(stored(path, "prompt_len,output_len\n4,5\n6,\n,9\n")) == [(4, 5)]
 
 
 def test_the_filter_counts_what_it_drops(tmp_path: Path) -> None:

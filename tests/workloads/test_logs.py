@@ -12,6 +12,7 @@ import pytest
 from c2c.errors import DataError
 from c2c.workloads import Workload, build_workload, concatenate
 from c2c.workloads.formats import open_trace
+from tests.workloads.traces import columns, stored
 
 VLLM = """\
 INFO 12-31 23:59:50 [api_server.py:1090] Starting vLLM API server 0 on http://0.0.0.0:8000
@@ -75,14 +76,6 @@ def read(path: Path, text: str, **settings: object) -> Workload:
     return build_workload({"kind": "trace", "path": str(path), **settings}, ("small", "large"), 0)
 
 
-def columns(workload: Workload) -> tuple[list[float], list[int], list[int], list[int]]:
-    block = concatenate(workload.blocks())
-    return (
-        block.arrival_s.tolist(), block.model.tolist(), block.prompt_tokens.tolist(),
-        block.output_tokens.tolist(),
-    )  # fmt: skip
-
-
 def test_vllm_counts_ids_and_where_there_are_none_characters(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     workload = read(log, VLLM, chars_per_token=4)
@@ -134,13 +127,8 @@ def test_ids_that_come_again_are_other_requests(tmp_path: Path) -> None:
     again = VLLM.replace("chatcmpl-2", "chatcmpl-1")
     assert columns(read(tmp_path / "l", again, chars_per_token=4))[0] == [0.0, 1.0]
     assert columns(read(tmp_path / "o", BATCH_OUT + "\n" + BATCH_OUT))[2] == [
-        11,
-        11,
-        12,
-        12,
-        10,
-        10,
-    ]
+        11, 11, 12, 12, 10, 10,
+    ]  # fmt: skip
     assert len(columns(read(tmp_path / "s", SGLANG_JSON.replace('"b"', '"a"')))[0]) == 2
 
 
@@ -186,8 +174,7 @@ def test_lengths_of_a_log_with_the_arrivals_of_a_generator(tmp_path: Path) -> No
 
 
 def test_packed_logs_are_read_and_what_is_no_log_is_said(tmp_path: Path) -> None:
-    packed = tmp_path / "server.log.gz"
-    packed.write_bytes(gzip.compress(SGLANG.encode()))
+    packed = stored(tmp_path / "server.log.gz", gzip.compress(SGLANG.encode()))
     assert open_trace(packed).format.name == "sglang"
     (tmp_path / "other.log").write_text("nothing\nof the kind\n")
     with pytest.raises(DataError, match="no request in the format vllm"):

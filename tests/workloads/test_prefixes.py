@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import DataError, SettingError
-from c2c.workloads import RequestBlock, Workload, build_workload, concatenate, describe, write_trace
+from c2c.workloads import RequestBlock, build_workload, concatenate, describe, write_trace
 from c2c.workloads.formats import open_trace
-
-MODELS = ("small", "large")
-
-
-def build(path: Path, models: tuple[str, ...] = MODELS, **said: object) -> Workload:
-    return build_workload({"kind": "trace", "path": str(path), **said}, models, 0)
-
-
-def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+from tests.workloads.traces import CATALOG, build, json_lines
 
 
 def keys_of(block: RequestBlock) -> list[list[int]]:
@@ -118,7 +107,7 @@ def test_keys_are_equal_where_model_and_all_hashes_before_are(
     for row in rows[:1]:
         row.setdefault("hash_ids", [0])
     folder = tmp_path_factory.mktemp("t")
-    path = lines(folder / "t.jsonl", rows)
+    path = json_lines(folder / "t.jsonl", rows)
     full = [{"hash_ids": [], **row} for row in rows]
     told = {"block_tokens": size, "compression": 2.0, "assignment": "popularity_rank"}
     block = concatenate(build(path, **told).blocks())
@@ -174,7 +163,7 @@ ROW = {"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [7,
 
 
 def test_lengths_that_are_drawn_anew_drop_the_hashes(tmp_path: Path) -> None:
-    path = lines(tmp_path / "t.jsonl", [ROW])
+    path = json_lines(tmp_path / "t.jsonl", [ROW])
     workload = build(path, lengths="fixed")
     (block,) = workload.blocks()
     assert (block.block_tokens, block.block_first, block.block_keys) == (0, None, None)
@@ -185,7 +174,7 @@ def test_lengths_that_are_drawn_anew_drop_the_hashes(tmp_path: Path) -> None:
 
 def test_a_trace_without_hashes_has_no_arrays(tmp_path: Path) -> None:
     row = {key: value for key, value in ROW.items() if key != "hash_ids"}
-    workload = build(lines(tmp_path / "t.jsonl", [row]))
+    workload = build(json_lines(tmp_path / "t.jsonl", [row]))
     (block,) = workload.blocks()
     assert (block.block_tokens, block.block_first, block.session) == (0, None, None)
     assert not [line for line in describe(workload) if line.startswith(("prefixes", "sessions"))]
@@ -204,7 +193,7 @@ def test_a_trace_without_hashes_has_no_arrays(tmp_path: Path) -> None:
 def test_hashes_that_are_no_list_of_whole_numbers_are_a_bad_row(
     tmp_path: Path, cell: object, kind: str
 ) -> None:
-    path = lines(tmp_path / "t.jsonl", [ROW, {**ROW, "hash_ids": cell}])
+    path = json_lines(tmp_path / "t.jsonl", [ROW, {**ROW, "hash_ids": cell}])
     with pytest.raises(DataError, match=rf"1 of 2 rows are bad: {kind}_hash_ids 1 \(rows 2\)"):
         build(path)
     (block,) = build(path, on_bad_row="skip").blocks()
@@ -240,7 +229,7 @@ def test_lists_of_a_parquet_file_and_texts_are_alike(
 
 def test_the_size_of_a_block_is_told_or_seen(tmp_path: Path) -> None:
     rows = [{**ROW, "input_length": n, "hash_ids": list(range(-(-n // 64)))} for n in range(70, 90)]
-    path = lines(tmp_path / "t.jsonl", rows)
+    path = json_lines(tmp_path / "t.jsonl", rows)
     said = describe(build(path))
     assert "prefixes: 40 blocks of 64 tokens in 20 requests" in said
     told = concatenate(build(path, block_tokens=16).blocks())
@@ -249,16 +238,16 @@ def test_the_size_of_a_block_is_told_or_seen(tmp_path: Path) -> None:
     assert line.endswith("of which 20 have fewer hashes than blocks (workload.block_tokens)")
     with pytest.raises(SettingError, match=r"workload\.block_tokens=-1: expected a whole number"):
         build(path, block_tokens=-1)
-    bare = lines(tmp_path / "b.jsonl", [{k: v for k, v in ROW.items() if k != "hash_ids"}])
+    bare = json_lines(tmp_path / "b.jsonl", [{k: v for k, v in ROW.items() if k != "hash_ids"}])
     with pytest.raises(SettingError, match=r"block_tokens=16: expected 0: b\.jsonl has no column"):
         build(bare, block_tokens=16)
     with pytest.raises(SettingError, match=r"block_tokens=16: expected 0 with kind=poisson"):
-        build_workload({"kind": "poisson", "block_tokens": 16}, MODELS, 0)
+        build_workload({"kind": "poisson", "block_tokens": 16}, CATALOG, 0)
 
 
 def test_copies_of_a_trace_share_no_prefixes_and_no_sessions(tmp_path: Path) -> None:
     rows = [{**ROW, "timestamp": 10 * k, "session_id": f"s{k % 3}"} for k in range(9)]
-    path = lines(tmp_path / "t.jsonl", rows)
+    path = json_lines(tmp_path / "t.jsonl", rows)
     once = concatenate(build(path).blocks())
     thrice = concatenate(build(path, replicas=3).blocks())
     assert {key for keys in keys_of(once) for key in keys} < {
@@ -278,7 +267,7 @@ def test_turns_of_a_chat_are_one_session(tmp_path: Path) -> None:
         {**BAILIAN, "chat_id": chat, "parent_chat_id": parent, "turn": turn, "hash_ids": [1, 2, 3]}
         for chat, parent, turn in chats
     ]
-    path = lines(tmp_path / "t.jsonl", rows)
+    path = json_lines(tmp_path / "t.jsonl", rows)
     assert open_trace(path).format.name == "bailian"
     workload = build(path)
     block = concatenate(workload.blocks())
@@ -293,7 +282,7 @@ def test_turns_of_a_chat_are_one_session(tmp_path: Path) -> None:
 
 def test_turns_are_counted_where_they_are_not_told(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{**ROW, "session_id": s} for s in ("b", "a", "b", None, "b")]
-    workload = build(lines(tmp_path / "t.jsonl", rows))
+    workload = build(json_lines(tmp_path / "t.jsonl", rows))
     block = concatenate(workload.blocks())
     assert block.session is not None
     assert block.turn is not None
@@ -306,7 +295,7 @@ def test_turns_are_counted_where_they_are_not_told(tmp_path: Path) -> None:
     assert (again.session.tolist(), again.turn.tolist()) == ([0, 1, 0, -1, 0], [1, 1, 2, 0, 3])
     rows[2]["turn"] = -1
     with pytest.raises(DataError, match="negative_turn 1"):
-        build(lines(tmp_path / "t.jsonl", rows))
+        build(json_lines(tmp_path / "t.jsonl", rows))
 
 
 def test_rows_that_are_dropped_or_moved_take_their_blocks_along(tmp_path: Path) -> None:
@@ -314,7 +303,7 @@ def test_rows_that_are_dropped_or_moved_take_their_blocks_along(tmp_path: Path) 
         {"timestamp": at, "input_length": 600, "output_length": output, "hash_ids": [at, 9]}
         for at, output in ((3, 1), (1, 5_000), (0, 1), (2, 0), (4, 1))
     ]
-    path = lines(tmp_path / "t.jsonl", rows)
+    path = json_lines(tmp_path / "t.jsonl", rows)
     told: dict[str, Any] = {"sort": True, "max_total_tokens": 2_000, "on_bad_row": "skip"}
     block = concatenate(build(path, models=("x",), **told).blocks())
     assert block.arrival_s.tolist() == [0.0, 0.003, 0.004]

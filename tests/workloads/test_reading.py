@@ -15,23 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import DataError, SettingError
-from c2c.workloads import Workload, build_workload, concatenate, describe, write_trace
+from c2c.workloads import build_workload, concatenate, describe, write_trace
+from tests.workloads.traces import build, columns, json_lines, stored
 
 EPOCH_S = 1_716_000_000
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 ROWS = "\n0,a,10,20\n1.5,b,11,21\n2.5,a,12,22\n"
-
-
-def build(path: Path, **said: object) -> Workload:
-    return build_workload({"kind": "trace", "path": str(path), **said}, ("small", "large"), 0)
-
-
-def columns(workload: Workload) -> tuple[list[float], list[int], list[int], list[int]]:
-    block = concatenate(workload.blocks())
-    return (
-        block.arrival_s.tolist(), block.model.tolist(), block.prompt_tokens.tolist(),
-        block.output_tokens.tolist(),
-    )  # fmt: skip
 
 
 READ = ([0.0, 1.5, 2.5], [0, 1, 0], [10, 11, 12], [20, 21, 22])
@@ -51,9 +40,8 @@ def test_a_name_is_the_same_in_other_case_and_spelling(tmp_path: Path) -> None:
     table |= {" Prompt tokens": [10, 11, 12], "output_tokens": [20, 21, 22]}
     pq.write_table(pa.table(table), tmp_path / "t.parquet")
     assert columns(build(tmp_path / "t.parquet", lengths="trace")) == READ
-    path.write_text("Model,MODEL,arrival_s\na,b,1\n")
     with pytest.raises(DataError, match="column 'Model' or 'MODEL' occurs more than once"):
-        build(path)
+        build(stored(path, "Model,MODEL,arrival_s\na,b,1\n"))
 
 
 TOOK: Mapping[str, str] = {
@@ -91,8 +79,7 @@ TOOK: Mapping[str, str] = {
 @pytest.mark.parametrize("header", TOOK)
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", " ; "])
 def test_a_likely_column_is_taken_and_said(tmp_path: Path, header: str, delimiter: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text((header + ROWS).replace(", ", ",").replace(",", delimiter))
+    path = stored(tmp_path / "t.csv", (header + ROWS).replace(", ", ",").replace(",", delimiter))
     workload = build(path)
     found = columns(workload)
     assert ([at - found[0][0] for at in found[0]], *found[1:]) == READ
@@ -127,9 +114,8 @@ def test_a_likely_column_is_taken_and_said(tmp_path: Path, header: str, delimite
 def test_a_column_that_is_not_clear_is_asked_for(tmp_path: Path, header: str, said: str) -> None:
     path = tmp_path / "t.csv"
     wide = header.count(",") + 1
-    path.write_text("\n".join([header, *(",".join([f"{k}"] * wide) for k in (1, 2, 3))]))
     with pytest.raises(DataError) as refused:
-        build(path)
+        build(stored(path, "\n".join([header, *(",".join([f"{k}"] * wide) for k in (1, 2, 3))])))
     assert said in str(refused.value)
 
 
@@ -153,8 +139,7 @@ HABITS: Mapping[str, str] = {
 
 @pytest.mark.parametrize("name", HABITS)
 def test_files_of_other_habits_are_read_as_they_are(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_text(HABITS[name].format("Qwen/Qwen3-32B", "large", "Qwen/Qwen3-32B"), "utf-8")
+    path = stored(tmp_path / name, HABITS[name].format("Qwen/Qwen3-32B", "large", "Qwen/Qwen3-32B"))
     workload = build_workload(
         {"kind": "trace", "path": str(path)}, ("small", "large"), 0, may_add=True
     )
@@ -173,21 +158,18 @@ def test_a_column_of_texts_is_no_length_and_one_of_one_value_no_time(tmp_path: P
          "prompt_tokens": ["a"], "info": {"input_tokens": 10 + k, "output_tokens": 20 + k}}
         for k in range(3)
     ]  # fmt: skip
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(rows))
+    path = stored(tmp_path / "t.json", json.dumps(rows))
     workload = build(path, columns={"prompt_tokens": "info.input_tokens"})
     assert columns(workload) == ([0, 1, 2], [0, 0, 0], [10, 11, 12], [20, 21, 22])
     said = workload.description["columns_guessed"]
     assert said == {"arrival_s": "start_time", "output_tokens": "info.output_tokens"}
     for row in rows:
         del row["prompt_tokens"]
-    path.write_text(json.dumps(rows))
-    assert columns(build(path)) == columns(workload)
+    assert columns(build(stored(path, json.dumps(rows)))) == columns(workload)
 
 
 def test_columns_that_are_not_read_are_said(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s,total_tokens,prompt\n0,5,hello\n")
+    path = stored(tmp_path / "t.csv", "arrival_s,total_tokens,prompt\n0,5,hello\n")
     with pytest.raises(DataError, match="no output_tokens; whole numbers are in 'total_tokens'"):
         build(path)
     said = describe(build(path, lengths="synthetic"))
@@ -195,8 +177,7 @@ def test_columns_that_are_not_read_are_said(tmp_path: Path) -> None:
 
 
 def test_a_file_can_be_said_to_have_no_column_of_models(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s,model_version,prompt_tokens,output_tokens" + ROWS)
+    path = stored(tmp_path / "t.csv", "arrival_s,model_version,prompt_tokens,output_tokens" + ROWS)
     assert columns(build(path))[1] == READ[1]
     workload = build(path, columns={"model": ""})
     assert columns(workload)[1] == [0, 0, 0]
@@ -246,22 +227,18 @@ def test_a_first_request_far_from_zero_is_the_zero(tmp_path: Path) -> None:
     assert arrivals(7000, 9000, time_unit="ms") == [7, 9]
     with pytest.raises(SettingError, match=r"workload\.time_unit='auto'.*arrives within"):
         arrivals(0, 5e14)
-    path.write_text("arrival_s\n2024-01-01\n")
     with pytest.raises(SettingError, match=r"workload\.time_unit='ms': expected auto, as times"):
-        build(path, time_unit="ms", lengths="fixed")
+        build(stored(path, "arrival_s\n2024-01-01\n"), time_unit="ms", lengths="fixed")
 
 
 def test_times_that_cannot_be_read_name_the_forms_that_are(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s\n16/11/2023 18:15\n17/11/2023 18:15\n")
+    path = stored(tmp_path / "t.csv", "arrival_s\n16/11/2023 18:15\n17/11/2023 18:15\n")
     with pytest.raises(DataError, match=r"numbers \(12\.5\) and as dates such as 2023-11-16 18:15"):
         build(path, lengths="fixed")
-    path.write_text("arrival_s\n1\n16/11/2023 18:15\n")
     with pytest.raises(DataError, match=r"unreadable_arrival 1 .* as dates such as 2023-11-16"):
-        build(path, lengths="fixed")
-    path.write_text("Timestamp,prompt_tokens,output_tokens\n16/11/2023 18:15,1,1\n")
+        build(stored(path, "arrival_s\n1\n16/11/2023 18:15\n"), lengths="fixed")
     with pytest.raises(DataError, match=r"'Timestamp' may be .* such as '16/11/2023 18:15'"):
-        build(path)
+        build(stored(path, "Timestamp,prompt_tokens,output_tokens\n16/11/2023 18:15,1,1\n"))
 
 
 MOONCAKE = [
@@ -273,11 +250,6 @@ MORE: Mapping[str, Mapping[str, Any]] = {
     "sessions": {"session_id": "s", "delay": 500},
     "bailian": {"chat_id": 1, "parent_chat_id": -1, "type": "text", "turn": 1},
 }
-
-
-def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.mark.parametrize("more", MORE)
@@ -294,7 +266,7 @@ def test_traces_with_prefix_blocks_sessions_and_turns(
         rows.append({**row, **MORE[more], "timestamp": time})
         if not hashed:
             del rows[-1]["hash_ids"]
-    workload = build(lines(tmp_path / "t.jsonl", rows))
+    workload = build(json_lines(tmp_path / "t.jsonl", rows))
     arrival_s, _, prompt, output = columns(workload)
     np.testing.assert_allclose(arrival_s, np.arange(40) * 3, atol=1e-5)
     assert (prompt, output) == (list(range(512, 552)), list(range(7, 47)))
@@ -307,7 +279,7 @@ def test_traces_with_prefix_blocks_sessions_and_turns(
 
 def test_a_unit_that_cannot_be_seen_is_asked_for(tmp_path: Path) -> None:
     rows = [{**row, "timestamp": row["timestamp"] / 1000} for row in MOONCAKE]
-    path = lines(tmp_path / "t.jsonl", rows)
+    path = json_lines(tmp_path / "t.jsonl", rows)
     with pytest.raises(SettingError, match=r"workload\.time_unit='auto': expected s or ms"):
         build(path)
     assert columns(build(path, time_unit="s"))[0] == [3.0 * at for at in range(40)]
@@ -315,14 +287,14 @@ def test_a_unit_that_cannot_be_seen_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_turn_without_an_arrival_is_counted_not_placed(tmp_path: Path) -> None:
     turn = {"session_id": "s", "delay": 5, "input_length": 5, "output_length": 5}
-    path = lines(tmp_path / "t.jsonl", [MOONCAKE[0], turn, MOONCAKE[1]])
+    path = json_lines(tmp_path / "t.jsonl", [MOONCAKE[0], turn, MOONCAKE[1]])
     with pytest.raises(DataError, match=r"missing_arrival 1 \(rows 2\).*Turns with a delay"):
         build(path)
 
 
 def test_a_broken_line_of_json_costs_that_line(tmp_path: Path) -> None:
-    path = lines(tmp_path / "t.jsonl", MOONCAKE)
-    path.write_text(path.read_text()[:-40] + "\n[1]\n")
+    path = json_lines(tmp_path / "t.jsonl", MOONCAKE)
+    stored(path, path.read_text()[:-40] + "\n[1]\n")
     with pytest.raises(DataError, match=r"2 of 41 rows are bad: malformed_line 2"):
         build(path)
     assert len(columns(build(path, on_bad_row="skip"))[0]) == 39
@@ -337,8 +309,7 @@ RESULT = {
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_the_result_of_a_serving_benchmark_is_a_trace(tmp_path: Path, indent: int | None) -> None:
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(RESULT, indent=indent))
+    path = stored(tmp_path / "r.json", json.dumps(RESULT, indent=indent))
     workload = build(path)
     assert columns(workload) == ([0.0, 0.5, 2.0], [0, 0, 0], [200, 100, 300], [20, 10, 30])
     assert workload.description["assignment"]["made_of"] == {"m": "small"}
@@ -355,15 +326,13 @@ def test_the_result_of_a_serving_benchmark_is_a_trace(tmp_path: Path, indent: in
     np.testing.assert_array_equal(again.measured_tpot_s, block.measured_tpot_s)
     drawn = concatenate(build(path, lengths="fixed").blocks())
     assert (drawn.measured_ttft_s, drawn.measured_tpot_s) == (None, None)
-    path.write_text(json.dumps({k: v for k, v in RESULT.items() if k != "start_times"}))
     with pytest.raises(DataError, match=r"but no arrivals\. Use it as workload\.lengths="):
-        build(path)
+        build(stored(path, json.dumps({k: v for k, v in RESULT.items() if k != "start_times"})))
     odd = {"ttfts": ["x", None, -1], "itls": [3, ["a"], None]}  # what tells nothing is no bad row
     path.write_text(json.dumps(RESULT | odd))
     assert not any(line.startswith("measured") for line in describe(build(path)))
-    path.write_text(json.dumps({**RESULT, "output_lens": [1]}))
     with pytest.raises(DataError, match="output_lens has 1 entries and input_lens has 3"):
-        build(path)
+        build(stored(path, json.dumps({**RESULT, "output_lens": [1]})))
 
 
 RECORD = st.fixed_dictionaries(
@@ -392,8 +361,7 @@ def test_no_record_of_json_is_lost_and_none_made(
         "indented": json.dumps(rows, indent=1),
         "one a line": "[" + ",\n".join(texts) + "]",
     }[form]
-    path = tmp_path_factory.mktemp("t") / "t.json"
-    path.write_bytes(text.encode("utf-8"))
+    path = stored(tmp_path_factory.mktemp("t") / "t.json", text.encode("utf-8"))
     arrival_s, _, prompt, output = columns(build(path))
     assert arrival_s == [(row["timestamp"] - rows[0]["timestamp"]) / 1000 for row in rows]
     assert prompt == [row["input_length"] for row in rows]

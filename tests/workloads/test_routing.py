@@ -90,12 +90,9 @@ def of_requests(router: Router, requests: int, tokens: int, seed: int = 1) -> np
 
 @settings(max_examples=25, deadline=None)
 @given(
-    skew=st.sampled_from([0.0, 0.7, 3.0]),
-    locality=st.sampled_from([0.0, 0.5, 0.95]),
-    request=st.integers(0, 2**40),
-    position=st.integers(0, 300),
-    seed=st.integers(0, 2**31),
-)
+    skew=st.sampled_from([0.0, 0.7, 3.0]), locality=st.sampled_from([0.0, 0.5, 0.95]),
+    request=st.integers(0, 2**40), position=st.integers(0, 300), seed=st.integers(0, 2**31),
+)  # fmt: skip
 def test_what_is_drawn_depends_on_nothing_else(
     skew: float, locality: float, request: int, position: int, seed: int
 ) -> None:

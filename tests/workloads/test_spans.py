@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from c2c.errors import DataError
 from c2c.workloads import build_workload, concatenate
+from tests.workloads.traces import stored
 
 START = 1_544_712_660_000_000_000
 
@@ -69,8 +70,7 @@ def test_each_call_is_one_request(
             span(at, 6, k + "agent", k + "tool", operation__name="execute_tool"),
         ])  # fmt: skip
     order.shuffle(groups)
-    path = tmp_path_factory.mktemp("spans") / "spans.jsonl"
-    path.write_text(lines(*groups))
+    path = stored(tmp_path_factory.mktemp("spans") / "spans.jsonl", lines(*groups))
     block = concatenate(read(path).blocks())
     wanted = sorted((at, prompt, output) for at, _, prompt, output, _ in calls)
     first = wanted[0][0]
@@ -93,7 +93,5 @@ def test_each_call_is_one_request(
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "spans.jsonl"
-    path.write_text(text)
     with pytest.raises(DataError, match=message):
-        read(path)
+        read(stored(tmp_path / "spans.jsonl", text))

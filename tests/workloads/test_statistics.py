@@ -91,12 +91,9 @@ def test_gentd26_gives_the_published_numbers() -> None:
     if not (shared_dir() / "traces" / "gentd26_requests.parquet").is_file():
         pytest.skip("shared traces absent; set C2C_SHARED")
     config = {
-        "kind": "trace",
-        "path": "gentd26_requests.parquet",
-        "lengths": "fixed",
-        "on_bad_row": "skip",
-        "on_duplicate": "keep",
-    }
+        "kind": "trace", "path": "gentd26_requests.parquet", "lengths": "fixed",
+        "on_bad_row": "skip", "on_duplicate": "keep",
+    }  # fmt: skip
     workload = build_workload(config, ["model"], 0)
     assert len(workload.models) == 86
     assert workload.description["bad_rows"] == {"missing_model": 25}

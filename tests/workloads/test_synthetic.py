@@ -23,12 +23,9 @@ def measured(trace: SyntheticTrace, seed: int) -> TraceStatistics:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    requests=st.integers(1, 3000),
-    models=st.integers(1, 100),
-    days=st.integers(1, 4),
-    gap_cv=st.floats(0.1, 4),
-    seed=st.integers(0, 2**32),
-)
+    requests=st.integers(1, 3000), models=st.integers(1, 100), days=st.integers(1, 4),
+    gap_cv=st.floats(0.1, 4), seed=st.integers(0, 2**32),
+)  # fmt: skip
 def test_exactly_the_requests_asked_for_in_order(
     requests: int, models: int, days: int, gap_cv: float, seed: int
 ) -> None:

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from c2c.errors import DataError, SettingError
 from c2c.workloads import RequestBlock, Workload, build_workload, concatenate
 from tests.simulator.worlds import setup, simulate
+from tests.workloads.traces import stored
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    path = folder / "trace.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
+    return stored(folder / "trace.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def turn(at_s: float, session: Any, number: int, **more: Any) -> dict[str, Any]:
@@ -60,10 +59,18 @@ def test_measured_answers_are_no_time_to_think(tmp_path: Path) -> None:
     )
 
 
-def test_parents_make_sessions(tmp_path: Path) -> None:
-    rows = [chat(0, "a", -1), chat(2, "b", "a"), chat(3, "c", None), chat(9, "d", "b")]
-    found = block_of(write(tmp_path, rows)).think_s
-    np.testing.assert_array_equal(found, [np.nan, 2.0, np.nan, 7.0])
+@pytest.mark.parametrize(
+    ("rows", "think_s"),
+    [
+        ([chat(0, "a", -1), chat(2, "b", "a"), chat(3, "c", None), chat(9, "d", "b")],
+         [np.nan, 2.0, np.nan, 7.0]),
+        # Turns without their parent may begin sessions.
+        ([chat(0, "a", -1), chat(1, "b", "gone"), chat(5, "c", "b")], [np.nan, np.nan, 4.0]),
+    ],
+)  # fmt: skip
+def test_parents_make_sessions(tmp_path: Path, rows: Any, think_s: list[float]) -> None:
+    found = block_of(write(tmp_path, rows), on_bad_row="skip").think_s
+    np.testing.assert_array_equal(found, think_s)
 
 
 @settings(max_examples=10, deadline=None)
@@ -109,12 +116,6 @@ def test_wrong_sessions_are_refused(tmp_path: Path, rows: list[Any], says: str) 
     with pytest.raises(DataError, match=says):
         workload(path)
     assert len(block_of(path, turns_wait=False)) == len(rows)
-
-
-def test_turns_without_their_parent_may_begin_sessions(tmp_path: Path) -> None:
-    rows = [chat(0, "a", -1), chat(1, "b", "gone"), chat(5, "c", "b")]
-    found = block_of(write(tmp_path, rows), on_bad_row="skip").think_s
-    np.testing.assert_array_equal(found, [np.nan, np.nan, 4.0])
 
 
 @pytest.mark.parametrize(

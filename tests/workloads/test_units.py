@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from c2c.errors import DataError, SettingError
-from c2c.workloads import Workload, build_workload, concatenate, describe, doubts
+from c2c.workloads import Workload, concatenate, describe, doubts
 from c2c.workloads.names import UNITS, unit_of
+from tests.workloads.traces import build, stored
 
 AT = [0.0, 0.5, 2.0, 7.25]
 NAMES = {
@@ -22,10 +23,6 @@ NAMES = {
     "arrival_ns": "ns", "startTimeUnixNano": "ns", "time [nanoseconds since start]": "ns",
     "arrival (min)": "min", "arrival_hours": "h", "arrival_days": "d",
 }  # fmt: skip
-
-
-def build(path: Path, **said: Any) -> Workload:
-    return build_workload({"kind": "trace", "path": str(path), **said}, ("small", "large"), 0)
 
 
 def table(path: Path, name: str, cells: list[Any], delimiter: str = ",") -> Path:
@@ -120,8 +117,7 @@ def test_a_low_load_that_seconds_may_have_is_said(
 def test_a_formats_own_column_keeps_its_unit_when_named_by_hand(tmp_path: Path) -> None:
     rows = [{"timestamp": 500 * k, "input_length": 10 + k, "output_length": 20 + k}
             for k in range(3)]  # fmt: skip
-    path = tmp_path / "t.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path = stored(tmp_path / "t.jsonl", "\n".join(map(json.dumps, rows)))
     assert arrivals(build(path, columns={"arrival_s": "timestamp"})) == [0, 0.5, 1]
     # Other lengths, so perhaps another format: nothing tells the unit.
     path.write_text(path.read_text().replace("input_length", "input_tokens"))
@@ -163,18 +159,15 @@ def test_thousands_may_have_separators(tmp_path: Path, separator: str) -> None:
 
 @pytest.mark.parametrize("cell", ["1,23", "12,34,567", "1,2345", "0,123", "1.234", "1,234.5"])
 def test_other_separators_are_bad_rows(tmp_path: Path, cell: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(f'arrival_s,in,out\n0,5,5\n1,6,6\n2,"{cell}",5\n')
     with pytest.raises(DataError, match=r"(unreadable|fractional)_tokens 1 \(rows 3\)"):
-        build(path)
+        build(stored(tmp_path / "t.csv", f'arrival_s,in,out\n0,5,5\n1,6,6\n2,"{cell}",5\n'))
 
 
 def test_a_comma_is_a_decimal_point_where_semicolons_separate(tmp_path: Path) -> None:
     path = table(tmp_path / "t.csv", "time", ["0,5", "1,250", "2", " 3,125 "], delimiter=";")
     assert arrivals(build(path)) == [0, 0.75, 1.5, 2.625]
-    path.write_text("time;in;out\n0;5;6\n1;7;8\n2;1,234;5\n")
     with pytest.raises(DataError, match=r"fractional_tokens 1 \(rows 3\)"):
-        build(path)
+        build(stored(path, "time;in;out\n0;5;6\n1;7;8\n2;1,234;5\n"))
 
 
 @pytest.mark.parametrize("spelled", [("Prompt Length", "Output Length"), ("prompt_length",) * 2])
@@ -187,8 +180,7 @@ def test_lists_of_requests_are_requests_at_their_groups_time(
         {"timestamp": at, "requests": [{prompt: p, output: o, "prompt": "..."} for p, o in pairs]}
         for at, pairs in groups
     ]
-    path = tmp_path / "t.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path = stored(tmp_path / "t.jsonl", "\n".join(map(json.dumps, lines)))
     for told in ({}, {"arrival_s": "timestamp"}):
         workload = build(path, columns=told)
         block = concatenate(workload.blocks())

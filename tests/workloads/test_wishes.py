@@ -10,6 +10,7 @@ import pytest
 from c2c.config import build, load, simulate
 from c2c.errors import DataError
 from c2c.workloads import OF_MODEL, Workload, concatenate, write_trace
+from tests.workloads.traces import stored
 
 HEAD = "arrival_s,prompt_tokens,output_tokens,max_output_tokens,priority,deadline_s,cancel_s\n"
 
@@ -46,8 +47,7 @@ def test_a_cell_that_cannot_be_is_a_bad_row(tmp_path: Path, row: str, kind: str)
 
 def test_the_simulator_heeds_them(tmp_path: Path) -> None:
     rows = "0,100,50,2000,,,\n0.1,100,400,,,0.5,\n0.2,100,400,,,,0.6\n0.3,100,5,,,,50\n"
-    path = tmp_path / "a.csv"
-    path.write_text(HEAD + rows)
+    path = stored(tmp_path / "a.csv", HEAD + rows)
     setup = build(load(["workload=file", f"workload.path={path}", "mig=7x12gb"]))
     table = simulate(setup, compiled=False).requests.sort_by("id")
     reasons = ["", "deadline", "cancelled", ""]

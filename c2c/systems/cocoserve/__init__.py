@@ -19,7 +19,6 @@ from c2c.systems.cocoserve.modules import Module, kv_bytes, layer_bytes, module_
 from c2c.systems.cocoserve.operations import Operation, operations_between
 from c2c.systems.cocoserve.placement import Part, Placement, even_rows
 from c2c.systems.cocoserve.planner import by_runs, room_of, scale_up
-from c2c.systems.cocoserve.scale_down import Relief, scale_down
 from c2c.systems.cocoserve.speedup import (
     Estimate,
     changes,
@@ -42,7 +41,6 @@ __all__ = [
     "OperationCosts",
     "Part",
     "Placement",
-    "Relief",
     "Scaling",
     "StepTime",
     "by_runs",
@@ -69,7 +67,6 @@ __all__ = [
     "placement_of",
     "printed_speedup",
     "room_of",
-    "scale_down",
     "scale_up",
     "scaled_layout",
     "sizes",

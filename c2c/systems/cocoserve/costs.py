@@ -91,13 +91,11 @@ def fitted_claims() -> frozenset[str]:
 
 
 def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> int:
-    """Return an operation's link bytes; 0 without copies.
+    """Return an operation's link bytes.
 
     Args:
       kv_tokens: tokens of KV moved with each layer.
     """
-    if operation.kind not in ("replicate", "migrate", "evict"):
-        return 0
     weights = 0 if operation.kind == "evict" else module_of(spec, operation.module).bytes
     kv = kv_bytes(spec, kv_tokens) if operation.with_kv else 0
     return len(operation.layers) * (weights + kv)
@@ -105,7 +103,7 @@ def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> in
 
 def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts) -> int:
     """Return an operation's block bytes on its target, without KV."""
-    if operation.kind not in ("replicate", "migrate"):
+    if operation.kind == "evict":
         return 0
     module_bytes = module_of(spec, operation.module).allocated_bytes
     return int(costs.process_bytes) + len(operation.layers) * module_bytes

@@ -27,10 +27,8 @@ def after(
       requests: that move to new copies.
 
     Raises:
-      SettingError: another kind, parts of layers, or impossible.
+      SettingError: parts of layers, or impossible.
     """
-    if operation.kind not in ("replicate", "migrate", "evict"):
-        raise SettingError("operation", operation.kind, "replicate, migrate or evict")
     if operation.module != LAYER:
         raise SettingError("operation.module", operation.module, f"{LAYER}: whole layers move live")
     layers, device, source = operation.layers, operation.device, operation.source

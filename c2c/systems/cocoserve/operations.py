@@ -16,19 +16,16 @@ class Operation:
     """One operation on a served model.
 
     Attributes:
-      kind: replicate; migrate; evict (KV moves to another copy); cap (fewer rows a step); offload
-        (further rows' KV moves to host memory).
+      kind: replicate; migrate; evict (KV moves to another copy).
       with_kv: whether KV moves too.
-      rows: for a cap, rows of a step.
     """
 
-    kind: Literal["replicate", "migrate", "evict", "cap", "offload"]
+    kind: Literal["replicate", "migrate", "evict"]
     layers: tuple[int, ...] = ()
     source: int = 0
     device: int = 0
     module: str = "layer"
     with_kv: bool = False
-    rows: int = 0
 
 
 def operations_between(before: Placement, after: Placement) -> tuple[Operation, ...]:

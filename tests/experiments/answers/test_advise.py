@@ -117,36 +117,6 @@ def test_choices_that_are_composed_apart_are_those_composed_together(
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
-    [
-        ("advise.most=0", "advise.most=0: expected a whole number above 0"),
-        ("advise.within=0.5", "advise.within=0.5: expected a number, at least 1"),
-        ("advise.x=1", "expected a key among error, fleets, keep"),
-        ("search.trials=4", "search.trials='4': expected a setting of group advise"),
-        ("superchips=2", "no value, as it is the answer. Set advise.most"),
-        ("seed=3", "Set advise.seeds"),
-        ("hardware=rubin", "a price, which rubin lacks"),
-        ("fleet.parts=[{hardware:gh200},{hardware:rubin}]", "a price, which rubin lacks"),
-        ("advise.fleets=[nope]", "fleet='nope': expected one of"),
-        ("hardware=gh200,nope", "hardware='nope': expected"),
-        ("system=c2cserve,nope", "system='nope': expected"),
-        ("workload.rate_rps=interval(1,2)", "expected values to compare, such as 1,2,4"),
-        ("-m", "option='-m': expected no sweep"),
-    ],
-)
-def test_what_cannot_work_is_refused_in_one_line(
-    argument: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    assert advise.main(["workload=poisson", "workload.requests=60", argument]) == 2
-    got = capsys.readouterr()
-    assert said in got.err
-    assert got.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
     "rate",
     [
         pytest.param(4.0, marks=pytest.mark.slow),
@@ -286,9 +256,9 @@ def test_fleets_of_one_price_are_ranked_by_what_they_have_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [
-        "workload=poisson", "workload.requests=400", "catalog=dense6", *ONE_MODEL[1:],
+        "workload=poisson", "workload.requests=150", "catalog=dense6", *ONE_MODEL[1:],
         "slo.tpot_s=0.15", "hardware=gh200,h100_sxm", "system=c2cserve_plus,aegaeon",
-        "mig=1x96gb,4x24gb,1x80gb", "system.max_batch=64", "advise.seeds=[0]", "advise.keep=1",
+        "mig=1x96gb,1x80gb", "system.max_batch=64", "advise.seeds=[0]", "advise.keep=1",
     ]  # fmt: skip
     found, said = answered(words, tmp_path, capsys)
     keys = [

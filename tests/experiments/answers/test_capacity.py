@@ -113,31 +113,3 @@ def test_a_search_that_is_killed_goes_on_and_ends_as_if_undisturbed(tmp_path: Pa
     said += f"{answer.parent.relative_to(tmp_path)}"
     assert " ".join(again.stdout.split()) == said  # wrapped at words
     assert "the workload lasts" in found["note"]
-
-
-@pytest.mark.parametrize(
-    ("argument", "said"),
-    [
-        ("capacity.of=speed", "capacity.of='speed': expected one of rate, models, superchips"),
-        ("capacity.off=rate", "expected a key among of, seeds, tolerance, workers"),
-        ("capacity.seeds=x", "capacity.seeds='x': expected a value of type list"),
-        ("capacity.seeds=[", "capacity.seeds='[': expected valid YAML"),
-        ("capacity.seeds=[1,1]", "expected whole numbers from 0 on, each once"),
-        ("capacity.workers=0", "capacity.workers=0: expected a whole number above 0"),
-        ("seed=3", "seed='3': expected no value. Set capacity.seeds"),
-        ("slo.attainment=1.5", "slo.attainment=1.5: expected a share in (0, 1]"),
-        ("-m", "option='-m': expected no sweep"),
-    ],
-)
-def test_what_cannot_work_is_refused_in_one_line(
-    argument: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    from experiments import capacity
-
-    monkeypatch.chdir(tmp_path)
-    assert capacity.main([*TINY[:4], argument]) == 2
-    got = capsys.readouterr()
-    assert said in got.err
-    assert got.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())

@@ -248,20 +248,3 @@ def test_measurements_stay_if_a_later_turn_fails(
     rows = json.loads((out / "servers.json").read_text())["rows"]
     assert [row["server"] for row in rows] == ["engine", "llama.cpp"]
     assert not (out / "DONE").exists()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ("models=0", "models"),
-        ("rate=0", "rate"),
-        ("prompt=[9,4]", "prompt"),
-        ("shapes=[mixtral-15m]", "shapes"),
-        ("peer=nowhere/python", "make peer-server"),
-    ],
-)
-def test_settings_that_cannot_work_are_named(
-    wrong: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(wrong.split()) == 2
-    assert said in capsys.readouterr().err

@@ -15,7 +15,6 @@ import pytest
 
 from experiments.lab.bench.live import Request
 from experiments.lab.bench.prediction import live
-from experiments.lab.bench.prediction.command import main
 from experiments.lab.bench.prediction.live import Host
 from experiments.lab.bench.prediction.verdict import FLOORS, TARGETS, judge, verdict
 from experiments.serving.record import CATALOG
@@ -108,28 +107,6 @@ def test_a_run_that_has_its_record_is_not_run_again(
     host.served("fit-0", asked)
     assert (Fake.started, sent) == (2, [1, 1])
     assert not (folder / "requests.parquet").exists()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ("requests=0", "requests"),
-        ("loads=[]", "loads"),
-        ("loads=[0.5,0.5]", "loads"),
-        ("loads=[0]", "loads"),
-        ("prompt=[9,4]", "prompt"),
-        ("new=[1]", "new"),
-        ("zipf=-1", "zipf"),
-        ("shapes=[mixtral-15m]", "shapes"),
-        ("catalog=nowhere", "catalog"),
-        ("serve=['out=here']", "serve"),
-    ],
-)
-def test_settings_that_cannot_work_are_named(
-    wrong: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([wrong]) == 2
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.soak

@@ -8,8 +8,7 @@ import pytest
 from experiments.claims import claim, compare
 from experiments.figure import Context
 from experiments.papers.c2cserve import replay, starts
-
-QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+from tests.experiments.duties import QUICK
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from experiments.figure import Context, figures
 from experiments.papers.c2cserve import workload_map
 from experiments.papers.c2cserve.measures import MEASURES
 from experiments.papers.c2cserve.workload_map import Point, best_of
+from tests.experiments.duties import QUICK
 
-QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 FULL = figures()["workload_map"].settings(replace(QUICK, profile="full"))
 
 

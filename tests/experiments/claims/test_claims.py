@@ -208,14 +208,9 @@ def test_fitted_claims_are_never_counted_as_reproduced() -> None:
     counted = [
         found[s]
         for s in (
-            "out-of-sample",
-            "in-sample",
-            "identity",
-            "explained",
-            "not-yet",
-            "not-applicable",
+            "out-of-sample", "in-sample", "identity", "explained", "not-yet", "not-applicable",
         )
-    ]
+    ]  # fmt: skip
     assert sum(counted) == found["claims"] == 577
 
 

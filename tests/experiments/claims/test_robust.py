@@ -10,10 +10,10 @@ from experiments.claims import Result, claim, fidelity_rows, load_claims, totals
 from experiments.claims.classes import readings, readings_of
 from experiments.claims.load import Claim
 from experiments.claims.robust import readings_table, standing, under_readings
-from experiments.figure import Context, figures
+from experiments.figure import figures
+from tests.experiments.duties import QUICK
 
 USED = "cocoserve.fig9.used"  # 37.5 GB; names answer_tokens, prompt_tokens and hbm_bytes
-QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 
 
 def result(name: str = USED, ours: Any = 37.5) -> Result:

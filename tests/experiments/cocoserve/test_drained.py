@@ -9,7 +9,7 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.systems.cocoserve import headroom
-from experiments.claims import claim, compare
+from experiments.claims import claim
 from experiments.figure import Computed, Context
 from experiments.papers.cocoserve import costs, fig3, fig8, fig9
 from experiments.papers.cocoserve.compared import coco, copied_layers, vllm
@@ -24,8 +24,7 @@ from experiments.papers.cocoserve.drained import (
     mean_over,
     rows_that_fit,
 )
-
-QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
+from tests.experiments.duties import QUICK, check_answers
 
 
 def test_the_fitted_latency_is_the_printed_one() -> None:
@@ -148,8 +147,4 @@ def test_an_engine_with_pages_uses_nine_tenths_of_a_card_at_most() -> None:
     ],
 )
 def test_answers_have_the_shape_of_their_claims(compute: Callable[[Context], Computed]) -> None:
-    found = compute(QUICK)
-    assert len(found.caption.split()) <= 50
-    assert found.finding
-    for one in found.results:
-        compare(claim(one.claim_id), one)
+    check_answers(compute(QUICK))

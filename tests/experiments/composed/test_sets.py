@@ -130,6 +130,7 @@ def as_markdown() -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_the_page_has_the_table_of_pairs() -> None:
     assert as_markdown() in PAGE.read_text("utf-8"), as_markdown()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,17 @@ SETTINGS = ("experiment.models=[2,4]", "experiment.compressions=[1.0,2.0]")
 QUICK = Context(profile="quick", link_variant="measured", seeds=(0,), overrides=SETTINGS)
 
 
+@functools.cache
+def replayed(models: str, rate: float) -> Any:
+    setup = build(load([
+        "catalog=dense6", models, "system=dedicated", "superchips=4", "hardware=h100_sxm",
+        "workload=deterministic", "workload.requests=8", f"workload.rate_rps={rate}",
+        f"slo.ttft_s={1e-6 if rate > 8 else 1.0}", "system.check_slo=false",
+    ]))  # fmt: skip
+    names = tuple(d.name for d in setup.prepared.setup.deployments)
+    return names, simulate(setup, compiled=False)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Replace replays by tiny ones; MuxServe has room for two models. Returns all settings."""
@@ -30,13 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         if "system=muxserve" in settings and "copies:2" in models:
             return None
         rate = 1e3 if "system=aegaeon" in settings else 8
-        setup = build(load([
-            "catalog=dense6", models, "system=dedicated", "superchips=4", "hardware=h100_sxm",
-            "workload=deterministic", "workload.requests=8", f"workload.rate_rps={rate}",
-            f"slo.ttft_s={1e-6 if rate > 8 else 1.0}", "system.check_slo=false",
-        ]))  # fmt: skip
-        names = tuple(d.name for d in setup.prepared.setup.deployments)
-        return names, simulate(setup, compiled=False)
+        return replayed(models, rate)
 
     monkeypatch.setattr(sharing, "_served", fake)
     return calls

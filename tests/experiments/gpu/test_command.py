@@ -41,21 +41,6 @@ def test_every_kernel_of_the_plan_can_be_launched() -> None:
         assert made.active_clusters * config.cluster <= spec.get("sms", 132)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--minutes", "0"], "--minutes=0.0: expected a number from 0.1 to 600"),
-        (["--stages", "decode,speed"], "--stages='speed': expected some of probe, "),
-        (["--judge", "absent"], "--judge='absent': expected a file of rows"),
-    ],
-)
-def test_wrong_arguments(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(arguments) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_without_a_gpu_it_says_what_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 
 from c2c.errors import SettingError
-from experiments.claims import claim, compare, explanations, fidelity_rows, load_claims, totals
-from experiments.figure import Computed, Context
+from experiments.figure import Computed
 from experiments.papers.medusa import drawing, switch, timeline
 from experiments.papers.medusa.fleet import Fleet, tail_of
 from experiments.papers.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer
 from experiments.papers.medusa.restoring import classifier_rows, restore_model
-
-QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
-
-
-def agreement(figure: Computed) -> dict[str, bool]:
-    return {r.claim_id: compare(claim(r.claim_id), r).agrees for r in figure.results}
+from tests.experiments.duties import QUICK, agreement, check_misses, claims_without_answer
 
 
 def drawn(draw: Any, figure: Computed) -> None:
@@ -39,9 +32,7 @@ def test_nine_of_ten_models_have_nodes_by_the_rule() -> None:
     assert agrees["medusa.fig7a.vs_vllm"]
     assert agrees["medusa.fig7b.coldstart"]
     assert agrees["medusa.fig2.both_share_avg"]
-    found = totals(fidelity_rows(load_claims(), figure.results, frozenset()))["misses"]
-    assert found["all"] == 3
-    assert (found["without_a_reason"], found["reasons_of_hits"]) == ([], [])
+    check_misses(figure.results, least=3)
     drawn(drawing.draw_timeline, figure)
 
 
@@ -116,15 +107,5 @@ ELSEWHERE = (
 
 
 def test_every_claim_of_the_paper_is_answered_or_explained() -> None:
-    ours = {c.id: c for c in load_claims().values() if c.system == "medusa"}
     answered = {r.claim_id for r in timeline.compute(QUICK).results}
-    explained = {name for name in explanations() if name.startswith("medusa.")}
-    assert not answered & explained
-    assert not {name for name in explained if ours[name].is_informational}
-    left = {
-        name
-        for name in ours.keys() - answered - explained
-        if not ours[name].is_informational
-        and not any(fnmatch(name, f"medusa.{pattern}") for pattern in ELSEWHERE)
-    }
-    assert not left
+    assert not claims_without_answer("medusa", answered, ELSEWHERE)

@@ -86,15 +86,6 @@ def test_memory_that_ends_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert said.count("\n") == 1
 
 
-def test_a_folder_that_is_read_only_is_one_line_before_work(tmp_path: Path) -> None:
-    """Permissions do not bind root: nobody makes folders in /sys."""
-    done = subprocess.run(
-        [*COMMAND, *SMALL, "folder=/sys/c2c"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert one_line(done).startswith("error: folder='/sys/c2c': expected a folder that can be")
-
-
 def test_a_disk_that_is_too_small_is_one_line_before_work(tmp_path: Path) -> None:
     mounted = 'mkdir small && mount -t tmpfs -o size=200k none small && exec "$@" folder=small/r'
     inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, "sh"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -16,16 +17,30 @@ import yaml
 from hydra._internal.hydra import Hydra
 
 from experiments import simulate
-from experiments.lab.bench import simulator
-from experiments.papers.cocoserve import plan
-from experiments.papers.weaver import plan as weaving
-from experiments.reproduce import command as reproduce_main
-from tests.vopr import __main__ as vopr
 
 TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(
     (Path(__file__).parent / "wrong_inputs.yaml").read_text("utf-8")
 )
 BASE = ["workload=poisson", "workload.requests=50", "figures=false"]
+BASES: Mapping[str, list[str]] = {
+    "advise": ["workload=poisson", "workload.requests=60"],
+    "serve": ["simulated=true", "port=0"],
+    "capacity": [
+        "workload=poisson", "workload.requests=60", "workload.rate_rps=2", "catalog=dense6",
+    ],
+}  # fmt: skip
+MODULES: Mapping[str, str] = {
+    "reproduce": "experiments.reproduce.command", "bench": "experiments.lab.bench.simulator",
+    "plan": "experiments.papers.cocoserve.plan", "weave": "experiments.papers.weaver.plan",
+    "vopr": "tests.vopr.__main__", "advise": "experiments.advise",
+    "capacity": "experiments.capacity", "llama_cpp": "experiments.lab.bench.llama_cpp",
+    "prediction": "experiments.lab.bench.prediction.command",
+    "planner": "experiments.papers.tessera.planner", "ways": "experiments.papers.tessera.ways",
+    "systems": "experiments.lab.bench.systems", "estimate": "experiments.estimate",
+    "referee": "experiments.lab.referee.command", "layout": "experiments.layout",
+    "explore": "experiments.explore.command", "restore": "experiments.papers.medusa.restore",
+    "gpu": "experiments.lab.gpu.command", "serve": "experiments.serve",
+}  # fmt: skip
 COLUMNS = "arrival_s,model,prompt_tokens,output_tokens\n"
 FILES: Mapping[str, bytes] = {
     "mine/thesis.tex": b"years of work\n",
@@ -82,14 +97,11 @@ def base_of(words: list[str]) -> list[str]:
     return [word for word in BASE if not (is_trace and word.startswith("workload.requests"))]
 
 
-def commands() -> Mapping[str, Callable[[list[str]], int]]:
-    def simulated(arguments: list[str]) -> int:
-        return simulate.main([*base_of(arguments), *arguments])
-
-    return {
-        "simulate": simulated, "reproduce": reproduce_main.main, "bench": simulator.main,
-        "plan": plan.main, "weave": weaving.main, "vopr": vopr.main,
-    }  # fmt: skip
+def run(command: str, words: list[str]) -> int:
+    if command == "simulate":
+        return simulate.main([*base_of(words), *words])
+    main: Callable[[list[str]], int] = importlib.import_module(MODULES[command]).main
+    return main([*BASES.get(command, ()), *words])
 
 
 @pytest.fixture
@@ -137,13 +149,9 @@ def test_the_table_is_large_and_the_shell_has_twenty_of_it() -> None:
 
 @pytest.mark.parametrize(("command", "lines"), batches())
 def test_wrong_input_is_one_line(
-    command: str,
-    lines: list[tuple[str, str]],
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: str, lines: list[tuple[str, str]], here: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = commands()[command]
+) -> None:  # fmt: skip
     # Hydra composes all settings once more beforehand, to learn a mode that none of these sets. It
     # does so still from a shell, below.
     assert not any("hydra.mode" in line for line, _ in lines)
@@ -153,7 +161,7 @@ def test_wrong_input_is_one_line(
     faults = {}
     for line, said in lines:
         capsys.readouterr()
-        status = run(shlex.split(line))
+        status = run(command, shlex.split(line))
         if found := fault(status, *capsys.readouterr(), said):
             faults[line] = found
     assert not faults

@@ -16,14 +16,11 @@ from experiments.figure import Context, choose, figure_files, figures
 from experiments.reproduce import making
 from experiments.reproduce.command import as_lists, context_of, folder_name
 from experiments.reproduce.run import reproduce
+from tests.experiments.duties import QUICK
 
-QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 DEFAULTS: dict[str, object] = {
-    "profile": "quick",
-    "link_variant": "measured",
-    "seeds": None,
-    "traces": "none",
-}
+    "profile": "quick", "link_variant": "measured", "seeds": None, "traces": "none",
+}  # fmt: skip
 
 FIGURES = figures()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fnmatch import fnmatch
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -13,8 +12,7 @@ import pytest
 
 from c2c.errors import SettingError
 from c2c.systems.tessera import WAYS, load_pair
-from experiments.claims import claim, compare, explanations, fidelity_rows, load_claims, totals
-from experiments.figure import Computed, Context, choose
+from experiments.figure import Computed, choose
 from experiments.papers.tessera import (
     drawing,
     heterogeneity,
@@ -27,9 +25,9 @@ from experiments.papers.tessera import (
 )
 from experiments.papers.tessera.arrivals import of_trace, poisson
 from experiments.papers.tessera.workloads import PAIRS, WORKLOADS, fitted_share
+from tests.experiments.duties import QUICK, check_answers, check_misses, claims_without_answer
 from tests.tiers import tiered
 
-QUICK = Context(profile="quick", link_variant="measured", seeds=(0,))
 DRAW = {heterogeneity: drawing.draw_heterogeneity, pipelining: drawing.draw_pipelining}
 # Whose claims figures answer that cost seconds; here their parts are tested.
 SIMULATED = (
@@ -65,14 +63,11 @@ def cells() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 def test_a_figure_is_drawn(module: ModuleType) -> None:
     figure = computed(module)
     assert DRAW[module](dict(figure.tables), figure.caption).axes
-    assert len(figure.caption.split()) <= 50
+    check_answers(figure)  # in the paper's own units
 
 
 def test_misses_of_shares_of_kernels_have_reasons_and_hits_have_none() -> None:
-    rows = fidelity_rows(load_claims(), computed(heterogeneity).results, frozenset())
-    found = totals(rows)["misses"]
-    assert found["all"] > 3
-    assert (found["without_a_reason"], found["reasons_of_hits"]) == ([], [])
+    check_misses(computed(heterogeneity).results, least=4)
 
 
 def test_the_three_fitted_numbers_are_what_they_were_fitted_to() -> None:
@@ -146,19 +141,9 @@ def test_ways_online_are_told_apart() -> None:
 
 
 def test_every_claim_of_the_paper_is_answered_or_explained() -> None:
-    rows, means = cells()
     answered = {r.claim_id for module in DRAW for r in computed(module).results}
-    answered |= {r.claim_id for r in offline._results(rows, means)}
-    explained = {name for name in explanations() if name.startswith("tessera.")}
-    ours = {c.id for c in load_claims().values() if c.system == "tessera"}
-    assert not answered & explained
-    left = {
-        item
-        for item in ours - answered - explained
-        if not load_claims()[item].is_informational
-        and not any(fnmatch(item, f"tessera.{pattern}") for pattern in SIMULATED)
-    }
-    assert left == set()
+    answered |= {r.claim_id for r in offline._results(*cells())}
+    assert not claims_without_answer("tessera", answered, SIMULATED)
 
 
 def test_the_rate_at_a_target_lies_between_points() -> None:
@@ -167,15 +152,12 @@ def test_the_rate_at_a_target_lies_between_points() -> None:
     assert online._rate_at([(1.0, 0.06), (2.0, 0.09)], 0.05) == 1.0
     rows = [
         {
-            "pair": p,
-            "way": w,
-            "load": 0.1,
-            "rate_rps": 9.0,
+            "pair": p, "way": w, "load": 0.1, "rate_rps": 9.0,
             "per_token_s": 0.012 if w == "pd" else 0.01,
         }
         for p in PAIRS
         for w in pairs_online.ONLINE
-    ]
+    ]  # fmt: skip
     rates = [
         {"pair": p, "way": w, "rate_rps": 3.0 if w == "tessera" else 2.0}
         for p in PAIRS
@@ -228,12 +210,6 @@ def test_a_pair_and_a_workload_of_a_figure_are_chosen() -> None:
 
 def test_a_link_of_no_rate_leaves_one_gpu() -> None:
     assert network._cuts_without_a_link("a100_l40s") == 0
-
-
-def test_the_paper_is_compared_in_its_own_units() -> None:
-    for module in DRAW:
-        for result in computed(module).results:
-            compare(claim(result.claim_id), result)
 
 
 @pytest.mark.parametrize(("end_s", "said"), [(0.03, "threshold, a U: 1.50 and 1.50"),

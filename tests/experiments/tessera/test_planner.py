@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from experiments.papers.tessera.planner import main
-from tests.experiments.refused import is_refused
 
 
 def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,25 +30,3 @@ def test_a_measurement_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
             cut = by_way[count, step, "cut", "latency"]
             assert cut == pytest.approx(by_way[count, step, "milp", "latency"], rel=0.011)
     assert "the planner" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("pair=[a100_80]", "pair="),
-        ("pair=[a100_80,a100_80]", "named once"),
-        ("pair=[a100_80,tpu]", "hardware='tpu'"),
-        ("pair=[a100_80,gb200]", "gpu.fp32_tflops=None"),
-        ("gbps=-1", "gpus.gbps"),
-        ("kernels=[3]", "kernels=3"),
-        ("kernels=[]", "kernels=[]"),
-        ("blocks=0", "blocks=0"),
-        ("gap=1", "gap=1"),
-        ("time_limit_s=0", "time_limit_s=0"),
-        ("model=nobody", "nobody"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(
-    given: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    is_refused(main, given, why, tmp_path, capsys)

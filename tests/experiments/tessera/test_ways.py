@@ -10,7 +10,6 @@ import pytest
 from c2c.systems.tessera import WAYS
 from experiments.claims import claim
 from experiments.papers.tessera.ways import main, published
-from tests.experiments.refused import is_refused
 
 
 def test_a_comparison_is_written(tmp_path: Path) -> None:
@@ -49,25 +48,3 @@ def test_the_papers_column() -> None:
     assert published(pair, "replicas") == pytest.approx((1.5 + 1.18) / 2.5)
     assert published(pair, "limit") is None
     assert published(("l40s", "a100_80"), "kernels") is None
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("pairs=[[a100_80]]", "pairs="),
-        ("pairs=[]", "pairs=[]"),
-        ("pairs=[a100_80,l40s]", "pairs="),
-        ("pairs=[[a100_80,tpu]]", "hardware='tpu'"),
-        ("pairs=[[a100_80,gb200]]", "gpu.fp32_tflops=None"),
-        ("gbps=-1", "gpus.gbps"),
-        ("prices.l40s=0", "prices.l40s"),
-        ("prices.gb200=5", "among `pairs`"),
-        ("rows=0", "load.rows=0"),
-        ("gap=2", "gap=2"),
-        ("model=nobody", "nobody"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(
-    given: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    is_refused(main, given, why, tmp_path, capsys)

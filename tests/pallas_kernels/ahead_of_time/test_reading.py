@@ -33,20 +33,10 @@ ENTRY %main (w: bf16[3,64], x: bf16[8,3]) -> bf16[8,64] {
 """
 
 REPORT = CodeReport(
-    kernels=1,
-    spilled_bytes=0,
-    wgmma_serialised=False,
-    opcodes={"HGMMA": 4, "UTMALDG": 2},
-    multicasts=0,
-    shared_bytes=1000,
-    registers=168,
-    registers_wanted=504,
-    registers_given=504,
-    host_argument_bytes=256,
-    temporary_bytes=0,
-    host_copies=(),
-    code_hash="0",
-)
+    kernels=1, spilled_bytes=0, wgmma_serialised=False, opcodes={"HGMMA": 4, "UTMALDG": 2},
+    multicasts=0, shared_bytes=1000, registers=168, registers_wanted=504, registers_given=504,
+    host_argument_bytes=256, temporary_bytes=0, host_copies=(), code_hash="0",
+)  # fmt: skip
 PROGRAM = Program(
     op="gemm",
     name="one",

@@ -30,11 +30,8 @@ FAULTS = [  # rule, program, what of its PTX is replaced, by what, how many of i
     ("R2", "cluster", rf"(fence\.proxy\.async{ANY})\s*bar\.sync{ANY}", r"\1", 1),
     ("R3", "product", rf"cp\.async\.bulk\.wait_group\.read{ANY}", "", 1),
     (
-        "R3",
-        "cluster",
-        r"cp\.async\.bulk\.wait_group\.read\s+1;",
-        "cp.async.bulk.wait_group.read 2;",
-        1,
+        "R3", "cluster", r"cp\.async\.bulk\.wait_group\.read\s+1;",
+        "cp.async.bulk.wait_group.read 2;", 1,
     ),
     ("R2", "product", r"(fence\.proxy\.async)", r"@%p1 \1", 1),
     ("R2", "product", r"bar\.sync (%r\d+, 128;)", r"@%p1 bar.sync \1", 0),
@@ -70,7 +67,7 @@ FAULTS = [  # rule, program, what of its PTX is replaced, by what, how many of i
     ("R8", "product", r"(setmaxnreg\.inc\S+) 232", r"\1 236", 1),
     ("R8", "attention", r"\bst\.shared\.(\S+\s+)\[\S+\]", r"st.local.\1[%rd1]", 1),
     ("R8", "rows", r"maxntid 128", "maxntid 1152", 1),
-]
+]  # fmt: skip
 
 
 # Rules that follow paths take seconds on the longer programs.

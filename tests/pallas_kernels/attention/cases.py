@@ -54,16 +54,12 @@ class Case:
         return np.stack(
             [
                 visible_keys(
-                    self.queries,
-                    self.keys,
-                    causal=self.causal,
-                    window=self.window,
-                    q_offset=offset,
-                    kv_length=length,
+                    self.queries, self.keys, causal=self.causal, window=self.window,
+                    q_offset=offset, kv_length=length,
                 )
                 for offset, length in zip(self.offsets, self.row_lengths, strict=True)
             ]
-        )
+        )  # fmt: skip
 
     def options(self) -> dict[str, Any]:
         return {
@@ -75,12 +71,9 @@ class Case:
 
     def exact(self, out_dtype: str | None = None, merges: int = 0) -> Exact:
         return exact_attention(
-            *self.arrays,
-            self.seen(),
-            scale=self.dim**-0.5,
-            out_dtype=dtype_of(out_dtype or self.dtype),
-            merges=merges,
-        )
+            *self.arrays, self.seen(), scale=self.dim**-0.5,
+            out_dtype=dtype_of(out_dtype or self.dtype), merges=merges,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,15 +45,10 @@ def visible_keys(
 
 
 def exact_attention(
-    q: Float[np.ndarray, "b t hq d"],
-    k: Float[np.ndarray, "b s hkv d"],
-    v: Float[np.ndarray, "b s hkv d"],
-    seen: Bool[np.ndarray, "b t s"],
-    *,
-    scale: float,
-    out_dtype: DTypeLike,
-    merges: int = 0,
-) -> Exact:
+    q: Float[np.ndarray, "b t hq d"], k: Float[np.ndarray, "b s hkv d"],
+    v: Float[np.ndarray, "b s hkv d"], seen: Bool[np.ndarray, "b t s"], *, scale: float,
+    out_dtype: DTypeLike, merges: int = 0,
+) -> Exact:  # fmt: skip
     """Compute in float64 and bound each element's error.
 
     Args:

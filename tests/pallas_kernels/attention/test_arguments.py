@@ -86,12 +86,9 @@ WRONG_DECODE: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("change", "message"), WRONG_DECODE)
 def test_wrong_decode(change: dict[str, Any], message: str) -> None:
     arguments = {
-        "q": ONE,
-        "k_pages": K_PAGES,
-        "v_pages": V_PAGES,
-        "block_tables": TABLES,
+        "q": ONE, "k_pages": K_PAGES, "v_pages": V_PAGES, "block_tables": TABLES,
         "lengths": LENGTHS,
-    } | change
+    } | change  # fmt: skip
     with pytest.raises(ValueError, match=message):
         inspect.unwrap(decode_attention)(**arguments)
 
@@ -182,14 +179,9 @@ def test_every_model_has_configurations_that_fit(model: str) -> None:
     assert prefill_shared_bytes(spec, config) <= SHARED_BYTES_LIMIT
     for page in (16, 32, 64, 128):
         decode = Decode(
-            batch=3,
-            kv_heads=kv_heads,
-            group=heads // kv_heads,
-            dim=dim,
-            pages=99,
-            page=page,
+            batch=3, kv_heads=kv_heads, group=heads // kv_heads, dim=dim, pages=99, page=page,
             table=33,
-        )
+        )  # fmt: skip
         for sms in (16, 132):
             chosen = choose_decode(decode, sm_count=sms)
             check_decode(decode, chosen)

@@ -69,14 +69,9 @@ def test_prefill_within_the_bound(case: Case, block: int) -> None:
 @pytest.mark.parametrize("dtype", tiered(["bfloat16", "float16", "float32"]))
 def test_several_blocks_of_queries_and_keys(dtype: str) -> None:
     case = Case(
-        queries=140,
-        keys=600,
-        heads=2,
-        dtype=dtype,
-        window=300,
-        offsets=(420, -40),
+        queries=140, keys=600, heads=2, dtype=dtype, window=300, offsets=(420, -40),
         lengths=(500, 600),
-    )
+    )  # fmt: skip
     out = prefill_attention(*case.arrays, **case.options(), backend="reference")
     assert out.dtype == case.arrays[0].dtype
     assert case.exact().worst(out) <= 1
@@ -133,12 +128,9 @@ def test_decode_over_several_blocks_of_pages() -> None:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_chunks_of_prompts_over_pages_in_any_order(
-    shape: tuple[int, int, int],
-    firsts: tuple[int, int],
-    counts: tuple[int, int],
-    window: int | None,
-    seed: int,
-) -> None:
+    shape: tuple[int, int, int], firsts: tuple[int, int], counts: tuple[int, int],
+    window: int | None, seed: int,
+) -> None:  # fmt: skip
     page, each, queries = shape
     keys = page * each
     offsets = tuple(first % keys for first in firsts)

@@ -116,14 +116,10 @@ class Case:
             offsets = rng.integers(-3, 4, scales.shape).astype(numpy_dtype(weights.offset_dtype))
             exact = exact + np.repeat(offsets.astype(np.float64), size, -1)[..., : self.k]
         packed = from_integers(
-            values,
-            scales.astype(numpy_dtype(weights.scale_dtype)),
-            offsets,
-            kind=weights.kind,
-            group=weights.group,
-            scale_dtype=weights.scale_dtype,
+            values, scales.astype(numpy_dtype(weights.scale_dtype)), offsets, kind=weights.kind,
+            group=weights.group, scale_dtype=weights.scale_dtype,
             offset_dtype=weights.offset_dtype or "float32",
-        )
+        )  # fmt: skip
         return jax.tree.map(jnp.asarray, packed), exact.swapaxes(-1, -2)
 
     def right(self, x: Any, w: np.ndarray, sizes: Any = None) -> np.ndarray:

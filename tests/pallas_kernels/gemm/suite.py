@@ -49,10 +49,7 @@ QUANTISED = {
     "int8": Case(m=72, k=500, n=100, weights=Quantised(), config=CONVERTING, alphas=EVERY),
     "int8, one row, any K and N": Case(m=1, k=100, n=50, weights=Quantised(), config=OUTPUT_ONLY),
     "int8, groups of 64, [cluster of 2]": Case(
-        m=72,
-        k=300,
-        n=192,
-        weights=Quantised(group=64, scale_dtype="bfloat16"),
+        m=72, k=300, n=192, weights=Quantised(group=64, scale_dtype="bfloat16"),
         config=clustered(replace(CONVERTING, tk=64), 2),
     ),
     "int8, groups of 256, two warpgroups, f16": Case(
@@ -72,32 +69,19 @@ QUANTISED = {
         m=9, k=400, n=64, weights=GGUF, config=replace(OUTPUT_ONLY, tm=8, x_columns=128)
     ),
     "groups of 96, offsets, cluster of 2": Case(
-        m=140,
-        k=500,
-        n=128,
-        weights=Quantised(group=96, offset_dtype="float16"),
-        config=clustered(replace(CONVERTING, w_stages=3), 2),
-        alphas=(0.4,),
+        m=140, k=500, n=128, weights=Quantised(group=96, offset_dtype="float16"),
+        config=clustered(replace(CONVERTING, w_stages=3), 2), alphas=(0.4,),
     ),
     "per channel, offsets, cluster of 2": Case(
-        m=136,
-        k=640,
-        n=128,
-        weights=Quantised(offset_dtype="float32"),
+        m=136, k=640, n=128, weights=Quantised(offset_dtype="float32"),
         config=clustered(CONVERTING, 2),
     ),
     "fp8, groups, K steps of 256": Case(
-        m=72,
-        k=512,
-        n=128,
-        weights=Quantised(kind="float8_e4m3fn", group=256),
+        m=72, k=512, n=128, weights=Quantised(kind="float8_e4m3fn", group=256),
         config=replace(CONVERTING, tk=256),
     ),
     "fp8, cluster of 8": Case(
-        m=70,
-        k=128,
-        n=64,
-        weights=Quantised(kind="float8_e4m3fn"),
+        m=70, k=128, n=64, weights=Quantised(kind="float8_e4m3fn"),
         config=clustered(replace(OUTPUT_ONLY, tm=8), 8),
     ),
     "cluster of 4, an odd number of groups": Case(
@@ -106,7 +90,7 @@ QUANTISED = {
     "256 rows, scaled weights": Case(
         m=264, k=640, n=128, weights=INT4, config=replace(CONVERTING, tm=256, sm_count=2)
     ),
-}
+}  # fmt: skip
 EXPERTS = {
     "empty experts, unaligned ends": Case(
         m=29, k=128, n=128, sizes=(5, 0, 20, 1, 0, 3), alphas=EVERY
@@ -130,15 +114,10 @@ EXPERTS = {
         m=70, k=300, n=70, sizes=(0, 65, 3), weights=GGUF, config=CONVERTING
     ),
     "fp8, groups, cluster of 2, to float32": Case(
-        m=40,
-        k=256,
-        n=128,
-        sizes=(7, 0, 30),
-        weights=Quantised(kind="float8_e4m3fn", group=128),
-        config=clustered(replace(OUTPUT_ONLY, tm=8), 2),
-        out_dtype="float32",
+        m=40, k=256, n=128, sizes=(7, 0, 30), weights=Quantised(kind="float8_e4m3fn", group=128),
+        config=clustered(replace(OUTPUT_ONLY, tm=8), 2), out_dtype="float32",
     ),
-}
+}  # fmt: skip
 CASES = {
     f"{op}, {name}": case
     for op, cases in (("hybrid", PLAIN), ("quantized", QUANTISED), ("grouped", EXPERTS))

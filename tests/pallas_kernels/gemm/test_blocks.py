@@ -124,13 +124,9 @@ def test_every_row_of_every_strip_is_made_once_by_one_dataflow(
                 config=config, sizes=counts(config, gemm), plan=plan, cluster=number, rank=rank
             )
             rows = OfExperts(
-                at=at,
-                table=table,
-                whole=capacity(t, len(sizes), config.block_rows),
-                expert_blocks=blocks[0],
-                all_blocks=blocks[1],
-                experts=blocks[2],
-            )
+                at=at, table=table, whole=capacity(t, len(sizes), config.block_rows),
+                expert_blocks=blocks[0], all_blocks=blocks[1], experts=blocks[2],
+            )  # fmt: skip
             items = [rows.item(i) for i in range(int(rows.items()))]
             items += [rows.empty_item(i) for i in range(int(rows.empty_items()))]
             for item in items:
@@ -213,31 +209,16 @@ def test_balanced_routing_reads_most_experts_once(
 
 
 @given(
-    m=st.integers(1, 20000),
-    k=st.sampled_from([128, 768, 4096, 28672]),
-    n=st.sampled_from([64, 192, 1024, 6144, 57344]),
-    kind=st.sampled_from(KINDS),
-    group=st.sampled_from([None, 32, 64, 128]),
-    offset_dtype=st.sampled_from([None, "bfloat16"]),
-    dtype=st.sampled_from(["bfloat16", "float16"]),
-    f32=st.booleans(),
-    sms=st.integers(1, 132),
-    cluster=st.sampled_from([None, 1, 2, 4, 8]),
-    experts=st.sampled_from([None, 8]),
-)
+    m=st.integers(1, 20000), k=st.sampled_from([128, 768, 4096, 28672]),
+    n=st.sampled_from([64, 192, 1024, 6144, 57344]), kind=st.sampled_from(KINDS),
+    group=st.sampled_from([None, 32, 64, 128]), offset_dtype=st.sampled_from([None, "bfloat16"]),
+    dtype=st.sampled_from(["bfloat16", "float16"]), f32=st.booleans(), sms=st.integers(1, 132),
+    cluster=st.sampled_from([None, 1, 2, 4, 8]), experts=st.sampled_from([None, 8]),
+)  # fmt: skip
 def test_the_choice_always_fits(
-    m: int,
-    k: int,
-    n: int,
-    kind: Any,
-    group: int | None,
-    offset_dtype: str | None,
-    dtype: str,
-    f32: bool,
-    sms: int,
-    cluster: int | None,
-    experts: int | None,
-) -> None:
+    m: int, k: int, n: int, kind: Any, group: int | None, offset_dtype: str | None, dtype: str,
+    f32: bool, sms: int, cluster: int | None, experts: int | None,
+) -> None:  # fmt: skip
     gemm = Gemm(
         m=m if experts else round_up(m, 8),
         k=k,
@@ -308,14 +289,9 @@ def test_a_shape_the_kernel_cannot_take_is_refused(change: dict[str, Any], messa
 
 
 F16 = Gemm(
-    m=256,
-    k=256,
-    n=64,
-    dtype="float16",
-    out_dtype="float16",
-    w_layout="nk",
+    m=256, k=256, n=64, dtype="float16", out_dtype="float16", w_layout="nk",
     quantised=Quantised(group=128),
-)
+)  # fmt: skip
 
 
 def test_what_does_not_fit_quantised_weights_is_refused() -> None:

@@ -29,18 +29,11 @@ COUNTED = {
         m=130, k=384, n=128, weights=GGUF, config=clustered(CONVERTING, 2), alphas=(0.5,)
     ),
     "per channel, offsets": Case(
-        m=130,
-        k=640,
-        n=64,
-        weights=Quantised(offset_dtype="float32"),
-        config=CONVERTING,
+        m=130, k=640, n=64, weights=Quantised(offset_dtype="float32"), config=CONVERTING,
         alphas=(0.0, 1.0),
     ),
     "groups of 64, cluster of 8": Case(
-        m=70,
-        k=512,
-        n=64,
-        weights=Quantised(group=64),
+        m=70, k=512, n=64, weights=Quantised(group=64),
         config=clustered(replace(OUTPUT_ONLY, tm=8, tk=64), 8),
     ),
     "experts": Case(m=160, k=192, n=128, sizes=(5, 0, 150, 1), alphas=(0.5,)),
@@ -54,7 +47,7 @@ COUNTED = {
     "experts, quantised, offsets": Case(
         m=40, k=384, n=128, sizes=(11, 0, 20), weights=GGUF, config=CONVERTING, alphas=(0.5,)
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,11 @@ def test_same_bits(m: int, k: int, n: int, alpha: float, repository: Path) -> No
     core = within(
         lambda: np.asarray(
             launch(
-                x,
-                w,
-                jnp.asarray(plan.scalars, jnp.int32),
-                gemm=gemm,
-                config=CONFIG,
-                interpret=interpret_params(),
-                columns=n,
+                x, w, jnp.asarray(plan.scalars, jnp.int32), gemm=gemm, config=CONFIG,
+                interpret=interpret_params(), columns=n,
             )
         )
-    )
+    )  # fmt: skip
     kernel = readme_kernel(repository)["build"](m, n, k, sms=SMS, interpret=interpret_params())
     scalars = jnp.array([plan.sym_strips, plan.sym_clusters], jnp.int32)
     paper = within(lambda: np.asarray(jax.jit(kernel)(x, w, scalars)))

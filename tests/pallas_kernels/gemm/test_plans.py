@@ -29,13 +29,10 @@ from pallas_kernels.gemm.schedule import Plan, counts, first_pass, passes
 def launches(draw: st.DrawFn) -> tuple[Gemm, Config, Plan, float]:
     cluster = draw(st.sampled_from(CLUSTERS))
     config = Config(
-        tm=draw(st.sampled_from([128, 256])),
-        tn=draw(st.sampled_from([64, 128])),
-        w_stages=draw(st.integers(2, 8)),
-        cluster=cluster,
-        sm_count=draw(st.integers(cluster, 40)),
+        tm=draw(st.sampled_from([128, 256])), tn=draw(st.sampled_from([64, 128])),
+        w_stages=draw(st.integers(2, 8)), cluster=cluster, sm_count=draw(st.integers(cluster, 40)),
         stagger=draw(st.booleans()),
-    )
+    )  # fmt: skip
     gemm = Gemm(
         m=8 * draw(st.integers(1, 200)),
         k=64 * draw(st.integers(1, 30)),
@@ -73,12 +70,9 @@ def test_every_tile_is_computed_exactly_once(launch: tuple[Gemm, Config, Plan, f
 
 
 @given(
-    k_steps=st.integers(1, 200),
-    ring=st.integers(2, 16),
-    cta=st.integers(0, 131),
-    stagger=st.booleans(),
-    unit=st.sampled_from([1, 2, 3]),
-)
+    k_steps=st.integers(1, 200), ring=st.integers(2, 16), cta=st.integers(0, 131),
+    stagger=st.booleans(), unit=st.sampled_from([1, 2, 3]),
+)  # fmt: skip
 def test_passes_cover_k_once_within_the_ring(
     k_steps: int, ring: int, cta: int, stagger: bool, unit: int
 ) -> None:
@@ -173,12 +167,9 @@ def test_traced_plan_equals_the_concrete_one(
 
 
 @given(
-    alpha=st.floats(allow_nan=False, width=32),
-    split=st.one_of(st.none(), st.integers(-5, 50)),
-    limit=st.integers(-5, 50),
-    cluster=st.sampled_from(CLUSTERS),
-    n=st.integers(1, 30),
-)
+    alpha=st.floats(allow_nan=False, width=32), split=st.one_of(st.none(), st.integers(-5, 50)),
+    limit=st.integers(-5, 50), cluster=st.sampled_from(CLUSTERS), n=st.integers(1, 30),
+)  # fmt: skip
 def test_traced_values_are_clamped_to_a_launchable_plan(
     alpha: float, split: int | None, limit: int, cluster: int, n: int
 ) -> None:

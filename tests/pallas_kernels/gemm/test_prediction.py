@@ -75,16 +75,11 @@ RATE = st.floats(1, 1e4)
 # Fields instead of machines: checking the type of a tuple draws random numbers.
 MACHINE_FIELDS = st.fixed_dictionaries(
     {
-        "device": st.just("test"),
-        "sm_count": st.integers(8, 160),
-        "link_gbps": RATE,
-        "hbm_gbps": RATE,
-        "bf16_tflops": st.floats(1, 2000),
-        "l2_gbps": RATE,
-        "l2_bytes": st.floats(1, 1e8),
-        "link_latency_s": st.floats(1e-7, 1e-5),
+        "device": st.just("test"), "sm_count": st.integers(8, 160), "link_gbps": RATE,
+        "hbm_gbps": RATE, "bf16_tflops": st.floats(1, 2000), "l2_gbps": RATE,
+        "l2_bytes": st.floats(1, 1e8), "link_latency_s": st.floats(1e-7, 1e-5),
     }
-)
+)  # fmt: skip
 
 
 def counted(gemm: Gemm, config: Config, alpha: float) -> dict[str, int]:
@@ -122,13 +117,10 @@ def counted(gemm: Gemm, config: Config, alpha: float) -> dict[str, int]:
 def test_traffic_equals_a_walk_over_all_strips(gemm: Gemm, config: Config, alpha: float) -> None:
     moved = launch_traffic(gemm, config, plan_launch(gemm, config, alpha=alpha))
     assert counted(gemm, config, alpha) == {
-        "link": moved.link_bytes,
-        "x": moved.x_load_bytes,
-        "stored": moved.o_store_bytes,
-        "added": moved.sums_store_bytes,
-        "read back": moved.sums_load_bytes,
+        "link": moved.link_bytes, "x": moved.x_load_bytes, "stored": moved.o_store_bytes,
+        "added": moved.sums_store_bytes, "read back": moved.sums_load_bytes,
         "outputs": moved.sym_outputs + moved.asym_outputs,
-    }
+    }  # fmt: skip
 
 
 @st.composite

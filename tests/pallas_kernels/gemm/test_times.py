@@ -10,14 +10,9 @@ import pytest
 from pallas_kernels.gemm import Rates, times
 
 RATES = Rates(
-    sm_flops=1e12,
-    link_bytes_s=1e11,
-    hbm_bytes_s=1e12,
-    sm_store_bytes_s=1e10,
-    output_s=1e-6,
-    launch_s=5e-6,
-    stores_overlap=False,
-)
+    sm_flops=1e12, link_bytes_s=1e11, hbm_bytes_s=1e12, sm_store_bytes_s=1e10, output_s=1e-6,
+    launch_s=5e-6, stores_overlap=False,
+)  # fmt: skip
 
 
 def test_bytes_and_fixed_costs_of_outputs_add_up_or_overlap() -> None:

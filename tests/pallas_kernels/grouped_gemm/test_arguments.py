@@ -49,14 +49,9 @@ def test_reference_is_within_the_bound_and_reads_no_empty_expert(
         other = jnp.full_like(given_w, np.nan)
         given_w = jnp.stack([given_w, other] if layer == 0 else [other, given_w])
     out = grouped_gemm(
-        x,
-        given_w,
-        sizes,
-        layer=layer,
-        out_dtype="float32" if f32 else None,
-        w_layout=w_layout,
+        x, given_w, sizes, layer=layer, out_dtype="float32" if f32 else None, w_layout=w_layout,
         backend="reference",
-    )
+    )  # fmt: skip
     assert out.dtype == ("float32" if f32 else dtype)
     assert_right(np.asarray(out), x, w, sizes)
 

@@ -72,22 +72,15 @@ def test_report_tells_kinds_bytes_and_shared_buffers() -> None:
     gone = jnp.ones(2)
     gone.delete()
     tree = {
-        "a": to_host(np.ones((8, 4), np.float32)),
-        "embed": table,
-        "gone": gone,
-        "head": table,
+        "a": to_host(np.ones((8, 4), np.float32)), "embed": table, "gone": gone, "head": table,
         "n": np.ones(3),
-    }
+    }  # fmt: skip
     report = placement_report(tree)
     assert [leaf.path for leaf in report.leaves] == ["a", "embed", "gone", "head", "n"]
     kinds = {leaf.path: leaf.memory_kind for leaf in report.leaves}
     assert kinds == {
-        "a": "pinned_host",
-        "embed": "device",
-        "gone": "deleted",
-        "head": "device",
-        "n": "numpy",
-    }
+        "a": "pinned_host", "embed": "device", "gone": "deleted", "head": "device", "n": "numpy",
+    }  # fmt: skip
     assert report.leaves[3].same_as == "embed"
     assert report.bytes_by_kind == {"deleted": 0, "device": 64, "numpy": 24, "pinned_host": 128}
     text = str(report)

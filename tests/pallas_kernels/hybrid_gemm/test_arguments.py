@@ -27,26 +27,18 @@ STACK = jnp.stack([jnp.asarray(W)] * 2)
 
 @settings(max_examples=15)  # each shape is compiled
 @given(
-    m=st.integers(1, 20),
-    k=st.integers(1, 140),
-    n=st.integers(1, 140),
-    seed=st.integers(0, 2**32 - 1),
-    dtype=st.sampled_from(["bfloat16", "float16"]),
-    f32=st.booleans(),
-    w_layout=st.sampled_from(["kn", "nk"]),
-    alpha=st.floats(0, 1),
-)
+    m=st.integers(1, 20), k=st.integers(1, 140), n=st.integers(1, 140),
+    seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from(["bfloat16", "float16"]),
+    f32=st.booleans(), w_layout=st.sampled_from(["kn", "nk"]), alpha=st.floats(0, 1),
+)  # fmt: skip
 def test_reference_is_within_the_bound_for_packed_weights(
     m: int, k: int, n: int, seed: int, dtype: str, f32: bool, w_layout: Any, alpha: float
 ) -> None:
     x, stored, w = operands(m, k, n, seed=seed, dtype=dtype, w_layout=w_layout)
     out = hybrid_gemm(
-        x,
-        pack_weights(stored, w_layout),
-        alpha,
-        out_dtype="float32" if f32 else None,
+        x, pack_weights(stored, w_layout), alpha, out_dtype="float32" if f32 else None,
         backend="reference",
-    )
+    )  # fmt: skip
     assert out.shape == (m, n)
     assert check_gemm(np.asarray(out), np.asarray(x), w).ok
 

@@ -25,27 +25,15 @@ STACK = quantize(np.random.default_rng(1).standard_normal((3, 128, 64)).astype(n
 
 @settings(max_examples=25, deadline=None)
 @given(
-    m=st.integers(1, 40),
-    k=st.integers(1, 400),
-    n=st.integers(1, 90),
-    kind=st.sampled_from(KINDS),
-    group=st.sampled_from([None, 32, 96, 128]),
-    offset_dtype=st.sampled_from([None, "float32"]),
-    dtype=st.sampled_from(["bfloat16", "float16"]),
-    f32=st.booleans(),
+    m=st.integers(1, 40), k=st.integers(1, 400), n=st.integers(1, 90), kind=st.sampled_from(KINDS),
+    group=st.sampled_from([None, 32, 96, 128]), offset_dtype=st.sampled_from([None, "float32"]),
+    dtype=st.sampled_from(["bfloat16", "float16"]), f32=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
-)
+)  # fmt: skip
 def test_the_reference_is_within_the_bound(
-    m: int,
-    k: int,
-    n: int,
-    kind: Any,
-    group: int | None,
-    offset_dtype: str | None,
-    dtype: str,
-    f32: bool,
-    seed: int,
-) -> None:
+    m: int, k: int, n: int, kind: Any, group: int | None, offset_dtype: str | None, dtype: str,
+    f32: bool, seed: int,
+) -> None:  # fmt: skip
     if kind == "float8_e4m3fn":
         offset_dtype = None
     case = Case(m=m, k=k, n=n, kind=kind, group=group, offset_dtype=offset_dtype, dtype=dtype)

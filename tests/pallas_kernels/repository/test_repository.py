@@ -277,13 +277,9 @@ def test_a_program_of_another_package_has_a_source_of_its_own(folder: Path) -> N
 
 def test_donated_arguments_are_used_up(folder: Path) -> None:
     plain = Program(
-        op="test",
-        name="add",
-        function=lambda x, y: (x + y, y * 2),
-        arguments=(Argument(shape=(8,), dtype="float32"),) * 2,
-        shared_bytes=0,
-        opcodes=frozenset(),
-    )
+        op="test", name="add", function=lambda x, y: (x + y, y * 2),
+        arguments=(Argument(shape=(8,), dtype="float32"),) * 2, shared_bytes=0, opcodes=frozenset(),
+    )  # fmt: skip
     donating = dataclasses.replace(plain, donated=(1,))
     device = jax.devices()[0]
     assert identity(plain, device).key != identity(donating, device).key
@@ -301,13 +297,9 @@ def test_what_cannot_be_stored_says_so(folder: Path) -> None:
         return jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
     back = Program(
-        op="test",
-        name="calls_back",
-        function=calls_back,
-        arguments=(Argument(shape=(8,), dtype="float32"),),
-        shared_bytes=0,
-        opcodes=frozenset(),
-    )
+        op="test", name="calls_back", function=calls_back,
+        arguments=(Argument(shape=(8,), dtype="float32"),), shared_bytes=0, opcodes=frozenset(),
+    )  # fmt: skip
     with pytest.raises(RepositoryError, match="calls_back: cannot be serialized"):
         Repository(folder).get(back)
 

@@ -24,21 +24,14 @@ from pallas_kernels.woven.programs import poll_program, receive_program, send_pr
 from pallas_kernels.woven.slot import SlotShape
 
 EVENTS = {
-    "acquire": r"ld\.acquire\.sys",
-    "release": r"st\.release\.sys",
-    "one thread": r"elect\.sync",
-    "skip": r"@%p\d+ bra",
-    "all threads": r"bar\.sync\s+%r\d+, 128",
-    "hand on": r"st\.shared\.b32",
-    "fence": r"fence\.acq_rel\.sys",
-    "proxy": r"fence\.proxy\.async\.global",
+    "acquire": r"ld\.acquire\.sys", "release": r"st\.release\.sys", "one thread": r"elect\.sync",
+    "skip": r"@%p\d+ bra", "all threads": r"bar\.sync\s+%r\d+, 128", "hand on": r"st\.shared\.b32",
+    "fence": r"fence\.acq_rel\.sys", "proxy": r"fence\.proxy\.async\.global",
     "load": r"cp\.async\.bulk(\.tensor\S*)?\.shared::\S*global",
     "store": r"cp\.async\.bulk(\.tensor\S*)?\.global\.shared",
-    "stored": r"cp\.async\.bulk\.wait_group\s+0",
-    "arrive": r"mbarrier\.arrive\.shared::cluster",
-    "word": r"ld\.global",
-    "atomic": r"\b(atom|red)\.",
-}
+    "stored": r"cp\.async\.bulk\.wait_group\s+0", "arrive": r"mbarrier\.arrive\.shared::cluster",
+    "word": r"ld\.global", "atomic": r"\b(atom|red)\.",
+}  # fmt: skip
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?(%\S+) = .*? ([a-z][a-z0-9-]*)\((.*)$")
 _PLUMBING = ("parameter", "bitcast", "tuple", "get-tuple-element")
 

@@ -89,7 +89,6 @@ def test_operations_by_bytes_and_link() -> None:
     assert operation_s(home, SPEC, NODE, COSTS, kv_tokens=100) == pytest.approx(
         2 * 100 * 20_480 / 25e9, rel=0.05
     )
-    assert operation_s(Operation(kind="cap", rows=5), SPEC, NODE, COSTS) == 0
     attention = Operation(kind="migrate", layers=(0,), device=1, module="attention")
     assert operation_bytes(attention, SPEC, COSTS) == (499 + 200) * MIB
 

@@ -47,7 +47,6 @@ def test_an_operation_changes_copies_paths_and_homes(
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        (Operation(kind="cap", rows=3), "operation='cap'"),
         (Operation(kind="migrate", layers=(0,), device=1, module="kv"), "operation.module='kv'"),
         (Operation(kind="replicate", layers=(1,), device=1), "layers=1"),
         (Operation(kind="evict", layers=(0,), source=0, device=1), "layers=0"),

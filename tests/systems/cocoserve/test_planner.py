@@ -14,11 +14,9 @@ from c2c.systems.cocoserve.exact import exact
 from c2c.systems.cocoserve.operations import operations_between
 from c2c.systems.cocoserve.placement import Placement
 from c2c.systems.cocoserve.planner import by_continuity, by_runs, in_order, room_of, scale_up
-from c2c.systems.cocoserve.scale_down import scale_down
-from c2c.systems.cocoserve.speedup import Estimate, transitions
+from c2c.systems.cocoserve.speedup import Estimate
 
 EIGHT = Placement.unscaled(8)
-SIZES = {"layer": 10.0, "kv": 2.0, "attention": 4.0, "feed_forward": 6.0}
 
 
 @pytest.mark.parametrize(
@@ -170,69 +168,6 @@ def test_order_of_devices_and_room() -> None:
     assert found == {
         "bytes": {1: 2, 2: 9, 3: 0}, "work": {1: 7, 2: 2, 3: 8}, "both": {1: 2, 2: 2, 3: 0},
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("batch", "good_at", "is_printed", "caps", "left"),
-    [
-        (15, -99, True, (10, 5, 0), 0), (15, -99, False, (10, 5, 1), 1),
-        (15, 10, True, (10,), 15), (15, 10, False, (10,), 10),
-        (3, -99, True, (-2,), -2), (3, -99, False, (1,), 1),
-    ],
-)  # fmt: skip
-def test_phase_3(
-    batch: int, good_at: int, is_printed: bool, caps: tuple[int, ...], left: int
-) -> None:
-    relief = scale_down(
-        EIGHT, batch, lambda _, rows: rows > good_at, free_bytes={}, sizes=SIZES,
-        estimate=Estimate.printed(0.1), is_printed=is_printed,
-    )  # fmt: skip
-    assert (relief.caps, relief.batch, relief.placement) == (caps, left, EIGHT)
-
-
-def on_first(placement: Placement) -> int:
-    return sum(placement.holds(i, 0) for i in range(placement.layers))
-
-
-def test_phase_1_stops_when_enough_layers_are_away() -> None:
-    def is_violating(placement: Placement, _: int) -> bool:
-        return on_first(placement) > 5
-
-    common = {"sizes": SIZES, "estimate": Estimate.counted(0.01)}
-    relief = scale_down(EIGHT, 15, is_violating, free_bytes={1: 25.0, 2: 30.0}, **common)  # type: ignore[arg-type]
-    assert [(o.kind, o.layers, o.device) for o in relief.operations] == [
-        ("migrate", (7,), 2), ("migrate", (6,), 2), ("migrate", (5,), 2),
-    ]  # fmt: skip
-    assert (relief.batch, transitions(relief.placement)) == (15, 2)
-    (moved,) = operations_between(EIGHT, relief.placement)
-    assert (moved.kind, moved.layers, moved.source, moved.device) == ("migrate", (5, 6, 7), 0, 2)
-    # one that leaves the violation is taken back; as printed, none is seen to help
-    undone = scale_down(EIGHT, 2, is_violating, free_bytes={1: 25.0}, undo=True, **common)  # type: ignore[arg-type]
-    assert [o.kind for o in undone.operations] == ["cap", "offload"]
-    printed = scale_down(EIGHT, 5, is_violating, free_bytes={1: 500.0}, is_printed=True, **common)  # type: ignore[arg-type]
-    assert [o.kind for o in printed.operations] == ["migrate"] * 8 + ["cap", "offload"]
-    assert printed.placement == EIGHT
-
-
-def test_phase_1_by_cause() -> None:
-    for cause, kinds in (("memory", ("layer", "kv")), ("load", ("attention", "feed_forward"))):
-        relief = scale_down(
-            EIGHT, 1, lambda *_: True, free_bytes={1: 64.0}, sizes=SIZES,
-            estimate=Estimate.counted(0.01), cause=cause,
-        )  # type: ignore[arg-type]  # fmt: skip
-        assert {o.module for o in relief.operations} == set(kinds)
-        assert sum(SIZES[o.module] for o in relief.operations) <= 64.0
-        assert {p.module for p in relief.placement.parts} == set(kinds) - {"layer"}
-
-
-def test_phase_2_evicts_what_adds_least_and_no_last_copy() -> None:
-    start = EIGHT.replicated([0, 1, 2, 4], 1).replicated([2], 2)
-    relief = scale_down(
-        start, 1, lambda *_: True, free_bytes={}, sizes=SIZES, estimate=Estimate.printed(0.1)
-    )
-    assert [o.layers for o in relief.operations] == [(2,), (0,), (1,), (4,)]
-    assert min(relief.placement.counts) == 1
-    assert {(o.source, o.device) for o in relief.operations} == {(0, 1)}
 
 
 def test_wrong_values_are_named() -> None:

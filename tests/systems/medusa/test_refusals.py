@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,31 +64,34 @@ def at(buffer: int, offset: int = 0) -> Argument:
     return Argument(bytes(8), (Place(0, Slice(buffer, offset)),))
 
 
-def test_a_word_that_differs_without_being_an_address() -> None:
-    entry = Entry("seeded", (POINTER, ParameterDeclaration(8, 8)), (), allocates=False)
-    one, two = (program(entry, at(0), Argument(n.to_bytes(8, "little"))) for n in (1, 2))
-    text = refused(one, two)
-    assert "node 0 (seeded), parameter 1, byte 0" in text
-    assert "differs between two captures" in text
+SEEDED = Entry("seeded", (POINTER, ParameterDeclaration(8, 8)), (), allocates=False)
+TAIL = Entry("tail", (ParameterDeclaration(12, 4),), (), allocates=False)
 
 
-def test_a_struct_that_differs_at_its_end() -> None:
-    entry = Entry("tail", (ParameterDeclaration(12, 4),), (), allocates=False)
-    one, two = (program(entry, Argument(bytes(8) + bytes([n] * 4))) for n in (1, 2))
-    assert "parameter 0, byte 8: differs between two captures and is no whole word" in refused(
-        one, two
-    )
-
-
-def test_an_address_of_another_place_in_the_other_capture() -> None:
-    entry = Entry("moves", (POINTER,), (), allocates=False)
-    assert "not the same offset" in refused(program(entry, at(0)), program(entry, at(0, 8)))
-
-
-def test_memory_allocated_on_the_device() -> None:
-    entry = Entry("grows", (POINTER,), (), allocates=True)
-    assert "(grows)" in (text := refused(program(entry, at(0)), program(entry, at(0))))
-    assert "allocates memory on the device" in text
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (
+            [(SEEDED, at(0), Argument(n.to_bytes(8, "little"))) for n in (1, 2)],
+            ["node 0 (seeded), parameter 1, byte 0", "differs between two captures"],
+        ),
+        (
+            [(TAIL, Argument(bytes(8) + bytes([n] * 4))) for n in (1, 2)],
+            ["parameter 0, byte 8: differs between two captures and is no whole word"],
+        ),
+        (
+            [(Entry("moves", (POINTER,), (), allocates=False), at(0, n)) for n in (0, 8)],
+            ["not the same offset"],
+        ),
+        (
+            [(Entry("grows", (POINTER,), (), allocates=True), at(0))] * 2,
+            ["(grows)", "allocates memory on the device"],
+        ),
+    ],
+)
+def test_what_differs_is_refused(pair: list[tuple[Any, ...]], said: list[str]) -> None:
+    text = refused(*(program(*arguments) for arguments in pair))
+    assert all(part in text for part in said)
 
 
 def test_a_table_of_pointers() -> None:

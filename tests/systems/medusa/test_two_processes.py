@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from c2c.systems.program import Library
-from experiments.papers.medusa import restore
 from experiments.papers.medusa.one_process import programs_of
 from experiments.papers.medusa.processes import libraries_of
 from tests.systems.program.fake.build import build, environment
@@ -21,12 +20,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def measured(
-    folder: Path,
-    device: str,
-    what: str,
-    env: Mapping[str, str] | None = None,
+    folder: Path, device: str, what: str, env: Mapping[str, str] | None = None,
     ways: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     out = folder / "-".join((device, *ways, what.replace(":", "-")))
     done = subprocess.run(
         [sys.executable, "-m", "c2c", "try", "medusa", f"device={device}",
@@ -80,25 +76,3 @@ def test_without_a_driver_the_command_says_so(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("device=gpu", "device='gpu': expected one of driver, emulated"),
-        ("addresses=moved", "addresses='moved': expected one of fixed, patched"),
-        ("models=[llama9]", "models='llama9': expected one of"),
-        ("models=[random:]", "models=[{'random': None}]: expected a list of plain values"),
-        ("models=[[yi_6b]]", "models=[['yi_6b']]: expected a list of plain values"),
-        ("models=[]", "models=[]: expected at least one, without duplicates"),
-        (
-            "models=[random:1,random:1]",
-            "['random:1', 'random:1']: expected at least one, without duplicates",
-        ),
-    ],
-)
-def test_wrong_settings_are_refused(
-    argument: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert restore.main([argument]) == 2
-    assert message in capsys.readouterr().err

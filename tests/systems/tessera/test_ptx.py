@@ -38,12 +38,9 @@ $L__BB0_1:
     ).replace("p1\n)", "p1[384]\n)")
     (found,) = parse(text, "file.ptx")
     assert [str(i) for i in found.body] == [
-        "mov.b32 %r1, 7",
-        "ld.global.v2.b32 {%r2, %r3}, [%rd1-8]",
-        "cp.async.cg.shared.global [%r4], [%rd2+16], 0x10, %r5",
-        "bra $L__BB0_1",
-        "ret ",
-    ]
+        "mov.b32 %r1, 7", "ld.global.v2.b32 {%r2, %r3}, [%rd1-8]",
+        "cp.async.cg.shared.global [%r4], [%rd2+16], 0x10, %r5", "bra $L__BB0_1", "ret ",
+    ]  # fmt: skip
     assert found.labels == {"$L__BB0_1": 1}
     assert [(i.predicate, i.is_negated) for i in found.body[1:4:2]] == [
         ("%p1", True),
@@ -120,30 +117,28 @@ def test_what_is_discarded_is_as_if_written() -> None:
     assert reached("ld.b64 %rd1, [%rd2];discard.L2 [%rd1], 128;").opaque
 
 
-def test_one_of_two_pointers_counts_as_both() -> None:
-    found = reached(
-        "ld.param.b64 %rd1, [p0];ld.param.b64 %rd2, [p1];selp.b64 %rd3, %rd1, %rd2, %p1;"
-        "st.global.b32 [%rd3], 1;", POINTER, POINTER,
-    )  # fmt: skip
-    assert found.writes == {Reached(0), Reached(1)}
-
-
-def test_a_pointer_that_a_loop_moves_is_followed() -> None:
-    found = reached(
-        "ld.param.b64 %rd1, [p0];mov.b64 %rd2, %rd3;add.s64 %rd2, %rd1, 8;mov.b64 %rd3, %rd2;"
-        "add.s64 %rd3, %rd3, 16;\n$L:\nld.global.b8 %rs1, [%rd3];@%p1 bra $L;", POINTER,
-    )  # fmt: skip
-    assert found.reads == {Reached(0)}
-
-
-def test_a_pointer_that_goes_through_shared_memory_is_followed() -> None:
-    found = reached(
-        "ld.param.b64 %rd1, [p0];mov.b32 %r1, slot;st.shared.b64 [%r1], %rd1;"
-        "ld.shared.b64 %rd2, [%r1];st.global.b32 [%rd2], 1;",
-        POINTER, outside=".shared .align 8 .b8 slot[8];",
-    )  # fmt: skip
-    assert found.writes == {Reached(0)}
-    assert len(found.accesses) == 1  # shared memory is no access
+@pytest.mark.parametrize(
+    ("body", "pointers", "reads", "writes"),
+    [
+        (  # one of two counts as both
+            "ld.param.b64 %rd1, [p0];ld.param.b64 %rd2, [p1];selp.b64 %rd3, %rd1, %rd2, %p1;"
+            "st.global.b32 [%rd3], 1;", 2, set(), {0, 1},
+        ),
+        (  # moved by a loop
+            "ld.param.b64 %rd1, [p0];mov.b64 %rd2, %rd3;add.s64 %rd2, %rd1, 8;mov.b64 %rd3, %rd2;"
+            "add.s64 %rd3, %rd3, 16;\n$L:\nld.global.b8 %rs1, [%rd3];@%p1 bra $L;", 1, {0}, set(),
+        ),
+        (  # through shared memory, which is no access
+            "ld.param.b64 %rd1, [p0];mov.b32 %r1, slot;st.shared.b64 [%r1], %rd1;"
+            "ld.shared.b64 %rd2, [%r1];st.global.b32 [%rd2], 1;", 1, set(), {0},
+        ),
+    ],
+)  # fmt: skip
+def test_a_pointer_is_followed(body: str, pointers: int, reads: set[int], writes: set[int]) -> None:
+    found = reached(body, *[POINTER] * pointers, outside=".shared .align 8 .b8 slot[8];")
+    assert found.reads == {*map(Reached, reads)}
+    assert found.writes == {*map(Reached, writes)}
+    assert len(found.accesses) == 1
 
 
 def test_words_and_descriptors_of_a_struct_have_offsets() -> None:

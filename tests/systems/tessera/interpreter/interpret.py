@@ -42,14 +42,9 @@ _BEYOND = frozenset({"cc", "hi", "relu"})  # qualifiers that no kernel here uses
 
 
 def interpret(
-    kernel: KernelText,
-    grid: Triple,
-    block: Triple,
-    parameters: Sequence[bytes],
-    memory: Memory,
-    *,
+    kernel: KernelText, grid: Triple, block: Triple, parameters: Sequence[bytes], memory: Memory, *,
     shared_bytes: int = 0,
-) -> Mapping[int, Interval]:
+) -> Mapping[int, Interval]:  # fmt: skip
     """Run a kernel over memory; return the interval that each access to global memory touched.
 
     Args:

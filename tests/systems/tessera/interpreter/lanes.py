@@ -30,13 +30,9 @@ class Lanes:
     """
 
     def __init__(
-        self,
-        kernel: KernelText,
-        grid: Triple,
-        block: Triple,
-        blocks: Sequence[int],
+        self, kernel: KernelText, grid: Triple, block: Triple, blocks: Sequence[int],
         places: Mapping[str, int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.kernel = kernel
         self.size = int(np.prod(block))
         self.count = self.size * len(blocks)

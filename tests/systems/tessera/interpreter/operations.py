@@ -166,13 +166,9 @@ _PLAIN: Final[Mapping[str, Callable[[list[Array]], Array]]] = {
     "ex2": _unary(np.exp2),
 }
 _QUALIFIED: Final[Mapping[str, Operation]] = {
-    "mul": _product,
-    "mad": _product_sum,
-    "fma": _fma,
-    "min": _extreme,
-    "max": _extreme,
+    "mul": _product, "mad": _product_sum, "fma": _fma, "min": _extreme, "max": _extreme,
     "shf": _funnel,
-}
+}  # fmt: skip
 OPERATIONS: Final = frozenset({*_PLAIN, *_QUALIFIED})
 """Names of the instructions that `operate` knows."""
 
