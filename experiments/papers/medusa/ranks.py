@@ -87,7 +87,7 @@ def start(
 ) -> Process:
     """Return a started process of a rank."""
     mine = {batch: ranked(program, rank) for batch, program in programs.items()}
-    return Process(mine, seed, has_guards=has_guards, told=rank.told)
+    return Process(mine, seed, has_guards=has_guards, told_values=rank.told)
 
 
 def captured(programs: Mapping[int, Program], world: int) -> tuple[Capture, Analysed]:
@@ -115,7 +115,7 @@ def restored_rank(
     process = start(programs, rank, 200 + number)
     triggered = process.triggered()
     begin = time.perf_counter()
-    restoration = restore(artefact, process.recorder, triggered, told=process.told)
+    restoration = restore(artefact, process.recorder, triggered, told_values=process.told)
     restored_s = time.perf_counter() - begin
     for batch in validated:
         _, two = sides(
