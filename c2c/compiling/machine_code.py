@@ -107,7 +107,7 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
       arguments: of later calls.
 
     Raises:
-      PolicyError: with policy, line and reason.
+      PolicyError: a policy cannot be compiled; with name, line and reason.
     """
     with _no_collections():
         return _made(function, arguments)

@@ -79,7 +79,7 @@ def cache_read_s(
 
     Args:
       bytes_: of keys and values, any shape.
-      repeated: whether the L2 holds a part, of the previous read.
+      repeated: whether the L2 holds a part of the previous read.
     """
     moved = np.asarray(bytes_, float)
     from_hbm_s: Values = moved / (slice_.hbm_gbps * 1e9 * constants.decode_hbm_efficiency)

@@ -34,7 +34,7 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Return this machine's MIG instances and GPUs without any.
+    """Return this machine's devices: MIG instances of a GPU in MIG mode, else itself.
 
     Raises:
       DataError: no driver answers.

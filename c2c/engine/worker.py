@@ -75,7 +75,7 @@ class _Inbox:
 
 
 def serve(frames: SocketFrames, residents_of: ResidentsOf | None = None) -> None:
-    """Handle frames until `Stop` or the connection's end."""
+    """Handle frames until `Stop` or the connection's end; None: with `Residents`."""
     inbox = _Inbox(frames)
     setup = inbox.get()
     if not isinstance(setup, Setup):

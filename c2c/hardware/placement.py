@@ -17,7 +17,7 @@ class Partition:
     """A chip's compute and memory slices, and seconds of changes.
 
     `create_s`: first instance with one compute slice, `create_wide_s`: with several,
-    `create_next_s`: further instances. None: not measured.
+    `create_next_s`: further instances, `destroy_s`: a removal. None: not measured.
     """
 
     compute_slices: Count

@@ -18,7 +18,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def check_room(folder: Path, needs_bytes: int = 0, field: str = "out") -> None:
-    """Raise unless the folder, or nearest existing parent, can be written.
+    """Raise unless the folder, or nearest existing parent, can be written; leave no trace.
 
     Args:
       needs_bytes: estimated bytes, in one file.

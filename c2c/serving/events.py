@@ -415,7 +415,7 @@ def take(w: Loop, x: Exchange) -> int:
 
 
 def take_rare(w: Loop, x: Exchange) -> int:
-    """Apply an event of the kinds that `take` leaves."""
+    """Apply an event of the kinds that `take` leaves; return as it does."""
     e = x.event[0]
     can = _begin(w, x, e)
     if can < 0:

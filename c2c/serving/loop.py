@@ -139,7 +139,7 @@ class Step:
           w: the loop; steps share policies' arrays.
 
         Raises:
-          PolicyError: with policy, line and reason.
+          PolicyError: a policy cannot be compiled; with name, line and reason.
         """
         self._code = compiled_entry(take, (w, _exchange(w, 0))) if compiled else None
         self._hold(w)

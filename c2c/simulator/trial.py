@@ -19,7 +19,7 @@ def try_policies(prepared: Prepared, workload: Workload, requests: int = _REQUES
     """Interpret the first requests if a policy is from outside.
 
     Raises:
-      PolicyError: with policy, file, line and reason.
+      PolicyError: a policy failed; with name, file, line and reason.
     """
     if outside_policies(prepared.rules.system):
         simulation = Simulation.start(

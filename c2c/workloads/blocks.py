@@ -159,7 +159,7 @@ class RequestBlock:
         return counts
 
     def apart(self, roots: np.uint64 | NDArray[np.uint64]) -> RequestBlock:
-        """Return the requests with keys by root.
+        """Return the requests with keys shared only within a root.
 
         Args:
           roots: one for all or each; see `c2c.workloads.prefixes.root_of`.

@@ -115,7 +115,7 @@ def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
 def block_table(
     group_sizes: Any, t: int, block_rows: int, *, row_multiple: int = ROW_MULTIPLE, xp: Any
 ) -> tuple[Any, Any, Any]:
-    """Return groups in blocks of `cluster * tm` rows."""
+    """Return groups in blocks of `cluster * tm` rows from a multiple of 8."""
     ends = boundaries(group_sizes, t, xp)
     begins = xp.append(xp.zeros(1, np.int32), ends[:-1])
     bases = begins // row_multiple * row_multiple

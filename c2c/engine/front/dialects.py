@@ -172,7 +172,7 @@ def _shows(template: ChatTemplate, form: Callable[..., dict[str, Any]], *names: 
 
 
 def takes_several(template: ChatTemplate) -> bool:
-    """Return False if a template drops a second call."""
+    """Return False if a template refuses or drops a second call."""
     form = call_form(template)
     several = _shows(template, form, "call_one", "call_two")
     return several or not _shows(template, form, "call_one")

@@ -81,7 +81,7 @@ def shared_bytes(w: Loop, i: int, slot: int) -> float:
 
 @inlined
 def may_begin(w: Loop, i: int, slot: int) -> bool:
-    """Return whether a waiting request may join."""
+    """Return whether the loop's parts let a waiting request join."""
     return bool(w.fleet.adapters.slots == 0 or has_adapter_slot(w, i, slot))
 
 

@@ -25,7 +25,7 @@ __all__ = [
 
 @inlined
 def take_slot(s: Serving) -> int:
-    """Return a free request slot."""
+    """Return a free request slot, which the caller ensures."""
     s.count[0].free_slots -= 1
     return int(s.free_slots[s.count[0].free_slots])
 

@@ -64,7 +64,7 @@ def claim_adapter(w: Loop, i: int, slot: int) -> int:
 
 @apart("release_adapter", needed=_has_slots)
 def release_adapter(w: Loop, i: int, slot: int) -> int:
-    """Note that a request has left instance `i`."""
+    """Note that a request has left instance `i`; its adapter stays."""
     m, slots = w.s.request[slot].entry, w.s.adapters
     for k in range(w.fleet.adapters.slots):
         if slots.model[i, k] == m:

@@ -89,7 +89,7 @@ def refusals(
     """Yield index and error of each model that no slice can serve.
 
     Args:
-      tables: [arch][kind].
+      tables: [arch][kind] step costs.
       kv_capacity: i8[arch, kind] of the longest request.
       capacity_bytes: f8[arch, kind] KV bytes of all requests.
       slots: i8[arch, kind] experts in HBM.

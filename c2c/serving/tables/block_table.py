@@ -236,7 +236,7 @@ def drop(b: Blocks, k: int) -> None:
 
 @jitable
 def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) -> int:
-    """Add an entry, pinned; return its row or NO_ROW."""
+    """Add an entry with room, pinned; return its row or NO_ROW."""
     table = b.table[0]
     if table.free >= 0:
         k = int(table.free)

@@ -73,7 +73,7 @@ def _of_best_groups(scores: jax.Array, spec: ModelSpec) -> jax.Array:
 def mixture(
     x: jax.Array, routing: Routing, real: jax.Array, experts: Experts, spec: ModelSpec
 ) -> jax.Array:
-    """Return the weighted sum of chosen experts' gated blocks."""
+    """Return the weighted sum of chosen experts' gated blocks; padding is in no group."""
     chosen = jnp.where(real[:, None], routing.experts, spec.experts).reshape(-1)
     order = jnp.argsort(chosen, stable=True)
     sizes = jnp.bincount(chosen, length=spec.experts).astype(jnp.int32)
