@@ -4,7 +4,7 @@
     c2c bench measured data=<folder>  # other files with the same columns
     c2c bench measured data=<folder> fit=true  # calibrations of its chips, in its calibration/
     c2c bench measured fit=true       # fit the files in conf again
-    c2c bench measured page=true      # and write the engines' errors to docs/measured.md
+    c2c bench measured page=true      # and write the engines' errors to docs/evidence/measured.md
 
 Takes a minute. Predicts every row with its chip's constants. Prints the errors by chip,
 operation and size, in-sample and held-out rows apart. Writes JSON, Parquet and a figure with
@@ -49,7 +49,7 @@ from experiments.near_runs import ERRORS, RunError, read_errors
 __all__ = ["MeasuredSettings", "main"]
 
 ENGINES, OPEN = "engine_runs", "open_loop"
-PAGE = Path("docs/measured.md")
+PAGE = Path("docs/evidence/measured.md")
 
 
 @dataclass
@@ -60,7 +60,7 @@ class MeasuredSettings(MeasurementSettings):
       data: folder of measurements; None: the project's own.
       fit: first fit the constants to half of the rows and store them in conf, or in `data`.
       engines: replay whole engines with the simulator (four minutes).
-      page: store the engines' errors, for `c2c estimate` and docs/measured.md.
+      page: store the engines' errors, for `c2c estimate` and docs/evidence/measured.md.
       jointly: fit each chip's constants to the other chips together, not by medians (minutes).
     """
 

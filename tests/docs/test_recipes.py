@@ -137,8 +137,8 @@ def test_files_that_pages_of_the_design_name_exist(repository: Path) -> None:
 
 
 def test_files_and_functions_of_the_request_s_path_exist(repository: Path) -> None:
-    text = (repository / "docs" / "design" / "serving.md").read_text("utf-8")
-    table = text[: text.index("A policy answers")]
+    text = (repository / "docs" / "structures.md").read_text("utf-8")
+    table = text[: text.index("## The packages")]
     rows = re.findall(r"^\| [^|]+ \| `(c2c/\S+\.py)` \| (.*) \|$", table, re.MULTILINE)
     assert len(rows) == 12
     assert len({path for path, _ in rows}) == 12
