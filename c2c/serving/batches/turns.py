@@ -421,7 +421,7 @@ def start_asked(w: Loop, now_s: float) -> None:
     before_launches(w)
     k = 0
     while k < w.s.count[0].asked:  # a start may ask others
-        d = w.s.asked[k]
+        d = w.s.asked[k % len(w.s.asked)]
         w.s.device[d].is_asked = 0
         _start(w, d, now_s)
         k += 1

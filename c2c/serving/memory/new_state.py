@@ -112,8 +112,7 @@ def new_serving(
         sent_bytes=np.zeros((n_devices, ways)),
         blocks=new_blocks(n_devices + n_chips),
         adapters=new_slots(n_instances, fleet),
-        # A variant that comes into force makes room for all on its chip, once for each of them.
-        asked=np.zeros(n_devices * (1 + widest * min(1, len(fleet.kv.room_bytes))), np.int64),
+        asked=np.zeros(n_devices, np.int64),
         records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),
         routes=_records(ROUTE_DTYPE, n_instances),
         candidates=_records(CANDIDATE_DTYPE, n_devices),

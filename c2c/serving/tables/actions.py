@@ -48,7 +48,7 @@ def ask(s: Serving, d: int) -> None:
     """Mark device `d` for work, see `start_asked`."""
     if s.device[d].is_asked == 0:
         s.device[d].is_asked = 1
-        s.asked[s.count[0].asked] = d
+        s.asked[s.count[0].asked % len(s.asked)] = d  # a ring: each device at most once
         s.count[0].asked += 1
 
 
