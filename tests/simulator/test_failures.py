@@ -27,6 +27,7 @@ from c2c.simulator.shards import merged_stats, split
 from c2c.workloads import Workload
 from tests.simulator.test_shards import of_shard, run
 from tests.simulator.worlds import in_both_forms, random_requests, requests, setup, simulate
+from tests.tiers import tiered
 
 MODELS = ("llama-3-3b", "llama-3-8b") * 3
 TURNS: dict[str, Any] = {
@@ -84,7 +85,7 @@ def test_every_request_ends_once_and_nothing_is_left(
     )
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", tiered(SYSTEMS, "turns"))
 def test_compiled_equals_interpreted(system: str) -> None:
     made = setup(*MODELS, superchips=3, **SYSTEMS[system])
     prepared = prepare(failing(made, mtbf_hours=20.0 / 3600.0, repair_s=5.0))
