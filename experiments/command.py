@@ -97,7 +97,7 @@ def _told(error: BaseException, arguments: Sequence[str]) -> str | None:
 
 
 def _extra_with(module: str) -> str | None:
-    """Return the first extra of this distribution that installs a module; None if none does."""
+    """Return the first extra of this distribution that installs a module, or None."""
     from importlib.metadata import PackageNotFoundError, requires
 
     package = module.partition(".")[0].replace("_", "-")

@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 1 if points have no result, 2 for a wrong setting."""
+    """Run the command; return 1 without result, 2 for a wrong setting."""
 
     def run() -> int:
         gc.disable()  # imported objects stay; collecting among them took a tenth of a run

@@ -31,5 +31,5 @@ def heeded_signals(*, once: bool = False) -> Iterator[None]:
 
 
 def told_to_stop() -> bool:
-    """Return True if a signal came, even if its exception was swallowed."""
+    """Return whether a signal came, also a swallowed one."""
     return bool(_told)

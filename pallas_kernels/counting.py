@@ -36,7 +36,7 @@ def rem(a: Int, b: Int) -> Int:
 
 
 def where(condition: Any, a: Int, b: Int) -> Int:
-    """Return a where the condition, concrete or traced, holds, else b."""
+    """Return a where the condition holds, else b."""
     if isinstance(condition, bool):
         return a if condition else b
     if isinstance(a, int) and isinstance(b, int) and a == b:

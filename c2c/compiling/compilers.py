@@ -14,7 +14,7 @@ _KNOWN: Final = "0.68."  # versions of Numba that the whole loop was linked with
 
 
 def compilers(version: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return options of `numba.njit` for functions called from compiled code, and from Python."""
+    """Return options of `numba.njit` for calls from compiled code, and from Python."""
     try:
         from c2c.compiling.linking import InnerCompiler, OuterCompiler
 

@@ -25,9 +25,8 @@ class Signature(NamedTuple):
     """Arguments and result of a decision in compiled code.
 
     Attributes:
-      own: whether the policy's own arrays are passed.
-      takes: types of further arguments: bool, int, float, a NamedTuple of them, a row's dtype, or
-        LOOP.
+      own: whether own arrays are passed.
+      takes: bool, int, float, a NamedTuple of them, a row's dtype, or LOOP.
       tables: indices of those that are whole tables of such rows.
     """
 

@@ -101,7 +101,7 @@ def _module(library: Any) -> Any:
 
 
 def _kept_apart(module: Any) -> Any:
-    """Prevent inlining unless asked for: copies would be most of the machine code."""
+    """Prevent inlining, unless requested: copies would be most of the code."""
     for function in module.functions:
         is_ours = function.name.startswith(SYMBOLS) and not function.name.startswith(_FORMULAS)
         if is_ours and not function.is_declaration:

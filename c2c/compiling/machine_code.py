@@ -1,4 +1,4 @@
-"""Compiled entries of the loop, cached under their sources' content."""
+"""Compiled entries of the loop, cached by their sources."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cache_dir() -> Path:
 
 
 def variant_key(rules: Any) -> str | None:
-    """Return a key of users' policies: "" without any, None if one cannot be imported by name."""
+    """Return a key of users' policies: "" without any, None if one has no import."""
     users = {type(policy) for policy in outside(rules)}
     if not users:
         return ""
@@ -103,11 +103,11 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
     """Return an entry compiled for rules of given types; damaged machine code is made anew.
 
     Args:
-      function: entry, whose first argument is the loop's `w`, and which returns a number.
-      arguments: arguments of the later calls.
+      function: entry that takes the loop's `w` and returns a number.
+      arguments: of later calls.
 
     Raises:
-      PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
+      PolicyError: a policy cannot be compiled; with name, line and reason.
     """
     with _no_collections():
         return _made(function, arguments)
@@ -143,14 +143,14 @@ class Compiled:
         # Packing takes a millisecond; most arguments stay what they are.
         self._known: dict[int, tuple[Any, Any]] = {}
 
-    def __call__(self, *given: Any) -> int:
+    def __call__(self, *arguments: Any) -> int:
         """Call the entry with arguments of those types."""
-        array = self._words(given)  # lives until the call has ended
+        array = self._words(arguments)  # lives until the call has ended
         return self._call(array.ctypes.data)
 
-    def bound(self, *given: Any) -> Callable[[], int]:
-        """Return a call with exactly these tuples, which takes a microsecond; arrays are shared."""
-        array, call = self._words(given), self._call
+    def bound(self, *arguments: Any) -> Callable[[], int]:
+        """Return a call (1 us) with these tuples; arrays are shared."""
+        array, call = self._words(arguments), self._call
         address, references = array.ctypes.data, (array, tuple(self._known.values()))
 
         def again(_lives: Any = references) -> int:
@@ -158,9 +158,9 @@ class Compiled:
 
         return again
 
-    def _words(self, given: tuple[Any, ...]) -> np.ndarray:
+    def _words(self, arguments: tuple[Any, ...]) -> np.ndarray:
         numbers: list[int] = []
-        loop, *others = given
+        loop, *others = arguments
         for place, value in enumerate((*loop, *others)):
             if not hasattr(value, "_fields"):
                 numbers += words(value)
@@ -203,11 +203,11 @@ def _making() -> Any:
     return making
 
 
-def _parts(arguments: tuple[Any, ...], given: list[Any], kinds: list[str]) -> Apart:
+def _parts(arguments: tuple[Any, ...], instances: list[Any], kinds: list[str]) -> Apart:
     values = {type(part): part for value in arguments for part in _tuples_in(value)}
     samples: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
-    samples |= {type(part): part for value in given for part in _tuples_in(value)}
-    texts = {type(value): kind for value, kind in zip(given, kinds, strict=True)}
+    samples |= {type(part): part for value in instances for part in _tuples_in(value)}
+    texts = {type(value): kind for value, kind in zip(instances, kinds, strict=True)}
     addresses = {}
     for name, part in PARTS.items():
         if samples.keys() >= set(part.takes()) and part.is_needed(values):

@@ -96,14 +96,14 @@ def entry(function: Callable[..., int], takes: list[Any]) -> Made:
     compiled = numba.njit(**CALLED)(function)
 
     @intrinsic
-    def arguments(typing: Any, at: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            return read_words(context, builder, given[0], kinds)
+    def arguments(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return read_words(context, builder, args[0], kinds)
 
         return kinds(types.int64), generate
 
-    def at_address(at: int) -> int:
-        return int(compiled(*arguments(at)))
+    def at_address(address: int) -> int:
+        return int(compiled(*arguments(address)))
 
     at_address.__name__ = at_address.__qualname__ = function.__name__
     return _made(numba.njit(**BY_ADDRESS)(at_address), (types.int64,))
@@ -111,11 +111,11 @@ def entry(function: Callable[..., int], takes: list[Any]) -> Made:
 
 @functools.cache
 def raising() -> Callable[[int, int], int]:
-    """Return a call of an entry's address and its words' that raises policies' errors."""
+    """Return a call that raises policies' errors."""
     call = call_words()
 
-    def run(address: int, at: int) -> int:
-        return call(address, at)
+    def run(address: int, words: int) -> int:
+        return call(address, words)
 
     result: Callable[[int, int], int] = numba.njit([(types.int64, types.int64)], **OPTIONS)(run)
     # Machine code of users' policies counts references, which are functions in Numba's own memory.

@@ -54,7 +54,7 @@ _COMPILED: Final[dict[type, tuple[type, ...]]] = {
 
 def overload_decision(
     point: Any,
-    made: Mapping[type, Callable[..., Any]],
+    functions: Mapping[type, Callable[..., Any]],
     default: Callable[..., Any] | None,
     returns: Returns | None,
     unguarded: Callable[..., Any],
@@ -64,7 +64,7 @@ def overload_decision(
     def implementation(policy: Any) -> Callable[..., Any] | None:
         if not isinstance(policy, _NAMED) or policy.instance_class is Linked:
             return None
-        return made.get(policy.instance_class, default)
+        return functions.get(policy.instance_class, default)
 
     @overload(point, jit_options=INLINED, strict=False)
     def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:

@@ -13,11 +13,11 @@ __all__ = ["Packed", "as_array", "kind_of", "pack", "words"]
 # An array is seven numbers to a compiled call: thirty of them passed by value would be most of the
 # code and of its compile time.
 class Packed(NamedTuple):
-    """A tuple for compiled code; its fields have the names and types of the original's.
+    """A tuple with the original's fields for compiled code.
 
     Attributes:
-      at: address of its words.
-      value: the original, which owns the arrays.
+      at: of its words.
+      value: original, which owns the arrays.
       kept: object at the address.
     """
 
@@ -29,8 +29,7 @@ class Packed(NamedTuple):
 def pack(value: Any) -> Any:
     """Pack a named tuple of numbers, arrays and further tuples; arrays are shared.
 
-    One whose fields are all named tuples, such as the loop's `w`, stays one of packed fields, for
-    speed.
+    A tuple of named tuples, such as the loop's `w`, becomes one of packed ones, for speed.
     """
     if all(hasattr(field, "_fields") for field in value):
         return type(value)(*map(pack, value))
@@ -38,13 +37,13 @@ def pack(value: Any) -> Any:
     return Packed(array.ctypes.data, value, array)
 
 
-def as_array(found: list[int]) -> np.ndarray:
+def as_array(values: list[int]) -> np.ndarray:
     """Return words as memory with a fixed address."""
-    return np.array(found or [0], np.uint64)
+    return np.array(values or [0], np.uint64)
 
 
 def words(value: Any) -> list[int]:
-    """Return the 8-byte words from which `read` makes such a value; its arrays must outlive them.
+    """Return the 8-byte words that `read` takes; the value's arrays must outlive them.
 
     Raises:
       TypeError: no number, array, or tuple of them.

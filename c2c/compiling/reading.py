@@ -89,7 +89,7 @@ def read_words(context: Any, builder: Any, address: Any, kind: Any) -> Any:
 
 
 @intrinsic
-def read(typing: Any, kind: Any, at: Any) -> Any:
+def read(typing: Any, kind: Any, address: Any) -> Any:
     """Return the value of type `kind` at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

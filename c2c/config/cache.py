@@ -20,10 +20,10 @@ __all__ = ["composed"]
 
 
 def composed(overrides: Sequence[str], code: str) -> Settings:
-    """Return the checked settings of `load(overrides)`, composed at most once.
+    """Return `load(overrides)`, checked, composed at most once.
 
     Args:
-      code: `source_key` of `c2c`, on which the settings depend.
+      code: `source_key` of `c2c`.
 
     Raises:
       SettingError: as `load` and `checked`.

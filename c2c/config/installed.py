@@ -30,7 +30,7 @@ def settings_of_plug_ins() -> dict[str, Path]:
 
 
 def source_folders(used: object) -> tuple[Path, ...]:
-    """Return the folders of plug-ins that define these, part of a run's key."""
+    """Return the folders of these plug-ins, part of a run's key."""
     roots = {getattr(one, "__module__", "").partition(".")[0] for one in _flat(used)}
     return tuple(
         _folder(module)

@@ -1,4 +1,4 @@
-"""Step of the serving loop: interpreted until machine code exists."""
+"""Step of the serving loop, interpreted until machine code exists."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Stepping:
         return now_s, actions, [Record(*row) for row in self.state.records[:out].tolist()]
 
     async def compile(self) -> None:
-        """Switch to machine code, compiled if needed; a failure leaves the step interpreted."""
+        """Switch to machine code; a failure leaves the step interpreted."""
         async with self._changing:
             await self._compile()
 
@@ -70,7 +70,7 @@ class Stepping:
         settle_memory()  # loaded code is permanent
 
     async def adopt(self, fleet: Fleet, rules: Rules) -> None:
-        """Switch to a fleet with other rows; requests, instances and policies' memory stay."""
+        """Switch to another fleet; requests, instances and policies' memory stay."""
         async with self._changing:
             like = Loop(fleet, rules, grow_models(self.state, fleet))
             step = await asyncio.to_thread(partial(Step, like, compiled=self._is_compiled))

@@ -20,8 +20,7 @@ __all__ = ["Placed", "Slice", "joined", "placed", "profiles", "slices"]
 class Slice:
     """Resources of a slice: a MIG instance (`is_cut`), a whole chip, or several GPUs (`ranks`).
 
-    `link_cap_gbps` is its rate alone on the link. `kernels_read`: kernels read host memory
-    themselves, see `Link`.
+    `link_cap_gbps` is its rate alone. `kernels_read`: see `Link`.
     """
 
     name: str
@@ -50,7 +49,7 @@ def joined(name: str, gpus: Sequence[Gpu], link_gbps: float) -> Slice:
 
 
 class Placed(NamedTuple):
-    """An instance, and the memory slice at which it starts."""
+    """An instance, and its first memory slice."""
 
     profile: MigProfile
     start: int
@@ -59,11 +58,11 @@ class Placed(NamedTuple):
 def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
     """Return the slices of a chip in a MIG layout, in the order of its parts.
 
-    A slice has its profile's share of SMs, with the tensor-core peak, and of HBM, with L2. Alone on
-    the link, it draws at most its SMs' bytes in flight over the latency.
+    A slice has its profile's share of SMs and tensor-core peak, and of HBM and L2. Alone it draws
+    at most its SMs' bytes in flight over the latency.
 
     Raises:
-      SettingError: the chip lacks the layout, or its parts do not fit together.
+      SettingError: no such layout, or unfitting parts.
     """
     config = load_mig(mig) if isinstance(mig, str) else mig
     chosen = _chosen(platform, config)
@@ -73,7 +72,7 @@ def slices(platform: Platform, mig: MigConfig | str) -> tuple[Slice, ...]:
 
 
 def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
-    """Return the instances of a layout with their starts; () if it is the whole chip.
+    """Return a layout's instances with starts; () for the whole chip.
 
     Raises:
       SettingError: see `slices`.
@@ -85,12 +84,12 @@ def placed(platform: Platform, mig: MigConfig | str) -> tuple[Placed, ...]:
 
 
 def profiles(platform: Platform) -> tuple[MigProfile, ...]:
-    """Return the profiles of a platform's instances, small ones first.
+    """Return a platform's profiles, small ones first.
 
-    A chip without its own has those of the nearest chip that its file is based on.
+    A chip without its own has those of the nearest base of its file.
 
     Raises:
-      SettingError: the table of `conf/mig_table` does not exist or has a wrong value.
+      SettingError: a missing or wrong table of `conf/mig_table`.
     """
     chip, table = platform.partition, platform.mig_table
     every = read_yaml("mig_table", table) if chip else {}
@@ -193,12 +192,12 @@ def _memory_slices(nbytes: int, gpu: Gpu, chip: Partition) -> int:
     return max(1, round(nbytes / gpu.hbm_bytes * chip.memory_slices))
 
 
-def _rule(known: Sequence[MigProfile], chip: Partition) -> str:
+def _rule(profiles: Sequence[MigProfile], chip: Partition) -> str:
     def line(p: MigProfile) -> str:
         one = _extent(p, chip)
         return f"{p.name} ({one.memory}, from {' '.join(map(str, starts(one, chip)))})"
 
-    return ", ".join(map(line, known))
+    return ", ".join(map(line, profiles))
 
 
 def _text(several: Sequence[MigProfile]) -> str:
@@ -206,11 +205,13 @@ def _text(several: Sequence[MigProfile]) -> str:
     return " + ".join(name if n == 1 else f"{n}x{name}" for name, n in counted.items())
 
 
-def _what_fits(chosen: Sequence[MigProfile], known: Sequence[MigProfile], chip: Partition) -> str:
+def _what_fits(
+    chosen: Sequence[MigProfile], profiles: Sequence[MigProfile], chip: Partition
+) -> str:
     n = len(chosen)
     while where_they_go([_extent(p, chip) for p in chosen[:n]], chip) is None:
         n -= 1
     fitting = [_extent(p, chip) for p in chosen[:n]]
-    room = [(free_for(fitting, _extent(p, chip), chip), p.name) for p in known]
+    room = [(free_for(fitting, _extent(p, chip), chip), p.name) for p in profiles]
     more = " or ".join(f"{count}x{name}" for count, name in room if count)
     return f"Beside {_text(chosen[:n])} there is room for {more or 'nothing'}."

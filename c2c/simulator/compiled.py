@@ -12,10 +12,10 @@ __all__ = ["compiled_drive", "is_compiled"]
 
 
 def is_compiled() -> bool:
-    """Return True if machine code of the event loop is on disk."""
+    """Return whether machine code of the event loop is on disk."""
     return is_kept(core.drive)
 
 
 def compiled_drive(arguments: tuple[Any, ...]) -> Callable[..., int]:
-    """Return `core.drive` compiled, to be called with the same rules."""
+    """Return `core.drive` compiled, for the same rules."""
     return compiled(core.drive, arguments)

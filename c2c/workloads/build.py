@@ -68,8 +68,8 @@ _SHARED_LENGTHS = {
 class _Origin:
     """Requests before any transformation; `model` indexes `ids`.
 
-    `counted` holds the requests per id, by first appearance, and the last arrival; None: not
-    counted. `unnamed` is the id of requests without one.
+    `counted`: requests per id, by first appearance, and the last arrival, or None. `unnamed`: id of
+    requests without one.
     """
 
     source: Source
@@ -93,11 +93,10 @@ def build_workload(
 
     Args:
       settings: a `WorkloadConfig`, or a mapping with its keys.
-      deployments: names of the catalog's models, which become `Workload.models`, up to a trace's
-        own deployments.
-      seed: each cause of randomness has its own stream split from it.
-      specs: the models' architectures, which a trace may name, too.
-      may_add: whether ids may name shipped models outside the catalog.
+      deployments: the catalog's names, `Workload.models` but for a trace's own deployments.
+      seed: split into a stream for each cause.
+      specs: architectures, which a trace may name, too.
+      may_add: whether ids may name other shipped models.
 
     Raises:
       SettingError: an invalid setting.

@@ -41,9 +41,9 @@ class Clock:
     """Unit and zero of a trace's times.
 
     Attributes:
-      per_second: units of a numeric time per second, such as 1e3 for ms.
-      keeps_origin: whether time 0 is the file's zero, not the first request.
-      assumed: whether nothing told the unit, which is then a second.
+      per_second: units per second, such as 1e3 for ms.
+      keeps_origin: whether time 0 is the file's, not the first request.
+      assumed: whether seconds are assumed.
     """
 
     per_second: float
@@ -54,7 +54,7 @@ class Clock:
 
 
 def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
-    """Return the unit and zero of a trace's times, set or inferred."""
+    """Return a trace's unit and zero, set or inferred."""
     first, fractional = _first_time(trace)
     if first is None:
         if unit != "auto":
@@ -97,7 +97,7 @@ def clock_of(trace: TraceFile, unit: str, origin: str) -> Clock:
 
 
 def doubt_of_unit(trace: TraceFile, clock: Clock, requests: int, span_s: float) -> str:
-    """Return a line if an assumed second makes the load doubtfully low, else ""."""
+    """Return a line if assumed seconds make the load doubtful, else ""."""
     gap_s = span_s / requests
     if not clock.assumed or gap_s < _SAID_S:
         return ""
@@ -136,16 +136,16 @@ def _first_time(trace: TraceFile) -> tuple[float | None, bool]:
     return 0.0, False
 
 
-def block_tokens_of(trace: TraceFile, told: int) -> int:
-    """Return the tokens of a hashed block; 0: no hashes."""
+def block_tokens_of(trace: TraceFile, setting: int) -> int:
+    """Return a hashed block's tokens; 0: no hashes."""
     if "hash_ids" not in trace.columns:
-        if told:
+        if setting:
             raise SettingError(
-                "workload.block_tokens", told, f"0: {trace.path.name} has no column of hashes",
+                "workload.block_tokens", setting, f"0: {trace.path.name} has no column of hashes",
                 f"Name it with {mapping({'hash_ids': '<column>'})}.",
             )  # fmt: skip
         return 0
-    if not (tokens := told or trace.block_tokens or trace.format.block_tokens):
+    if not (tokens := setting or trace.block_tokens or trace.format.block_tokens):
         raise SettingError(
             "workload.block_tokens", 0,
             f"the tokens per block of {trace.columns['hash_ids']!r}",

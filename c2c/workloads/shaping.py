@@ -40,7 +40,7 @@ def _in_order(parts: Sequence[RequestBlock]) -> RequestBlock:
 
 
 def held(source: Source) -> Source:
-    """Read a stream once and replay it from memory (20 bytes a request)."""
+    """Read a stream once; replay it from memory (20 bytes a request)."""
     everything = concatenate(source())
 
     def start() -> Iterator[RequestBlock]:
@@ -51,7 +51,7 @@ def held(source: Source) -> Source:
 
 
 def copied(source: Source, number: int, copies: int) -> Source:
-    """Return copy `number` (0: the stream) of `copies`, with own sessions and prompt keys."""
+    """Return copy `number` (0: the stream) with own sessions and prompt keys."""
     root = root_of(number)
 
     def start() -> Iterator[RequestBlock]:
@@ -68,7 +68,7 @@ def copied(source: Source, number: int, copies: int) -> Source:
 # A transformation takes a function that starts a stream and returns another; memory is bounded by a
 # few blocks.
 def windowed(source: Source, start_s: float, end_s: float) -> Source:
-    """Keep arrivals in [start_s, end_s); start_s is the new time 0."""
+    """Keep arrivals in [start_s, end_s), start_s as time 0."""
 
     def start() -> Iterator[RequestBlock]:
         for block in source():
@@ -157,7 +157,7 @@ def limited(source: Source, max_requests: int) -> Source:
 
 
 def with_lengths(source: Source, pool: LengthPool, seed: int) -> Source:
-    """Give every request a length pair, whatever the division into blocks."""
+    """Give requests length pairs, whatever the division into blocks."""
 
     def start() -> Iterator[RequestBlock]:
         rng = stream_of(seed, "lengths")

@@ -16,14 +16,14 @@ _CHIP, _LAYOUT, _AUTO = "hardware", "mig", {"name": "auto"}
 
 
 class Composer:
-    """Plain settings of overrides beside `fixed` ones, as of `load`."""
+    """Plain settings of overrides beside `fixed` ones."""
 
     def __init__(self, fixed: Sequence[str] = (), folder: str | None = None) -> None:
         self._fixed, self._folder = fixed, folder
         self._cached: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def composed(self, words: tuple[str, ...]) -> dict[str, Any]:
-        """Return the settings; they are shared and must not be changed."""
+        """Return the settings, shared and read-only."""
         if words in self._cached:
             return self._cached[words]
         try:

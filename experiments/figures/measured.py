@@ -32,7 +32,7 @@ class Compared(Protocol):
 
 
 def draw_measured(rows: Sequence[Compared]) -> Figure:
-    """Draw every row: filled marks were fitted to, open marks were not."""
+    """Draw every row: filled marks were fitted to, open not."""
     chips = sorted({row.chip for row in rows})
     kinds = list(dict.fromkeys(_kind(row.op) for row in rows))
     down = math.ceil(len(chips) / _COLUMNS)

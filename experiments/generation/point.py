@@ -1,4 +1,4 @@
-"""One point: a single run, or a point of a sweep in its launcher's process."""
+"""A single run, or a point of a sweep in its launcher's process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _loaded: list[Loaded] = []  # model of this process's last run, for the next one
 
 
 class PipeClosed(BaseException):
-    """Standard output was closed; no `Exception`, which Hydra would report itself."""
+    """Standard output was closed; no `Exception`, which Hydra would report."""
 
 
 def generate_point(cfg: DictConfig) -> None:

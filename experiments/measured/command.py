@@ -4,9 +4,9 @@
     c2c bench measured data=<folder>  # other files with the same columns
     c2c bench measured data=<folder> fit=true  # calibrations of its chips, in its calibration/
     c2c bench measured fit=true       # fit the files in conf again
-    c2c bench measured page=true      # and write the engines' errors to docs/measured.md
+    c2c bench measured page=true      # and write the engines' errors to docs/evidence/measured.md
 
-Takes a minute. Predicts every row with the constants of its chip. Prints the errors by chip,
+Takes a minute. Predicts every row with its chip's constants. Prints the errors by chip,
 operation and size, in-sample and held-out rows apart. Writes JSON, Parquet and a figure with
 provenance to a folder in runs/bench.
 """
@@ -49,7 +49,7 @@ from experiments.near_runs import ERRORS, RunError, read_errors
 __all__ = ["MeasuredSettings", "main"]
 
 ENGINES, OPEN = "engine_runs", "open_loop"
-PAGE = Path("docs/measured.md")
+PAGE = Path("docs/evidence/measured.md")
 
 
 @dataclass
@@ -60,7 +60,7 @@ class MeasuredSettings(MeasurementSettings):
       data: folder of measurements; None: the project's own.
       fit: first fit the constants to half of the rows and store them in conf, or in `data`.
       engines: replay whole engines with the simulator (four minutes).
-      page: store the engines' errors, for `c2c estimate` and docs/measured.md.
+      page: store the engines' errors, for `c2c estimate` and docs/evidence/measured.md.
       jointly: fit each chip's constants to the other chips together, not by medians (minutes).
     """
 
@@ -156,11 +156,11 @@ def _as_data(
     unseen: dict[tuple[str, str], Error | None],
     skipped: Skipped,
 ) -> dict[str, Any]:
-    def grouped(of: list[Comparison], *names: str) -> list[dict[str, Any]]:
+    def grouped(comparisons: list[Comparison], *names: str) -> list[dict[str, Any]]:
         return [
             dict(zip(names, key, strict=True))
             | {"in_sample": _plain(fitted), "held_out": _plain(holdout)}
-            for key, (fitted, holdout) in errors_by(of, *names).items()
+            for key, (fitted, holdout) in errors_by(comparisons, *names).items()
         ]
 
     return {
@@ -190,7 +190,7 @@ def _plain(error: Error | None) -> dict[str, Any] | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the comparison that the command line asks for; return the exit status."""
+    """Run the comparison; return the exit status."""
     read: dict[str, Rows] = {}
 
     def check(settings: MeasuredSettings) -> None:

@@ -1,4 +1,4 @@
-"""Public rows of engines that launch kernels one by one."""
+"""Public rows of engines that launch kernels singly."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _chip(name: str) -> Chip:
 
 
 def single_requests(rows: Rows) -> list[Launched]:
-    """Return each row of `single_requests.csv` beside the mean time of a token."""
+    """Return rows of `single_requests.csv` beside a token's mean time."""
     result = []
     for i, model in enumerate(rows["model"]):
         engine = load_engine(rows["engine"][i])
@@ -86,7 +86,7 @@ def single_requests(rows: Rows) -> list[Launched]:
 
 
 def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
-    """Return each row of `engine_steps.csv` beside an engine's steps: prefill, then decode."""
+    """Return rows of `engine_steps.csv` beside an engine's prefill, then decode."""
     result = []
     for key in sorted(set(rows.keys(("model", "chip", "prompt_tokens")))):
         model, chip, tokens = key.split(",")

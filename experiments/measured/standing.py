@@ -41,7 +41,7 @@ _KEYS: Final = ("chip", "engine", "model", "kind", "precision", "load", "isl", "
 
 
 def errors_of_runs(runs: Iterable[EngineRun]) -> Iterator[RunError]:
-    """Yield the error of each run; all NaN if the simulator refuses it."""
+    """Yield runs' errors; all NaN if refused."""
     for run in runs:
         figures, truth = run_figures(run), run.measured
         nan = float("nan")
@@ -57,7 +57,7 @@ def errors_of_runs(runs: Iterable[EngineRun]) -> Iterator[RunError]:
 
 
 def group_errors(errors: Sequence[RunError]) -> dict[tuple[str, str], dict[str, np.ndarray]]:
-    """Return the errors of each figure by grouping and group, without NaN."""
+    """Return figures' errors by grouping and group, without NaN."""
     groups: dict[tuple[str, str], list[RunError]] = {}
     for one in errors:
         for grouping, name in GROUPINGS.items():
@@ -74,7 +74,7 @@ def group_errors(errors: Sequence[RunError]) -> dict[tuple[str, str], dict[str, 
 
 
 def as_markdown(errors: Sequence[RunError]) -> str:
-    """Return the page's table: median and 90th percentile by group of held-out runs."""
+    """Return the page's table: median and 90th percentile of held-out groups."""
     holdout = group_errors([e for e in errors if e.held_out])
     lines = [
         "| held-out runs | runs | TPOT: signed, median, p90 | TTFT above 50 ms | tokens/s |",
@@ -95,7 +95,7 @@ def _cell(error: np.ndarray) -> str:
 
 
 def write_page(page: Path, errors: Sequence[RunError]) -> None:
-    """Replace the table of engines in a page of the docs."""
+    """Replace the table of engines in a page."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
@@ -105,7 +105,7 @@ def write_page(page: Path, errors: Sequence[RunError]) -> None:
 
 
 def write_errors(path: Path, errors: Sequence[RunError]) -> None:
-    """Store the errors of runs, which `c2c estimate` has beside its numbers."""
+    """Store the errors of runs, for `c2c estimate`."""
     text = io.StringIO()
     text.write(
         "# Errors of this project's simulator on engine_runs.csv (c2c bench measured page=true).\n"

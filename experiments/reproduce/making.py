@@ -1,4 +1,4 @@
-"""Making of figures, one after another in this process or in several worker processes."""
+"""Making of figures, in this process or several workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONF_FOLDERS = (
 class Outcome:
     """Outcome of one figure.
 
-    `cpu_s`: CPU time of the figure's process; `error` is "" unless it failed.
+    `cpu_s`: of the figure's process; `error`: "" unless it failed.
     """
 
     name: str
@@ -66,7 +66,7 @@ def make_all(
     workers: int,
     advance: Show,
 ) -> None:
-    """Make figures, those with most work first if workers are several."""
+    """Make figures, long ones first with several workers."""
     seconds_of = cpu_seconds(context.profile)
     works = {spec.name: seconds_of.get(spec.name, _UNKNOWN_S) for spec in specs}
     if min(workers, len(specs)) > 1:
@@ -103,7 +103,7 @@ def make_all(
 
 
 def cpu_seconds(profile: str) -> dict[str, float]:
-    """Return the CPU-seconds of each figure at a size, from `cpu_seconds.yaml`."""
+    """Return figures' CPU-seconds at a size, from `cpu_seconds.yaml`."""
     profiles = yaml.safe_load((Path(__file__).parent / "cpu_seconds.yaml").read_text("utf-8"))
     quick: dict[str, float] = profiles["quick"]
     if profile == "quick":
@@ -112,7 +112,7 @@ def cpu_seconds(profile: str) -> dict[str, float]:
 
 
 class Tally:
-    """Progress of several figures, each weighed by its known CPU-seconds."""
+    """Progress of several figures, weighed by known CPU-seconds."""
 
     def __init__(self, works: Mapping[str, float], workers: int, advance: Show) -> None:
         self._works, self._workers, self._advance = dict(works), workers, advance
@@ -131,7 +131,7 @@ class Tally:
             self._known_s = _FADE * self._known_s + self._works[outcome.name]
 
     def show(self, shares: Sequence[float]) -> None:
-        """Show the progress, given the share of each figure that is done."""
+        """Show progress by the figures' done shares."""
         now = time.monotonic()
         running = {
             name: share
@@ -164,7 +164,7 @@ def _make_one(
 
 
 def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
-    """Return the inputs of a figure (config, packages, files) as arguments of `RunDir`."""
+    """Return a figure's inputs (config, packages, files) for `RunDir`."""
     folders = [conf_dir() / name for name in CONF_FOLDERS]
     traces = [context.traces / name for name in spec.traces] if context.traces else []
     others = (*folders, *traces, spec.experiment_file)
@@ -176,7 +176,7 @@ def inputs_of(spec: FigureSpec, context: Context) -> dict[str, Any]:
 
 
 def told(context: Context) -> dict[str, Any]:
-    """Return the settings of a figure besides its name, as plain data."""
+    """Return a figure's settings besides its name, as plain data."""
     return {
         "profile": context.profile,
         "link_variant": context.link_variant,
@@ -188,7 +188,7 @@ def told(context: Context) -> dict[str, Any]:
 def make_figure(
     spec: FigureSpec, context: Context, out: Path, *, resume: bool, overwrite: bool
 ) -> Outcome:
-    """Make one figure in its folder; a failure is in crash.json there."""
+    """Make one figure in its folder; failures are in crash.json."""
     start, start_cpu = time.perf_counter(), time.process_time()
     reused, error = False, ""
     try:

@@ -1,4 +1,4 @@
-"""Replay of a live run with each plan's recorded seconds."""
+"""Replay of a live run with recorded seconds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retold:
-    """Records of the replay, its plans, and those equal to the recorded."""
+    """Records of the replay, its plans, and equal ones."""
 
     requests: pa.Table
     plans: int
@@ -109,7 +109,7 @@ class _Recorded:
         return name, sum(n for *_, n in action.prefills), len(action.decodes)
 
     def _was(self, action: Load | RunSteps, d: int) -> _Plan | None:
-        """Return the record of a plan; None if its worker was lost for good."""
+        """Return a plan's record; None if its worker was lost for good."""
         recorded, description = self._plans.get(d), self._what(action)
         if recorded and recorded[0].number > self.plans and recorded[0].what != description:
             return _Plan(number=self.plans, seconds=0.0, steps=1, what=description)  # cancelled
@@ -188,7 +188,7 @@ def _pins(fleet: Any, state: Any, event: KeepWeights) -> int:
 
 
 def retell(prepared: Prepared, inputs: Inputs, steps: pa.Table) -> Retold:
-    """Run the loop over a live run's inputs and recorded seconds."""
+    """Run the loop over recorded inputs and seconds."""
     world = _Recorded(prepared, inputs, steps)
     records = _records_of(prepared, world)
     return Retold(requests=inputs.of_served(records), plans=world.plans, equal=world.equal)

@@ -38,9 +38,9 @@ _SHARES = (50, 95, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One percentile of a latency, live and simulated, seconds.
+    """A latency's percentile, live and simulated, seconds.
 
-    `floor`: spread over live runs of the same requests, largest / smallest - 1, or None.
+    `floor`: spread over equal live runs, largest / smallest - 1, or None.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Comparison:
 
 
 def fitted(runs: Sequence[Path]) -> dict[str, StepFit]:
-    """Return the step costs by model, fitted to these runs."""
+    """Return step costs by model, fitted to these runs."""
     return fit_steps([_table(run / STEPS) for run in runs])
 
 
 def prepared_of(run: Path) -> tuple[Prepared, Options]:
-    """Return a run's setup of the serving loop, and the options of its workers."""
+    """Return a run's loop setup, and workers' options."""
     try:
         settings = json.loads((run / SETTINGS).read_text("utf-8"))
         listed = json.loads((run / CATALOG).read_text("utf-8"))["models"]
@@ -90,7 +90,7 @@ def prepared_of(run: Path) -> tuple[Prepared, Options]:
 
 
 def served_requests(run: Path) -> pa.Table:
-    """Return the finished requests of a run, by arrival."""
+    """Return a run's finished requests, by arrival."""
     table = _table(run / REQUESTS)
     table = table.filter(pa.array(np.asarray(table["status"].to_pylist()) == "finished"))
     if not len(table):
@@ -99,7 +99,7 @@ def served_requests(run: Path) -> pa.Table:
 
 
 def recorded_steps(run: Path) -> pa.Table:
-    """Return the steps and loads of a run, in the order of their reports."""
+    """Return a run's steps and loads, as reported."""
     return _table(run / STEPS)
 
 
@@ -112,7 +112,7 @@ def inputs_of(run: Path, prepared: Prepared) -> Inputs:
 def replay(
     prepared: Prepared, inputs: Inputs, fits: Mapping[str, StepFit] | None = None
 ) -> pa.Table:
-    """Simulate the inputs of a live run; return records of its finished requests, by arrival."""
+    """Simulate a live run's inputs; return finished requests' records, by arrival."""
     model_fits = [None if fits is None else fits[d.name] for d in prepared.setup.deployments]
     load_s = np.array([0.0 if fit is None else fit.load_s for fit in model_fits])
     cold_s = np.array([0.0 if fit is None else fit.cold_load_s for fit in model_fits])
@@ -145,7 +145,7 @@ def records_of(prepared: Prepared, machine: Machine, inputs: Inputs) -> pa.Table
 def compare(
     live: pa.Table, simulated: pa.Table, again: Sequence[pa.Table] = ()
 ) -> list[Comparison]:
-    """Return the percentiles of TTFT, TPOT and end-to-end time, live and simulated."""
+    """Return percentiles of TTFT, TPOT and end-to-end time, live and simulated."""
     ours, theirs = _figures(live), _figures(simulated)
     runs = [ours, *map(_figures, again)]
     result = []

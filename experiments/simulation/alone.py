@@ -38,12 +38,12 @@ __all__ = [
 
 
 def simulate_alone(overrides: Sequence[str]) -> None:
-    """Simulate the settings of a command line that has no options."""
+    """Simulate the settings of a command line without options."""
     simulate_composed(composed(overrides, code_keys()["c2c"]))
 
 
 def simulate_composed(cfg: DictConfig | Settings) -> Any:
-    """Simulate a configuration outside a sweep; returns and raises as `simulate_point`."""
+    """Simulate a configuration outside a sweep, as `simulate_point`."""
     check_shared(cfg)
     check_disk(cfg)
     outcome = show(build(cfg), console(), "all")
@@ -61,7 +61,7 @@ def objective_setting(cfg: DictConfig | Settings) -> Any:
 
 
 def check_shared(cfg: DictConfig | Settings) -> None:
-    """Raise for a bad setting that the simulation does not depend on: the objective."""
+    """Raise for a bad objective."""
     check_objective(objective_setting(cfg), known_fields)
 
 
@@ -78,7 +78,7 @@ def show(
     setup: RunSetup, out: Console, shown: Literal["all", "verdict", "none"],
     keys: dict[Path, str] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Run one point; print its settings, and its tables as they are known."""
+    """Run one point; print its settings, and tables when known."""
     with ExitStack() as drawn:
         bars: list[Callable[[float], None]] = []
 

@@ -17,13 +17,13 @@ __all__ = ["Measured", "beside_simulated", "has_measured"]
 
 
 def has_measured(setup: RunSetup) -> bool:
-    """Return True if a run's requests have measured latencies."""
+    """Return whether a run's requests have measured latencies."""
     description = setup.workload.description
     return bool(description.get("measured")) and description["lengths"]["name"] == "the trace's own"
 
 
 class Measured:
-    """Collects measured latencies of requests, and adds them to the records by id."""
+    """Measured latencies of requests, added to records by id."""
 
     schema = pa.schema([*RECORD_SCHEMA, *(pa.field(name, pa.float64()) for name in MEASURED)])
 
@@ -44,7 +44,7 @@ class Measured:
             yield block
 
     def added(self, records: pa.Table) -> pa.Table:
-        """Return records with the columns of `MEASURED`, null for unknown latencies."""
+        """Return records with columns of `MEASURED`, null if unknown."""
         indexes = np.searchsorted(np.concatenate(self._ids), records.column("id").to_numpy())
         for name, parts in self._values.items():
             values = np.concatenate(parts)[indexes]
@@ -53,7 +53,7 @@ class Measured:
 
 
 def beside_simulated(records: Records) -> dict[str, Any]:
-    """Return percentiles of measured and simulated latencies over the requests that have both."""
+    """Return percentiles of measured and simulated latencies over requests with both."""
     names = ("arrival_s", "first_token_s", "finished_s", "output_tokens", *MEASURED)
     parts = [records.read(part, names) for part in range(len(records.parts))]
     column_of = {name: np.concatenate([part[name].to_numpy() for part in parts]) for name in names}

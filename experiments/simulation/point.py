@@ -31,7 +31,7 @@ POLL_S = 0.2
 
 
 def simulate_point(cfg: DictConfig) -> Any:
-    """Simulate a configuration; return the objective's value, None without one."""
+    """Simulate a configuration; return the objective's value, or None."""
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:
         return simulate_composed(cfg)
@@ -40,7 +40,7 @@ def simulate_point(cfg: DictConfig) -> Any:
 
 
 def simulate_here(settings: Callable[[], Settings], point: PointRecord) -> None:
-    """Simulate a point of a sweep in the command's process."""
+    """Simulate a sweep's point in the command's process."""
     keys = _keys_of(point.at)
     try:
         plain = settings()

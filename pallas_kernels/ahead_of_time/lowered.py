@@ -13,7 +13,7 @@ _CONFIG = "mhlo.backend_config"
 
 
 def lower(program: Program, sharding: Any) -> Any:
-    """Return a program lowered for a CUDA target, host arguments marked."""
+    """Return a program lowered for CUDA, host arguments marked."""
     jax: Any = import_module("jax")  # several of its functions are untyped
 
     def abstract(argument: Argument) -> Any:
@@ -34,7 +34,7 @@ def lower(program: Program, sharding: Any) -> Any:
 
 
 def kernels(module: Any) -> Iterator[Any]:
-    """Yield the kernels of a module, each as a separate module."""
+    """Yield a module's kernels, each as a separate module."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 
@@ -60,7 +60,7 @@ def kernels(module: Any) -> Iterator[Any]:
 
 
 def module_of(lowered: Any) -> Any:
-    """Return the MLIR module of a lowered program."""
+    """Return a lowered program's MLIR module."""
     return lowered._lowering._hlo  # noqa: SLF001 - jax has no public way
 
 

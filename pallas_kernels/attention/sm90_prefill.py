@@ -107,7 +107,7 @@ class Cta(Walk):
         return self.query + self.warpgroup * WGMMA_ROWS
 
     def take_turns(self) -> None:
-        """Pass the turn to the other warpgroup and wait for it to return."""
+        """Pass the turn to the other warpgroup and await it."""
         plgpu.barrier_arrive(self.at.turn)
         plgpu.barrier_wait(self.at.turn)
 

@@ -64,10 +64,10 @@ class GatherRows:
 
     @property
     def ctas(self) -> int:
-        """CTAs of the launch, at most the number of pieces."""
+        """CTAs of the launch, at most the pieces."""
         return min(self.sm_count, self.tokens * self.pieces)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of one CTA: the ring and its barriers."""
+        """Shared memory of a CTA: ring and barriers."""
         return self.stages * self.width * self.itemsize + BARRIER_BYTES

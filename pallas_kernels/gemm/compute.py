@@ -1,4 +1,4 @@
-"""Compute warpgroups: they sum a tile section by section and store the sums."""
+"""Compute warpgroups: sums by section, and stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 # The rings alone order the turns: tiles are loaded in that order, and a slot is free for the next
 # tile once the previous warpgroup has read it.
 def compute(cta: Cta) -> None:
-    """Compute this CTA's share, as one of its compute warpgroups."""
+    """Compute this CTA's share, as a compute warpgroup."""
     make = _sums if cta.gemm.quantised is None else sums_of_converted
 
     def at_pass(number: Int, item: Item, start: Int, length: Int) -> None:

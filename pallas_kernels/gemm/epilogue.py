@@ -66,7 +66,7 @@ def store_section(cta: Cta, acc: Any, section: Section) -> None:
 
 
 def store_zeros(cta: Cta) -> None:
-    """Write zeros to this CTA's share of the rows that belong to no expert."""
+    """Write zeros to this CTA's share of rows without expert."""
     assert isinstance(cta.rows, OfExperts)
     rows = cta.rows
     store = o_epilogue(cta.config, cta.gemm)

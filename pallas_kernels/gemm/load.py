@@ -1,4 +1,4 @@
-"""Load warpgroup: it fills the rings and waits for their slots."""
+"""Load warpgroup: fills rings and awaits slots."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ _LEAST_PIECE_BYTES: Final = 2 * 2**20  # below, the start of a copy shows
 
 
 def weight_bytes(gemm: Gemm) -> int:
-    """Return the bytes of one matrix W."""
+    """Return one matrix W's bytes."""
     return gemm.k * gemm.n * gemm.w_bits // 8
 
 
 def pieces(gemm: Gemm) -> int:
-    """Return the number of equal pieces of W: 8, or fewer."""
+    """Count equal pieces of W: 8, or fewer."""
     rows = gemm.w_shape[0 if gemm.layers is None else 1]
     return next(
         p for p in (MOST_PIECES, 4, 2, 1)
@@ -58,7 +58,7 @@ def staged_s(gemm: Gemm, machine: Machine) -> float:
 
 
 def reader_of(gemm: Gemm, machine: Machine) -> Reader:
-    """Return the faster predicted reader of W; SMs if about equal."""
+    """Return the faster reader of W, SMs if about equal."""
     in_kernel_s = choice(gemm, machine).time_s
     return "copy_engine" if staged_s(gemm, machine) < (1 - MARGIN) * in_kernel_s else "sms"
 

@@ -86,7 +86,7 @@ def plan(tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> Head
     """Lay out tensors in the order given.
 
     Raises:
-      PoolError: a name or metadata is no text, or there is no tensor.
+      PoolError: a name or metadata without text, or no tensor.
     """
     if not tensors:
         raise PoolError("tensors: got none, expected at least one")

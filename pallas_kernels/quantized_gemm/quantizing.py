@@ -32,7 +32,7 @@ def quantize(
 
     Args:
       w: bf16, f16, f32 or f64, [K, N] or [N, K] (`w_layout`) or a stack; not traced.
-      group: weights along K that share a scale, a multiple of 32; None: one scale a column.
+      group: weights along K with one scale, a multiple of 32; None: a scale a column.
       w_layout: "kn" or "nk", of the input; the result is [.., N, K].
       scale_dtype: "float32", or "bfloat16", rounded up so that no weight is clipped.
 
@@ -40,7 +40,7 @@ def quantize(
       Weights within `numerics.quantization_error_bound`; zeros have the scale 1.
 
     Raises:
-      ValueError: an argument outside its range, or a weight that is NaN or infinite.
+      ValueError: an argument outside its range, or an infinite weight or NaN.
     """
     w = concrete("w", w)
     check_kind(kind)
@@ -79,7 +79,7 @@ def dequantize(qw: QuantizedWeights, w_layout: str = "kn") -> Float[np.ndarray, 
 
 
 def magnitudes(qw: QuantizedWeights) -> Float64[np.ndarray, "*stack k n"]:
-    """Return |scale * stored number| + |offset| of each weight, the scale of its error."""
+    """Return |scale * stored number| + |offset| of each weight, its error's scale."""
     product, offsets = _parts(qw, np.float64)
     np.abs(product, out=product)
     if offsets is not None:

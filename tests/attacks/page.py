@@ -1,4 +1,4 @@
-"""The tables of docs/attacks.md: `python -m tests.attacks.page` writes them anew."""
+"""The tables of docs/evidence/attacks.md: `python -m tests.attacks.page` writes them anew."""
 
 from __future__ import annotations
 

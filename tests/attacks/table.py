@@ -1,4 +1,4 @@
-"""docs/attacks.md: its tables are those that the tests hold."""
+"""docs/evidence/attacks.md: its tables are those that the tests hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["PAGE", "Attack", "holds", "lines"]
 
-PAGE = Path(__file__).parents[2] / "docs/attacks.md"
+PAGE = Path(__file__).parents[2] / "docs/evidence/attacks.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""docs/attacks.md shows what the tests hold; `python -m tests.attacks.page` writes its tables."""
+"""docs/evidence/attacks.md shows what the tests hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop as a state machine: allowed events in any order, with its laws (docs/laws.md)."""
+"""The loop as a state machine: allowed events in any order (docs/evidence/laws.md)."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ FACTS = (
     Fact("README.md", r"## The (\w+) papers", lambda: len(PAPERS)),
     Fact("Makefile", r"others on (\d+) scenarios", lambda: len(SCENARIOS)),
     Fact("docs/commands.md", r"BLIS on (\d+) scenarios", lambda: len(SCENARIOS)),
-    Fact("docs/referee.md", r"runs (\d+) scenarios", lambda: len(SCENARIOS)),
+    Fact("docs/evidence/referee.md", r"runs (\d+) scenarios", lambda: len(SCENARIOS)),
     Fact("docs/systems/medusa.md", r"All (\d+) claims", lambda: claims_of("medusa")),
     Fact("docs/simulator.md", r"up to (\d+) works", lambda: MAX_WORKS),
     Fact("docs/howto/plan.md", r"\((\d+) % on an H100", lambda: percent("h100_sxm")),

@@ -25,7 +25,7 @@ SEARCHES = {
     "hybrid_gemm jax": "../pallas_kernels/README.md",
     "qwen hugging face checkpoint": "engine.md",
     "h100 gh200 price": "howto/plan.md#which-fleet-is-best-for-my-workload",
-    "validated accuracy": "measured.md",
+    "validated accuracy": "evidence/measured.md",
     "pandas run folder": "run_folder.md#in-pandas",
     "perfetto timeline": "run_folder.md#timeline",
 }

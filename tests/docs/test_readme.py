@@ -85,8 +85,8 @@ def test_its_model_families_are_those_of_the_readers() -> None:
     assert told == {"simulated": set(FAMILIES), "of these live": set(LIVE)}
 
 
-def test_its_shares_of_reproduced_numbers_are_those_of_the_fidelity_page() -> None:
-    page = (ROOT / "docs" / "fidelity.md").read_text("utf-8")
+def test_its_shares_of_reproduced_numbers_are_those_of_the_evidence() -> None:
+    page = (ROOT / "docs" / "evidence" / "predictions.md").read_text("utf-8")
     told = {paper: [row[0], row[-1]] for paper, row in table("paper", page).items()}
     assert table("paper") == told
     (robust,) = re.findall(r"Of (\d+) predictions that agree (\d+) are robust", page)

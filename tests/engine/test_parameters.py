@@ -78,10 +78,11 @@ def test_the_documentation_has_every_field() -> None:
             of.setdefault(pair, []).append(kind)
     rows = {(name, effect, ", ".join(kinds)) for (name, effect), kinds in of.items()}
     rows |= {(name, f"as `{ours}`", "text, chat") for name, ours in OUR_NAMES.items()}
+    part = dict(re.findall(r"^### (.*)\n\n((?:.+\n|\n(?!#))*)", text, re.MULTILINE))
+    of_kinds = {"text, chat": "Of both", "text": "Of completions", "chat": "Of chats"}
     for name, effect, kinds in rows:
-        assert f"| `{name}` | {kinds} | {effect} |" in text
-    last = r"^\| (`.*`.*) \| text, chat \| (?:refused|no effect)"
-    refused, no_effect = re.findall(last, text, re.MULTILINE)
+        assert f"| `{name}` | {effect} |\n" in part[of_kinds[kinds]]
+    refused, no_effect = re.findall(r"^`.*`.*$", part["Refused or without effect"], re.MULTILINE)
     for name, fine in REFUSED.items():
         values = f" ({' or '.join(f'`{v!r}`' for v in fine)})" if fine else ""
         instead = f": `{FIELDS['instead'][name]}`" if name in FIELDS["instead"] else ""

@@ -1,4 +1,4 @@
-"""The table of families in docs/transformer.md, made by `python -m tests.transformer.family_table`.
+"""The table of docs/evidence/families.md, made by `python -m tests.transformer.family_table`.
 
 Parameters and bytes are of the published configs in `tests/models/published.py` and `recent.py`;
 errors of logits are of small random checkpoints of the family, against NumPy in float64.

@@ -130,7 +130,7 @@ def test_what_only_the_simulator_knows_is_refused(name: str, tmp_path: Path) -> 
 
 
 def test_the_table_in_the_docs_is_the_one_that_the_command_makes() -> None:
-    page = (Path(__file__).parents[2] / "docs/transformer.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/evidence/families.md").read_text("utf-8")
     shown = [line.rpartition(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
     for row in family_table.rows(lambda _: ""):
         assert row.rpartition(" | ")[0] in shown

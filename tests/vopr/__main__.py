@@ -6,7 +6,7 @@
     python -m tests.vopr plan=17.json lines=40
 
 Front, scheduler, supervisor, store and workers run unchanged in one process, over a simulated
-network, clock, disk and device. Faults are drawn from the seed: see docs/laws.md.
+network, clock, disk and device. Faults are drawn from the seed: see docs/evidence/laws.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GPUs of `conf/hardware`, with the kernel times that a user measured on them."""
+"""GPUs of `conf/hardware`, with a user's kernel times."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ COLUMNS: Final = ("model", "rows", "chunk", "context", "expert_bytes", "kernel",
 # `kernel` and `us`. A kernel takes its measured time at the measured step; elsewhere the cost
 # model's, times the factor that is measured for it.
 def timed_gpu(platform: Platform | str, share: float = 1.0) -> TimedGpu:
-    """Return a whole GPU with the calibration of its chip, and its measured kernel times.
+    """Return a whole GPU with its calibration and measured kernel times.
 
     Args:
       platform: of `conf/hardware`, or its name.
 
     Raises:
-      SettingError: an unknown name, or a share not above 0.
+      SettingError: an unknown name or bad share.
       DataError: an unusable file of kernel times.
     """
     chip = load_platform(platform) if isinstance(platform, str) else platform
@@ -52,7 +52,7 @@ def timed_gpus(*names: str) -> tuple[TimedGpu, ...]:
 
 
 def timed_node(node: Node, constants: Constants | None = None) -> tuple[TimedGpu, ...]:
-    """Return the GPUs of a node, or its slices with the constants of their chip.
+    """Return a node's GPUs, or its slices with the constants of their chip.
 
     Args:
       constants: those of the first GPU's kind, or of the slices' chip; None: by its name.
@@ -70,7 +70,7 @@ def timed_node(node: Node, constants: Constants | None = None) -> tuple[TimedGpu
 
 
 def times_lines(chips: Iterable[str]) -> tuple[str, ...]:
-    """Return a line for each chip whose measured kernel times are used."""
+    """Return a line a chip with measured kernel times."""
     return tuple(
         f"kernels of {chip}: measured times of {', '.join(sorted({t.kernel for t in times}))}; "
         "others by the cost model"
@@ -82,7 +82,7 @@ def times_lines(chips: Iterable[str]) -> tuple[str, ...]:
 def modelled_us(
     model: str, batch: Batch, on: TimedGpu, *, expert_bytes: float = 2.0
 ) -> dict[str, float]:
-    """Return the cost model's mean microseconds of each kernel of a step."""
+    """Return modelled mean microseconds of each kernel of a step."""
     kernels = step_kernels(load_spec(model), batch, expert_bytes=expert_bytes)
     times_us: dict[str, list[float]] = {}
     for kernel, seconds in zip(kernels, step_s(kernels, on), strict=True):

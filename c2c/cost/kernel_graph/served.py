@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A kind of step and such steps per request, below 1 if requests share a step."""
+    """A kind of step and its number per request, below 1 if shared."""
 
     name: str
     kernels: tuple[StepKernel, ...]
@@ -73,11 +73,11 @@ class Served:
 
     Attributes:
       phases: in order.
-      state_bytes: caches or states of all rows of the last phase.
-      handed_bytes: per request from the first phase to the second.
-      prompts: requests in a step of the first phase.
-      handed: transfers between kernels, numbered through all phases.
-      kept: memory of kernels, numbered through all phases.
+      state_bytes: caches or states of the last phase's rows.
+      handed_bytes: per request, from first to second phase.
+      prompts: requests in a first-phase step.
+      handed: transfers between kernels, numbered over phases.
+      kept: memory of kernels, likewise.
       splits_attention: whether attention and feed-forward blocks alternate.
     """
 
@@ -108,7 +108,7 @@ def decoder(
 
     Args:
       expert_bytes: bytes of an expert's weight.
-      before: kernels of an encoder, read by a prefill step.
+      before: an encoder's kernels, read by a prefill step.
     """
     prefill = _after(before, step_kernels(spec, load.prefill, expert_bytes=expert_bytes))
     decode = step_kernels(spec, load.decode, expert_bytes=expert_bytes)
@@ -135,7 +135,7 @@ def decoder(
 
 
 def parameter_bytes(spec: ModelSpec, expert_bytes: float) -> float:
-    """Return the bytes of a decoder's weights, with `expert_bytes` per expert weight."""
+    """Return a decoder's weight bytes, with `expert_bytes` per expert weight."""
     quantised = spec.experts * 3 * spec.hidden * spec.moe_intermediate * spec.layers
     return float(weight_bytes(spec) - quantised * (spec.dtype_bytes - expert_bytes))
 
@@ -168,7 +168,7 @@ def state_space(name: str, shape: MambaShape, load: Load) -> Served:
 
 
 def diffusion(name: str, shape: DiffusionShape, *, images: int, steps: int) -> Served:
-    """Return a diffusion model that generates a batch of images in several steps."""
+    """Return a diffusion model for a batch of images."""
     kernels = diffusion_kernels(shape, images)
     matrices = _matrices(kernels)
     return Served(

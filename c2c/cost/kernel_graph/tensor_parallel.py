@@ -29,7 +29,7 @@ def tensor_parallel(
     Raises:
       SettingError: `ranks` is below 1.
 
-    Source: Tessera, section IV: each rank becomes a pair, collectives stay with the original group.
+    Source: Tessera, section IV: each rank becomes a pair, collectives stay.
     """
     check_value(ranks, Count, "ranks")
     result: list[StepKernel] = []

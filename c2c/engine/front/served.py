@@ -30,8 +30,8 @@ class Served:
 
     Attributes:
       eos: tokens that end a text.
-      longest: most characters of a token; None if unlimited.
-      sampling: default request fields, from generation_config.json.
+      longest: a token's most characters; None: no limit.
+      sampling: defaults, of generation_config.json.
     """
 
     info: ModelInfo
@@ -63,24 +63,24 @@ class Served:
         self._check_length(len(prompt), param)
         return tuple(prompt)
 
-    def with_defaults[R: (ChatRequest, CompletionRequest)](self, asked: R) -> R:
+    def with_defaults[R: (ChatRequest, CompletionRequest)](self, request: R) -> R:
         """Return a request with the model's default sampling."""
-        defaults = {n: v for n, v in self.sampling.items() if n not in asked.model_fields_set}
-        return asked.model_copy(update=defaults)
+        defaults = {n: v for n, v in self.sampling.items() if n not in request.model_fields_set}
+        return request.model_copy(update=defaults)
 
-    def room(self, ids: Sequence[int], asked: int | None, default: int | None) -> int:
+    def room(self, ids: Sequence[int], max_tokens: int | None, default: int | None) -> int:
         """Return the limit of new tokens.
 
         Raises:
           ApiError: prompt and requested tokens exceed the context.
         """
         rest_tokens = self.info.context - len(ids)
-        if asked is not None and asked > rest_tokens:
-            why = f"{len(ids)} prompt tokens and {asked} new ones exceed the context of"
+        if max_tokens is not None and max_tokens > rest_tokens:
+            why = f"{len(ids)} prompt tokens and {max_tokens} new ones exceed the context of"
             raise _too_long("max_tokens", f"{why} {self.info.context} tokens")
         return (
-            asked
-            if asked is not None
+            max_tokens
+            if max_tokens is not None
             else min(rest_tokens, rest_tokens if default is None else default)
         )
 
@@ -91,7 +91,7 @@ class Served:
                 raise invalid(param, f"token {token}: expected below {self.info.vocab}")
 
     def _check_text(self, text: str, param: str) -> None:
-        """Raise ApiError for a long text before encoding: seconds a megabyte."""
+        """Raise ApiError for long texts before encoding: seconds a megabyte."""
         if len(text) > (most := max(_MOST_CHARACTERS, 8 * self.info.context)):
             raise invalid(param, f"expected at most {most} characters")
         if self.longest is not None:

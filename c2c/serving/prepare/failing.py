@@ -13,7 +13,7 @@ __all__ = ["Failure", "Failures"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A scheduled failure of a chip, which serves again `repair_s` later."""
+    """A scheduled failure of a chip, for `repair_s`."""
 
     at_s: FromZero
     chip: int

@@ -288,7 +288,7 @@ class SystemSpec:
 
     @property
     def shares_hbm(self) -> bool:
-        """True if several engines of a slice have all their weights in its HBM."""
+        """True if several engines' weights are in a slice's HBM."""
         copied = weights_in(self.load) == "hbm" and not self.load_traits.swaps_weights
         return copied and self.engines.residents > 1
 
@@ -414,7 +414,7 @@ class ServingSetup:
 
     @property
     def unit_of(self) -> np.ndarray:
-        """Failure unit of each chip: its own number, or its host's; i8[chips]."""
+        """Failure unit of each chip: itself, or its host; i8[chips]."""
         size = self.failures.host_chips
         if size == 0:
             return np.arange(self.chips)

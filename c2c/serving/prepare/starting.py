@@ -18,12 +18,12 @@ MAX_STARTS: Final = 16  # works of a start
 _FIELDS: Final = ("name", "seconds", "moves", "over", "after", "when", "rank", "gbps", "share")
 
 
-def start_works(given: Sequence[Any], is_copied: bool) -> Plan:
+def start_works(entries: Sequence[Any], is_copied: bool) -> Plan:
     """Return the works of the settings, each checked."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise SettingError("system.start", given, "a list of works")
+    if isinstance(entries, str | Mapping) or not isinstance(entries, Sequence):
+        raise SettingError("system.start", entries, "a list of works")
     works: list[Work] = []
-    for k, one in enumerate(given):
+    for k, one in enumerate(entries):
         where = f"system.start[{k}]"
         work = one if isinstance(one, Work) else _work(one, where)
         _check_place(work, where, [w.name for w in works])
@@ -46,15 +46,15 @@ def start_plan(
     works: Plan, model: str, weights: Mapping[str, float], gbps: Mapping[str, float], *,
     is_cold: bool,
 ) -> Plan:  # fmt: skip
-    """Return the start of one model, its weights as bytes.
+    """Return one model's start, its weights as bytes.
 
     Args:
-      weights: bytes over the disk (checkpoint) and over the link (for HBM).
+      weights: bytes over disk (checkpoint) and link (for HBM).
       gbps: rates of disk and link for one start, 1e9 bytes/s.
       is_cold: whether the weights are on disk.
 
     Raises:
-      SettingError: seconds are a mapping that lacks this model.
+      SettingError: a mapping of seconds lacks this model.
     """
     here = [w for w in works if w.when in ("always", "cold" if is_cold else "held")]
     names = {w.name for w in here}
@@ -81,35 +81,35 @@ def start_plan(
     return tuple(plan)
 
 
-def _work(given: Any, where: str) -> Work:
-    if not isinstance(given, Mapping):
-        raise SettingError(where, given, "a mapping with the fields of a work, such as name")
-    check_keys(given, _FIELDS, where)
-    if "name" not in given:
+def _work(entry: Any, where: str) -> Work:
+    if not isinstance(entry, Mapping):
+        raise SettingError(where, entry, "a mapping with the fields of a work, such as name")
+    check_keys(entry, _FIELDS, where)
+    if "name" not in entry:
         raise SettingError(f"{where}.name", None, "a name")
-    lists = {key: _names(given, key, where) for key in ("over", "after")}
-    over = lists["over"] if "over" in given else ("link",)
+    lists = {key: _names(entry, key, where) for key in ("over", "after")}
+    over = lists["over"] if "over" in entry else ("link",)
     if not over or len(set(over)) < len(over) or set(over) - set(RESOURCES):
         raise SettingError(f"{where}.over", over, f"some of {', '.join(RESOURCES)}")
-    gbps, share = given.get("gbps"), given.get("share", 1.0)
-    moved, when = given.get("moves", "nothing"), given.get("when", "always")
+    gbps, share = entry.get("gbps"), entry.get("share", 1.0)
+    moved, when = entry.get("moves", "nothing"), entry.get("when", "always")
     check_value(gbps, AboveZero | None, f"{where}.gbps")
     check_value(share, SomeShare, f"{where}.share")
     check_value(moved, Literal["nothing", "weights"], f"{where}.moves")
     check_value(when, Literal["always", "cold", "held"], f"{where}.when")
     moves = moved == "weights"
     return Work(
-        name=given["name"],
-        seconds=given.get("seconds", 0.0),
+        name=entry["name"],
+        seconds=entry.get("seconds", 0.0),
         draws=dict.fromkeys(over, Weights(share, gbps or math.inf)) if moves else {},
         after=lists["after"],
-        rank=given.get("rank", 0),
+        rank=entry.get("rank", 0),
         when=when,
     )
 
 
-def _names(given: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    names = given.get(key, ())
+def _names(entry: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    names = entry.get(key, ())
     if isinstance(names, str):
         return (names,)
     if not isinstance(names, Sequence):

@@ -14,7 +14,7 @@ __all__ = ["clear_wire", "drop_sent", "has_come", "move_kv", "send_kv"]
 
 @jitable
 def send_kv(machine: Machine, state: Serving, world: World, slot: int, now_s: float) -> None:
-    """Send the KV cache of a handed-over request off its chip, after earlier ones."""
+    """Send a handed-over request's KV cache off its chip, after earlier ones."""
     req = state.request[slot]
     source, target = state.device[req.source], state.instance[req.instance]
     if len(world.wires.wire) > 0:
@@ -60,7 +60,7 @@ def drop_sent(w: Loop, world: World, request_id: int) -> None:
 
 @jitable
 def clear_wire(state: Serving, world: World, d: int, request_id: int) -> None:
-    """Drop a request's KV cache, or EVERYBODY's, from the wire of device `d`."""
+    """Drop a request's KV cache, or EVERYBODY's, from device `d`'s wire."""
     c = state.device[d].chip
     chip, devices = state.chip[c], len(state.device)
     world.end_s[devices + d] = drop(world.wires, d, request_id)

@@ -1,4 +1,4 @@
-"""PTX of test kernels, whose outputs depend on every input."""
+"""PTX of test kernels; outputs depend on every input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def body_of(entry: Entry) -> list[str]:
     """Return the lines of a kernel's body.
 
     Raises:
-      DataError: access by tensor map or table, or not of whole 4-byte words.
+      DataError: access by tensor map or table, or of part of a word.
     """
     for access in entry.accesses:
         if access.kind != "pointer" or access.nbytes % 4:

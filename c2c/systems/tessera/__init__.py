@@ -1,4 +1,4 @@
-"""Tessera: placement of one model's kernels over unlike GPUs, from their machine code."""
+"""Tessera: placement of a model's kernels over unlike GPUs, from machine code."""
 
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes

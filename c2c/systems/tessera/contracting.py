@@ -1,4 +1,4 @@
-"""Contraction of kernels that the latency policy gains nothing by separating."""
+"""Contraction of kernels not worth separating for latency."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Contracted:
 
 
 def contracted(
-    work: Work, gpus: Gpus, tied: Sequence[int], kept: Collection[int] = ()
+    work: Work, gpus: Gpus, tied: Sequence[int], anchors: Collection[int] = ()
 ) -> Contracted | None:
-    """Return groups that share a GPU in some best placement, with the known GPUs."""
+    """Return groups that share a GPU in some best placement."""
     pinned: dict[int, int] = {}
     for kernel, gpu in work.pinned.items():
         if pinned.setdefault(tied[kernel], gpu) != gpu:
             return None
-    graph = _graph(work, gpus, tied, set(kept))
+    graph = _graph(work, gpus, tied, set(anchors))
     for group, gpu in pinned.items():
         graph.fix(group, gpu)
     graph.shrink()
@@ -150,7 +150,7 @@ class _Graph:
         return Contracted(tuple(group_of), fixed)
 
 
-def _graph(work: Work, gpus: Gpus, tied: Sequence[int], kept: set[int]) -> _Graph:
+def _graph(work: Work, gpus: Gpus, tied: Sequence[int], anchors: set[int]) -> _Graph:
     groups, count = max(tied) + 1, len(gpus.names)
     times = [[0.0] * count for _ in range(groups)]
     for group, row in zip(tied, work.times_s, strict=True):
@@ -173,7 +173,7 @@ def _graph(work: Work, gpus: Gpus, tied: Sequence[int], kept: set[int]) -> _Grap
         beside[a][b] = _sum(beside[a].get(b), there)
         beside[b][a] = _sum(beside[b].get(a), back)
     return _Graph(
-        times=times, beside=beside, kept=kept, into=list(range(groups)),
+        times=times, beside=beside, kept=anchors, into=list(range(groups)),
         open=list(range(groups))[::-1],
     )  # fmt: skip
 

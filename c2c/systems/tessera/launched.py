@@ -14,10 +14,10 @@ __all__ = ["Launched", "running_on"]
 
 
 def running_on(device: Peer, program: Program) -> Running:
-    """Return a program with memory on a device, its kernels loaded.
+    """Return a program with memory and kernels on a device.
 
     Raises:
-      SettingError: a kernel is one that a library hides.
+      SettingError: a hidden kernel.
     """
     device.enter()
     recorder = Recorder(device, Allocator(device))
@@ -34,10 +34,10 @@ def _no_library(kernel: object) -> int:
 
 @dataclass(slots=True)
 class Launched:
-    """A placement captured as CUDA graphs; devices are streams of one or several contexts.
+    """A placement captured as CUDA graphs over streams.
 
     Attributes:
-      devices: by number, each with memory for the whole program.
+      devices: by number, with memory for the whole program.
       schedule: segments and sends.
     """
 
@@ -56,14 +56,14 @@ class Launched:
         gpu_of: Sequence[int],
         carried: Sequence[Slice] = (),
     ) -> Launched:
-        """Return a placement with a graph for each of its segments.
+        """Return a placement with a graph for each segment.
 
         Args:
           gpu_of: each launch's device.
-          carried: slices that the next step reads.
+          carried: slices for the next step.
 
         Raises:
-          SettingError: a placement of another length, or on an unknown device.
+          SettingError: another length, or an unknown device.
         """
         plan = schedule(
             touches, gpu_of, len(devices), outputs=running[0].program.outputs, carried=carried
@@ -86,7 +86,7 @@ class Launched:
         return launched
 
     def start(self) -> None:
-        """Start a step after the one before, without waiting for its end."""
+        """Start a step after the one before, without waiting."""
         for event in self._events:  # no device begins before the last step has ended on all
             for device in self.devices:
                 device.wait(event)

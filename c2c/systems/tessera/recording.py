@@ -28,10 +28,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A program whose launches write intervals into an extra buffer, the last one.
+    """A program whose launches write intervals into a last buffer.
 
     Attributes:
-      records: [launch], its records and their offset in the buffer.
+      records: [launch], records and offset.
     """
 
     program: Program
@@ -45,7 +45,7 @@ class Recording:
         return Slice(last, 0, self.program.buffers[last].nbytes)
 
     def seen(self, content: bytes, address_of: Mapping[int, int]) -> tuple[Seen, ...]:
-        """Return the bytes of each access that happened, with one known slice."""
+        """Return the bytes of actual accesses, with a known slice."""
         result = []
         for number, (records, offset) in enumerate(self.records):
             if not records:
@@ -68,15 +68,15 @@ class Recording:
         return tuple(result)
 
 
-def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recording:
+def recording_of(program: Program, accesses: Mapping[str, KernelAccess]) -> Recording:
     """Return a program that records its accesses.
 
     Raises:
-      DataError: a kernel's memory accesses are not all known.
+      DataError: a kernel with unknown accesses.
     """
     twins, records_of = [], []
     for kernel in program.kernels:
-        access = known[kernel.entry]
+        access = accesses[kernel.entry]
         injection = inject(kernel.image.decode(), f"{kernel.entry}.ptx")
         records = injection.records[kernel.entry]
         stated = "".join(
@@ -106,5 +106,5 @@ def recording_of(program: Program, known: Mapping[str, KernelAccess]) -> Recordi
             launches=tuple(launches),
         ),
         tuple(placed),
-        known,
+        accesses,
     )

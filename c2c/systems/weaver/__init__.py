@@ -1,4 +1,4 @@
-"""WEAVER: attention of a share of a hot model's sequences on a cold model's GPU."""
+"""WEAVER: attention of some hot sequences on a cold model's GPU."""
 
 from c2c.systems.weaver.layout import SYSTEM, cut_of, woven_layout
 from c2c.systems.weaver.profile import Pair, Woven, payload_bytes, profile_of, woven

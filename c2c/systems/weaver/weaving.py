@@ -1,4 +1,4 @@
-"""Settings of the layout of a hot model and its cold ones."""
+"""Settings of the layout of hot and cold models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Weaving:
       host_s: host seconds a step, beside the calibration's.
       collective_s: seconds of an all-reduce beside its bytes, with way=temporal or spatial; None:
         the paper's pair of A100.
-      sm_share: share of the SMs of the hot model, with way=spatial.
+      sm_share: share of the hot model's SMs, with way=spatial.
     """
 
     way: Annotated[str, OneOf(*WAYS)] = "woven"

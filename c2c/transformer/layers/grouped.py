@@ -14,7 +14,7 @@ _FEW_ROWS = 4  # a group on average, up to which rows are multiplied one by one
 
 
 def grouped_matmul(x: jax.Array, w: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """Multiply each row by the transpose of its group's matrix."""
+    """Multiply rows by the transposes of their groups' matrices."""
     if len(x) > _FEW_ROWS * len(w):
         return _ragged(x, w, group_sizes)
     # On a CPU the other multiplies every row by every group.

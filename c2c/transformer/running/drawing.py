@@ -37,10 +37,10 @@ class Seats:
     """Sampling state of each sequence, on the device.
 
     Attributes:
-      held: int16 [seats, vocab], occurrence of tokens, see `penalised`.
+      held: int16 [seats, vocab], see `penalised`.
       drawn: int32 [seats], last drawn token.
-      biased: int32 [seats, BIASED], biased tokens; ids outside the vocabulary are unused.
-      bias: float32 [seats, BIASED], bias of their logits; -inf bars a token.
+      biased: int32 [seats, BIASED], tokens; ids outside the vocabulary are unused.
+      bias: float32 [seats, BIASED], of their logits; -inf bars a token.
     """
 
     held: Any
@@ -50,7 +50,7 @@ class Seats:
 
 
 def words(vocab: int) -> int:
-    """Return the words of a `MASK` row: a bit per token and one for the end."""
+    """Return a `MASK` row's words: a bit per token and one for the end."""
     return vocab // 32 + 1
 
 
@@ -64,19 +64,19 @@ def new_seats(seats: int, vocab: int) -> Seats:
     )
 
 
-def _feed(given: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
-    return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), given)
+def _feed(tokens: jax.Array, drawn: jax.Array, source: jax.Array) -> jax.Array:
+    return jnp.where(source >= 0, jnp.take(drawn, jnp.maximum(source, 0)), tokens)
 
 
 def _seat(
     seats: Seats,
     seat: jax.Array,
-    held: jax.Array,
+    occurrences: jax.Array,
     biased: jax.Array,
     bias: jax.Array,
 ) -> Seats:
     return Seats(
-        held=seats.held.at[seat].set(held),
+        held=seats.held.at[seat].set(occurrences),
         drawn=seats.drawn,
         biased=seats.biased.at[seat].set(biased),
         bias=seats.bias.at[seat].set(bias),

@@ -27,7 +27,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """Scores of a chunk on the device, in parts of equal rows."""
+    """Scores of a chunk on the device, in equal parts."""
 
     stay: Stay
     first: int  # prompt position of the first scored token
@@ -44,7 +44,7 @@ def tokens_of(drawn: Drawn) -> np.ndarray:
 
 
 def prompt_scores(prompt: Prompt) -> tuple[int, int, tuple[Score, ...]]:
-    """Return a request, its first scored position, and scores from there."""
+    """Return a request, first scored position, and scores."""
     count = prompt.stay.prompt_scores
     assert count is not None
     scores = [
@@ -56,8 +56,8 @@ def prompt_scores(prompt: Prompt) -> tuple[int, int, tuple[Score, ...]]:
     return prompt.stay.request, prompt.first, tuple(scores)
 
 
-def score_of(told: Sequence[np.ndarray], row: int, count: int) -> Score:
-    """Return the score of a row's token and the most likely ones."""
-    logprob, which, top = told
+def score_of(scores: Sequence[np.ndarray], row: int, count: int) -> Score:
+    """Return a row's score and the most likely ones."""
+    logprob, which, top = scores
     pairs = zip(which[row, :count].tolist(), top[row, :count].tolist(), strict=True)
     return Score(logprob=float(logprob[row]), top=tuple(pairs))

@@ -18,14 +18,14 @@ _BEFORE = "a"  # any token that is a letter, so that the next one is within a te
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Return the byte of each character of a byte-level vocabulary: itself, or U+0100 on."""
+    """Return the byte of a byte-level vocabulary's characters: itself, or U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
 
 
 def parts(step: Any) -> list[Mapping[str, Any]]:
-    """Return the settings of a tokenizer's step or its parts."""
+    """Return the settings of a tokenizer's step or parts."""
     result = [] if step is None else [json.loads(step.__getstate__())]
     for one in result:
         for name in ("decoders", "normalizers", "pretokenizers"):
@@ -48,8 +48,8 @@ def _keeps_all(step: Mapping[str, Any]) -> bool:
 class Spelling:
     """Texts of tokens.
 
-    Characters of byte-level vocabularies are bytes; other tokens get texts from the decoder, given
-    the previous one.
+    Characters of byte-level vocabularies are bytes; the decoder has other tokens' texts, by the
+    previous one.
 
     Attributes:
       special: tokens that can be skipped.
@@ -92,7 +92,7 @@ class Spelling:
         return self._decoded([*names, name])[len(self._decoded(names)) :].encode()
 
     def longest(self) -> int | None:
-        """Return the most characters that one token can represent; None if unbounded."""
+        """Return a token's most characters; None if unbounded."""
         backend = self._backend
         vocabulary = backend.get_vocab(with_added_tokens=True)
         added = backend.get_added_tokens_decoder().values()

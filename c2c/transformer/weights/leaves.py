@@ -57,10 +57,10 @@ class Source(Stored, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """Part of the parameters to fill: a stack, or a layer of it.
+    """Parameters to fill: a stack, or a layer of it.
 
-    Floats are one array, "". Integers are "data", "scales" and perhaps "offsets"; tables also have
-    "row_scales" and "row_offsets".
+    Floats are "". Integers are "data", "scales" and perhaps "offsets"; tables also "row_scales" and
+    "row_offsets".
     """
 
     name: str
@@ -177,7 +177,7 @@ def leaves(
     source: Stored,
     quantization: Quantization | None = None,
 ) -> tuple[Leaf, ...]:
-    """Return the parts of a model's parameters under a placement, the embedding first."""
+    """Return a model's parameter parts under a placement, embedding first."""
     result: list[Leaf] = []
     host = placement.memory == "host"
 

@@ -30,7 +30,7 @@ _CODE_BYTES = {"U8": 2, "I32": 8}  # codes of a stored element
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Scales of a packed matrix [N, K], and rows and columns of each."""
+    """Scales of a packed matrix [N, K], with rows and columns."""
 
     stored: str  # type in the file
     scales: np.ndarray  # float32
@@ -73,7 +73,7 @@ def packing(
     beside: Mapping[str, tuple[int, ...]],
     read: Callable[[str], np.ndarray],
 ) -> tuple[Packing, tuple[int, ...]] | str:
-    """Return a matrix's packing and shape, or the scales expected beside it."""
+    """Return a matrix's packing and shape, or expected scales."""
     if len(shape) != 2:
         return "a matrix"
     n, k = shape[0], shape[1] * _CODE_BYTES.get(stored, 1)

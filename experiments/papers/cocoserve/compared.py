@@ -1,4 +1,4 @@
-"""Baselines of CoCoServe, and the number of layers that Algorithm 1 copies."""
+"""Baselines of CoCoServe, and Algorithm 1's copied layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OURS: Final = frozenset({"batching", "gamma", "t_up"})
 
 @cache
 def copied_layers(gamma: str | float = 0.0, t_up: float = 0.3) -> int:
-    """Return the layers of 13B that Algorithm 1 copies to the second card."""
+    """Return 13B's layers copied by Algorithm 1."""
     spec, node = load_spec(MODEL), load_node(NODE)
     link, gpu = node.link(0, 1), node.platforms[1].gpu
     assert link is not None  # every two cards of the node have one
@@ -43,20 +43,20 @@ def copied_layers(gamma: str | float = 0.0, t_up: float = 0.3) -> int:
 
 
 def vllm(base: Served) -> Served:
-    """Return the same model in an engine with continuous batches."""
+    """Return the model in an engine with continuous batches."""
     return replace(base, engine="continuous")
 
 
 def coco(
     base: Served, *, batching: str = "continuous", gamma: str | float = 0.0, t_up: float = 0.3
 ) -> Served:
-    """Return CoCoServe: a server with the copies of Algorithm 1, if any, under three readings."""
+    """Return CoCoServe: a server with Algorithm 1's copies, under three readings."""
     layers = copied_layers(gamma, t_up) if base.split == 1 else 0
     return replace(base, layers=layers, engine=batching)
 
 
 def under(base: Served, reading: Mapping[str, Any]) -> tuple[Served, dict[str, Any]]:
-    """Return a server under a reading, and the fields of the reading that it lacks."""
+    """Return a server under a reading, and the reading's further fields."""
     changes = {name: value for name, value in reading.items() if name in SAID}
     return replace(base, **changes), {k: v for k, v in reading.items() if k not in SAID}
 

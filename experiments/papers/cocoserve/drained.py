@@ -1,4 +1,4 @@
-"""Latency and throughput of a server with static or continuous batches and copied layers."""
+"""Latency and throughput with static or continuous batches and copied layers."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Served:
 
     Attributes:
       model: name of the model.
-      split: cards that hold the model, in equal runs of layers.
+      split: cards with equal runs of layers.
       engine: `static` batches, `continuous` ones with a paged KV cache, or those with the
         `library`'s host seconds.
-      instances: independent ones, with equal parts of the requests.
-      copies: instances of each copied layer, the original included.
+      instances: independent ones, with equal requests.
+      copies: instances of each copied layer.
       load, prompt_tokens, batch, grown_batch, host_seconds, replica_devices, restart_seconds,
         hbm_bytes: see `readings.yaml`.
     """
@@ -103,8 +103,8 @@ class Drained:
 
     Attributes:
       throughput_rps: requests over the makespan.
-      latencies_s: of each request; () for a mean over rates.
-      failed: requests whose batch outgrew memory; served again.
+      latencies_s: of each request; (): a mean over rates.
+      failed: requests of such batches, served again.
       failed_batches: batches that outgrew memory.
     """
 
@@ -123,7 +123,7 @@ class Drained:
 
 @cache
 def drained(served: Served, rate: int, seed: int = 0) -> Drained:
-    """Serve the requests of a rate on the node's four cards."""
+    """Serve a rate's requests on the node's four cards."""
     alone = replace(served, instances=1)
     runs = [_alone(alone, n, seed) for n in even_rows(rate, served.instances) if n]
     if len(runs) == 1:
@@ -181,7 +181,7 @@ def _simulated(served: Served, rate: int, seed: int, tokens: int = ANSWER_TOKENS
 
 
 def first_bytes(served: Served, rows: int, tokens: int) -> float:
-    """Return the most bytes that an unscaled server holds on its first card."""
+    """Return an unscaled server's most bytes on its first card."""
     spec = load_spec(served.model)
     layer_size, outside = layer_bytes(spec)
     layers = spec.layers // served.split - served.migrated
@@ -190,13 +190,13 @@ def first_bytes(served: Served, rows: int, tokens: int) -> float:
 
 
 def rows_that_fit(served: Served) -> int:
-    """Return the rows of the largest batch that ends before it outgrows the first card."""
+    """Return the rows of the largest batch that fits the first card to its end."""
     bare, tokens = first_bytes(served, 0, 0), served.prompt_tokens + ANSWER_TOKENS
     return int((served.hbm_bytes - bare) / (first_bytes(served, 1, tokens) - bare))
 
 
 def mean_over(served: Served, ends: tuple[int, int], average: str = "five") -> Drained:
-    """Return the mean over rates of a range, chosen by `average`."""
+    """Return the mean over a range of rates, by `average`."""
     low, high = ends
     rates = {
         "five": np.linspace(low, high, 5), "ends": np.array([low, high]),
@@ -237,7 +237,7 @@ def _system(served: Served) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def batch_of(served: Served) -> int:
-    """Return the rows of a batch: the unscaled server's, times the headroom of its copies."""
+    """Return a batch's rows: unscaled, times its copies' headroom."""
     if served.batch == "memory" or served.engine != "static":
         return _MOST_ROWS
     if not served.layers or served.grown_batch == "fixed":
@@ -249,7 +249,7 @@ def batch_of(served: Served) -> int:
     layers = sum(len(devices) > 1 for devices in copies)
     if away == 1.0 and layers == spec.layers:
         return _MOST_ROWS  # the first device has no sequence; the copies' memory limits a batch
-    return int(int(served.batch) * headroom(layers, away, of=spec.layers))
+    return int(int(served.batch) * headroom(layers, away, model_layers=spec.layers))
 
 
 def _workload(served: Served, rate: int, tokens: int) -> WorkloadConfig:

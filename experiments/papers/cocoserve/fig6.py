@@ -23,7 +23,7 @@ __all__ = ["Copies", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """Experiment: the server, layers with two copies, copies of some layers, and loads."""
+    """Experiment: server, layers with two copies, copies of layers, loads."""
 
     server: Served
     layers: tuple[Index, ...]
@@ -36,7 +36,7 @@ class Copies:
 @figure("cocoserve.fig6", title="CoCoServe, Fig. 6: copies of layers", experiment=Copies,
         draw=".drawing.draw_gains", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Copies) -> Computed:
-    """Return gains over the unscaled server at the peak and at low load."""
+    """Return gains over the unscaled server at peak and low load."""
     rows = list(_rows(experiment, context))
 
     def answers(**reading: Any) -> Iterator[Result]:
@@ -117,8 +117,8 @@ def _results(rows: Iterable[dict[str, Any]]) -> Iterator[Result]:
     def cut(load: str, layers: int, copies: int = 2) -> float:
         return float(row_of[load, layers, copies]["latency_cut_percent"])
 
-    def mean(of: Callable[[str, int], float], layers: int) -> float:
-        return (of("low", layers) + of("peak", layers)) / 2
+    def mean(value: Callable[[str, int], float], layers: int) -> float:
+        return (value("low", layers) + value("peak", layers)) / 2
 
     def trends() -> dict[str, bool]:
         by_layers = [gain("peak", n) for n in (15, 20, 25, 30)]

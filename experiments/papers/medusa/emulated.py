@@ -29,7 +29,7 @@ _BATCH = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Two captures of a program, and the true capture at a third process's addresses."""
+    """Two captures of a program, and the true one at third addresses."""
 
     program: Program
     first: Capture
@@ -44,9 +44,9 @@ class Outcome:
     """A classifier's verdict on a case.
 
     Attributes:
-      words: 8-byte words of parameters, compared with an ordinary start's.
-      refusals: reasons why the graph was left out.
-      is_equal: whether results on random inputs equal the original's.
+      words: 8-byte parameter words, compared with an ordinary start's.
+      refusals: reasons against the graph.
+      is_equal: whether results on random inputs are equal.
     """
 
     words: int
@@ -56,7 +56,7 @@ class Outcome:
 
 
 def prepare(shape: Shape, *, is_adversarial: bool = True) -> Case:
-    """Return a case; `is_adversarial` adds integers equal to live addresses of its capture."""
+    """Return a case; `is_adversarial`: with integers equal to live addresses."""
     program = random_program(shape)
     seed = 4 * shape.seed
     if is_adversarial:
@@ -72,7 +72,7 @@ def prepare(shape: Shape, *, is_adversarial: bool = True) -> Case:
 
 
 def judge(case: Case, classifier: Classifier = "differential", *, runs: bool = True) -> Outcome:
-    """Analyse a case, restore it in a third process, and compare parameters and results."""
+    """Analyse a case, restore it in a third process, compare both."""
     second = case.second if classifier == "differential" else case.first
     analysed = analyse(case.first, second, case.original.device.replace_address, classifier)
     if analysed.refusals:

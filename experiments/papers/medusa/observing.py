@@ -24,7 +24,7 @@ def outputs_of(
     regions: Mapping[int, Regions],
     addresses: Mapping[AllocationId, int],
 ) -> dict[str, list[str]]:
-    """Return a digest of the results for each random input, by batch size."""
+    """Return digests of results on random inputs, by batch size."""
     result = {}
     for batch, region in regions.items():
         executable = executable_of(batch)
@@ -45,7 +45,7 @@ def outputs_of(
 
 
 def begun(device: Device, graphs: Mapping[int, int]) -> dict[str, Any]:
-    """Return the seconds to instantiate and upload all graphs, and of launches by batch size."""
+    """Return seconds of instantiation and upload, and of launches by batch size."""
     begin = time.perf_counter()
     executables = {batch: device.instantiate(graph) for batch, graph in graphs.items()}
     instantiated = time.perf_counter()
@@ -86,10 +86,10 @@ def plain_regions(regions: Regions) -> dict[str, Any]:
     return {"given": regions.given, "left": regions.left}
 
 
-def regions_from(told: Mapping[str, Any]) -> Regions:
+def regions_from(values: Mapping[str, Any]) -> Regions:
     """Return regions from JSON values."""
     inputs, outputs = (
-        tuple((AllocationId(*name), offset, nbytes) for name, offset, nbytes in told[part])
+        tuple((AllocationId(*name), offset, nbytes) for name, offset, nbytes in values[part])
         for part in ("given", "left")
     )
     return Regions(inputs, outputs)

@@ -1,4 +1,4 @@
-"""Launch programs of tensor-parallel ranks, which differ only in their arguments."""
+"""Launch programs of tensor-parallel ranks, alike but for arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rank:
     """A process of a tensor-parallel engine.
 
     Attributes:
-      handle: the communicator's, a random number of each process.
+      handle: the communicator's, random in each process.
     """
 
     number: int
@@ -51,7 +51,7 @@ class Rank:
 
     @property
     def told(self) -> Mapping[str, int]:
-        """Arguments of the rank's process that its launches pass on."""
+        """The rank's arguments that launches pass on."""
         return {
             "rank": self.number,
             "shard_begin": self.number * 4096,
@@ -60,7 +60,7 @@ class Rank:
 
 
 def shard(spec: ModelSpec, world: int) -> ModelSpec:
-    """Return one rank's part of a model; a single KV head is on all."""
+    """Return a rank's part of a model; a single KV head is on all."""
     return replace(
         spec,
         heads=max(1, spec.heads // world),
@@ -71,7 +71,7 @@ def shard(spec: ModelSpec, world: int) -> ModelSpec:
 
 
 def ranked(program: Program, rank: Rank) -> Program:
-    """Return a program with all-reduces of partial sums over all ranks."""
+    """Return a program with all-reduces over all ranks."""
     if program.edges is not None:
         raise ValueError("program: expected launches in one stream, without edges")
     buffers, kernels = len(program.buffers), len(program.kernels)

@@ -46,7 +46,7 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """Costs and results of restoring a model's graphs; seconds on this machine."""
+    """Costs and results of restored graphs; seconds on this machine."""
 
     model: str
     batch_sizes: int
@@ -68,7 +68,7 @@ class ModelRow:
 def restore_model(
     model: TableModel, *, validated: Sequence[int] = (1, 256), seed: int = 1
 ) -> tuple[Restoring, ModelRow]:
-    """Capture a model's graphs in two processes, analyse them, restore them in a third."""
+    """Capture a model's graphs twice, analyse, restore in a third process."""
     spec = model.load()
     counts = nodes_a_layer(model.nodes, spec.layers)
     programs = {b: step_program(spec, b, n) for b, n in zip(BATCH_SIZES, counts, strict=True)}
@@ -110,15 +110,15 @@ def restore_model(
     )
 
 
-def is_same(made: Restoring, batch: int, *, inputs: int = 3) -> bool:
-    """Return whether a restored graph's results equal the original's on random inputs."""
+def is_same(case: Restoring, batch: int, *, inputs: int = 3) -> bool:
+    """Return whether a restored graph's results equal the original's."""
     one, two = sides(
-        made.capture, made.original.functions, made.original.device, made.artefact,
-        made.restored, made.process.device, batch,
+        case.capture, case.original.functions, case.original.device, case.artefact,
+        case.restored, case.process.device, batch,
     )  # fmt: skip
-    pair = (one, made.original.device.instantiate(made.original.graphs[batch]))
-    other = (two, made.process.device.instantiate(made.restored.graphs[batch]))
-    return validate(pair, other, made.original.regions(batch), range(inputs))
+    pair = (one, case.original.device.instantiate(case.original.graphs[batch]))
+    other = (two, case.process.device.instantiate(case.restored.graphs[batch]))
+    return validate(pair, other, case.original.regions(batch), range(inputs))
 
 
 PROGRAMS: Final = {
@@ -134,7 +134,7 @@ PROGRAMS: Final = {
 def classifier_rows(
     cases: int, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the number of random programs restored wrongly, by classifier and kind of program."""
+    """Count random programs restored wrongly, by classifier and kind."""
     rows = []
     for kind, (is_adversarial, features) in PROGRAMS.items():
         counted: dict[Classifier, list[int]] = {c: [0, 0, 0, 0] for c in CLASSIFIERS}

@@ -11,5 +11,5 @@ __all__ = ["answer"]
 
 
 def answer(name: str, ours: Any, note: str = "", sample: Sample = "out-of-sample") -> Result:
-    """Return a result; `name` is the claim's id without the system."""
+    """Return a result; `name`: the claim's id without system."""
     return claims.answer(f"tessera.{name}", ours, note, sample)

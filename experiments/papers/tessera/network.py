@@ -42,7 +42,7 @@ class Links:
 @figure("tessera.fig11", title="Tessera, Fig. 11: slow links, time to plan", experiment=Links,
         draw=".drawing.draw_network", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context, experiment: Links) -> Computed:
-    """Return throughput and latency at light load by link, and seconds of the planner."""
+    """Return throughput and latency at light load by link, and planner seconds."""
     name, count = experiment.pair, len(experiment.gbits)
     pair = load_pair(name)
     rows = []

@@ -23,7 +23,7 @@ _HALF: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Fig. 5(a): one hot rate, several cold ones, and the ways that are compared."""
+    """Fig. 5(a): a hot rate, cold ones, and compared ways."""
 
     hot_rps: AboveZero
     cold_rps: tuple[AboveZero, ...]
@@ -32,7 +32,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Fig. 5(b): the rates, and the shares of hot sequences that are away."""
+    """Fig. 5(b): rates, and shares of away hot sequences."""
 
     hot_rps: AboveZero
     cold_rps: AboveZero

@@ -76,8 +76,8 @@ class Served:
       catalog: with the hot and the cold model.
       hot_rps, cold_rps: requests a second; hot_rps inf: all at once.
       ratio, cut: as in `Weaving`.
-      ahead_s: seconds of kernels that the CPU issues ahead; None: none.
-      rows: rows of the hot step that the cut is made for.
+      ahead_s: seconds issued ahead by the CPU; None: none.
+      rows: of the hot step, for the cut.
       traces: folder of the public traces, or None.
       constants, hbm_bytes, kv_share, host_seconds, prompts, batch_limit, mux_share, threshold,
         poll_seconds, burstgpt_spread, largest_rate: see `readings.yaml`.
@@ -126,9 +126,9 @@ class Found:
       hot_s, cold_s: mean TPOT.
       cold_p99_s: of TPOT.
       batch: mean hot sequences in flight.
-      hot_kv, cold_kv: mean used share of each GPU's KV memory; of both if multiplexed.
-      kept: of the hot GPU's, with sequences at their final length.
-      rate: hot requests a second: completions if all wait, else arrivals.
+      hot_kv, cold_kv: mean used share of each GPU's KV memory, or of both.
+      kept: of the hot GPU's, at final lengths.
+      rate: hot requests a second: completions of a burst, else arrivals.
     """
 
     hot_s: float
@@ -142,32 +142,32 @@ class Found:
 
 
 @cache
-def served(what: Served) -> Found:
+def served(load: Served) -> Found:
     """Serve a load; a woven pair is cut for a first run's batch."""
-    result = _served(what)
-    if what.way == "woven" and what.ratio > 0.0 and what.cut != "none" and what.ahead_s is None:
-        again = replace(what, rows=max(1, round(result.batch)))
+    result = _served(load)
+    if load.way == "woven" and load.ratio > 0.0 and load.cut != "none" and load.ahead_s is None:
+        again = replace(load, rows=max(1, round(result.batch)))
         result = _served(again)
     return result
 
 
-def mean_of(what: Served, seeds: int = 4) -> Found:
-    """Return the mean over successive seeds, since batches vary near the largest rate."""
-    samples = [astuple(served(replace(what, seed=what.seed + k))) for k in range(seeds)]
+def mean_of(load: Served, seeds: int = 4) -> Found:
+    """Return the mean over seeds: batches vary near the largest rate."""
+    samples = [astuple(served(replace(load, seed=load.seed + k))) for k in range(seeds)]
     return Found(*np.mean(samples, axis=0).tolist())
 
 
 @cache
-def largest_rate(what: Served) -> float:
+def largest_rate(load: Served) -> float:
     """Return the largest hot rate, in requests a second."""
-    alone = replace(what, largest_rate="queue")
+    alone = replace(load, largest_rate="queue")
     most = served(replace(alone, hot_rps=math.inf)).rate
-    if what.largest_rate == "queue":
+    if load.largest_rate == "queue":
         return most
 
     def is_carried(tenths: int) -> bool:
         point = served(replace(alone, hot_rps=tenths / 10))
-        return point.hot_s <= _SLOW_S if what.largest_rate == "tpot_100_ms" else point.kept < 1.0
+        return point.hot_s <= _SLOW_S if load.largest_rate == "tpot_100_ms" else point.kept < 1.0
 
     rates = range(1, int(10 * most) + 1)
     return rates[max(0, bisect_left(rates, True, key=lambda n: not is_carried(n)) - 1)] / 10
@@ -220,7 +220,7 @@ _models = cache(load_catalog)
 
 @cache
 def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
-    """Return the constants of a GPU; the A100 of 40 GB follows a reading."""
+    """Return a GPU's constants; the A100 of 40 GB follows a reading."""
     if gpu != "a100_40":
         return load_constants(calibration_for(gpu))
     if reading != "roofline":
@@ -232,23 +232,23 @@ def constants_of(reading: str, gpu: str = "a100_40") -> Constants:
     return replace(base, **bounds)
 
 
-def _rows(what: Served) -> int:
-    return NO_LIMIT if what.batch_limit == "none" else int(what.batch_limit)
+def _rows(load: Served) -> int:
+    return NO_LIMIT if load.batch_limit == "none" else int(load.batch_limit)
 
 
-def _weaving(what: Served) -> Weaving:
-    hbm = _node(what.node).platforms[0].gpu.hbm_bytes
-    cards = what.hbm_bytes / hbm if what.hbm_bytes and what.node == A100 else 1.0
+def _weaving(load: Served) -> Weaving:
+    hbm = _node(load.node).platforms[0].gpu.hbm_bytes
+    cards = load.hbm_bytes / hbm if load.hbm_bytes and load.node == A100 else 1.0
     share = {"half": 0.5, "three_quarters": 0.75,
-             "by_load": what.hot_rps / (what.hot_rps + what.cold_rps)}  # fmt: skip
-    pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
-    multiplexed = what.way in ("spatial", "temporal")
-    devices = None if multiplexed else {"unlimited": None, "one": 1, "two": 2}[what.prompts]
+             "by_load": load.hot_rps / (load.hot_rps + load.cold_rps)}  # fmt: skip
+    pairs = lengths_of(load.lengths, load.traces, load.burstgpt_spread)
+    multiplexed = load.way in ("spatial", "temporal")
+    devices = None if multiplexed else {"unlimited": None, "one": 1, "two": 2}[load.prompts]
     return Weaving(
-        way=what.way, ratio=what.ratio, cut=what.cut, threshold_of=what.threshold, rows=what.rows,
-        cold_rows=4, context=_stay_weighted(pairs), poll_s=what.poll_seconds, ahead_s=what.ahead_s,
-        prompt_devices=devices, kv_share=what.kv_share * cards, host_s=what.host_seconds,
-        sm_share=min(0.9, share[what.mux_share]),
+        way=load.way, ratio=load.ratio, cut=load.cut, threshold_of=load.threshold, rows=load.rows,
+        cold_rows=4, context=_stay_weighted(pairs), poll_s=load.poll_seconds, ahead_s=load.ahead_s,
+        prompt_devices=devices, kv_share=load.kv_share * cards, host_s=load.host_seconds,
+        sm_share=min(0.9, share[load.mux_share]),
     )  # fmt: skip
 
 
@@ -261,10 +261,12 @@ def _base() -> ServingSetup:
 
 
 @lru_cache(maxsize=256)
-def _prepared(given: Weaving, catalog: str, node: str, rows: int, constants: Constants) -> Prepared:
+def _prepared(
+    weaving: Weaving, catalog: str, node: str, rows: int, constants: Constants
+) -> Prepared:
     hardware, models, base = _node(node), _models(catalog), _base()
-    layout = woven_layout(given, models, hardware, rows=rows, tokens=2048, constants=constants)
-    ratio = given.ratio if given.way == "woven" else 0.0
+    layout = woven_layout(weaving, models, hardware, rows=rows, tokens=2048, constants=constants)
+    ratio = weaving.ratio if weaving.way == "woven" else 0.0
     system = replace(base.system, layout=layout, vary=ByRatio(ratio), max_batch=rows)
     return prepare(
         replace(
@@ -274,18 +276,18 @@ def _prepared(given: Weaving, catalog: str, node: str, rows: int, constants: Con
     )  # fmt: skip
 
 
-def _requests(what: Served) -> RequestBlock:
-    rng = np.random.default_rng([what.seed, 1])
-    pairs = lengths_of(what.lengths, what.traces, what.burstgpt_spread)
+def _requests(load: Served) -> RequestBlock:
+    rng = np.random.default_rng([load.seed, 1])
+    pairs = lengths_of(load.lengths, load.traces, load.burstgpt_spread)
     n, span_s = 2000, _SPAN_S
-    if math.isinf(what.hot_rps):
-        n, span_s = (1000, 400.0) if what.lengths == "long" else (n, 240.0)
+    if math.isinf(load.hot_rps):
+        n, span_s = (1000, 400.0) if load.lengths == "long" else (n, 240.0)
         hot_at = np.arange(n) * 1e-3
     else:
-        n = round(what.hot_rps * span_s)
+        n = round(load.hot_rps * span_s)
         hot_at = np.sort(rng.random(n)) * span_s
-    cold = np.random.default_rng([what.seed, 2])
-    m = max(1, round(what.cold_rps * span_s))
+    cold = np.random.default_rng([load.seed, 2])
+    m = max(1, round(load.cold_rps * span_s))
     cold_at = np.sort(cold.random(m)) * span_s
     times_s = np.concatenate([hot_at, cold_at])
     model = np.repeat([0, 1], [n, m])
@@ -300,27 +302,27 @@ def _requests(what: Served) -> RequestBlock:
     )  # fmt: skip
 
 
-def _served(what: Served) -> Found:
-    weaving = _weaving(what)
-    constants = constants_of(what.constants, _node(what.node).gpus[0])
-    prepared = _prepared(weaving, what.catalog, what.node, _rows(what), constants)
-    prepared = replace(prepared, setup=replace(prepared.setup, seed=what.seed))
-    block = _requests(what)
+def _served(load: Served) -> Found:
+    weaving = _weaving(load)
+    constants = constants_of(load.constants, _node(load.node).gpus[0])
+    prepared = _prepared(weaving, load.catalog, load.node, _rows(load), constants)
+    prepared = replace(prepared, setup=replace(prepared.setup, seed=load.seed))
+    block = _requests(load)
 
     def blocks() -> Iterator[RequestBlock]:
         yield block
 
-    names = tuple(one.name for one in _models(what.catalog))
+    names = tuple(one.name for one in _models(load.catalog))
     records: Any = simulate_in_memory(prepared, Workload(models=names, source=blocks)).records
-    return _measured(what, records, block, prepared)
+    return _measured(load, records, block, prepared)
 
 
-def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepared) -> Found:
+def _measured(load: Served, records: Any, block: RequestBlock, prepared: Prepared) -> Found:
     hot, cold = records["model"] == 0, records["model"] == 1
     arrived, ended = records["arrival_s"], records["finished_s"]
     first, out = records["first_token_s"], block.output_tokens
     each_s = (ended - first) / np.maximum(1, out - 1)
-    if math.isinf(what.hot_rps):
+    if math.isinf(load.hot_rps):
         done = np.sort(ended[hot])
         begin, end = done[len(done) // 3], done[int(0.85 * len(done)) - 1]
         rate = (int(0.85 * len(done)) - 1 - len(done) // 3) / (end - begin)
@@ -332,9 +334,9 @@ def _measured(what: Served, records: Any, block: RequestBlock, prepared: Prepare
     stay_s = np.clip(np.minimum(ended, end) - np.maximum(first, begin), 0.0, None) / (end - begin)
     tokens = (block.prompt_tokens + out / 2) * stay_s
     whole = (block.prompt_tokens + out) * stay_s
-    ratio = what.ratio if what.way == "woven" else 0.0
-    away = hot & (_homes(what.seed, len(hot))[records["id"]] < ratio)
-    layout, one = prepared.setup.system.layout, kv_bytes_per_token(_models(what.catalog)[0].spec)
+    ratio = load.ratio if load.way == "woven" else 0.0
+    away = hot & (_homes(load.seed, len(hot))[records["id"]] < ratio)
+    layout, one = prepared.setup.system.layout, kv_bytes_per_token(_models(load.catalog)[0].spec)
     rooms = [room / one for room in layout.memories.values()]
     lone = cold & is_in
     return Found(
@@ -355,9 +357,9 @@ def _homes(seed: int, requests: int) -> np.ndarray:
     return np.asarray(homes)
 
 
-def gpu_share(found: Found, what: Served) -> float:
-    """Return the used share of the cold GPU's memory: weights, reserve, KV cache."""
-    node, spec = _node(what.node), _models(what.catalog)[1].spec
-    whole, weaving = node.platforms[1].gpu.hbm_bytes, _weaving(what)
+def gpu_share(result: Found, load: Served) -> float:
+    """Return the cold GPU's used memory: weights, reserve, KV cache."""
+    node, spec = _node(load.node), _models(load.catalog)[1].spec
+    whole, weaving = node.platforms[1].gpu.hbm_bytes, _weaving(load)
     fixed = weight_bytes(spec) + weaving.reserve_bytes
-    return (fixed + found.cold_kv * (weaving.kv_share * whole - fixed)) / whole
+    return (fixed + result.cold_kv * (weaving.kv_share * whole - fixed)) / whole

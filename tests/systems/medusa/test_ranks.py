@@ -25,7 +25,7 @@ def process(
     rank = Rank.of(number, WORLD, seed)
     told = {k: v for k, v in rank.told.items() if names is None or k in names}
     mine = {batch: ranked(program, rank) for batch, program in programs.items()}
-    return Process(mine, seed, has_guards=seed == 2, told=told)
+    return Process(mine, seed, has_guards=seed == 2, told_values=told)
 
 
 def analysed(one: Process, two: Process, last: Process | None) -> tuple[Capture, Analysed]:

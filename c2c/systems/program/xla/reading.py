@@ -35,7 +35,7 @@ _PASSES = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "add-depe
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """An array's bytes and the launch that wrote them; None: an earlier step."""
+    """An array's bytes and the writing launch; None: an earlier step."""
 
     slice: Slice
     launch: int | None = None
@@ -46,14 +46,14 @@ type _Tree = _Value | tuple[_Tree, ...]
 
 @dataclass(frozen=True, slots=True)
 class XlaStep:
-    """A program, with XLA's facts about its data.
+    """A program with XLA's facts.
 
     Attributes:
-      names: HLO's name of each launch, with the trip of a loop.
-      operands: slices that each launch reads.
-      results: slices that each launch writes.
-      def_use: pairs of a launch and a later one that reads its result.
-      carried: slices that the next step takes over.
+      names: HLO's name of each launch, with a loop's trip.
+      operands: [launch], slices read.
+      results: [launch], slices written.
+      def_use: pairs of a launch and a reader.
+      carried: slices for the next step.
       input_kinds: HLO's type of each input, such as `s32[4,1]`.
     """
 
@@ -67,13 +67,13 @@ class XlaStep:
 
 
 def read_dump(folder: Path, *, trips: int = 1) -> XlaStep:
-    """Return the step of a distilled folder.
+    """Return a distilled folder's step.
 
     Args:
-      trips: trips of every loop; the true number depends on data.
+      trips: of every loop; the true number depends on data.
 
     Raises:
-      DataError: files are missing or contradict each other.
+      DataError: missing or contradictory files.
       SettingError: trips below 0.
     """
     check_value(trips, Index, "trips")
@@ -171,7 +171,7 @@ class _Reader:
         return [trees[k] for k in range(len(trees))]
 
     def _walk(
-        self, computation: str, given: Sequence[_Tree], thunks: Iterator[Thunk], where: str
+        self, computation: str, parameters: Sequence[_Tree], thunks: Iterator[Thunk], where: str
     ) -> _Tree:
         value_of: dict[str, _Tree] = {}
         root: _Tree = ()
@@ -181,7 +181,7 @@ class _Reader:
             ]
             if len(taken) != len(instruction.operands):
                 raise DataError(self.source, f"{instruction.name} has an operand that is missing")
-            value = self._result(instruction, taken, given, thunks, where)
+            value = self._result(instruction, taken, parameters, thunks, where)
             value_of[instruction.name] = value
             if instruction.is_root:
                 root = value
@@ -190,32 +190,32 @@ class _Reader:
     def _result(
         self,
         instruction: Instruction,
-        taken: Sequence[_Tree],
-        given: Sequence[_Tree],
+        operands: Sequence[_Tree],
+        parameters: Sequence[_Tree],
         thunks: Iterator[Thunk],
         where: str,
     ) -> _Tree:
         opcode = instruction.opcode
         if opcode == "parameter":
-            return given[int(instruction.inside)]
+            return parameters[int(instruction.inside)]
         if opcode == "constant":
             part = self._slice(instruction.name, ())
             self.contents[part.buffer] = instruction.content()
             return _Value(part)
         if opcode == "tuple":
-            return tuple(taken)
+            return tuple(operands)
         if opcode == "get-tuple-element":
-            return _at(taken[0], (int(instruction.attribute("index")),))
+            return _at(operands[0], (int(instruction.attribute("index")),))
         if opcode in _PASSES:
-            return taken[0] if opcode == "bitcast" or len(taken) == 1 else tuple(taken)
+            return operands[0] if opcode == "bitcast" or len(operands) == 1 else tuple(operands)
         if opcode == "call":
-            return self._walk(instruction.attribute("to_apply"), taken, thunks, where)
+            return self._walk(instruction.attribute("to_apply"), operands, thunks, where)
         thunk = next(thunks, None)
         if thunk is None:
             raise DataError(self.source, f"{instruction.name} is in the HLO, but is not launched")
         if opcode == "while":
-            return self._loop(instruction, taken[0], thunk, where)
-        return self._launch(instruction, taken, thunk, where)
+            return self._loop(instruction, operands[0], thunk, where)
+        return self._launch(instruction, operands, thunk, where)
 
     def _loop(self, instruction: Instruction, state: _Tree, thunk: Thunk, where: str) -> _Tree:
         if thunk.kind != "kWhile":
@@ -233,10 +233,10 @@ class _Reader:
         return state
 
     def _launch(
-        self, instruction: Instruction, taken: Sequence[_Tree], thunk: Thunk, where: str
+        self, instruction: Instruction, operands: Sequence[_Tree], thunk: Thunk, where: str
     ) -> _Tree:
         number = len(self.launches)
-        values = [v for tree in taken for v in _leaves(tree)]
+        values = [v for tree in operands for v in _leaves(tree)]
         paths: list[tuple[int, ...]] = (
             [()] if instruction.arity is None else [(k,) for k in range(instruction.arity)]
         )

@@ -48,8 +48,6 @@ _PARTS_OF: Final = {  # weights of the feed-forward block have other names
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Adjacent parts of a layer on one device."""
-
     number: int
     device: int
     parts: tuple[str, ...]
@@ -58,9 +56,9 @@ class _Segment:
 
 
 class Placed(OverPools):
-    """A model over several devices, by a placement of its layers' parts.
+    """A model with layers' parts placed on several devices.
 
-    A layer's KV is on the device of its attention.
+    A layer's KV is on its attention's device.
 
     Source: Tessera, section III, with parts in place of kernels.
     """
@@ -79,8 +77,8 @@ class Placed(OverPools):
         """Copy the weights of each part to its device.
 
         Args:
-          placement: device of each part of each layer, in the order of `PARTS`.
-          SettingError: a placement of another model, or on an unknown device.
+          placement: [layer][part], as in `PARTS`.
+          SettingError: another model, or an unknown device.
         """
         devices = {device for row in placement for device in row}
         whole = all(len(row) == len(PARTS) for row in placement)
@@ -126,7 +124,9 @@ class Placed(OverPools):
         """Return the devices of all layers' attention."""
         return self._path
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the wanted tokens' logits, or the last layer's output."""
         x, *first = self.begin(laid, tokens)
         tables, on = self.tables(laid), {segment.device for segment in self.segments}
@@ -142,10 +142,10 @@ class Placed(OverPools):
             values |= self._run(segment, values, pages.get(d), stands[d])
             device_of |= dict.fromkeys(_WRITES[segment.parts[-1]], d)
         x = values["x"] if device_of["x"] == 0 else jax.device_put(values["x"], self.device)
-        return self.end(x, wanted) if has_logits else x
+        return self.end(x, logit_indices) if has_logits else x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape; return the shape of the logits."""
+        """Prepare a call shape's executables; return the shape of the logits."""
         x, *_ = self.begin(laid, tokens, ahead=True)
         tables = np.zeros((self.spec.layers, len(laid.rows), laid.width), np.int32)
         stands = {d: self._stand(d, laid, ahead=True) for d in {s.device for s in self.segments}}

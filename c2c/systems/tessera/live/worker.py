@@ -16,7 +16,7 @@ __all__ = ["Placing"]
 
 
 class Placing(Residents):
-    """Instances over the devices of a worker, by the placement of its layout."""
+    """Instances over a worker's devices, by its layout's placement."""
 
     def _open_pool(self) -> KvPool:
         self._pools = self._open_pools()

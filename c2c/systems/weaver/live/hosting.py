@@ -35,7 +35,7 @@ class Polls:
       piece_s: longest time between polls.
       pieces_s: sum of these times.
       squares_s: sum of their squares.
-      tasks: times of the check before, the taking and the answer; None: not recorded.
+      tasks: times of previous check, taking and answer; None: not recorded.
     """
 
     count: int = 0
@@ -49,16 +49,16 @@ class Polls:
 
 @dataclass(slots=True)
 class _Step:
-    """Rows of a sender's step: block tables on the device, and token positions."""
+    """Rows of a sender's step: block tables on the device, positions."""
 
     tables: Any
     positions: np.ndarray
 
 
 class KvHost:
-    """Keys and values of a sender's sequences, with attention over them.
+    """Keys and values of a sender's sequences, with attention.
 
-    It belongs to the thread that owns its pool's arrays.
+    It belongs to its pool's thread.
 
     Source: WEAVER, sections 3 and 4.1.
     """
@@ -77,10 +77,10 @@ class KvHost:
         """Create a host without sequences.
 
         Args:
-          reserve: superblocks that these sequences never take.
+          reserve: superblocks never taken.
 
         Raises:
-          SettingError: the reserve exceeds the pool.
+          SettingError: too large a reserve.
         """
         self.pool, self.inbox, self.shapes = pool, inbox, shapes
         self.lease = pool.lease(spec, reserve=reserve)
@@ -114,7 +114,7 @@ class KvHost:
             )  # fmt: skip
 
     def poll(self) -> bool:
-        """Process pending requests of the sender; return whether there were any."""
+        """Process the sender's pending requests; return whether any."""
         polls, begun_s, did = self.polls, time.monotonic(), False
         polls.count += 1
         piece_s = begun_s - self._ended_s
@@ -205,7 +205,7 @@ class KvHost:
 
 
 def bare(pool: KvPool) -> Pooled:
-    """Return the arrays without tables, since donation invalidates the tables too."""
+    """Return the arrays without tables: donation would invalidate them."""
     return replace(pool.arrays, tables=None)
 
 

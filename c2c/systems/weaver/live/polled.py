@@ -32,7 +32,7 @@ TILE: Final = 64  # columns
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """Strategy whose matrices are tuples of pieces; without compiled layers and experts."""
+    """Strategy of matrices as tuples of pieces; without compiled layers and experts."""
 
     inner: Reference
     multiply: Callable[..., Any]
@@ -54,7 +54,7 @@ class Polled:
     def __call__(
         self, projections: Projections, name: str, layer: Layer, x: jax.Array, *, out_dtype: Any
     ) -> jax.Array:
-        """Return x times the transpose of W, and poll after each piece."""
+        """Return x times W's transpose, with a poll after each piece."""
         del layer  # projections belong to one layer
         kind = str(np.dtype(out_dtype))
         parts = [self.poll(self.multiply(w, x, self.inner, dtype=kind)) for w in projections[name]]
@@ -62,10 +62,10 @@ class Polled:
 
 
 class InPieces(OnDevice):
-    """A model on one device that polls after each piece of a product and after attention.
+    """A model that polls after attention and pieces of products.
 
-    The time between two polls bounds the wait of a task. Pieces are whole tiles of columns, so that
-    results do not change.
+    The time between polls bounds a task's wait. Pieces are whole tiles of columns: results do not
+    change.
 
     Source: WEAVER, section 4.2.
     """
@@ -76,14 +76,14 @@ class InPieces(OnDevice):
         self, params: Params, spec: ModelSpec, linear: Any, pool: KvPool, *, columns: int,
         executables: Executables | None = None,
     ) -> None:  # fmt: skip
-        """Cut the matrices; cut ones are held twice.
+        """Cut matrices, which are held twice.
 
         Args:
           params: floats with an array per layer.
-          columns: most columns of a piece, whole tiles of 64; 0: no pieces.
+          columns: most of a piece, whole tiles of 64; 0: no pieces.
 
         Raises:
-          SettingError: a cut tile, another strategy than `Reference()`, or experts.
+          SettingError: a cut tile, a strategy but `Reference()`, or experts.
         """
         check_columns(columns, spec)
         if linear != Reference():
@@ -104,7 +104,9 @@ class InPieces(OnDevice):
         self._polled = polled
         self._head = _cut(params.projections.get("head", params.embed.data), columns)
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the wanted tokens' logits, or the last layer's output."""
         pool, spec = self.pool, nameless(self.spec)
         tables = jax.device_put(self.tables(laid), self.device)
@@ -120,16 +122,16 @@ class InPieces(OnDevice):
             )  # fmt: skip
             self._after(mixed)
             x = after_attention(self._layers[number], x, mixed, rows, spec, sparse=sparse)
-        return self.end(x, wanted) if has_logits else x
+        return self.end(x, logit_indices) if has_logits else x
 
-    def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of tokens, from an output of `compute` without logits."""
+    def end(self, x: Any, logit_indices: Any) -> Any:
+        """Return logits from an output of `compute`."""
         return END.function(
-            x, self.params.final_norm, self._head, wanted, self._polled, self.spec, ()
+            x, self.params.final_norm, self._head, logit_indices, self._polled, self.spec, ()
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Return the logits' shape; a first step prepares its executables."""
+        """Return the logits' shape; a first step prepares executables."""
         del tokens
         return _jax.ShapeDtypeStruct((len(laid.wanted), self.spec.vocab), jnp.float32)
 

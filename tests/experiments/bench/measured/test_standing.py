@@ -22,7 +22,7 @@ from experiments.measured.standing import (
 )
 from experiments.near_runs import RunError, read_errors
 
-PAGE = Path(__file__).parents[4] / "docs" / "measured.md"
+PAGE = Path(__file__).parents[4] / "docs" / "evidence" / "measured.md"
 WORSE = 0.02
 # One in so many runs; a run takes an eighth of a second.
 EVERY = [97, pytest.param(7, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)]
