@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,12 @@ def in_both_forms(
     found = simulate(what, *blocks, **more)
     records, stats, _ = simulate(what, *blocks, compiled=True, **more)
     assert found[0].tobytes() == records.tobytes()
-    for ours, theirs in zip(astuple(found[1]), astuple(stats), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    check_equal(found[1], stats)
     return found
+
+
+def check_equal(ours: RunStats, theirs: RunStats) -> None:
+    for field in fields(RunStats):
+        np.testing.assert_array_equal(
+            getattr(ours, field.name), getattr(theirs, field.name), field.name
+        )
