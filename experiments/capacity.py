@@ -29,10 +29,10 @@ from c2c.config import RunSetup, build, load
 from c2c.ranges import In
 from c2c.runs import NOT_INPUTS, RunDir, progress_bar
 from experiments.answers.capacity import Capacity, Tried, find_capacity, tried_table
+from experiments.answers.capacity_answer import answer_line, answer_of, caution
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.points import needs_compiling
 from experiments.answers.quantity import Quantity, quantity_of
-from experiments.answers.saying import answer_line, answer_of, caution
 from experiments.children import workers_of
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console, print_setup

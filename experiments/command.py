@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from c2c.errors import DataError, SettingError
-from experiments.stopping import heeded_signals, told_to_stop
+from experiments.stop_signals import heeded_signals, told_to_stop
 
 # Import light modules alone, so that Ctrl-C during the other imports is one line as well.
 __all__ = ["BAD_SETTINGS", "INTERRUPTED", "PIPE_CLOSED", "command", "in_one_line"]

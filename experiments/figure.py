@@ -19,8 +19,8 @@ from c2c.errors import SettingError
 from c2c.hardware import LinkVariant, conf_file
 from c2c.ranges import check_fields
 from experiments.claims import Improvement, Result
+from experiments.dependencies import imported_files
 from experiments.experiment import read_experiment
-from experiments.imported import imported_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

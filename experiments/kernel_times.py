@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(settings: KernelTimesSettings) -> None:
-    from c2c.config.installed import search_settings
+    from c2c.config.plug_ins import search_settings
     from c2c.cost.kernel_graph import Batch, modelled_us, timed_gpu
     from c2c.models import load_spec
 

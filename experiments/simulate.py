@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     def run() -> int:
         gc.disable()  # imported objects stay; collecting among them took a tenth of a run
         if plain := not any(a.startswith("-") or "hydra" in a for a in arguments):
-            from experiments.simulation.alone import simulate_alone
+            from experiments.simulation.single_run import simulate_alone
         else:
             from experiments.simulation.cli import run_command_line
         gc.freeze()

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.capability import Backend, device, missing, require
-from pallas_kernels.counting import div
 from pallas_kernels.hopper import CLUSTERS, HOPPER_SMS, INPUT_DTYPES, expect
 from pallas_kernels.host_memory import in_host_memory, refuse_constant, weight_operand
+from pallas_kernels.integer_math import div
 
 Choice = Literal["auto", "sm90", "interpret", "reference"]
 Number = Any  # a Python or NumPy number, or a scalar array, concrete or traced

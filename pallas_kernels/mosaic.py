@@ -11,7 +11,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
-from pallas_kernels.counting import Int
+from pallas_kernels.integer_math import Int
 
 plgpu: Any = mosaic_gpu  # its annotations are too incomplete for strict checking
 

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.numpy_support import from_dtype
 
-from c2c.compiling.linked import FIELDS, LOOP, Signature
+from c2c.compiling.addresses import FIELDS, LOOP, Signature
 
 __all__ = ["NUMBERS", "call_at", "call_linked", "call_words", "takes_of", "type_of"]
 

@@ -9,8 +9,8 @@ from typing import overload as overload_typing
 
 import numpy as np
 
+from c2c.compiling.addresses import Signature
 from c2c.compiling.guard import Returns, check_signature, guarded, is_outside
-from c2c.compiling.linked import Signature
 from c2c.errors import PolicyError
 from c2c.jit import when_compiling
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from c2c.compiling.addresses import FIELDS, Linked
 from c2c.compiling.decision import POINTS, DecisionPoint, place_in_tables
 from c2c.compiling.guard import is_outside
-from c2c.compiling.linked import FIELDS, Linked
-from c2c.compiling.packed import as_array, words
+from c2c.compiling.packing import as_array, words
 from c2c.errors import PolicyError
 
 __all__ = ["Nothing", "Tables", "link"]

@@ -15,15 +15,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from c2c.compiling.addresses import LOOP, Linked
 from c2c.compiling.cache_folder import prune, user_cache, writable
 from c2c.compiling.decision import DecisionPoint, implementations, outside
 from c2c.compiling.entries import Tables, link
 from c2c.compiling.fingerprint import fingerprint
 from c2c.compiling.kept import Made, address_of, native, read
-from c2c.compiling.linked import LOOP, Linked
 from c2c.compiling.mistakes import policy_error
 from c2c.compiling.on_demand import PARTS, Apart
-from c2c.compiling.packed import as_array, kind_of, pack, words
+from c2c.compiling.packing import as_array, kind_of, pack, words
 
 __all__ = ["Compiled", "cache_dir", "cache_key", "compiled", "forget", "is_kept", "variant_key"]
 
@@ -191,16 +191,16 @@ def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
     kinds = [*map(kind_of, values)]
     parts = _parts(arguments, values, kinds)
     address = address_of(
-        _shared_folder(), function.__name__, kinds, lambda: _making().entry(function, values)
+        _shared_folder(), function.__name__, kinds, lambda: _builder().entry(function, values)
     )
-    call = native(address) if key == "" else functools.partial(_making().raising(), address)
+    call = native(address) if key == "" else functools.partial(_builder().raising(), address)
     return Compiled(call, tables, parts)
 
 
-def _making() -> Any:
-    from c2c.compiling import making
+def _builder() -> Any:
+    from c2c.compiling import builder
 
-    return making
+    return builder
 
 
 def _parts(arguments: tuple[Any, ...], instances: list[Any], kinds: list[str]) -> Apart:
@@ -219,7 +219,7 @@ def _parts(arguments: tuple[Any, ...], instances: list[Any], kinds: list[str]) -
 
 
 def _part(function: Callable[..., Any], takes: list[Any]) -> Made:
-    return cast("Made", _making().part(function, takes))
+    return cast("Made", _builder().part(function, takes))
 
 
 def _tuples_in(value: Any) -> Iterator[Any]:
@@ -245,12 +245,12 @@ def _linked(loop: Any, key: str | None) -> Tables:
         folder: Path | None = _shared_folder()
         if outside(policy):
             folder = None if key is None else _users_folder(str(key))
-            _making().raising()  # from now on what its code calls of Numba's is found
+            _builder().raising()  # from now on what its code calls of Numba's is found
         kinds = [kind_of(policy), kind_of(memory)]
         kinds += [kind_of(unlinked)] if LOOP in point.signature.takes else []
         return address_of(
             folder, point.__name__, kinds,
-            lambda: cast("Made", _making().decision(point, policy, memory, unlinked)),
+            lambda: cast("Made", _builder().decision(point, policy, memory, unlinked)),
         )  # fmt: skip
 
     try:

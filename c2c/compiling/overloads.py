@@ -12,12 +12,12 @@ from numba.core.errors import NumbaTypeError
 from numba.core.typing.templates import infer_global
 from numba.extending import models, overload, register_jitable, register_model
 
+from c2c.compiling.addresses import Linked
 from c2c.compiling.calls import call_at, call_linked
 from c2c.compiling.compilers import INNER, OUTER
 from c2c.compiling.decision import place_in_tables
 from c2c.compiling.guard import Returns, is_outside, where_is
-from c2c.compiling.linked import Linked
-from c2c.compiling.reading import word_of
+from c2c.compiling.packed_type import word_of
 from c2c.errors import PolicyError
 
 __all__ = [

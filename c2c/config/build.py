@@ -17,11 +17,11 @@ from c2c.config.bounds import (
     free_bytes,
 )
 from c2c.config.fleets import GivenPart, given_parts, kept_off, of_devices
-from c2c.config.installed import plug_ins, search_settings, source_folders
 from c2c.config.layout import choose_layout, planned_requests
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.config.nodes import node_of
 from c2c.config.planner import Plan, plan_layout
+from c2c.config.plug_ins import plug_ins, search_settings, source_folders
 from c2c.config.settings import Settings, checked
 from c2c.config.user_code import load_code
 from c2c.cost import (

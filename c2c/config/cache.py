@@ -11,7 +11,7 @@ from pathlib import Path
 
 from c2c.atomic import write_text
 from c2c.compiling.cache_folder import user_cache
-from c2c.config.installed import plug_ins
+from c2c.config.plug_ins import plug_ins
 from c2c.config.settings import Settings, checked
 from c2c.hardware import conf_dir
 from c2c.runs import file_key

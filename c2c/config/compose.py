@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from c2c.config.installed import plug_ins, search_settings
 from c2c.config.layout import NAMELESS
+from c2c.config.plug_ins import plug_ins, search_settings
 from c2c.config.refusals import SWEEP, as_setting_error, check_choices, spelled
 from c2c.config.schema import RunConf
 from c2c.config.search_path import extend_search_path

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import c2c.systems
-from c2c.config.installed import plug_ins
+from c2c.config.plug_ins import plug_ins
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.serving import SystemSpec
 from c2c.systems.mechanism import Context, Mechanism

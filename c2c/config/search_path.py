@@ -9,7 +9,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from c2c.config.installed import settings_of_plug_ins
+from c2c.config.plug_ins import settings_of_plug_ins
 from c2c.hardware import is_layout_name
 
 __all__ = ["extend_search_path"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.transformer.running.drawing import words
+from c2c.transformer.running.sampling_stages import words
 from c2c.transformer.text.tokenizer import Tokenizer
 
 __all__ = ["Constraint", "Grammars"]

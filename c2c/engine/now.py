@@ -9,10 +9,10 @@ from statistics import median
 from typing import Any
 
 from c2c.engine.ledger import Ledger
+from c2c.engine.loop_step import Stepping
 from c2c.engine.models import Models
 from c2c.engine.places import RELAID, Place
 from c2c.engine.record import Tape
-from c2c.engine.stepping import Stepping
 
 __all__ = ["requests_now", "weights_now", "work_done", "workers_now"]
 

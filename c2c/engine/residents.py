@@ -43,7 +43,7 @@ from c2c.transformer import (
     pieces,
 )
 from c2c.transformer.executables import Executables, executables_at
-from c2c.transformer.running.drawing import Score
+from c2c.transformer.running.sampling_stages import Score
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
 

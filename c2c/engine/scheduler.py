@@ -31,13 +31,13 @@ from c2c.engine.folder import OwnFolder
 from c2c.engine.frames import Connection
 from c2c.engine.items import infos_of, items_of, setup_of
 from c2c.engine.ledger import Entry, Ledger
+from c2c.engine.loop_step import Stepping
 from c2c.engine.models import Models
 from c2c.engine.now import requests_now, weights_now, work_done, workers_now
 from c2c.engine.others import note_others
 from c2c.engine.places import Place, note_instances
 from c2c.engine.record import Tape
 from c2c.engine.settings import EngineSettings
-from c2c.engine.stepping import Stepping
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.engine.variants import check_layout

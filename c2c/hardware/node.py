@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, get_args
 
 from c2c.errors import SettingError, check_keys, unknown_name
 from c2c.hardware.conf import conf_name, read_fields, read_yaml
-from c2c.hardware.cutting import Slice, slices
 from c2c.hardware.mig import MigConfig
 from c2c.hardware.platform import Platform, load_platform
+from c2c.hardware.slices import Slice, slices
 from c2c.ranges import AboveZero, check_fields
 
 __all__ = ["Node", "PeerLink", "cut_node", "load_node", "node_from_mapping"]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from c2c.hardware.conf import conf_names, read_yaml
-from c2c.hardware.cutting import Slice
 from c2c.hardware.platform import LinkVariant, Platform, Ranks, link_gbps
+from c2c.hardware.slices import Slice
 from c2c.ranges import Count, check_value
 
 __all__ = ["collectives_chip", "grouped", "one_rank"]

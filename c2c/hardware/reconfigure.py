@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from c2c.errors import SettingError
-from c2c.hardware.cutting import Placed, placed
 from c2c.hardware.mig import MigConfig
 from c2c.hardware.placement import Partition
 from c2c.hardware.platform import Platform, load_platform
+from c2c.hardware.slices import Placed, placed
 
 __all__ = ["Reconfiguration", "reconfiguration"]
 

@@ -20,7 +20,6 @@ from c2c.serving.tables.state import Loop, Rules, Serving
 from c2c.simulator.expert_cache.expert_state import Experts
 from c2c.simulator.expert_cache.fetching import experts_of_start, experts_of_step
 from c2c.simulator.lengths import run_steps
-from c2c.simulator.works.carrying import drop_sent, move_kv, send_kv
 from c2c.simulator.works.graphs import (
     begin_relayout,
     begin_start,
@@ -29,6 +28,7 @@ from c2c.simulator.works.graphs import (
     share_among_works,
     stop_works,
 )
+from c2c.simulator.works.kv_transfers import drop_sent, move_kv, send_kv
 from c2c.simulator.works.phases import advance, remaining_s, stop_at_boundary
 from c2c.simulator.works.world import CLEAN, ENDS, SHARES, Machine, World, account, note_ends
 

@@ -26,9 +26,9 @@ from c2c.simulator.arrivals.sessions import (
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.expert_cache.expert_state import Experts
 from c2c.simulator.lengths import end_by_length
-from c2c.simulator.works.carrying import has_come
 from c2c.simulator.works.events import FLEET, next_end
 from c2c.simulator.works.graphs import end_relayout, follow_works
+from c2c.simulator.works.kv_transfers import has_come
 from c2c.simulator.works.world import Machine, World
 from c2c.workloads import OF_MODEL
 

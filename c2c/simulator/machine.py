@@ -21,7 +21,7 @@ from c2c.serving import (
     start_plan,
     tables,
 )
-from c2c.simulator.compiled import is_compiled
+from c2c.simulator.compiled_loop import is_compiled
 from c2c.simulator.expert_cache.miss_table import DECODES, MissTable, measured_misses, no_misses
 from c2c.simulator.expert_cache.traces import Traces
 from c2c.simulator.run import Simulation, run_blocks

@@ -32,16 +32,16 @@ from c2c.simulator.arrivals.sessions import (
     turns_ended,
 )
 from c2c.simulator.backend import end_phase, submit
-from c2c.simulator.compiled import compiled_drive
+from c2c.simulator.compiled_loop import compiled_drive
 from c2c.simulator.core import DRAINED, NEED_SLOTS, OUTSIDE_DUE, RECORDS_FULL, Arrivals, drive
 from c2c.simulator.expert_cache.expert_state import Experts
 from c2c.simulator.expert_cache.experts import build_experts
 from c2c.simulator.failures import FailureSchedule, has_steps_done, lose_phase
 from c2c.simulator.lengths import end_by_length
 from c2c.simulator.run_stats import RunStats, stats_of
-from c2c.simulator.works.carrying import clear_wire
 from c2c.simulator.works.events import FLEET, next_end
 from c2c.simulator.works.graphs import end_relayout
+from c2c.simulator.works.kv_transfers import clear_wire
 from c2c.simulator.works.wires import EVERYBODY
 from c2c.simulator.works.world import Machine, World, new_world, relayouts_at
 from c2c.workloads import WISHES, ClosedLoop, RequestBlock, concatenate

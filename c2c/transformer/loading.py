@@ -25,7 +25,7 @@ from c2c.transformer.weights.formats import Quantization, Quantize, quantization
 from c2c.transformer.weights.fused_experts import split_experts
 from c2c.transformer.weights.integer_groups import GroupedCheckpoint, check_packing
 from c2c.transformer.weights.leaves import Source
-from c2c.transformer.weights.packed import IS_READ, is_read
+from c2c.transformer.weights.packed_matrices import IS_READ, is_read
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf

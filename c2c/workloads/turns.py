@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from c2c.errors import DataError
 from c2c.workloads.blocks import RequestBlock, concatenate
-from c2c.workloads.shaping import Source
+from c2c.workloads.transformations import Source
 
 __all__ = ["after_answers", "at_times", "edges_of"]
 

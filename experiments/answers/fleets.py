@@ -17,7 +17,7 @@ from c2c.hardware import (
     node_from_mapping,
     platforms,
 )
-from experiments.answers.composing import Composer
+from experiments.answers.combinations import Composer
 from experiments.sweeping.search_space import as_text, choices_of
 
 __all__ = ["Arm", "FleetSpace"]

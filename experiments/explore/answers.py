@@ -23,7 +23,7 @@ from c2c.config import (
 )
 from c2c.errors import SettingError
 from c2c.metrics import Line, latency_charts, latency_table
-from experiments.answers.composing import Composer
+from experiments.answers.combinations import Composer
 from experiments.command import in_one_line
 from experiments.explore.timeline import model_colours, time_charts
 from experiments.figures.style import system_colours

@@ -14,7 +14,7 @@ from c2c.errors import DataError, SettingError
 from c2c.runs import FolderInUse, is_in_use, storage_error
 from experiments.generation.screen import Display, note
 from experiments.generation.settings import Settings, settings_of
-from experiments.stopping import told_to_stop
+from experiments.stop_signals import told_to_stop
 from experiments.sweeping import PointRecord, begin, fail, finish
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from c2c.config.installed import search_settings
+from c2c.config.plug_ins import search_settings
 from c2c.errors import SettingError
 from c2c.runs import RunDir
 from experiments.benchmark import MeasurementSettings, benchmark
@@ -37,7 +37,7 @@ from experiments.measured.engines import runs_of
 from experiments.measured.errors import Error, error_of
 from experiments.measured.open_loop import OpenRun, open_runs, replay_open
 from experiments.measured.rows import OWN, Rows, read_folder
-from experiments.measured.standing import (
+from experiments.measured.standing_table import (
     errors_of_runs,
     group_errors,
     write_errors,
@@ -140,7 +140,7 @@ def _fit(tables: dict[str, Rows], out: Console) -> None:
 
 
 def _draw(folder: RunDir, rows: list[Comparison]) -> None:
-    from experiments.figures.measured import draw_measured
+    from experiments.figures.measurements import draw_measured
     from experiments.figures.style import look
 
     with look():

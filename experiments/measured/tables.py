@@ -11,7 +11,7 @@ from rich.table import Table
 from experiments.measured.compare import Comparison, errors_by
 from experiments.measured.errors import Error
 from experiments.measured.open_loop import FIGURES, OpenRun
-from experiments.measured.standing import group_errors
+from experiments.measured.standing_table import group_errors
 from experiments.near_runs import RunError
 
 __all__ = ["engine_table", "op_table", "open_table", "unseen_table"]

@@ -10,12 +10,12 @@ from omegaconf import DictConfig
 
 from c2c.config import config_dir, load, spelled
 from c2c.errors import SettingError
-from experiments.simulation.alone import check_shared, objective_setting
 from experiments.simulation.help import help_text
 from experiments.simulation.own_settings import with_own_settings
 from experiments.simulation.point import simulate_here, simulate_point
 from experiments.simulation.report import console
 from experiments.simulation.runs_table import print_sweep
+from experiments.simulation.single_run import check_shared, objective_setting
 from experiments.sweeping import (
     Shared,
     check_arguments,

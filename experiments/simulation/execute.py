@@ -26,8 +26,8 @@ from experiments.children import usable_cores, worker_pool
 from experiments.ray_cluster import cluster_cores, cluster_is_named
 from experiments.simulation.freed_memory import keep_freed_memory
 from experiments.simulation.in_shards import serve_in_shards
-from experiments.simulation.measured import beside_simulated, has_measured
 from experiments.simulation.serving import Served, serve
+from experiments.simulation.trace_latencies import beside_simulated, has_measured
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

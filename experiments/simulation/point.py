@@ -18,9 +18,9 @@ from c2c.config import Settings, build
 from c2c.errors import SettingError
 from c2c.runs import FolderInUse, is_in_use
 from experiments.command import in_one_line
-from experiments.simulation.alone import objective_setting, show, simulate_composed, value_of
 from experiments.simulation.execute import check_disk, code_keys, finished, folder_of, run_key
 from experiments.simulation.report import console, print_folder, print_verdict
+from experiments.simulation.single_run import objective_setting, show, simulate_composed, value_of
 from experiments.sweeping import PointRecord, begin, fail, finish
 from experiments.tables import print_line
 

@@ -25,7 +25,7 @@ from c2c.simulator import (
 )
 from c2c.simulator.shards import Shard, by_part
 from c2c.workloads import RequestBlock
-from experiments.simulation.measured import Measured, has_measured
+from experiments.simulation.trace_latencies import Measured, has_measured
 
 __all__ = ["Served", "serve", "serve_shard"]
 

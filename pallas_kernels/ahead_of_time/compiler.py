@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pallas_kernels.ahead_of_time.descriptors import Descriptor, descriptors
-from pallas_kernels.ahead_of_time.lowered import kernels, lower, module_of
+from pallas_kernels.ahead_of_time.lowering import kernels, lower, module_of
 from pallas_kernels.ahead_of_time.report import CodeReport, problems
 from pallas_kernels.ahead_of_time.rules import findings
 from pallas_kernels.ahead_of_time.targets import Target

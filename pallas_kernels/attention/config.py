@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, Prefill, itemsize
-from pallas_kernels.counting import ceil_div
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
     MOST_BARRIERS,
@@ -16,6 +15,7 @@ from pallas_kernels.hopper import (
     check_shared_bytes,
     expect,
 )
+from pallas_kernels.integer_math import ceil_div
 
 _PREFILL_WARPGROUPS = 2  # they take turns on the tensor cores
 

@@ -15,7 +15,7 @@ from pallas_kernels.attention.config import DecodeConfig, PrefillConfig, choose_
 from pallas_kernels.attention.partial import merge_stacked
 from pallas_kernels.attention.specs import ROW_MULTIPLE, Decode, Prefill
 from pallas_kernels.capability import Backend
-from pallas_kernels.counting import round_up
+from pallas_kernels.integer_math import round_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.attention.config import Store
-from pallas_kernels.counting import Int, ceil_div, div
 from pallas_kernels.hopper import WGMMA_ROWS
+from pallas_kernels.integer_math import Int, ceil_div, div
 from pallas_kernels.mosaic import Ref, plgpu
 
 _LOG2_E = math.log2(math.e)

@@ -16,7 +16,7 @@ from pallas_kernels.attention import online
 from pallas_kernels.attention.config import DecodeConfig, check_decode, store
 from pallas_kernels.attention.cta import Buffers, Walk, load_blocks
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, array_type
-from pallas_kernels.counting import Int, ceil_div, div, rem
+from pallas_kernels.integer_math import Int, ceil_div, div, rem
 from pallas_kernels.mosaic import Ref, apart, plgpu, swizzled
 
 Kernel = Callable[

@@ -10,8 +10,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
-from pallas_kernels.counting import Int, dealt, div, rem
 from pallas_kernels.gather_rows.specs import GatherRows
+from pallas_kernels.integer_math import Int, dealt, div, rem
 from pallas_kernels.mosaic import Ref, persistent, plgpu
 
 Kernel = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]

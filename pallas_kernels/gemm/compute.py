@@ -7,13 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int
 from pallas_kernels.gemm.config import accumulator
 from pallas_kernels.gemm.cta import Cta, by_flow
 from pallas_kernels.gemm.dequantise import sums_of_converted
 from pallas_kernels.gemm.epilogue import store_section
 from pallas_kernels.gemm.items import Section, each_section, when
 from pallas_kernels.gemm.rows import Item
+from pallas_kernels.integer_math import Int
 from pallas_kernels.mosaic import Ref, plgpu
 
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
@@ -21,6 +20,7 @@ from pallas_kernels.hopper import (
     epilogue,
     expect,
 )
+from pallas_kernels.integer_math import round_up
 
 ROW_TILES = (8, 16, 32, 64, 128, 256)
 """Rows of a tile for quantised weights; for others they are multiples of 64."""

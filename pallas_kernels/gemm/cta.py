@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, rem, where
 from pallas_kernels.gemm.config import (
     Config,
     Rings,
@@ -24,6 +23,7 @@ from pallas_kernels.gemm.rows import Item, OneMatrix
 from pallas_kernels.gemm.schedule import Counts, first_pass, passes
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm
 from pallas_kernels.hopper import SWIZZLE_BYTES
+from pallas_kernels.integer_math import Int, rem, where
 from pallas_kernels.mosaic import Ref, plgpu, swizzled
 
 Accumulate = Callable[[Ref, Ref], None]

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, rem
 from pallas_kernels.gemm.config import accumulator, piece_size, scales_pieces, scales_weights
 from pallas_kernels.gemm.conversion import operand, piece, scaled, widest
 from pallas_kernels.gemm.cta import Cta, Ring
 from pallas_kernels.gemm.items import Section, both, when
 from pallas_kernels.hopper import WGMMA_ROWS
+from pallas_kernels.integer_math import Int, rem
 from pallas_kernels.mosaic import Ref, plgpu
 
 

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, dealt
 from pallas_kernels.gemm.config import accumulator, o_epilogue, sums_epilogue
 from pallas_kernels.gemm.cta import Accumulate, Cta, by_flow
 from pallas_kernels.gemm.items import Section
 from pallas_kernels.gemm.rows import Item, OfExperts
 from pallas_kernels.hopper import Piece
+from pallas_kernels.integer_math import Int, dealt
 from pallas_kernels.mosaic import Ref, plgpu
 
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, ceil_div, dealt, div, where
 from pallas_kernels.gemm.cta import Cta
 from pallas_kernels.gemm.rows import Item
+from pallas_kernels.integer_math import Int, ceil_div, dealt, div, where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.config import Config, shared_bytes, sums_apart
 from pallas_kernels.gemm.heuristics import FAMILY, choose, smallest_cluster
 from pallas_kernels.gemm.launch import launch
 from pallas_kernels.gemm.schedule import PLAN_FIELDS
 from pallas_kernels.gemm.specs import MODEL_EXPERTS, ROW_MULTIPLE, Gemm, Quantised
 from pallas_kernels.hopper import CLUSTERS
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.program import Argument, Program
 
 _OPCODES = frozenset({"HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG"})

@@ -8,10 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, ceil_div, dealt, div, rem, where
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.schedule import FIELDS, Block, Counts, Plan, place, strip_groups
 from pallas_kernels.gemm.specs import ROW_MULTIPLE
+from pallas_kernels.integer_math import Int, ceil_div, dealt, div, rem, where
 from pallas_kernels.mosaic import Ref, plgpu
 
 

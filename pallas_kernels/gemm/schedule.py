@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.counting import Int, ceil_div, div, rem, round_up
 from pallas_kernels.gemm.config import Config, sums_apart
 from pallas_kernels.gemm.specs import ROW_MULTIPLE, Gemm
+from pallas_kernels.integer_math import Int, ceil_div, div, rem, round_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import ml_dtypes
 import numpy as np
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import INPUT_DTYPES, expect
+from pallas_kernels.integer_math import round_up
 
 WLayout = Literal["kn", "nk", "tiles"]
 W_LAYOUTS: tuple[WLayout, ...] = get_args(WLayout)

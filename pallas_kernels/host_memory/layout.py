@@ -14,8 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory.errors import PoolCorruptError, PoolError
+from pallas_kernels.integer_math import round_up
 
 MAGIC = b"PKPOOL\x00\n"
 FORMAT = 2

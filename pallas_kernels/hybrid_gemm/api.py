@@ -17,15 +17,15 @@ from pallas_kernels.arguments import (
     resolve_backend,
 )
 from pallas_kernels.capability import Backend
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.machine import present_machine
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, ROW_MULTIPLE, Gemm, WLayout
-from pallas_kernels.gemm.staged import READERS, Reader, reader_of, staged_matmul
+from pallas_kernels.gemm.staging import READERS, Reader, reader_of, staged_matmul
 from pallas_kernels.hopper import expect
 from pallas_kernels.host_memory import HostArray, in_host_memory
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights, stored_sizes
+from pallas_kernels.integer_math import round_up
 
 
 def hybrid_gemm(

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.layout import tile_major
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, WLayout, check_layout
 from pallas_kernels.hopper import INPUT_DTYPES
+from pallas_kernels.integer_math import round_up
 
 
 @jax.tree_util.register_dataclass

@@ -13,10 +13,10 @@ from pallas_kernels.arguments import (
     check_cluster,
     resolve_backend,
 )
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.specs import N_MULTIPLE, ROW_MULTIPLE, Gemm, Quantised
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.quantized_gemm.weights import QuantizedWeights, check_weights, padded_k
 
 

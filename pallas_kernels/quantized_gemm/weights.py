@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.specs import (
     K_MULTIPLE,
     N_MULTIPLE,
@@ -22,6 +21,7 @@ from pallas_kernels.gemm.specs import (
 )
 from pallas_kernels.host_memory import HostArray, TensorSpec
 from pallas_kernels.host_memory.layout import DTYPES
+from pallas_kernels.integer_math import round_up
 
 
 @jax.tree_util.register_dataclass

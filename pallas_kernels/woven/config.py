@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pallas_kernels.attention.config import DecodeConfig, decode_shared_bytes
 from pallas_kernels.attention.specs import GROUP_ROWS, itemsize
-from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import BARRIER_BYTES, CLUSTERS, MOST_BARRIERS, check_shared_bytes, expect
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.woven.exchange import Exchange, Polling
 
 _ALIGNED = 1024  # bytes of shared memory that each array begins at a multiple of

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from pallas_kernels.attention.specs import GROUP_ROWS, ROW_MULTIPLE, Decode
-from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import INPUT_DTYPES, expect
 from pallas_kernels.host_memory.layout import DTYPES
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.woven.slot import SlotShape
 
 LINE: Final = 128  # bytes between arrays: two lines of a cache

@@ -10,7 +10,7 @@ from jax.experimental.mosaic import gpu as mosaic
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 
-from pallas_kernels.counting import Int
+from pallas_kernels.integer_math import Int
 from pallas_kernels.mosaic import Ref, plgpu
 
 _mosaic: Any = mosaic  # untyped

@@ -15,7 +15,7 @@ from pallas_kernels.attention import online, sm90_decode
 from pallas_kernels.attention.config import DecodeConfig, check_decode
 from pallas_kernels.attention.cta import Buffers
 from pallas_kernels.attention.specs import GROUP_ROWS, array_type
-from pallas_kernels.counting import Int, dealt, div, rem, round_up
+from pallas_kernels.integer_math import Int, dealt, div, rem, round_up
 from pallas_kernels.mosaic import Ref, apart, persistent, plgpu
 from pallas_kernels.woven.config import SendConfig, check_poll, send_bytes
 from pallas_kernels.woven.exchange import Exchange, Looked, Polling, Polls, Sends

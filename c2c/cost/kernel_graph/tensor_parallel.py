@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from c2c.cost.kernel_graph.kernels import StepKernel, Transfer, Weights
-from c2c.cost.kernel_graph.served import Served
+from c2c.cost.kernel_graph.phases import Served
 from c2c.ranges import Count, check_value
 
 __all__ = ["ranked", "tensor_parallel"]

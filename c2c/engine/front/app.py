@@ -22,7 +22,6 @@ from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice
 from c2c.engine.front.conversions import MessagesRequest, ResponsesRequest
 from c2c.engine.front.delivery import complete, events_of, unless_gone
-from c2c.engine.front.documented import ERRORS, STREAM
 from c2c.engine.front.embeddings import EmbeddingsRequest
 from c2c.engine.front.failures import ApiError, invalid, without_paths
 from c2c.engine.front.guard import Guard
@@ -30,9 +29,10 @@ from c2c.engine.front.job import Job, chat_job, text_job
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
 from c2c.engine.front.models import Models
+from c2c.engine.front.openapi import ERRORS, STREAM
 from c2c.engine.front.parameters import check, unknown
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
-from c2c.engine.front.served import Served, served_models
+from c2c.engine.front.served_model import Served, served_models
 from c2c.engine.front.texts import Texts
 from c2c.engine.front.trials import Trials
 from c2c.engine.messages import ModelInfo

@@ -27,9 +27,9 @@ from c2c.engine.front.link import Link
 from c2c.engine.front.parser import Parser
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, Message, StreamOptions
 from c2c.engine.front.scores import Written
-from c2c.engine.front.served import Served
+from c2c.engine.front.served_model import Served
 from c2c.errors import DataError, SettingError
-from c2c.transformer.running.drawing import BIASED
+from c2c.transformer.running.sampling_stages import BIASED
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from c2c.engine import messages as say
 from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.link import Link
-from c2c.engine.front.served import shown
+from c2c.engine.front.served_model import shown
 
 __all__ = ["Models"]
 

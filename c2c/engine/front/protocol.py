@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from c2c.transformer.running.drawing import BIASED, SCORED
+from c2c.transformer.running.sampling_stages import BIASED, SCORED
 
 __all__ = [
     "FIELDS", "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "Prompts", "SharedFields",

@@ -14,7 +14,7 @@ from c2c.engine.front.failures import invalid
 from c2c.engine.front.job import chat_job
 from c2c.engine.front.parameters import check
 from c2c.engine.front.protocol import Message, Token
-from c2c.engine.front.served import Served
+from c2c.engine.front.served_model import Served
 
 __all__ = ["Texts"]
 

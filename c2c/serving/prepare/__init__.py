@@ -20,7 +20,8 @@ from c2c.serving.memory.new_state import new_serving
 from c2c.serving.placement import start_active
 from c2c.serving.prepare.adapters import adapter_tables, check_adapters, slot_room_bytes
 from c2c.serving.prepare.checks import check, check_memory, check_parts, check_times, refusals
-from c2c.serving.prepare.failing import Failure, Failures
+from c2c.serving.prepare.engine_start import start_plan
+from c2c.serving.prepare.failures import Failure, Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
     AdapterCache,
@@ -40,7 +41,6 @@ from c2c.serving.prepare.prompts_apart import prompts_apart
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.side_by_side import side_by_side
 from c2c.serving.prepare.speculation import check_drafts, stored_bytes
-from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
     DEPLOYMENT_DTYPE,
     activation_bytes,

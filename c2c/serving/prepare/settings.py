@@ -31,7 +31,8 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.ranges import Count, FromZero, Index, OneOf, check_fields
-from c2c.serving.prepare.failing import Failures
+from c2c.serving.prepare.engine_start import start_works
+from c2c.serving.prepare.failures import Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
     AdapterCache,
@@ -45,7 +46,6 @@ from c2c.serving.prepare.groups import (
 )
 from c2c.serving.prepare.lanes import StepLayout
 from c2c.serving.prepare.parts import FleetPart
-from c2c.serving.prepare.starting import start_works
 from c2c.workloads import Router
 
 __all__ = ["ServingSetup", "SystemSpec"]

@@ -10,7 +10,7 @@ from c2c.systems.medusa.capture import Capture
 from c2c.systems.medusa.classify import Classifier, Refused, ReplaceAddress, Seen, patches_of
 from c2c.systems.medusa.ir import Graph, Node, Told
 from c2c.systems.medusa.owners import Owners
-from c2c.systems.medusa.patching import patched
+from c2c.systems.medusa.patches import patched
 from c2c.systems.medusa.same_start import (
     check_same_events,
     check_same_start,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from c2c.systems.medusa.artefact import Artefact
 from c2c.systems.medusa.functions import Found, find_functions
 from c2c.systems.medusa.ir import Graph, Node
-from c2c.systems.medusa.patching import patched
+from c2c.systems.medusa.patches import patched
 from c2c.systems.medusa.replay import ReplayDiffers, replay
 from c2c.systems.program import (
     CopyCall,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from c2c.systems.medusa.classify import Refused
 from c2c.systems.medusa.ir import Told
-from c2c.systems.medusa.patching import bytes_of
+from c2c.systems.medusa.patches import bytes_of
 
 __all__ = ["masked", "told_in"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from c2c.systems.tessera.contracting import Contracted, contracted
+from c2c.systems.tessera.contraction import Contracted, contracted
 from c2c.systems.tessera.plan import Options, Policy
 from c2c.systems.tessera.work import Gpus, Work
 

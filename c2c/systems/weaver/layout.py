@@ -27,6 +27,7 @@ from c2c.serving import (
     side_by_side,
 )
 from c2c.systems.mechanism import Context, Mechanism, read_gbps
+from c2c.systems.weaver.layout_settings import WAYS, Weaving
 from c2c.systems.weaver.profile import Pair, away_of, moved_s, operators_of, payload_bytes
 from c2c.systems.weaver.splitting import (
     Cut,
@@ -38,7 +39,6 @@ from c2c.systems.weaver.splitting import (
     printed_cut,
 )
 from c2c.systems.weaver.times import Times, curve, fitted, times_of
-from c2c.systems.weaver.weaving import WAYS, Weaving
 
 __all__ = ["SYSTEM", "cut_of", "pair_times", "woven_layout"]
 

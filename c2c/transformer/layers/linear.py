@@ -12,7 +12,7 @@ from jax import lax
 
 from c2c.errors import SettingError
 from c2c.transformer.layers.embedding import widen
-from c2c.transformer.layers.grouped import grouped_matmul
+from c2c.transformer.layers.grouped_gemm import grouped_matmul
 from c2c.transformer.layers.params import Placement, Projections, Transposed
 from pallas_kernels.arguments import Choice, resolve_backend
 from pallas_kernels.gather_rows import gather_rows

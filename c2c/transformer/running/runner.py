@@ -13,7 +13,9 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.transformer.layers.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.running.drawing import (
+from c2c.transformer.running.executor import Executor, bound
+from c2c.transformer.running.sampling import Sampling, sampling_rows
+from c2c.transformer.running.sampling_stages import (
     BIASED,
     DRAW,
     FEED,
@@ -25,11 +27,9 @@ from c2c.transformer.running.drawing import (
     new_seats,
     words,
 )
-from c2c.transformer.running.drawn import Drawn, Prompt, prompt_scores, score_of, tokens_of
-from c2c.transformer.running.executor import Executor, bound
-from c2c.transformer.running.sampling import Sampling, sampling_rows
 from c2c.transformer.running.shapes import Shapes
 from c2c.transformer.running.stays import Constraint, Ended, Laid, Stay, Step
+from c2c.transformer.running.step_results import Drawn, Prompt, prompt_scores, score_of, tokens_of
 
 __all__ = ["Result", "Resumable", "Runner", "Step", "Ticket"]
 

@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from c2c.transformer.running.drawing import MOST_HELD
 from c2c.transformer.running.sampling import Sampling
+from c2c.transformer.running.sampling_stages import MOST_HELD
 
 __all__ = ["Constraint", "Ended", "Laid", "Stay", "Step"]
 

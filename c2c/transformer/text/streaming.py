@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from itertools import islice
 
-from c2c.transformer.text.spelling import Spelling
+from c2c.transformer.text.token_bytes import Spelling
 
 __all__ = ["TextStream"]
 

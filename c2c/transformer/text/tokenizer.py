@@ -14,8 +14,8 @@ from c2c.models import read_json_object, read_text
 from c2c.transformer.gguf.vocabulary import gguf_tokenizer, special_id
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.eos import eos_ids
-from c2c.transformer.text.spelling import Spelling
 from c2c.transformer.text.streaming import TextStream
+from c2c.transformer.text.token_bytes import Spelling
 
 __all__ = ["Tokenizer", "tokenizer_from_folder", "tokenizer_from_gguf"]
 

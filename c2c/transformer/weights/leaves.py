@@ -14,8 +14,8 @@ from c2c.models import ModelSpec
 from c2c.transformer.layers.layout import Part, Stack, layout
 from c2c.transformer.layers.params import Placement
 from c2c.transformer.weights.formats import Format, Quantization, Stored, format_of, is_exact
-from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory import TensorSpec
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.quantized_gemm import (
     QuantizedWeights,
     bits,

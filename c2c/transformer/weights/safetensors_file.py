@@ -14,7 +14,7 @@ import numpy as np
 
 from c2c.errors import DataError
 from c2c.models import json_object, read_json_object
-from c2c.transformer.weights.packed import BESIDE, Packing, packing
+from c2c.transformer.weights.packed_matrices import BESIDE, Packing, packing
 
 __all__ = ["SafetensorsCheckpoint"]
 
@@ -123,7 +123,7 @@ class SafetensorsCheckpoint:
         self._tensors, self.names = tensors, tuple(tensors)
 
     def widen(self, block: tuple[int, int] | None) -> None:
-        """Apply scales on reading packed matrices, as `c2c.transformer.weights.packed` does."""
+        """Apply scales on reading packed matrices, as `packed_matrices` does."""
         ends = (".weight", ".weight_packed")
         matrices = [
             name for name, t in self._tensors.items() if t.dtype in _PACKED and name.endswith(ends)

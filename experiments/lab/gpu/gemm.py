@@ -19,7 +19,7 @@ from experiments.lab.gpu.cases import Row, Unmeasurable
 from experiments.lab.gpu.timing import time_launches
 from experiments.lab.gpu.worker import Settings
 from pallas_kernels.gemm import Gemm, choose, machine_for, plans, predict, present_machine
-from pallas_kernels.gemm.staged import reader_of, staged_s
+from pallas_kernels.gemm.staging import reader_of, staged_s
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 
 # Launches use copies of the weights in turn, together several times the L2.

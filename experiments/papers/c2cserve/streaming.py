@@ -19,7 +19,7 @@ from c2c.serving import prepare
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import RequestBlock, Workload
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.measured.launched import shapes
+from experiments.measured.eager_engines import shapes
 from experiments.measured.rows import OWN, read_folder
 from experiments.papers.c2cserve.settings import composed
 

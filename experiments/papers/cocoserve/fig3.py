@@ -12,8 +12,8 @@ from c2c.ranges import AboveZero, Count
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.cocoserve.compared import OURS, SAID, coco, cut, under
-from experiments.papers.cocoserve.drained import (
+from experiments.papers.cocoserve.baselines import OURS, SAID, coco, cut, under
+from experiments.papers.cocoserve.batch_server import (
     ANSWER_TOKENS,
     Drained,
     Served,

@@ -15,8 +15,14 @@ from c2c.ranges import Count, Index
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.cocoserve.compared import SAID, under
-from experiments.papers.cocoserve.drained import ANSWER_TOKENS, Drained, Served, drained, mean_over
+from experiments.papers.cocoserve.baselines import SAID, under
+from experiments.papers.cocoserve.batch_server import (
+    ANSWER_TOKENS,
+    Drained,
+    Served,
+    drained,
+    mean_over,
+)
 
 __all__ = ["Copies", "compute"]
 

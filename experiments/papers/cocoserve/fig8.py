@@ -15,8 +15,8 @@ from c2c.systems.cocoserve import module_of, operation_costs
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.cocoserve.compared import OURS, SAID, coco, cut, gain, under, vllm
-from experiments.papers.cocoserve.drained import (
+from experiments.papers.cocoserve.baselines import OURS, SAID, coco, cut, gain, under, vllm
+from experiments.papers.cocoserve.batch_server import (
     ANSWER_TOKENS,
     MODEL,
     Served,

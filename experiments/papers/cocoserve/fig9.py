@@ -15,8 +15,8 @@ from c2c.systems.cocoserve import kv_bytes
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.cocoserve.compared import OURS, SAID, coco, under, vllm
-from experiments.papers.cocoserve.drained import (
+from experiments.papers.cocoserve.baselines import OURS, SAID, coco, under, vllm
+from experiments.papers.cocoserve.batch_server import (
     ANSWER_TOKENS,
     CARD_BYTES,
     NODE,

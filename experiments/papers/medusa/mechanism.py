@@ -24,8 +24,7 @@ from c2c.systems.medusa.owners import Owners
 from c2c.systems.program import AllocationId, DeviceFault, Event
 from experiments.claims import Result, answer, claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.medusa.models import BATCH_SIZES, MODELS, table_models
-from experiments.papers.medusa.restoring import (
+from experiments.papers.medusa.emulated_restore import (
     PROGRAMS,
     ModelRow,
     Restoring,
@@ -33,6 +32,7 @@ from experiments.papers.medusa.restoring import (
     classifier_rows,
     restore_model,
 )
+from experiments.papers.medusa.models import BATCH_SIZES, MODELS, table_models
 from pallas_kernels.repository import RepositoryWarning
 
 __all__ = ["Restores", "compute"]

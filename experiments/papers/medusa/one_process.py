@@ -33,7 +33,7 @@ from c2c.systems.program import Arenas, Device, DeviceFault, Emulated, Program
 from c2c.systems.program.xla import over_one_memory, read_dump
 from experiments.command import command
 from experiments.papers.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
-from experiments.papers.medusa.observing import (
+from experiments.papers.medusa.output_digests import (
     begun,
     median_s,
     outputs_of,

@@ -39,7 +39,7 @@ from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 from experiments.papers.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
 from experiments.papers.medusa.one_process import check_each
 from experiments.papers.medusa.processes import Process, key_of
-from experiments.papers.medusa.ranked import Rank, ranked, shard
+from experiments.papers.medusa.rank_programs import Rank, ranked, shard
 from experiments.papers.medusa.synthetic import Shape, random_program
 
 __all__ = [

@@ -22,7 +22,7 @@ from c2c.systems.tessera import (
     work_of,
 )
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.workloads import GPT_OSS, MEDIANS, gpus_of, workload
 
 __all__ = ["Clusters", "Sixteen", "Three", "compute", "sixteen", "three"]

@@ -18,7 +18,7 @@ from c2c.systems.tessera import load_pair, work_of
 from experiments.claims import Result
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.workloads import GPT_OSS, LABELS, SAID, WORKLOADS, gpus_of, workload
 
 __all__ = ["Kernels", "compute"]

@@ -13,8 +13,8 @@ from c2c.models import load_spec
 from c2c.ranges import AboveZero, BelowOne, Count
 from c2c.systems.tessera import load_pair, plan, ways, work_of
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
 from experiments.papers.tessera.arrivals import TRACE, poisson, source
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.pairs_online import capacity_rps, latency_s
 from experiments.papers.tessera.planner import STEPS, PlannerSettings, measure
 from experiments.papers.tessera.workloads import GPT_OSS, gpus_of, workload

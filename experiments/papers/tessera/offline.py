@@ -16,7 +16,7 @@ from c2c.systems.tessera import WAYS, Way, load_pair, ways
 from experiments.claims import Result, claim
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.workloads import (
     LABELS,
     LENGTHS,

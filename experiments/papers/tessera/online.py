@@ -14,8 +14,8 @@ from c2c.errors import SettingError
 from c2c.ranges import AboveZero, Count, OneOf
 from experiments.claims import claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
 from experiments.papers.tessera.arrivals import TRACE, poisson, source
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.pairs_online import ONLINE, capacity_rps, latency_s
 from experiments.papers.tessera.workloads import PAIRS
 

@@ -27,7 +27,7 @@ from c2c.systems.tessera import (
     work_of,
 )
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.workloads import GPT_OSS, gpus_of, workload
 
 __all__ = ["Pipelining", "compute", "placed_steps"]

@@ -16,8 +16,8 @@ from c2c.serving import Prepared
 from c2c.systems.tessera import SWITCH_S
 from experiments.claims import claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
 from experiments.papers.tessera.arrivals import TRACE, of_trace, source
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.pairs_online import (
     Online,
     apart,

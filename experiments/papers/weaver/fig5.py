@@ -13,7 +13,7 @@ from c2c.ranges import AboveZero, Share
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.weaver.served import SAID, TRACE, Found, Served, Way, served
+from experiments.papers.weaver.two_models import SAID, TRACE, Found, Served, Way, served
 
 __all__ = ["Sensitivity", "compute", "is_linear"]
 

@@ -15,7 +15,7 @@ from c2c.ranges import AboveZero, Count, Finite
 from c2c.systems.weaver import expected_stall, payload_bytes, printed_stall, stated_objective
 from experiments.claims import Result, answer, claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.weaver.served import TRACE, lengths_of
+from experiments.papers.weaver.two_models import TRACE, lengths_of
 
 __all__ = ["Stalls", "compute"]
 

@@ -27,7 +27,7 @@ from c2c.atomic import write_json
 from c2c.errors import SettingError
 from c2c.ranges import Count, In, Index, Share, check_fields
 from c2c.systems.weaver.live.links import slot_shape
-from c2c.systems.weaver.live.polled import check_columns
+from c2c.systems.weaver.live.polling_model import check_columns
 from c2c.transformer import Shapes, describe, superblock_elements, superblocks_for
 from c2c.transformer.layers.pages import PAGE_TOKENS
 from c2c.transformer.weights.default_checkpoint import default_checkpoint

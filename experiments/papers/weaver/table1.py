@@ -17,7 +17,7 @@ from c2c.systems.weaver.times import Times, fitted, times_of
 from experiments.claims import Result, answer, load_claims
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.weaver.served import Served, constants_of
+from experiments.papers.weaver.two_models import Served, constants_of
 
 __all__ = ["Parallelism", "compute", "lm_head_s", "step_s", "throughput"]
 

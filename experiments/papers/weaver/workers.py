@@ -14,9 +14,9 @@ from typing import Any
 import jax
 
 from c2c.models import ModelSpec
-from c2c.systems.weaver.live.hosting import KvHost, Polls
 from c2c.systems.weaver.live.links import SlotInbox, SlotLink
-from c2c.systems.weaver.live.polled import InPieces
+from c2c.systems.weaver.live.polling_model import InPieces
+from c2c.systems.weaver.live.receiver import KvHost, Polls
 from c2c.systems.weaver.live.woven import Woven
 from c2c.transformer import (
     KvPool,

@@ -12,8 +12,8 @@ from c2c.systems.cocoserve import headroom
 from experiments.claims import claim
 from experiments.figure import Computed, Context
 from experiments.papers.cocoserve import costs, fig3, fig8, fig9
-from experiments.papers.cocoserve.compared import coco, copied_layers, vllm
-from experiments.papers.cocoserve.drained import (
+from experiments.papers.cocoserve.baselines import coco, copied_layers, vllm
+from experiments.papers.cocoserve.batch_server import (
     DEFAULTS,
     HIGH,
     LOW,

@@ -12,7 +12,7 @@ from c2c.systems.medusa import Analysed, Artefact, Capture, OnDemand, analyse, m
 from c2c.systems.program import Argument, Launch, Program
 from experiments.papers.medusa import ranks
 from experiments.papers.medusa.processes import Process, key_of
-from experiments.papers.medusa.ranked import Rank, ranked
+from experiments.papers.medusa.rank_programs import Rank, ranked
 from pallas_kernels.repository import RepositoryWarning
 
 WORLD = 4

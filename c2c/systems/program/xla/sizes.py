@@ -9,7 +9,7 @@ from typing import Literal
 from c2c.errors import DataError, SettingError
 from c2c.systems.program.image import Access
 from c2c.systems.program.program import Argument, Buffer, Copy, Fill, Kernel, Launch, Program, Slice
-from c2c.systems.program.xla.reading import XlaStep
+from c2c.systems.program.xla.dumps import XlaStep
 
 __all__ = ["over_one_memory", "stated_kernels"]
 

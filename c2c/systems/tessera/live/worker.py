@@ -9,7 +9,7 @@ import sys
 
 from c2c.engine.residents import Residents
 from c2c.engine.worker import main
-from c2c.systems.tessera.live.placed import Placed
+from c2c.systems.tessera.live.placed_model import Placed
 from c2c.transformer import KvPool, Lease, Model, Runner
 
 __all__ = ["Placing"]

@@ -20,8 +20,8 @@ from msgspec import structs
 from c2c.engine import messages as say
 from c2c.engine.residents import Residents
 from c2c.engine.worker import main
-from c2c.systems.weaver.live.hosting import KvHost
 from c2c.systems.weaver.live.links import Link, LinkLost, SlotInbox, SlotLink, slot_shape
+from c2c.systems.weaver.live.receiver import KvHost
 from c2c.systems.weaver.live.woven import Woven
 from c2c.transformer import Lease, Model, Runner, Step, pieces
 from c2c.transformer.executables import Executables

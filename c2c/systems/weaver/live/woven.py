@@ -17,8 +17,8 @@ from c2c.draws import draw
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.ranges import Share, check_value
-from c2c.systems.weaver.live.hosting import ATTEND, TAKE, bare
 from c2c.systems.weaver.live.links import Link, LinkLost
+from c2c.systems.weaver.live.receiver import ATTEND, TAKE, bare
 from c2c.transformer.executables import Stage
 from c2c.transformer.layers.cache import Rows
 from c2c.transformer.layers.forward import BEGIN, nameless

@@ -37,9 +37,7 @@ from experiments.lab.bench.prediction.verdict import Judged, judge, verdict
 from experiments.plain_settings import read_settings
 from experiments.serving.calibration import StepFit, with_costs
 from experiments.serving.drift import Shape, drift_of, shapes_of
-from experiments.serving.machine import read_machine
-from experiments.serving.recorded import retell
-from experiments.serving.replaying import (
+from experiments.serving.live_run_simulation import (
     Comparison,
     compare,
     fitted,
@@ -48,6 +46,8 @@ from experiments.serving.replaying import (
     recorded_steps,
     replay,
 )
+from experiments.serving.machine import read_machine
+from experiments.serving.recorded_replay import retell
 
 __all__ = ["PredictionSettings", "main"]
 

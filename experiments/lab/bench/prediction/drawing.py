@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator
 
 from experiments.figures.style import BLUE, GREY, INK, VERMILION, canvas, finish, look
 from experiments.lab.bench.prediction.verdict import Judged
-from experiments.serving.replaying import Comparison
+from experiments.serving.live_run_simulation import Comparison
 
 __all__ = ["draw"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.lab.bench.live import Engine, Request, send
+from experiments.serving.live_run_simulation import served_requests
 from experiments.serving.record import CATALOG
-from experiments.serving.replaying import served_requests
 
 __all__ = ["Host", "capacity_of"]
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.serving.replaying import Comparison
+from experiments.serving.live_run_simulation import Comparison
 
 __all__ = ["FLOORS", "TARGETS", "Judged", "judge", "verdict"]
 

@@ -14,7 +14,7 @@ from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate
 from numba.np.numpy_support import as_dtype
 
-from c2c.compiling.packed import Packed
+from c2c.compiling.packing import Packed
 
 __all__ = ["read", "read_words", "word_of"]
 

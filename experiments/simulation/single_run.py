@@ -22,7 +22,7 @@ from experiments.simulation.report import (
     print_setup,
     print_verdict,
 )
-from experiments.stopping import told_to_stop
+from experiments.stop_signals import told_to_stop
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

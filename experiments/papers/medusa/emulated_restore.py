@@ -20,7 +20,7 @@ from c2c.systems.medusa import (
     sides,
     validate,
 )
-from experiments.papers.medusa.emulated import judge, prepare
+from experiments.papers.medusa.emulation_case import judge, prepare
 from experiments.papers.medusa.models import BATCH_SIZES, TableModel, nodes_a_layer, step_program
 from experiments.papers.medusa.processes import Process, key_of
 from experiments.papers.medusa.synthetic import Shape

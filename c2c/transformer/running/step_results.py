@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.transformer.running.drawing import Score
+from c2c.transformer.running.sampling_stages import Score
 from c2c.transformer.running.stays import Stay
 
 __all__ = ["Drawn", "Prompt", "prompt_scores", "score_of", "tokens_of"]

@@ -18,7 +18,7 @@ from c2c.systems.cocoserve import (
     room_of,
     scale_up,
 )
-from experiments.papers.cocoserve.drained import MODEL, NODE, Served
+from experiments.papers.cocoserve.batch_server import MODEL, NODE, Served
 
 __all__ = ["OURS", "SAID", "coco", "copied_layers", "cut", "gain", "under", "vllm"]
 

@@ -11,13 +11,13 @@ import numba.extending
 from llvmlite import binding
 from numba.core.runtime.nrt import rtsys
 
+from c2c.compiling.addresses import LOOP
 from c2c.compiling.calls import NUMBERS, call_words, takes_of, type_of
 from c2c.compiling.decision import POINTS, DecisionPoint
 from c2c.compiling.kept import Made
-from c2c.compiling.linked import LOOP
 from c2c.compiling.overloads import BY_ADDRESS, CALLED, INLINED, OPTIONS, TELL
-from c2c.compiling.packed import pack
-from c2c.compiling.reading import read, read_words
+from c2c.compiling.packed_type import read, read_words
+from c2c.compiling.packing import pack
 from c2c.jit import begin
 
 __all__ = ["OPTIONS", "decide_at", "decision", "decision_kinds", "entry", "part", "raising"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
-from c2c.systems.weaver.live.hosting import ATTEND, bare
+from c2c.systems.weaver.live.receiver import ATTEND, bare
 from c2c.transformer.executables import Executables, Stage
 from c2c.transformer.layers.forward import BEGIN, END, nameless
 from c2c.transformer.layers.layer import after_attention, before_attention, layer_of, turns_of
